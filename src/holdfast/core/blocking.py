@@ -1,0 +1,32 @@
+"""The synchronous classes: one typed line for each method of the asynchronous class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from ..stepping import step
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Blocking(Generic[A]):
+    """The synchronous face of an asynchronous object that sits on a blocking engine."""
+
+    def __init__(self, asynchronous: A) -> None:
+        self._async = asynchronous
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[A], P], T]:
+    """The same method, called without ``await``."""
+
+    @wraps(method)
+    def call(self: Blocking[A], *args: P.args, **kwargs: P.kwargs) -> T:
+        return step(method(self._async, *args, **kwargs))
+
+    return call

@@ -1,0 +1,228 @@
+"""A closed filter language, with the same answers on both engines.
+
+A filter names a column or a key of the metadata, an operator and a value::
+
+    sessions.list(where=[column("message_count").ge(10), meta("plan").eq("pro"), meta("tags").contains("vip")])
+
+Operators: ``eq ne lt le gt ge in contains``. Keys are compared as they are: dots, quotes, ``$`` and any Unicode mean
+nothing special. Types count: ``true`` is not 1, ``"1"`` is not 1, but 1.0 is 1. ``ne`` is "not ``eq``", so it also matches
+where the key is missing. ``lt le gt ge`` compare numbers with numbers and text with text, by code point. ``contains``
+finds an element of an array or a part of a text. An unknown column or operator is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from ..clock import to_us
+from ..engines.dialect import Dialect
+from ..engines.fragments import any_of, key_compares, key_contains, key_equals
+from ..errors import InvalidFilter
+from ..ids import parse as parse_id
+from ..limits import Limits
+from . import text
+
+Operator = Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "contains"]
+_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_NUMBER_MOST = 10**16
+"""Numbers compared must be smaller than this: beyond it, the engines no longer agree on the digits of a float."""
+
+
+class Filter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One condition: either on a ``column`` or on a ``meta`` key."""
+
+    op: Operator
+    value: Any
+    column: str | UnsetType = UNSET
+    meta: str | UnsetType = UNSET
+
+
+class _Target:
+    """The left side of a filter, with a method for each operator."""
+
+    def __init__(self, **target: str) -> None:
+        self._target = target
+
+    def eq(self, value: Any) -> Filter:
+        return Filter("eq", value, **self._target)
+
+    def ne(self, value: Any) -> Filter:
+        return Filter("ne", value, **self._target)
+
+    def lt(self, value: Any) -> Filter:
+        return Filter("lt", value, **self._target)
+
+    def le(self, value: Any) -> Filter:
+        return Filter("le", value, **self._target)
+
+    def gt(self, value: Any) -> Filter:
+        return Filter("gt", value, **self._target)
+
+    def ge(self, value: Any) -> Filter:
+        return Filter("ge", value, **self._target)
+
+    def is_in(self, values: Sequence[Any]) -> Filter:
+        return Filter("in", list(values), **self._target)
+
+    def contains(self, value: Any) -> Filter:
+        return Filter("contains", value, **self._target)
+
+
+def column(name: str) -> _Target:
+    """A column to filter on."""
+    return _Target(column=name)
+
+
+def meta(key: str) -> _Target:
+    """A key of the metadata to filter on."""
+    return _Target(meta=key)
+
+
+class Filterable:
+    """What can be filtered in one table: ``columns`` maps the public name to the SQL column and its kind."""
+
+    def __init__(self, columns: Mapping[str, tuple[str, str]], *, metadata: str | None = None) -> None:
+        self._columns = dict(columns)
+        self._metadata = metadata
+
+    def compile(
+        self, filters: Sequence[Filter], params: dict[str, Any], dialect: Dialect, limits: Limits
+    ) -> str:
+        """SQL conditions for ``filters``, each led by AND; their values are put into ``params``.
+
+        Raises:
+            InvalidFilter: a filter is not part of the language.
+        """
+        limits.check("filters", len(filters), "filters")
+        parts = [self._one(each, f"filter_{i}", params, dialect, limits) for i, each in enumerate(filters)]
+        return "".join(f"\n  AND {part}" for part in parts)
+
+    def _one(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
+        if not isinstance(f, Filter) or (f.column is UNSET) == (f.meta is UNSET):
+            raise InvalidFilter("a filter is made with column(...) or meta(...): it names exactly one of them")
+        if f.op == "in":
+            return self._in(f, name, params, dialect, limits)
+        if f.op == "ne":
+            return f"NOT {self._one(Filter('eq', f.value, f.column, f.meta), name, params, dialect, limits)}"
+        if isinstance(f.column, str):
+            return self._column(f, f.column, name, params, dialect)
+        return self._meta(f, str(f.meta), name, params, dialect)
+
+    def _in(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
+        if not isinstance(f.value, (list, tuple)):
+            raise InvalidFilter("'in' takes a list of values")
+        limits.check("filter_values", len(f.value), "values of an 'in' filter")
+        if not f.value:
+            return "(1 = 0)"
+        each = [Filter("eq", value, f.column, f.meta) for value in f.value]
+        parts = [self._one(part, f"{name}_{i}", params, dialect, limits) for i, part in enumerate(each)]
+        return f"({' OR '.join(parts)})"
+
+    def _column(self, f: Filter, public: str, name: str, params: dict[str, Any], dialect: Dialect) -> str:
+        found = self._columns.get(public)
+        if found is None:
+            raise InvalidFilter(f"there is no column {public!r} to filter on; there are {', '.join(self._columns)}")
+        sql, kind = found
+        if f.value is None and f.op == "eq":
+            return f"({sql} IS NULL)"
+        if kind == "time":
+            name = f"{name}_at"  # times are bound by name, see core/queries.py
+        params[name] = _column_value(f.value, public, kind)
+        if f.op == "eq":
+            return f"({sql} IS NOT DISTINCT FROM :{name}{_cast(kind, dialect)})"
+        if f.op == "contains":
+            if kind != "text":
+                raise InvalidFilter(f"'contains' needs a text column, and {public} is not one")
+            inside = f"strpos({sql}, :{name}::text)" if dialect is Dialect.POSTGRES else f"instr({sql}, :{name})"
+            return f"COALESCE({inside} > 0, {_false(dialect)})"
+        if kind == "bool":
+            raise InvalidFilter(f"{public} is true or false: it has no order")
+        return f"COALESCE({sql} {_SIGNS[f.op]} :{name}{_cast(kind, dialect)}, {_false(dialect)})"
+
+    def _meta(self, f: Filter, key: str, name: str, params: dict[str, Any], dialect: Dialect) -> str:
+        if self._metadata is None:
+            raise InvalidFilter("there is no metadata to filter on here")
+        kind = _scalar_kind(f.value)
+        params[f"{name}_key"] = text.escape(key)
+        at = (dialect, self._metadata, f"{name}_key", name)
+        if f.op == "eq":
+            params[name] = _scalar(f.value, kind, dialect)
+            return f"COALESCE({key_equals(*at, kind)}, {_false(dialect)})"
+        if f.op == "contains":
+            params[name] = _scalar(f.value, kind, dialect)
+            return f"COALESCE({key_contains(*at, kind)}, {_false(dialect)})"
+        if kind not in ("number", "text"):
+            raise InvalidFilter(f"{f.op!r} compares numbers or text, not {f.value!r}")
+        plain = kind == "text" or dialect is Dialect.SQLITE
+        params[name] = _plain(f.value) if plain else _scalar(f.value, kind, dialect)
+        return f"COALESCE({key_compares(*at, kind, _SIGNS[f.op])}, {_false(dialect)})"
+
+
+def equal_metadata(metadata: Mapping[str, Any] | None) -> list[Filter]:
+    """The filters that a plain dictionary stands for: each key equal to its value."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidFilter("metadata to filter by must be a dictionary")
+    return [meta(key).eq(value) for key, value in (metadata or {}).items()]
+
+
+def id_list(ids: Sequence[str], dialect: Dialect) -> Any:
+    """Ids as the one argument that ``fragments.any_of`` takes."""
+    return text.dump(list(ids)) if dialect is Dialect.SQLITE else list(ids)
+
+
+def _scalar_kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value) or abs(value) >= _NUMBER_MOST:
+            raise InvalidFilter(f"a number to filter by must be finite and under 1e16, not {value}")
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    raise InvalidFilter(f"a value to filter by is text, a number, true, false or null, not {type(value).__name__}")
+
+
+def _scalar(value: Any, kind: str, dialect: Dialect) -> Any:
+    """A scalar as the argument of an equality: its type's name or itself on SQLite, JSON on PostgreSQL."""
+    if dialect is Dialect.POSTGRES:
+        return text.dump(value)
+    return kind if kind in ("true", "false", "null") else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    return text.escape(value) if isinstance(value, str) else value
+
+
+def _column_value(value: Any, public: str, kind: str) -> Any:
+    if kind == "time" and isinstance(value, datetime) and value.tzinfo is not None:
+        return to_us(value)
+    if kind == "number" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _NUMBER_MOST:
+        return value
+    if kind == "bool" and isinstance(value, bool):
+        return value
+    if kind == "text" and isinstance(value, str):
+        return text.escape(value)
+    if kind == "id" and isinstance(value, str):
+        return parse_id(value, public)
+    wanted = {"time": "a datetime with a time zone", "number": "a whole number under 1e16", "bool": "true or false"}
+    raise InvalidFilter(f"{public} is compared with {wanted.get(kind, 'text')}, not {value!r}")
+
+
+def _cast(kind: str, dialect: Dialect) -> str:
+    if dialect is Dialect.SQLITE:
+        return ""
+    return {"time": "::timestamptz", "number": "::bigint", "bool": "::boolean", "id": "::uuid", "text": "::text"}[kind]
+
+
+def _false(dialect: Dialect) -> str:
+    return "0" if dialect is Dialect.SQLITE else "FALSE"
+
+
+__all__ = ["Filter", "Filterable", "Operator", "any_of", "column", "equal_metadata", "id_list", "meta"]

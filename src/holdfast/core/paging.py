@@ -1,0 +1,65 @@
+"""Keyset pages: a page starts after a row, not after a number of rows, so every page costs the same.
+
+A cursor is opaque: it holds the sort values of the row where the page ended and the name of the list it belongs to. It holds
+no tenant and no filter, so it gives nobody access to anything; the next call brings its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import InvalidFilter, InvalidInput
+from ..limits import Limits
+
+T = TypeVar("T")
+
+
+class Page(list[T]):
+    """A list of rows that also knows how to go on: ``next`` is the cursor of the next page, or ``None`` at the end."""
+
+    __slots__ = ("next",)
+
+    def __init__(self, rows: Iterable[T] = (), next: str | None = None) -> None:
+        super().__init__(rows)
+        self.next = next
+
+
+def rows_to_read(limit: int | None, limits: Limits) -> int:
+    """How many rows to ask the database for: one more than wanted, to see whether there are more.
+
+    Raises:
+        InvalidInput: the limit is not a whole number from 1 on.
+        LimitExceeded: it is over ``page_rows``.
+    """
+    if limit is None:
+        return limits.list_rows + 1
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise InvalidInput(f"limit must be a whole number from 1 on, not {limit!r}")
+    limits.check("page_rows", limit, "limit")
+    return limit + 1
+
+
+def encode_cursor(listing: str, *values: Any) -> str:
+    """An opaque cursor for the row with these sort values."""
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode([listing, *values])).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, listing: str, *kinds: type) -> list[Any]:
+    """The sort values in a cursor.
+
+    Raises:
+        InvalidFilter: the cursor was not made by this list.
+    """
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        found = msgspec.msgpack.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=list[Any])
+    except (AttributeError, UnicodeEncodeError, binascii.Error, msgspec.MsgspecError):
+        found = []
+    if found[:1] != [listing] or [type(value) for value in found[1:]] != list(kinds):
+        raise InvalidFilter("that cursor does not belong to this list; take it from the page before")
+    return found[1:]

@@ -1,0 +1,156 @@
+"""Named queries: the SQL of a store lives in the ``.sql`` file beside it.
+
+A file holds queries headed by ``-- name: list`` and a line that says what it is for. Parameters are ``:name``. The text is
+portable; where the engines must part there are two ways, both visible in place:
+
+* a clause only PostgreSQL sees: ``/*pg FOR UPDATE */``
+* two adjacent variants of a query: ``-- name: append @sqlite`` and ``-- name: append @postgres``
+
+``/*columns Session*/ *`` becomes the columns of that row type, and ``/*where*/`` is where a caller's filters go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from importlib import resources
+from operator import itemgetter
+from typing import Any
+
+from msgspec import Struct
+
+from ..clock import from_us
+from ..engines.dialect import Dialect
+from ..engines.protocol import Connection, Row
+from .rows import columns
+
+Params = Mapping[str, Any]
+
+_NAME = re.compile(r"^-- name: (\w+)(?: @(sqlite|postgres))?\n", re.MULTILINE)
+_PG_CLAUSE = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
+_COLUMNS = re.compile(r"/\*columns (\w+)(?: (\w+))?\*/ \*")
+# A parameter, or text in which a colon means nothing: a string, a comment, a cast.
+_TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|::|:([a-z_][a-z0-9_]*)", re.DOTALL)
+_WRITES = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
+_COMPILED_MOST = 512
+"""Compiled statements kept; the shapes of filters are few, so this is only a bound."""
+
+
+class Statement:
+    """One query in one dialect: its text with numbered placeholders, and how to put arguments in their order."""
+
+    __slots__ = ("bind", "names", "sql")
+
+    def __init__(self, sql: str, dialect: Dialect) -> None:
+        names: list[str] = []
+
+        def number(match: re.Match[str]) -> str:
+            name = match.group(1)
+            if name is None:
+                return match.group()
+            if name not in names:
+                names.append(name)
+            return f"{dialect.placeholder}{names.index(name) + 1}"
+
+        self.sql = _TOKEN.sub(number, sql).strip().rstrip(";")
+        self.names = tuple(names)
+        self.bind = _binder(self.names, dialect)
+
+
+class Query:
+    """A named query, in every dialect. ``params`` may hold more than the query uses."""
+
+    def __init__(self, name: str, texts: Mapping[Dialect, str]) -> None:
+        self.name = name
+        self.texts = dict(texts)
+        self.writes = any(_WRITES.search(text) for text in texts.values())
+        self._plain = {dialect: Statement(text, dialect) for dialect, text in texts.items() if "/*where*/" not in text}
+
+    def statement(self, dialect: Dialect, where: str = "") -> Statement:
+        """The statement for a dialect, with the caller's filters in their place."""
+        plain = self._plain.get(dialect)
+        if plain is not None:
+            return plain
+        return _compiled(self.texts[dialect], where, dialect)
+
+    async def all(self, connection: Connection, params: Params, where: str = "") -> Sequence[Row]:
+        """All rows."""
+        statement = self.statement(connection.dialect, where)
+        return await connection.fetch(statement.sql, statement.bind(params))
+
+    async def one(self, connection: Connection, params: Params, where: str = "") -> Row | None:
+        """The first row, or ``None``."""
+        rows = await self.all(connection, params, where)
+        return rows[0] if rows else None
+
+    async def many(self, connection: Connection, params: Sequence[Params]) -> None:
+        """Run once for each set of parameters."""
+        statement = self.statement(connection.dialect)
+        await connection.many(statement.sql, [statement.bind(each) for each in params])
+
+
+class Queries:
+    """The queries of one file, as attributes: ``queries.get``."""
+
+    def __init__(self, package: str, file: str, *rows: type[Struct]) -> None:
+        text = resources.files(package).joinpath(file).read_text("utf-8")
+        self.by_name = parse(text, *rows)
+
+    def __getattr__(self, name: str) -> Query:
+        try:
+            return self.by_name[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def parse(text: str, *rows: type[Struct]) -> dict[str, Query]:
+    """The queries in the text of a ``.sql`` file."""
+    types = {row.__name__: row for row in rows}
+    parts = _NAME.split(text)[1:]
+    texts: dict[str, dict[Dialect, str]] = {}
+    for name, dialect, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        for each in [Dialect(dialect)] if dialect else list(Dialect):
+            variants = texts.setdefault(name, {})
+            if each in variants:
+                raise ValueError(f"the query {name} is there twice for {each.value}")
+            variants[each] = _for_dialect(body, each, types)
+    return {name: Query(name, variants) for name, variants in texts.items()}
+
+
+def _for_dialect(body: str, dialect: Dialect, types: Mapping[str, type[Struct]]) -> str:
+    body = re.sub(r"^\s*--[^\n]*\n", "", body, flags=re.MULTILINE)  # the lines that say what it is for
+    clause: Callable[[re.Match[str]], str] = lambda match: match[1] if dialect is Dialect.POSTGRES else ""  # noqa: E731
+    body = _PG_CLAUSE.sub(clause, body)
+    return _COLUMNS.sub(lambda match: columns(types[match[1]], dialect, match[2]), body)
+
+
+@lru_cache(_COMPILED_MOST)
+def _compiled(text: str, where: str, dialect: Dialect) -> Statement:
+    return Statement(text.replace("/*where*/", where), dialect)
+
+
+def _binder(names: tuple[str, ...], dialect: Dialect) -> Callable[[Params], Sequence[Any]]:
+    """Parameters to arguments. Times are named ``..._at`` and given in microseconds everywhere above this line."""
+    times = tuple(i for i, name in enumerate(names) if name.endswith("_at")) if dialect.native_time else ()
+    pick = _picker(names)
+    if not times:
+        return pick
+
+    def bind(params: Params) -> Sequence[Any]:
+        values = list(pick(params))
+        for i in times:
+            value = values[i]
+            if value is not None:
+                values[i] = [from_us(us) for us in value] if isinstance(value, list) else from_us(value)
+        return values
+
+    return bind
+
+
+def _picker(names: tuple[str, ...]) -> Callable[[Params], Sequence[Any]]:
+    if not names:
+        return lambda params: ()
+    if len(names) == 1:
+        return lambda params: (params[names[0]],)
+    return itemgetter(*names)

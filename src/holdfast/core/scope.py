@@ -1,0 +1,71 @@
+"""Whose data a call may see, and what it needs from outside: time, ids and limits. No store call is made without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..clock import Clock
+from ..errors import InvalidInput
+from ..ids import IdSource
+from ..limits import Limits
+from . import text
+
+
+class Setting:
+    """What every call needs from outside."""
+
+    __slots__ = ("clock", "ids", "limits")
+
+    def __init__(self, *, clock: Clock, ids: IdSource, limits: Limits) -> None:
+        self.clock, self.ids, self.limits = clock, ids, limits
+
+
+class Scope(Setting):
+    """One tenant in a setting.
+
+    Raises:
+        InvalidInput: the tenant's name is empty.
+    """
+
+    __slots__ = ("stored_tenant", "tenant")
+
+    def __init__(self, tenant: str, setting: Setting) -> None:
+        super().__init__(clock=setting.clock, ids=setting.ids, limits=setting.limits)
+        self.tenant = tenant
+        self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_chars")
+
+    def params(self, **values: Any) -> dict[str, Any]:
+        """Parameters of a query, with the tenant among them."""
+        values["tenant_id"] = self.stored_tenant
+        return values
+
+
+def name(value: object, what: str, limits: Limits, *, limit: str = "name_chars") -> str:
+    """A name the caller gave, in the form that is stored.
+
+    Raises:
+        InvalidInput: it is empty or not a string.
+        LimitExceeded: it is too long.
+    """
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
+    if not value:
+        raise InvalidInput(f"{what} must not be empty")
+    limits.check(limit, len(value), what)
+    return text.escape(value)
+
+
+def metadata(value: object, limits: Limits) -> str:
+    """A metadata object the caller gave, in the form that is stored.
+
+    Raises:
+        InvalidInput: it is not a dictionary with string keys.
+        LimitExceeded: it is too large.
+    """
+    if not value and (value is None or isinstance(value, dict)):
+        return "{}"
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise InvalidInput("metadata must be a dictionary with string keys")
+    stored = text.dump(value, depth=limits.json_depth)
+    limits.check("metadata_bytes", len(stored), "metadata")
+    return stored

@@ -1,0 +1,71 @@
+"""What every store is made of: a scope, an engine, and methods that each run as one call of that engine.
+
+A method is written once::
+
+    class AsyncSessions(TenantStore):
+        @reads
+        async def get(self, connection: Connection, session_id: str) -> Session: ...
+
+``@reads`` and ``@writes`` take the connection out of the signature: callers write ``await sessions.get(id)`` and the engine
+decides where the call runs, in which transaction, and whether it is run again. The synchronous class beside it is one
+line for each method: ``get = blocking(AsyncSessions.get)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from ..engines.protocol import Connection, Engine
+from .scope import Scope
+
+P = ParamSpec("P")
+T = TypeVar("T")
+AnyStore = TypeVar("AnyStore", bound="Store")
+Method = Callable[Concatenate[AnyStore, Connection, P], Coroutine[Any, Any, T]]
+PublicMethod = Callable[Concatenate[AnyStore, P], Coroutine[Any, Any, T]]
+
+
+class Store:
+    """Something that runs its methods as calls of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+
+class TenantStore(Store):
+    """One kind of thing in one tenant. Every store is one, except the few that keep what is above all tenants."""
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        super().__init__(engine)
+        self._scope = scope
+
+
+def reads(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
+    """A method that only reads."""
+
+    @wraps(method)
+    def call(self: AnyStore, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self._engine.read(lambda connection: method(self, connection, *args, **kwargs))
+
+    return _public(call, method)
+
+
+def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
+    """A method that is one transaction: durable when it returns, without a trace when it raises."""
+
+    @wraps(method)
+    def call(self: AnyStore, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self._engine.write(lambda connection: method(self, connection, *args, **kwargs))
+
+    return _public(call, method)
+
+
+def _public(call: PublicMethod[AnyStore, P, T], method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
+    """Show the signature callers use: without the connection."""
+    signature = inspect.signature(method)
+    seen = [parameter for name, parameter in signature.parameters.items() if name != "connection"]
+    call.__signature__ = signature.replace(parameters=seen)  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,49 @@
+"""From an address to an engine."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from ..address import Address
+from .postgres.options import PoolOptions
+from .protocol import Call, Engine
+from .sqlite.asynchronous import AsyncSqliteEngine
+from .sqlite.blocking import SqliteEngine
+from .sqlite.file import Durability, SqliteFile
+
+T = TypeVar("T")
+
+
+class OwnEngine(Engine, Protocol):
+    """An engine with connections of its own."""
+
+    async def exclusive(self, call: Call[T]) -> T:
+        """Run a call on one connection, outside any transaction; for migrations."""
+
+    async def close(self) -> None:
+        """Finish what was accepted and close every connection."""
+
+
+class AsyncOwnEngine(OwnEngine, Protocol):
+    """An engine that is opened inside the event loop."""
+
+    async def open(self) -> None:
+        """Connect."""
+
+
+def blocking(address: Address, *, durability: Durability, pool: PoolOptions) -> OwnEngine:
+    """An engine for synchronous callers, open."""
+    if address.engine == "sqlite":
+        return SqliteEngine(SqliteFile(address.place, durability=durability, read_only=address.read_only))
+    from .postgres.blocking import PostgresEngine
+
+    return PostgresEngine(address.place, pool)
+
+
+def asynchronous(address: Address, *, durability: Durability, pool: PoolOptions) -> AsyncOwnEngine:
+    """An engine for asyncio, not yet open."""
+    if address.engine == "sqlite":
+        return AsyncSqliteEngine(SqliteFile(address.place, durability=durability, read_only=address.read_only))
+    from .postgres.asynchronous import AsyncPostgresEngine
+
+    return AsyncPostgresEngine(address.place, pool)

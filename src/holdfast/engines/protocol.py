@@ -1,0 +1,88 @@
+"""What an engine and a connection are, for everything above them.
+
+A *connection* runs statements; the caller's own connection, wrapped by a driver, is one too. An *engine* runs calls:
+a call is a function that takes a connection and returns a coroutine, so an engine may run it in another thread, run
+it again after a serialization failure, or let many of them share one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..errors import AlreadyExists
+from .dialect import Dialect
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Row = tuple[Any, ...]
+
+
+class Connection(Protocol):
+    """Runs statements inside whatever transaction is open. Blocking connections never suspend."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
+        """Run one statement and return its rows."""
+
+    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement once for each row of arguments."""
+
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        """A scope whose statements are all undone if it is left by an exception; they nest."""
+
+
+Call = Callable[[Connection], Coroutine[Any, Any, T]]
+
+
+class Group(Protocol, Generic[Item, T]):
+    """Work that many callers can share: what has queued up is done in one statement, each failing or succeeding alone.
+
+    ``key`` says which items may stand in one group. ``run`` answers each item with its result or its error, or raises if the
+    group cannot be done as a whole; then its items are done one by one. It is first run hoping that all is new; if that
+    raises ``AlreadyExists`` it is run again, ``careful``, to see what is there already. On PostgreSQL it must write with one
+    statement, because it runs without a transaction around it.
+    """
+
+    def key(self, item: Item) -> object: ...
+
+    async def run(
+        self, connection: Connection, items: Sequence[Item], *, careful: bool
+    ) -> Sequence[T | Exception]: ...
+
+
+CAREFUL = (False, True, True)
+"""The tries of one item: hoping, then careful, then careful once more if somebody came in between."""
+
+
+async def run_one(group: Group[Item, T], connection: Connection, item: Item) -> T:
+    """Do one item by itself, each try in a savepoint of its own."""
+    for careful in CAREFUL:
+        try:
+            async with connection.savepoint():
+                (outcome,) = await group.run(connection, [item], careful=careful)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                return outcome
+        except AlreadyExists as error:
+            raced = error
+    raise raced
+
+
+class Engine(Protocol):
+    """Runs calls. A blocking engine's methods never suspend; an asynchronous one's do."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def read(self, call: Call[T]) -> T:
+        """Run a call that only reads."""
+
+    async def write(self, call: Call[T]) -> T:
+        """Run a call in one transaction; durable when this returns, without a trace when it raises."""
+
+    async def grouped(self, group: Group[Item, T], item: Item) -> T:
+        """Do one item of a group, together with whatever else is waiting."""

@@ -1,0 +1,50 @@
+"""SQLite's result codes as our errors. One table for apsw, sqlite3 and aiosqlite: they all report the same codes."""
+
+from __future__ import annotations
+
+from ...errors import (
+    AlreadyExists,
+    Corrupt,
+    HoldfastError,
+    InvalidInput,
+    NotFound,
+    ReadOnly,
+    SchemaMismatch,
+    StorageFull,
+    Unavailable,
+)
+
+_BUSY, _LOCKED, _NOMEM, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _TOOBIG, _NOTADB = 5, 6, 7, 8, 10, 11, 13, 14, 18, 26
+_CONSTRAINT_CHECK, _CONSTRAINT_FOREIGNKEY, _CONSTRAINT_NOTNULL = 275, 787, 1299
+_CONSTRAINT_PRIMARYKEY, _CONSTRAINT_UNIQUE = 1555, 2067
+
+
+class DiskFailed(Unavailable):
+    """The disk reported an error; nothing was changed as far as SQLite can tell."""
+
+
+def translate(code: int, message: str) -> HoldfastError:
+    """The error for an extended result code and SQLite's own words."""
+    exact: dict[int, type[HoldfastError]] = {
+        _CONSTRAINT_PRIMARYKEY: AlreadyExists,
+        _CONSTRAINT_UNIQUE: AlreadyExists,
+        _CONSTRAINT_FOREIGNKEY: NotFound,
+        _CONSTRAINT_CHECK: InvalidInput,
+        _CONSTRAINT_NOTNULL: InvalidInput,
+    }
+    primary: dict[int, type[HoldfastError]] = {
+        _BUSY: Unavailable,
+        _LOCKED: Unavailable,
+        _NOMEM: Unavailable,
+        _READONLY: ReadOnly,
+        _IOERR: DiskFailed,
+        _CORRUPT: Corrupt,
+        _NOTADB: Corrupt,
+        _FULL: StorageFull,
+        _CANTOPEN: Unavailable,
+        _TOOBIG: InvalidInput,
+    }
+    if "no such table" in message or "no such column" in message:
+        return SchemaMismatch(f"{message}: this database has no Holdfast schema, or another release's")
+    kind = exact.get(code) or primary.get(code & 0xFF) or HoldfastError
+    return kind(f"{(kind.__doc__ or '').splitlines()[0]} (SQLite says: {message})")

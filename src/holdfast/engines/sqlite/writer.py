@@ -1,0 +1,144 @@
+"""Group commit: every call that waits for the writer shares the next commit, and so the next flush of the disk.
+
+Each call runs in a savepoint of its own, so one that fails takes nobody with it, and is acknowledged only after the
+shared commit. If the commit itself fails, the calls are run again one by one, so that only the guilty one fails; after a
+failed flush nothing is run again at all, because nobody can know what is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from ...drivers.apsw import ApswConnection
+from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown, Unavailable
+from ...stepping import step
+from ..protocol import Call, Group, run_one
+from .errors import DiskFailed
+
+GROUP_MOST = 512
+"""Calls that share one commit at most; more wait for the next."""
+
+
+class Job:
+    """One call waiting for the writer, and its result or error once it is settled."""
+
+    __slots__ = ("call", "error", "group", "item", "result")
+
+    def __init__(self, call: Call[Any] | None = None, group: Group[Any, Any] | None = None, item: Any = None) -> None:
+        self.call, self.group, self.item = call, group, item
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def start(self, connection: ApswConnection) -> Coroutine[Any, Any, Any]:
+        """The job by itself, on a connection."""
+        if self.call is not None:
+            return self.call(connection)
+        assert self.group is not None
+        return run_one(self.group, connection, self.item)
+
+
+class Writer:
+    """The one connection that writes. Not for several threads at once: its owner sees to that."""
+
+    def __init__(self, connection: ApswConnection) -> None:
+        self._connection = connection
+        self._poison: str | None = None
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Settle all jobs: afterwards each has its result, durably, or its error, without a trace."""
+        if self._poison is not None:
+            _fail(jobs, Unavailable(self._poison))
+            return
+        try:
+            self._commit(jobs)
+        except Exception as error:
+            if isinstance(error, OutcomeUnknown) or len(jobs) == 1:
+                _fail(jobs, error)
+                return
+            for job in jobs:
+                job.result = job.error = None
+                self.run([job])
+
+    def _commit(self, jobs: Sequence[Job]) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            if len(jobs) == 1:
+                step(self._run_only(jobs[0]))
+            else:
+                step(self._run_all(jobs))
+            if not self._connection.raw.in_transaction:
+                raise _Undone  # SQLite undid everything, not only the job that failed, as it does on a full disk
+            self._connection.execute("COMMIT")
+        except DiskFailed as error:
+            self._poison = f"a flush failed, so nothing more is written through this handle; open it again ({error})"
+            self._roll_back()
+            raise OutcomeUnknown(f"the disk failed while committing: {error}") from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    async def _run_only(self, job: Job) -> None:
+        """A job alone in its transaction needs no savepoint: if it fails, the transaction does."""
+        if job.group is None:
+            job.result = await job.start(self._connection)
+            return
+        try:
+            (outcome,) = await job.group.run(self._connection, [job.item], careful=False)
+        except AlreadyExists:
+            self._roll_back()
+            self._connection.execute("BEGIN IMMEDIATE")
+            outcome = await job.start(self._connection)
+        if isinstance(outcome, Exception):
+            raise outcome
+        job.result = outcome
+
+    async def _run_all(self, jobs: Sequence[Job]) -> None:
+        """Run the jobs inside the open transaction, those of one group and key together."""
+        units: dict[object, list[Job]] = {}
+        for job in jobs:
+            key = job if job.group is None else (job.group, job.group.key(job.item))
+            units.setdefault(key, []).append(job)
+        for unit in units.values():
+            if len(unit) == 1 or not await self._run_group(unit):
+                for job in unit:
+                    await self._run_job(job)
+
+    async def _run_group(self, jobs: Sequence[Job]) -> bool:
+        """Do the items of one group with one run; ``False``, and nothing done, if that cannot be."""
+        group = jobs[0].group
+        assert group is not None
+        try:
+            async with self._connection.savepoint():
+                outcomes = await group.run(self._connection, [job.item for job in jobs], careful=False)
+        except HoldfastError:
+            return False
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                job.error = outcome
+            else:
+                job.result = outcome
+        return True
+
+    async def _run_job(self, job: Job) -> None:
+        if not self._connection.raw.in_transaction:
+            return  # undone from below: `_commit` will see it
+        try:
+            async with self._connection.savepoint():
+                job.result = await job.start(self._connection)
+        except Exception as error:
+            job.error = error
+
+    def _roll_back(self) -> None:
+        if self._connection.raw.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+class _Undone(Unavailable):
+    """The transaction was undone as a whole; nothing was changed, and a retry is safe."""
+
+
+def _fail(jobs: Sequence[Job], error: Exception) -> None:
+    for job in jobs:
+        # The job that met the failure knows best what it was.
+        job.error = job.error or error

@@ -1,0 +1,85 @@
+"""Every error Holdfast raises.
+
+One base class, few subclasses, each named after the situation. The docstring of a class is its default message,
+so the documentation and the message cannot differ. Driver errors never leave the library bare: they become one of
+these, with the original kept as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+
+class HoldfastError(Exception):
+    """Something went wrong in Holdfast."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or inspect.getdoc(type(self)))
+
+
+class InvalidInput(HoldfastError):
+    """An argument is not acceptable; nothing was changed."""
+
+
+class InvalidText(InvalidInput):
+    """A value cannot be stored as text or JSON; nothing was changed."""
+
+
+class InvalidFilter(InvalidInput):
+    """A filter, its value or a page cursor is not part of the filter language; nothing was read."""
+
+
+class LimitExceeded(InvalidInput):
+    """A named limit was exceeded; nothing was changed."""
+
+
+class NotFound(HoldfastError):
+    """There is nothing by that name here."""
+
+
+class AlreadyExists(HoldfastError):
+    """Something by that name is already here; nothing was changed."""
+
+
+class Conflict(HoldfastError):
+    """Somebody else changed it first, or the same id came with other content; nothing was changed."""
+
+
+class Fenced(Conflict):
+    """A newer holder has taken over; this one may no longer write."""
+
+
+class Forbidden(HoldfastError):
+    """This caller may not do that."""
+
+
+class ReadOnly(Forbidden):
+    """The database can be read but not written: check the permissions of the file and its folder."""
+
+
+class Corrupt(HoldfastError):
+    """Stored data is damaged: what was read is not what was written."""
+
+
+class Closed(HoldfastError):
+    """This Holdfast was closed; open a new one."""
+
+
+class Unavailable(HoldfastError):
+    """The database cannot be reached or is busy; nothing was changed, and a retry is safe."""
+
+
+class StorageFull(Unavailable):
+    """The disk is full; nothing was changed. Free some space and retry."""
+
+
+class OutcomeUnknown(HoldfastError):
+    """The answer to a commit was lost: it may or may not have happened. Retry with the same id to settle it."""
+
+    def __init__(self, message: str | None = None, *, id: str | None = None) -> None:
+        super().__init__(message)
+        self.id = id
+
+
+class SchemaMismatch(HoldfastError):
+    """The database schema does not fit this release of Holdfast."""

@@ -1,0 +1,206 @@
+"""``Holdfast`` and ``AsyncHoldfast``: what a program opens, and the handle of a tenant that it works with."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from . import address
+from .clock import Clock, SystemClock
+from .core.scope import Scope, Setting
+from .drivers import join
+from .engines import opening
+from .engines.joined import JoinedEngine
+from .engines.opening import AsyncOwnEngine, OwnEngine
+from .engines.postgres.options import PoolOptions
+from .engines.protocol import Engine
+from .engines.sqlite.file import Durability
+from .ids import IdSource, RandomIds
+from .limits import Limits
+from .migrations import runner
+from .stepping import step
+from .stores.conversation.messages import AsyncMessages, Messages
+from .stores.conversation.sessions import AsyncSessions, Sessions
+from .stores.platform.tenants import AsyncTenants, Tenants
+
+
+class AsyncTenantHandle:
+    """Everything of one tenant; no call through it can see another's."""
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        self._engine, self._scope = engine, scope
+        self.sessions = AsyncSessions(engine, scope)
+        self.messages = AsyncMessages(engine, scope)
+
+    @property
+    def name(self) -> str:
+        """The tenant's name."""
+        return self._scope.tenant
+
+    def join(self, connection: Any) -> AsyncTenantHandle:
+        """The same tenant on your own connection: what is written lives and dies with your transaction.
+
+        Takes an asyncpg, psycopg (async) or aiosqlite connection, or SQLAlchemy's AsyncConnection or AsyncSession.
+
+        Raises:
+            InvalidInput: the object is none of these, or of the other engine.
+        """
+        joined = join.asynchronous(connection, self._engine.dialect)
+        return AsyncTenantHandle(JoinedEngine(joined), self._scope)
+
+
+class TenantHandle:
+    """Everything of one tenant; no call through it can see another's."""
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        self._engine, self._scope = engine, scope
+        self.sessions = Sessions(AsyncSessions(engine, scope))
+        self.messages = Messages(AsyncMessages(engine, scope))
+
+    @property
+    def name(self) -> str:
+        """The tenant's name."""
+        return self._scope.tenant
+
+    def join(self, connection: Any) -> TenantHandle:
+        """The same tenant on your own connection: what is written lives and dies with your transaction.
+
+        Takes a psycopg, sqlite3 or apsw connection, or SQLAlchemy's Connection or Session.
+
+        Raises:
+            InvalidInput: the object is none of these, or of the other engine.
+        """
+        joined = join.blocking(connection, self._engine.dialect)
+        return TenantHandle(JoinedEngine(joined), self._scope)
+
+
+class Holdfast:
+    """Durable state for agents, for synchronous programs. Safe to share between threads.
+
+    Args:
+        url: a path, ``sqlite:///path``, ``":memory:"`` or ``postgresql://...``.
+        durability: ``"full"``: what returned survives a power cut. ``"normal"``: the last moments may be lost (SQLite only).
+        auto_migrate: bring the schema up to date when opening. SQLite does so by default, PostgreSQL only when told.
+        pool: sizes and lifetimes of PostgreSQL's connections.
+        limits: what one call may carry.
+        clock: where the time comes from.
+        ids: where new ids come from.
+
+    Raises:
+        SchemaMismatch: the schema is newer than this release, or older and not to be migrated.
+        Unavailable: the database cannot be reached.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Durability = "full",
+        auto_migrate: bool | None = None,
+        pool: PoolOptions | None = None,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self._setting = _setting(limits, clock, ids)
+        where = address.parse(url)
+        self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool or PoolOptions())
+        try:
+            step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
+        except BaseException:
+            self.close()
+            raise
+
+    def tenant(self, name: str) -> TenantHandle:
+        """The handle of one tenant. Nothing is read or written by asking for it.
+
+        Raises:
+            InvalidInput: the name is empty.
+        """
+        return TenantHandle(self._engine, Scope(name, self._setting))
+
+    @property
+    def tenants(self) -> Tenants:
+        """All tenants."""
+        return Tenants(AsyncTenants(self._engine, self._setting))
+
+    def close(self) -> None:
+        """Finish what was accepted and let go of the database. Closing twice is fine."""
+        step(self._engine.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncHoldfast:
+    """Durable state for agents, for asyncio. The arguments are those of ``Holdfast``; open it with ``async with``."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Durability = "full",
+        auto_migrate: bool | None = None,
+        pool: PoolOptions | None = None,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self._setting = _setting(limits, clock, ids)
+        where = address.parse(url)
+        self._migrates = _migrates(where, auto_migrate)
+        self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool or PoolOptions())
+
+    async def open(self) -> Self:
+        """Open the database; ``async with`` does it too."""
+        await self._engine.open()
+        try:
+            await _prepare_schema(self._engine, self._setting.clock, self._migrates)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def tenant(self, name: str) -> AsyncTenantHandle:
+        """The handle of one tenant. Nothing is read or written by asking for it.
+
+        Raises:
+            InvalidInput: the name is empty.
+        """
+        return AsyncTenantHandle(self._engine, Scope(name, self._setting))
+
+    @property
+    def tenants(self) -> AsyncTenants:
+        """All tenants."""
+        return AsyncTenants(self._engine, self._setting)
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go of the database. Closing twice is fine."""
+        await self._engine.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _setting(limits: Limits | None, clock: Clock | None, ids: IdSource | None) -> Setting:
+    return Setting(clock=clock or SystemClock(), ids=ids or RandomIds(), limits=limits or Limits())
+
+
+def _migrates(where: address.Address, auto_migrate: bool | None) -> bool:
+    wanted = where.engine == "sqlite" if auto_migrate is None else auto_migrate
+    return wanted and not where.read_only
+
+
+async def _prepare_schema(engine: OwnEngine | AsyncOwnEngine, clock: Clock, migrates: bool) -> None:
+    if migrates:
+        await engine.exclusive(lambda connection: runner.up(connection, clock))
+    else:
+        await engine.exclusive(runner.check)

@@ -1,0 +1,43 @@
+"""Every limit has a name and a number. All of them can be changed when a Holdfast is opened."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .errors import LimitExceeded
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one call may carry. A call over a limit raises ``LimitExceeded`` and changes nothing."""
+
+    tenant_chars: int = 255
+    """Characters in a tenant's name."""
+    key_chars: int = 500
+    """Characters in a session key."""
+    name_chars: int = 255
+    """Characters in a user, agent or other name."""
+    content_bytes: int = 16 * MIB
+    """Bytes of one message's content as JSON."""
+    metadata_bytes: int = 256 * KIB
+    """Bytes of one metadata object as JSON."""
+    json_depth: int = 100
+    """Levels of nesting in one JSON value."""
+    batch_rows: int = 10_000
+    """Rows one call may write."""
+    page_rows: int = 1_000
+    """Rows one page may ask for."""
+    list_rows: int = 10_000
+    """Rows a list without ``limit`` may return before it must be paged."""
+    filters: int = 32
+    """Filters in one call."""
+    filter_values: int = 1_000
+    """Values in one membership filter."""
+
+    def check(self, name: str, value: int, what: str) -> None:
+        """Raise ``LimitExceeded`` when ``value`` is over the limit called ``name``."""
+        most: int = getattr(self, name)
+        if value > most:
+            raise LimitExceeded(f"{what}: {value:,} is over the limit {name} = {most:,}")

@@ -1,0 +1,261 @@
+"""The log of a session: what an entry is, and how entries get their places in it.
+
+Appends are a group (see ``engines.protocol.Group``): whatever has queued up for one tenant is written together. On PostgreSQL
+that is one statement; on SQLite it is one UPDATE for each session and one INSERT for each message, inside the writer's shared
+commit. Other stores that write messages as part of a larger transaction call ``append_entries``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct
+
+from ...clock import MINUTE_US, from_us
+from ...core import text
+from ...core.filters import id_list
+from ...core.queries import Queries
+from ...core.rows import mapper
+from ...engines.protocol import Connection
+from ...errors import Conflict, NotFound
+from ...ids import Id
+
+Role = Literal["user", "assistant", "system"]
+
+
+class Message(Struct, frozen=True):
+    """One entry of a session's log."""
+
+    id: Id
+    session_id: Id
+    seq: int
+    kind: Annotated[str, "plain"]
+    role: Role | None
+    content: Any
+    token_count: int
+    metadata: dict[str, Any]
+    is_preserved: bool
+    is_summary: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+queries = Queries(__package__, "messages.sql", Message)
+
+
+class Entry(Struct, frozen=True):
+    """A message that was checked and is ready to be stored."""
+
+    id: str
+    kind: str
+    role: str | None
+    content: str
+    token_count: int
+    metadata: str
+    is_preserved: bool
+    is_summary: bool
+
+    def same_as(self, there: Message) -> bool:
+        """Whether appending this again would have made that."""
+        return (self.kind, self.role, text.load(self.content), text.load(self.metadata)) == (
+            there.kind,
+            there.role,
+            there.content,
+            there.metadata,
+        )
+
+
+class Append(Struct, frozen=True):
+    """Entries, at least one, for the end of one session's log: all of them or none."""
+
+    tenant: str
+    session_id: str
+    entries: list[Entry]
+    now_us: int
+
+
+class AppendGroup:
+    """Appends of one tenant, done together."""
+
+    def key(self, item: Append) -> object:
+        return item.tenant
+
+    async def run(
+        self, connection: Connection, items: Sequence[Append], *, careful: bool
+    ) -> Sequence[list[Message] | Exception]:
+        outcomes: list[list[Message] | Exception | None] = [None] * len(items)
+        if careful:
+            for place, item in enumerate(items):
+                outcomes[place] = await _already_there(connection, item)
+        waiting = [place for place, outcome in enumerate(outcomes) if outcome is None]
+        firsts = await _reserve_and_insert(connection, [items[place] for place in waiting])
+        for place, first in zip(waiting, firsts, strict=True):
+            item = items[place]
+            outcomes[place] = _missing(item.session_id) if first is None else _messages(item, first)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+
+append_group = AppendGroup()
+
+
+async def append_entries(connection: Connection, append: Append) -> list[Message]:
+    """Add entries to a session's log as part of a larger transaction.
+
+    Raises:
+        NotFound: there is no such live session.
+        AlreadyExists: there is a message with one of the ids.
+    """
+    (first,) = await _reserve_and_insert(connection, [append])
+    if first is None:
+        raise _missing(append.session_id)
+    return _messages(append, first)
+
+
+async def _reserve_and_insert(connection: Connection, appends: Sequence[Append]) -> list[int | None]:
+    """Write all entries; the first place of each append, or ``None`` where there is no live session."""
+    if not appends:
+        return []
+    by_session: dict[str, list[int]] = {}
+    for index, append in enumerate(appends):
+        by_session.setdefault(append.session_id, []).append(index)
+    if connection.dialect.changes_in_ctes:
+        return await _in_one_statement(connection, appends, by_session)
+    return await _step_by_step(connection, appends, by_session)
+
+
+async def _step_by_step(
+    connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
+) -> list[int | None]:
+    firsts: list[int | None] = [None] * len(appends)
+    rows: list[dict[str, Any]] = []
+    for session_id, indexes in by_session.items():
+        head = _head(session_id, [appends[index] for index in indexes])
+        found = await queries.advance_this_minute.one(connection, head) or await queries.advance.one(connection, head)
+        if found is None:
+            continue
+        seq = found[0]
+        for index in indexes:
+            append = appends[index]
+            firsts[index] = seq
+            for entry in append.entries:
+                rows.append(_insert_params(append, entry, seq))
+                seq += 1
+    if len(rows) == 1:
+        await queries.insert.all(connection, rows[0])
+    elif rows:
+        await queries.insert.many(connection, rows)
+    return firsts
+
+
+async def _in_one_statement(
+    connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
+) -> list[int | None]:
+    sessions = sorted(by_session)
+    heads = [_head(session_id, [appends[index] for index in by_session[session_id]]) for session_id in sessions]
+    places: dict[str, int] = dict.fromkeys(sessions, 0)
+    rows: list[dict[str, Any]] = []
+    for append in appends:
+        for entry in append.entries:
+            rows.append(_insert_params(append, entry, places[append.session_id]))
+            places[append.session_id] += 1
+    params: dict[str, Any] = {name: [row[name] for row in rows] for name in _COLUMNS}
+    params.update(
+        tenant_id=appends[0].tenant,
+        session_ids=sessions,
+        rows=[head["rows"] for head in heads],
+        tokens=[head["tokens"] for head in heads],
+        place=[row["seq"] for row in rows],
+        now_at=max(append.now_us for append in appends),
+        now_minute=max(append.now_us for append in appends) // MINUTE_US,
+    )
+    seqs = dict(await queries.append.all(connection, params))
+    return [seqs.get(append.entries[0].id) for append in appends]
+
+
+_COLUMNS = (
+    "session_id",
+    "id",
+    "kind",
+    "role",
+    "content",
+    "token_count",
+    "metadata",
+    "is_preserved",
+    "is_summary",
+    "created_at",
+)
+
+
+def _head(session_id: str, appends: Sequence[Append]) -> dict[str, Any]:
+    now = max(append.now_us for append in appends)
+    return {
+        "tenant_id": appends[0].tenant,
+        "session_id": session_id,
+        "rows": sum(len(append.entries) for append in appends),
+        "tokens": sum(entry.token_count for append in appends for entry in append.entries),
+        "now_at": now,
+        "now_minute": now // MINUTE_US,
+    }
+
+
+def _insert_params(append: Append, entry: Entry, seq: int) -> dict[str, Any]:
+    return {
+        "tenant_id": append.tenant,
+        "session_id": append.session_id,
+        "seq": seq,
+        "id": entry.id,
+        "kind": entry.kind,
+        "role": entry.role,
+        "content": entry.content,
+        "token_count": entry.token_count,
+        "metadata": entry.metadata,
+        "is_preserved": entry.is_preserved,
+        "is_summary": entry.is_summary,
+        "created_at": append.now_us,
+    }
+
+
+def _messages(append: Append, first: int) -> list[Message]:
+    at = from_us(append.now_us)
+    return [
+        Message(
+            entry.id,
+            append.session_id,
+            first + place,
+            entry.kind,
+            entry.role,  # type: ignore[arg-type]  # checked before it became an entry
+            text.load(entry.content),
+            entry.token_count,
+            {} if entry.metadata == "{}" else text.load(entry.metadata),
+            entry.is_preserved,
+            entry.is_summary,
+            at,
+            at,
+        )
+        for place, entry in enumerate(append.entries)
+    ]
+
+
+async def _already_there(connection: Connection, append: Append) -> list[Message] | Exception | None:
+    """What a repeated append finds: the first result, a conflict, or nothing yet."""
+    ids = [entry.id for entry in append.entries]
+    params = {"tenant_id": append.tenant, "ids": id_list(ids, connection.dialect)}
+    rows = await queries.by_ids.all(connection, params)
+    there = {message.id: message for message in mapper(Message, connection.dialect)(rows)}
+    if not there:
+        return None
+    if len(there) < len(ids):
+        return Conflict("some of these messages are there already and some are not; append the missing ones")
+    for entry in append.entries:
+        found = there[entry.id]
+        if found.session_id != append.session_id or not entry.same_as(found):
+            return Conflict(f"there is a message with the id {entry.id} and other content")
+    if await queries.live_session.one(connection, {"tenant_id": append.tenant, "session_id": append.session_id}) is None:
+        return _missing(append.session_id)
+    return [there[each] for each in ids]
+
+
+def _missing(session_id: str) -> NotFound:
+    return NotFound(f"there is no session {session_id} here")

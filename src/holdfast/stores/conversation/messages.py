@@ -1,0 +1,338 @@
+"""Messages: one log per session, for every framework.
+
+Each message has a place in its session's log, ``seq``: 1, 2, 3 and so on without a gap, given at the append. Order is always by
+``seq`` and never by time. A ``message`` has a role and content blocks; entries of other kinds (``adk.event``,
+``openai.item`` ...) keep the framework's JSON as it is.
+
+Every append has an id. Repeating an append with the same id and the same content returns the first result; the same id with
+other content is ``Conflict``. So a caller whose answer was lost can simply ask again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from msgspec import Struct
+
+from ...clock import MINUTE_US
+from ...core import scope as scopes
+from ...core import text
+from ...core.blocking import Blocking, blocking
+from ...core.filters import Filter, Filterable, id_list
+from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.rows import mapper
+from ...core.store import TenantStore, reads, writes
+from ...engines.protocol import Connection
+from ...errors import InvalidInput, LimitExceeded, NotFound
+from ...ids import parse as parse_id
+from .message_log import Append, Entry, Message, Role, append_group, queries
+
+ROLES = get_args(Role)
+_KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_SEQ_MOST = 2**63 - 1
+_TOKENS_MOST = 2**31 - 1
+
+
+class NewMessage(Struct, frozen=True, kw_only=True):
+    """A message to append; the fields are those of ``append``."""
+
+    role: str | None = None
+    content: Any
+    kind: str = "message"
+    metadata: Mapping[str, Any] | None = None
+    token_count: int = 0
+    is_preserved: bool = False
+    is_summary: bool = False
+    id: str | None = None
+
+
+FILTERS = Filterable(
+    {
+        "seq": ("seq", "number"),
+        "kind": ("kind", "text"),
+        "role": ("role", "text"),
+        "token_count": ("token_count", "number"),
+        "is_preserved": ("is_preserved", "bool"),
+        "is_summary": ("is_summary", "bool"),
+        "created_at": ("created_at", "time"),
+    },
+    metadata="metadata",
+)
+
+
+class AsyncMessages(TenantStore):
+    """The messages of one tenant's sessions."""
+
+    async def append(
+        self,
+        session_id: str,
+        *,
+        role: str | None = None,
+        content: Any,
+        kind: str = "message",
+        metadata: Mapping[str, Any] | None = None,
+        token_count: int = 0,
+        is_preserved: bool = False,
+        is_summary: bool = False,
+        id: str | None = None,
+    ) -> Message:
+        """Add one message at the end of a session's log; durable when this returns.
+
+        ``content`` is text or a list of content blocks; for other kinds, any JSON value.
+
+        Raises:
+            NotFound: there is no such live session.
+            Conflict: there is a message with this id and other content.
+            InvalidInput: the role, the content or another argument is not acceptable.
+        """
+        new = NewMessage(
+            role=role,
+            content=content,
+            kind=kind,
+            metadata=metadata,
+            token_count=token_count,
+            is_preserved=is_preserved,
+            is_summary=is_summary,
+            id=id,
+        )
+        done = await self._engine.grouped(append_group, self._prepare(session_id, [new]))
+        return done[0]
+
+    async def append_many(self, session_id: str, messages: Sequence[NewMessage]) -> list[Message]:
+        """Add several messages, all or none of them, at consecutive places.
+
+        Raises:
+            NotFound: there is no such live session.
+            Conflict: there is a message with one of the ids and other content, or only some of them are there.
+            LimitExceeded: there are more than ``batch_rows``.
+        """
+        self._scope.limits.check("batch_rows", len(messages), "messages")
+        if not messages:
+            return []
+        return await self._engine.grouped(append_group, self._prepare(session_id, messages))
+
+    @reads
+    async def get(self, connection: Connection, message_id: str) -> Message:
+        """One message.
+
+        Raises:
+            NotFound: there is none in a live session.
+        """
+        return await self._get(connection, message_id)
+
+    @reads
+    async def last(self, connection: Connection, session_id: str, count: int = 50) -> Sequence[Message]:
+        """The last messages of a session, oldest of them first; the rest of the log is not touched.
+
+        Raises:
+            NotFound: there is no such live session.
+        """
+        params = self._stretch(session_id, 0, _SEQ_MOST)
+        params["limit"] = rows_to_read(count, self._scope.limits) - 1
+        rows = await queries.list_newest.all(connection, params)
+        if not rows:
+            await self._require_session(connection, params)
+        return mapper(Message, connection.dialect)(rows[::-1])
+
+    @reads
+    async def list(
+        self,
+        connection: Connection,
+        session_id: str,
+        *,
+        where: Sequence[Filter] = (),
+        after: int = 0,
+        before: int | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Message]:
+        """The messages of a session in the order of the log, or from its end with ``newest_first``.
+
+        ``after`` and ``before`` are places in the log, not included. With ``limit``, a page; its ``next`` is the cursor of
+        the one after, and each page costs the same wherever it starts.
+
+        Raises:
+            NotFound: there is no such live session.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        limits = self._scope.limits
+        listing = "messages-newest" if newest_first else "messages"
+        if cursor is not None:
+            (place,) = decode_cursor(cursor, listing, int)
+            after, before = (after, place) if newest_first else (place, before)
+        params = self._stretch(session_id, after, _SEQ_MOST if before is None else before)
+        params["limit"] = rows_to_read(limit, limits)
+        clause = FILTERS.compile(where, params, connection.dialect, limits)
+        query = queries.list_newest if newest_first else queries.list
+        rows = await query.all(connection, params, clause)
+        if not rows:
+            await self._require_session(connection, params)
+        return _page(mapper(Message, connection.dialect)(rows), limit, limits.list_rows, listing)
+
+    @reads
+    async def count(self, connection: Connection, session_id: str, *, where: Sequence[Filter] = ()) -> int:
+        """How many messages of a session match.
+
+        Raises:
+            NotFound: there is no such live session.
+        """
+        params = self._scope.params(session_id=parse_id(session_id, "session id"))
+        await self._require_session(connection, params)
+        clause = FILTERS.compile(where, params, connection.dialect, self._scope.limits)
+        row = await queries.count.one(connection, params, clause)
+        return int(row[0]) if row else 0
+
+    @writes
+    async def update(
+        self,
+        connection: Connection,
+        message_id: str,
+        *,
+        content: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        token_count: int | None = None,
+        is_preserved: bool | None = None,
+    ) -> Message:
+        """Change what is given; the message keeps its place and the time it was made.
+
+        Raises:
+            NotFound: there is no such message in a live session.
+        """
+        limits = self._scope.limits
+        before = await self._get(connection, message_id)
+        params = self._at_now(
+            id=before.id,
+            session_id=before.session_id,
+            content=None if content is None else self._content(content, before.kind),
+            metadata=None if metadata is None else scopes.metadata(metadata, limits),
+            token_count=None if token_count is None else _tokens(token_count),
+            is_preserved=is_preserved,
+            removed=0,
+        )
+        row = await queries.update.one(connection, params)
+        if row is None:
+            raise NotFound(f"there is no message {message_id} here")
+        after = mapper(Message, connection.dialect)([row])[0]
+        params["more_tokens"] = after.token_count - before.token_count
+        await queries.recount.one(connection, params)
+        return after
+
+    @writes
+    async def delete(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> int:
+        """Remove exactly these messages of a session and say how many there were. Their places stay empty.
+
+        Raises:
+            NotFound: there is no such live session.
+        """
+        self._scope.limits.check("batch_rows", len(message_ids), "message ids")
+        ids = [parse_id(each, "message id") for each in message_ids]
+        params = self._at_now(session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect))
+        await self._require_session(connection, params)
+        rows = await queries.delete.all(connection, params)
+        if rows:
+            params.update(removed=len(rows), more_tokens=-sum(row[0] for row in rows))
+            await queries.recount.one(connection, params)
+        return len(rows)
+
+    async def _get(self, connection: Connection, message_id: str) -> Message:
+        row = await queries.get.one(connection, self._scope.params(id=parse_id(message_id, "message id")))
+        if row is None:
+            raise NotFound(f"there is no message {message_id} here")
+        return mapper(Message, connection.dialect)([row])[0]
+
+    async def _require_session(self, connection: Connection, params: Mapping[str, Any]) -> None:
+        if await queries.live_session.one(connection, params) is None:
+            raise NotFound(f"there is no session {params['session_id']} here")
+
+    def _stretch(self, session_id: str, after: int, before: int) -> dict[str, Any]:
+        for place in (after, before):
+            if not isinstance(place, int) or not 0 <= place <= _SEQ_MOST:
+                raise InvalidInput(f"a place in the log is a whole number from 0 on, not {place!r}")
+        return self._scope.params(session_id=parse_id(session_id, "session id"), after=after, before=before)
+
+    def _at_now(self, **values: Any) -> dict[str, Any]:
+        now = self._scope.clock.now_us()
+        return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
+
+    def _prepare(self, session_id: str, messages: Sequence[NewMessage]) -> Append:
+        """Check everything before anything is queued, so that a bad argument costs nobody else anything."""
+        scope = self._scope
+        now = scope.clock.now_us()
+        entries = [self._entry(message) for message in messages]
+        if len({entry.id for entry in entries}) < len(entries):
+            raise InvalidInput("two messages of one call have the same id")
+        return Append(scope.stored_tenant, parse_id(session_id, "session id"), entries, now)
+
+    def _entry(self, new: NewMessage) -> Entry:
+        limits = self._scope.limits
+        if new.kind == "message":
+            if new.role not in ROLES:
+                raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {new.role!r}")
+        elif not isinstance(new.kind, str) or not _KIND.fullmatch(new.kind):
+            raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {new.kind!r}")
+        elif new.role is not None and new.role not in ROLES:
+            raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {new.role!r}")
+        return Entry(
+            self._scope.ids.new() if new.id is None else parse_id(new.id, "message id"),
+            new.kind,
+            new.role,
+            self._content(new.content, new.kind),
+            _tokens(new.token_count),
+            scopes.metadata(new.metadata, limits),
+            bool(new.is_preserved),
+            bool(new.is_summary),
+        )
+
+    def _content(self, content: Any, kind: str) -> str:
+        limits = self._scope.limits
+        if kind != "message":
+            stored = text.dump(content, depth=limits.json_depth)
+        elif isinstance(content, str):
+            # Plain text is the common case, and its block need not be searched for anything.
+            stored = f'[{{"type":"text","text":{text.dump(content)}}}]'
+        elif _are_blocks(content):
+            stored = text.dump(content, depth=limits.json_depth)
+        else:
+            raise InvalidInput("content must be text or a list of content blocks, each with a 'type'")
+        limits.check("content_bytes", len(stored), "content")
+        return stored
+
+
+class Messages(Blocking[AsyncMessages]):
+    """The messages of one tenant's sessions."""
+
+    append = blocking(AsyncMessages.append)
+    append_many = blocking(AsyncMessages.append_many)
+    get = blocking(AsyncMessages.get)
+    last = blocking(AsyncMessages.last)
+    list = blocking(AsyncMessages.list)
+    count = blocking(AsyncMessages.count)
+    update = blocking(AsyncMessages.update)
+    delete = blocking(AsyncMessages.delete)
+
+
+def _are_blocks(content: Any) -> bool:
+    return isinstance(content, (list, tuple)) and all(
+        isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content
+    )
+
+
+def _tokens(count: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _TOKENS_MOST:
+        raise InvalidInput(f"token_count must be a whole number from 0 to {_TOKENS_MOST:,}, not {count!r}")
+    return count
+
+
+def _page(messages: Sequence[Message], limit: int | None, most: int, listing: str) -> Page[Message]:
+    if limit is None:
+        if len(messages) > most:
+            raise LimitExceeded(
+                f"the session has more than list_rows = {most:,} messages: page them with limit= and cursor="
+            )
+        return Page(messages)
+    if len(messages) <= limit:
+        return Page(messages)
+    return Page(messages[:limit], encode_cursor(listing, messages[limit - 1].seq))

@@ -1,0 +1,123 @@
+-- name: advance_this_minute
+-- Reserve the next places in a session's log. Only SQLite needs this half: it rewrites an index whenever its column is
+-- named in SET, even when the value stays the same, so within one minute the column is not named.
+UPDATE sessions SET
+    next_seq = next_seq + :rows,
+    message_count = message_count + :rows,
+    token_count = token_count + :tokens,
+    updated_at = :now_at
+WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL AND updated_minute = :now_minute
+RETURNING next_seq - :rows;
+
+-- name: advance
+-- Reserve the next places in a session's log.
+UPDATE sessions SET
+    next_seq = next_seq + :rows,
+    message_count = message_count + :rows,
+    token_count = token_count + :tokens,
+    updated_at = :now_at,
+    updated_minute = :now_minute
+WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL
+RETURNING next_seq - :rows;
+
+-- name: insert
+INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
+                      is_preserved, is_summary, created_at, updated_at)
+VALUES (:tenant_id, :session_id, :seq, :id, :kind, :role, :content, :token_count, :metadata,
+        :is_preserved, :is_summary, :created_at, :created_at);
+
+-- name: append @postgres
+-- Both halves in one statement: PostgreSQL lets an INSERT use the rows an UPDATE returned, and one statement is one
+-- round trip and one flush for everybody in the group. Sessions come sorted, so that two groups lock them in one order.
+WITH head AS (
+    UPDATE sessions AS s SET
+        next_seq = s.next_seq + t.rows,
+        message_count = s.message_count + t.rows,
+        token_count = s.token_count + t.tokens,
+        updated_at = :now_at,
+        updated_minute = :now_minute
+    FROM unnest(:session_ids::uuid[], :rows::bigint[], :tokens::bigint[]) AS t (id, rows, tokens)
+    WHERE s.tenant_id = :tenant_id AND s.id = t.id AND s.deleted_at IS NULL
+    RETURNING s.id, s.next_seq - t.rows AS first_seq
+)
+INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
+                      is_preserved, is_summary, created_at, updated_at)
+SELECT :tenant_id, head.id, head.first_seq + i.place, i.id, i.kind, i.role, i.content, i.token_count, i.metadata,
+       i.is_preserved, i.is_summary, i.created_at, i.created_at
+FROM unnest(:session_id::uuid[], :place::bigint[], :id::uuid[], :kind::text[], :role::text[], :content::jsonb[],
+            :token_count::integer[], :metadata::jsonb[], :is_preserved::boolean[], :is_summary::boolean[],
+            :created_at::timestamptz[])
+     AS i (session_id, place, id, kind, role, content, token_count, metadata, is_preserved, is_summary, created_at)
+JOIN head ON head.id = i.session_id
+RETURNING id::text, seq;
+
+-- name: by_ids @sqlite
+-- Messages by their ids, of any session: SQLite takes the list as JSON, PostgreSQL as an array.
+SELECT /*columns Message*/ * FROM messages
+WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids));
+
+-- name: by_ids @postgres
+SELECT /*columns Message*/ * FROM messages
+WHERE tenant_id = :tenant_id AND id = ANY(:ids::uuid[]);
+
+-- name: get
+-- One message of a live session.
+SELECT /*columns Message m*/ * FROM messages AS m
+JOIN sessions AS s ON s.tenant_id = m.tenant_id AND s.id = m.session_id
+WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND s.deleted_at IS NULL;
+
+-- name: list
+-- A stretch of a live session's log, oldest first.
+SELECT /*columns Message*/ * FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
+  AND EXISTS (SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL)
+ORDER BY seq
+LIMIT :limit;
+
+-- name: list_newest
+-- The same stretch, newest first: the last N cost the same however long the log is.
+SELECT /*columns Message*/ * FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
+  AND EXISTS (SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL)
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: count
+-- How many messages of a live session match.
+SELECT COUNT(*) FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id/*where*/;
+
+-- name: live_session
+SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL;
+
+-- name: update
+-- What is not given stays. The old token count is returned by `get` before.
+UPDATE messages SET
+    content = COALESCE(:content, content),
+    metadata = COALESCE(:metadata, metadata),
+    token_count = COALESCE(:token_count, token_count),
+    is_preserved = COALESCE(:is_preserved, is_preserved),
+    updated_at = :now_at
+WHERE tenant_id = :tenant_id AND id = :id
+RETURNING /*columns Message*/ *;
+
+-- name: delete @sqlite
+-- Exactly these messages of this session: SQLite takes the list as JSON, PostgreSQL as an array.
+DELETE FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND id IN (SELECT value FROM json_each(:ids))
+RETURNING token_count;
+
+-- name: delete @postgres
+DELETE FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = ANY(:ids::uuid[])
+RETURNING token_count;
+
+-- name: recount
+-- The session's counters follow what was changed or removed.
+UPDATE sessions SET
+    message_count = message_count - :removed,
+    token_count = token_count + :more_tokens,
+    updated_at = :now_at,
+    updated_minute = :now_minute
+WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL
+RETURNING id;

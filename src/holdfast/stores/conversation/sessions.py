@@ -1,0 +1,360 @@
+"""Sessions: conversations, found by id or by key.
+
+A key is a name of the caller's choosing, unique among one user's live sessions. Deleting hides a session and everything
+below it, frees its key, and can be undone by ``restore``; ``purge`` removes it for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from ...clock import MINUTE_US, to_us
+from ...core import scope as scopes
+from ...core import text
+from ...core.blocking import Blocking, blocking
+from ...core.filters import Filter, Filterable, equal_metadata
+from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.queries import Queries
+from ...core.rows import Column, mapper
+from ...core.store import TenantStore, reads, writes
+from ...engines.protocol import Connection, Row
+from ...errors import AlreadyExists, Conflict, LimitExceeded, NotFound
+from ...ids import Id
+from ...ids import parse as parse_id
+
+
+class Session(Struct, frozen=True):
+    """A conversation."""
+
+    id: Id
+    key: Annotated[str, Column("identifier")]
+    user: Annotated[str, Column("user_id")]
+    agent: Annotated[str, Column("agent_id")]
+    metadata: dict[str, Any]
+    message_count: int
+    token_count: int
+    compaction_count: int
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None = None
+
+
+queries = Queries(__package__, "sessions.sql", Session)
+
+FILTERS = Filterable(
+    {
+        "id": ("id", "id"),
+        "key": ("identifier", "text"),
+        "user": ("user_id", "text"),
+        "agent": ("agent_id", "text"),
+        "message_count": ("message_count", "number"),
+        "token_count": ("token_count", "number"),
+        "compaction_count": ("compaction_count", "number"),
+        "created_at": ("created_at", "time"),
+        "updated_at": ("updated_at", "time"),
+    },
+    metadata="metadata",
+)
+
+
+class AsyncSessions(TenantStore):
+    """The sessions of one tenant."""
+
+    @writes
+    async def create(
+        self,
+        connection: Connection,
+        *,
+        key: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+    ) -> Session:
+        """A new session. Without a key, its id is its key.
+
+        With an ``id`` of the caller's the call can be repeated: the same id with the same key, user and agent returns the
+        session that is there.
+
+        Raises:
+            AlreadyExists: the user has a live session under this key.
+            Conflict: there is another session with this id.
+        """
+        params = self._new(key=key, user=user, agent=agent, metadata=metadata, id=id)
+        await queries.register_tenant.all(connection, params)
+        row = await queries.create.one(connection, params)
+        if row is not None:
+            return _session(connection, row)
+        if id is not None and (there := await queries.get.one(connection, params)) is not None:
+            return _same(_session(connection, there), params)
+        raise AlreadyExists(f"there is a live session with the key {key!r}{_of(user)}; find it or upsert it")
+
+    @writes
+    async def upsert(
+        self,
+        connection: Connection,
+        key: str,
+        *,
+        user: str | None = None,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """The user's live session under this key, made if it is not there. What is given replaces what was there; its
+        messages stay."""
+        params = self._new(key=key, user=user, agent=agent, metadata=metadata)
+        params["agent_id"] = params["agent_id"] or None
+        params["metadata"] = None if metadata is None else params["metadata"]
+        await queries.register_tenant.all(connection, params)
+        row = await queries.upsert.one(connection, params)
+        assert row is not None
+        return _session(connection, row)
+
+    @reads
+    async def get(self, connection: Connection, session_id: str, *, deleted: bool = False) -> Session:
+        """One session; a deleted one only when ``deleted`` is asked for.
+
+        Raises:
+            NotFound: there is none.
+        """
+        session = await find_session(connection, self._scope, session_id)
+        if session is None or (session.deleted_at is not None and not deleted):
+            raise _missing(session_id)
+        return session
+
+    @reads
+    async def find(self, connection: Connection, key: str, *, user: str | None = None) -> Session | None:
+        """The live session under this key, or ``None``. Without a user, the key must be enough to tell which.
+
+        Raises:
+            Conflict: several users have a session under this key, and no user was given.
+        """
+        limits = self._scope.limits
+        params = self._scope.params(
+            identifier=scopes.name(key, "key", limits, limit="key_chars"),
+            user_id="" if user is None else scopes.name(user, "user", limits),
+            any_user=int(user is None),
+        )
+        rows = await queries.find.all(connection, params)
+        if len(rows) > 1:
+            raise Conflict(f"several users have a session with the key {key!r}: say whose with user=")
+        return _session(connection, rows[0]) if rows else None
+
+    @reads
+    async def list(
+        self,
+        connection: Connection,
+        *,
+        user: str | None = None,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        where: Sequence[Filter] = (),
+        deleted: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Session]:
+        """Sessions, the one used last first. With ``limit``, a page; its ``next`` is the cursor of the one after.
+
+        Raises:
+            InvalidFilter: a filter or the cursor is not understood.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        limits = self._scope.limits
+        params = self._scope.params(limit=rows_to_read(limit, limits))
+        clause = FILTERS.compile(_filters(user, agent, metadata, where), params, connection.dialect, limits)
+        clause += _after(cursor, params, connection)
+        query = queries.list_deleted if deleted else queries.list
+        rows = await query.all(connection, params, clause)
+        return _page(mapper(Session, connection.dialect)(rows), limit, limits.list_rows)
+
+    @reads
+    async def count(
+        self,
+        connection: Connection,
+        *,
+        user: str | None = None,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        where: Sequence[Filter] = (),
+    ) -> int:
+        """How many live sessions match."""
+        params = self._scope.params()
+        filters = _filters(user, agent, metadata, where)
+        clause = FILTERS.compile(filters, params, connection.dialect, self._scope.limits)
+        row = await queries.count.one(connection, params, clause)
+        return int(row[0]) if row else 0
+
+    @writes
+    async def update(
+        self,
+        connection: Connection,
+        session_id: str,
+        *,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        expected: Session | None = None,
+    ) -> Session:
+        """Change what is given; ``metadata`` replaces the whole object. With ``expected``, only if it has not changed since.
+
+        Raises:
+            NotFound: there is no such live session.
+            Conflict: it is no longer as ``expected``.
+        """
+        limits = self._scope.limits
+        params = self._at_now(
+            id=parse_id(session_id, "session id"),
+            agent_id=None if agent is None else scopes.name(agent, "agent", limits),
+            metadata=None if metadata is None else scopes.metadata(metadata, limits),
+            expected_at=None if expected is None else to_us(expected.updated_at),
+        )
+        row = await queries.update.one(connection, params)
+        if row is not None:
+            return _session(connection, row)
+        there = await find_session(connection, self._scope, session_id)
+        if there is None or there.deleted_at is not None:
+            raise _missing(session_id)
+        raise Conflict(f"session {session_id} was changed at {there.updated_at.isoformat()}; read it again")
+
+    @writes
+    async def delete(self, connection: Connection, session_id: str) -> None:
+        """Hide a session and everything below it. Its key is free at once; ``restore`` undoes it.
+
+        Raises:
+            NotFound: there is no such live session.
+        """
+        params = self._at_now(id=parse_id(session_id, "session id"))
+        if await queries.delete.one(connection, params) is None:
+            raise _missing(session_id)
+
+    @writes
+    async def restore(self, connection: Connection, session_id: str) -> Session:
+        """Bring a deleted session back, as it was. A live one is returned unchanged.
+
+        Raises:
+            NotFound: there is no such session.
+            Conflict: its key has been taken by another session.
+        """
+        there = await find_session(connection, self._scope, session_id)
+        if there is None:
+            raise _missing(session_id)
+        if there.deleted_at is None:
+            return there
+        try:
+            async with connection.savepoint():
+                row = await queries.restore.one(connection, self._scope.params(id=there.id))
+        except AlreadyExists:
+            raise Conflict(f"the key {there.key!r}{_of(there.user)} belongs to another session by now") from None
+        if row is None:
+            raise Conflict(f"session {session_id} was changed meanwhile; try again")
+        return _session(connection, row)
+
+    @writes
+    async def purge(self, connection: Connection, session_id: str) -> None:
+        """Remove a session, deleted or not, with everything below it, for good.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        params = self._scope.params(id=parse_id(session_id, "session id"))
+        await queries.purge_messages.all(connection, params)
+        if await queries.purge.one(connection, params) is None:
+            raise _missing(session_id)
+
+    def _new(
+        self,
+        *,
+        key: str | None,
+        user: str | None,
+        agent: str | None,
+        metadata: Mapping[str, Any] | None,
+        id: str | None = None,
+    ) -> dict[str, Any]:
+        limits = self._scope.limits
+        new_id = self._scope.ids.new() if id is None else parse_id(id, "session id")
+        return self._at_now(
+            id=new_id,
+            identifier=new_id if key is None else scopes.name(key, "key", limits, limit="key_chars"),
+            user_id="" if user is None else scopes.name(user, "user", limits),
+            agent_id="" if agent is None else scopes.name(agent, "agent", limits),
+            metadata=scopes.metadata(metadata, limits),
+        )
+
+    def _at_now(self, **values: Any) -> dict[str, Any]:
+        now = self._scope.clock.now_us()
+        return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
+
+
+class Sessions(Blocking[AsyncSessions]):
+    """The sessions of one tenant."""
+
+    create = blocking(AsyncSessions.create)
+    upsert = blocking(AsyncSessions.upsert)
+    get = blocking(AsyncSessions.get)
+    find = blocking(AsyncSessions.find)
+    list = blocking(AsyncSessions.list)
+    count = blocking(AsyncSessions.count)
+    update = blocking(AsyncSessions.update)
+    delete = blocking(AsyncSessions.delete)
+    restore = blocking(AsyncSessions.restore)
+    purge = blocking(AsyncSessions.purge)
+
+
+async def find_session(connection: Connection, scope: scopes.Scope, session_id: str) -> Session | None:
+    """One session by id, deleted or not; for other stores too."""
+    row = await queries.get.one(connection, scope.params(id=parse_id(session_id, "session id")))
+    return None if row is None else _session(connection, row)
+
+
+def _session(connection: Connection, row: Row) -> Session:
+    return mapper(Session, connection.dialect)([row])[0]
+
+
+def _missing(session_id: str) -> NotFound:
+    return NotFound(f"there is no session {session_id} here")
+
+
+def _of(user: str | None) -> str:
+    return f" of the user {user!r}" if user else ""
+
+
+def _same(there: Session, params: Mapping[str, Any]) -> Session:
+    """The session already under an id, if it is what a repeated create would have made."""
+    wanted = [text.unescape(params[name]) for name in ("identifier", "user_id", "agent_id")]
+    if there.deleted_at is not None or wanted != [there.key, there.user, there.agent]:
+        raise Conflict(f"there is another session with the id {there.id}")
+    return there
+
+
+def _filters(
+    user: str | None, agent: str | None, metadata: Mapping[str, Any] | None, where: Sequence[Filter]
+) -> list[Filter]:
+    plain = [Filter("eq", value, column=name) for name, value in (("user", user), ("agent", agent)) if value is not None]
+    return [*plain, *equal_metadata(metadata), *where]
+
+
+def _after(cursor: str | None, params: dict[str, Any], connection: Connection) -> str:
+    """The condition that a page starts after a cursor."""
+    if cursor is None:
+        return ""
+    after_at, after_id = decode_cursor(cursor, "sessions", int, str)
+    params.update(after_minute=after_at // MINUTE_US, after_at=after_at, after_id=parse_id(after_id, "cursor"))
+    cast = "::uuid" if connection.dialect.native_time else ""
+    return (
+        "\n  AND updated_minute <= :after_minute"
+        f"\n  AND (updated_minute, updated_at, id) < (:after_minute, :after_at, :after_id{cast})"
+    )
+
+
+def _page(sessions: list[Session], limit: int | None, most: int) -> Page[Session]:
+    if limit is None:
+        if len(sessions) > most:
+            raise LimitExceeded(f"there are more than list_rows = {most:,} sessions: page them with limit= and cursor=")
+        return Page(sessions)
+    if len(sessions) <= limit:
+        return Page(sessions)
+    last = sessions[limit - 1]
+    return Page(sessions[:limit], encode_cursor("sessions", to_us(last.updated_at), last.id))
+

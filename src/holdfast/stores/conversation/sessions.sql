@@ -1,0 +1,84 @@
+-- name: create
+-- A session of its own; refused by the unique index when the user's key is taken.
+INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute)
+VALUES (:tenant_id, :id, :identifier, :user_id, :agent_id, :metadata, :now_at, :now_at, :now_minute)
+ON CONFLICT DO NOTHING
+RETURNING /*columns Session*/ *;
+
+-- name: upsert
+-- The user's live session under this key, made if need be; what is given replaces what was there.
+INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute)
+VALUES (:tenant_id, :id, :identifier, :user_id, COALESCE(:agent_id, ''), COALESCE(:metadata, '{}'),
+        :now_at, :now_at, :now_minute)
+ON CONFLICT (tenant_id, identifier, user_id) WHERE deleted_at IS NULL DO UPDATE SET
+    agent_id = COALESCE(:agent_id, sessions.agent_id),
+    metadata = COALESCE(:metadata, sessions.metadata),
+    updated_at = :now_at,
+    updated_minute = :now_minute
+RETURNING /*columns Session*/ *;
+
+-- name: get
+-- One session by id, deleted or not.
+SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id;
+
+-- name: find
+-- Live sessions under a key: of one user, or at most two of anybody's, to see whether the key alone is enough.
+SELECT /*columns Session*/ * FROM sessions
+WHERE tenant_id = :tenant_id AND identifier = :identifier AND deleted_at IS NULL
+  AND (:any_user = 1 OR user_id = :user_id)
+ORDER BY user_id
+LIMIT 2;
+
+-- name: list
+-- Live sessions, the one used last first. The minute leads because that is what the indexes hold.
+SELECT /*columns Session*/ * FROM sessions
+WHERE tenant_id = :tenant_id AND deleted_at IS NULL/*where*/
+ORDER BY updated_minute DESC, updated_at DESC, id DESC
+LIMIT :limit;
+
+-- name: list_deleted
+-- Deleted sessions that can still be restored, in the same order.
+SELECT /*columns Session*/ * FROM sessions
+WHERE tenant_id = :tenant_id AND deleted_at IS NOT NULL/*where*/
+ORDER BY updated_minute DESC, updated_at DESC, id DESC
+LIMIT :limit;
+
+-- name: count
+-- How many live sessions there are.
+SELECT COUNT(*) FROM sessions WHERE tenant_id = :tenant_id AND deleted_at IS NULL/*where*/;
+
+-- name: update
+-- What is not given stays; an expected time of change makes it a compare-and-set.
+UPDATE sessions SET
+    agent_id = COALESCE(:agent_id, agent_id),
+    metadata = COALESCE(:metadata, metadata),
+    updated_at = :now_at,
+    updated_minute = :now_minute
+WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NULL
+  AND (:expected_at /*pg ::timestamptz*/ IS NULL OR updated_at = :expected_at)
+RETURNING /*columns Session*/ *;
+
+-- name: delete
+-- Hidden, with everything below it, until it is restored or purged.
+UPDATE sessions SET deleted_at = :now_at
+WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NULL
+RETURNING id;
+
+-- name: restore
+-- Back as it was; refused by the unique index when its key has been taken meanwhile.
+UPDATE sessions SET deleted_at = NULL
+WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NOT NULL
+RETURNING /*columns Session*/ *;
+
+-- name: purge_messages
+-- Said in so many words, because a caller's own SQLite connection may have foreign keys switched off.
+DELETE FROM messages WHERE tenant_id = :tenant_id AND session_id = :id;
+
+-- name: purge
+DELETE FROM sessions WHERE tenant_id = :tenant_id AND id = :id
+RETURNING id;
+
+-- name: register_tenant
+-- A tenant comes into being with its first session.
+INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
+ON CONFLICT (id) DO NOTHING;

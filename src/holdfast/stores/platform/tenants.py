@@ -1,0 +1,111 @@
+"""Tenants: the walls. A tenant comes into being with its first session; this store is for those who keep the list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from ...core import scope as scopes
+from ...core.blocking import Blocking, blocking
+from ...core.paging import Page
+from ...core.queries import Queries
+from ...core.records import Records
+from ...core.store import Store, reads, writes
+from ...engines.protocol import Connection, Engine
+from ...errors import Conflict
+
+
+class Tenant(Struct, frozen=True):
+    """Somebody whose data nobody else can see."""
+
+    id: str
+    metadata: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+queries = Queries(__package__, "tenants.sql")
+records = Records("tenants", Tenant, key=["id"], editable=["metadata"])
+
+
+class AsyncTenants(Store):
+    """All tenants of a Holdfast."""
+
+    def __init__(self, engine: Engine, setting: scopes.Setting) -> None:
+        super().__init__(engine)
+        self._setting = setting
+
+    @writes
+    async def create(
+        self, connection: Connection, tenant: str, *, metadata: Mapping[str, Any] | None = None
+    ) -> Tenant:
+        """Register a tenant before it writes anything.
+
+        Raises:
+            AlreadyExists: it is there.
+        """
+        now = self._setting.clock.now_us()
+        stored = scopes.metadata(metadata, self._setting.limits)
+        return await records.create(
+            connection, {**self._key(tenant), "metadata": stored, "created_at": now, "updated_at": now}
+        )
+
+    @reads
+    async def get(self, connection: Connection, tenant: str) -> Tenant:
+        """One tenant.
+
+        Raises:
+            NotFound: it was never created and has never written anything.
+        """
+        return await records.get(connection, self._key(tenant))
+
+    @reads
+    async def list(self, connection: Connection, *, limit: int | None = None, cursor: str | None = None) -> Page[Tenant]:
+        """All tenants by name. With ``limit``, a page; its ``next`` is the cursor of the one after."""
+        return await records.list(connection, {}, self._setting.limits, limit=limit, cursor=cursor)
+
+    @writes
+    async def update(self, connection: Connection, tenant: str, *, metadata: Mapping[str, Any]) -> Tenant:
+        """Replace a tenant's metadata.
+
+        Raises:
+            NotFound: there is no such tenant.
+        """
+        changes = {
+            "metadata": scopes.metadata(metadata, self._setting.limits),
+            "updated_at": self._setting.clock.now_us(),
+        }
+        return await records.update(connection, self._key(tenant), changes)
+
+    @writes
+    async def delete(self, connection: Connection, tenant: str, *, cascade: bool = False) -> None:
+        """Remove a tenant; with ``cascade``, everything that belongs to it as well.
+
+        Raises:
+            NotFound: there is no such tenant.
+            Conflict: it still has sessions, and ``cascade`` was not asked for.
+        """
+        key = self._key(tenant)
+        params = {"tenant_id": key["id"]}
+        if cascade:
+            await queries.purge_messages.all(connection, params)
+            await queries.purge_sessions.all(connection, params)
+        elif await queries.live_sessions.one(connection, params) is not None:
+            raise Conflict(f"tenant {tenant!r} still has sessions; delete it with cascade=True to remove them too")
+        await records.delete(connection, key, now_us=self._setting.clock.now_us())
+
+    def _key(self, tenant: str) -> dict[str, str]:
+        return {"id": scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_chars")}
+
+
+class Tenants(Blocking[AsyncTenants]):
+    """All tenants of a Holdfast."""
+
+    create = blocking(AsyncTenants.create)
+    get = blocking(AsyncTenants.get)
+    list = blocking(AsyncTenants.list)
+    update = blocking(AsyncTenants.update)
+    delete = blocking(AsyncTenants.delete)
