@@ -36,6 +36,11 @@ class FixedClock:
         self._now_us += round(seconds * MICROSECONDS)
 
 
+def monotonic_s() -> float:
+    """Seconds from some fixed point; for ages and waits inside one process, never for anything stored."""
+    return time.monotonic()
+
+
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970; exact, because it never goes through a float."""
     delta = moment.astimezone(UTC) - _EPOCH

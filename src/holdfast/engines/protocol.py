@@ -49,6 +49,9 @@ class Group(Protocol, Generic[Item, T]):
 
     def key(self, item: Item) -> object: ...
 
+    def id_of(self, item: Item) -> str:
+        """The id with which the caller can ask again when the answer to this item was lost."""
+
     async def run(
         self, connection: Connection, items: Sequence[Item], *, careful: bool
     ) -> Sequence[T | Exception]: ...

@@ -82,6 +82,9 @@ class AppendGroup:
     def key(self, item: Append) -> object:
         return item.tenant
 
+    def id_of(self, item: Append) -> str:
+        return item.entries[0].id
+
     async def run(
         self, connection: Connection, items: Sequence[Append], *, careful: bool
     ) -> Sequence[list[Message] | Exception]:

@@ -1,0 +1,140 @@
+"""PostgreSQL for synchronous callers, through psycopg 3 and its pool, from any number of threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from ...clock import monotonic_s
+from ...drivers.psycopg import PsycopgConnection, translated
+from ...errors import Closed, HoldfastError, Unavailable
+from ..dialect import Dialect
+from ..protocol import Call, Group
+from .errors import ConnectionLost, Serialization
+from .options import PoolOptions
+from .retrying import AGAIN, TRIES, given_up, pause_s, run_alone
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Raw = psycopg.Connection[Any]
+
+
+class PostgresEngine:
+    """A blocking engine: its methods never suspend.
+
+    Raises:
+        Unavailable: the server cannot be reached.
+    """
+
+    dialect = Dialect.POSTGRES
+
+    def __init__(self, url: str, options: PoolOptions) -> None:
+        self._options = options
+        self._used: dict[int, float] = {}
+        self._through_pooler = self._finds_pooler(url)
+        self._pool: ConnectionPool[Raw] = ConnectionPool(
+            url,
+            # Behind a transaction pooler a prepared statement may be on another server connection next time.
+            kwargs={"autocommit": True, "prepare_threshold": None if self._through_pooler else 2},
+            min_size=options.min_connections,
+            max_size=options.max_connections,
+            max_lifetime=options.max_lifetime_s,
+            max_idle=options.max_idle_s,
+            timeout=options.connect_timeout_s,
+            open=True,
+        )
+
+    async def read(self, call: Call[T]) -> T:
+        return await self._again(call, transaction=self._through_pooler)
+
+    async def write(self, call: Call[T]) -> T:
+        return await self._again(call, transaction=True)
+
+    async def grouped(self, group: Group[Item, T], item: Item) -> T:
+        for attempt in range(TRIES):
+            try:
+                with self._connection() as connection:
+                    return await run_alone(group, connection, item)
+            except Serialization as error:
+                last: HoldfastError = error
+                time.sleep(pause_s(attempt))
+        raise given_up(last)
+
+    async def exclusive(self, call: Call[T]) -> T:
+        """Run a call on one connection, outside any transaction; for migrations."""
+        with self._connection() as connection:
+            return await call(connection)
+
+    async def close(self) -> None:
+        """Close every connection. Closing twice is fine."""
+        self._pool.close()
+
+    def _finds_pooler(self, url: str) -> bool:
+        timeout = max(2, round(self._options.connect_timeout_s))
+        try:
+            with psycopg.connect(url, connect_timeout=timeout, prepare_threshold=None) as raw:
+                row = raw.execute("SELECT pg_backend_pid()").fetchone()
+                # A pooler hands out a process id of its own invention.
+                return row is not None and row[0] != raw.info.backend_pid
+        except psycopg.Error as error:
+            raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
+
+    async def _again(self, call: Call[T], *, transaction: bool) -> T:
+        for attempt in range(TRIES):
+            try:
+                with self._connection() as connection:
+                    if not transaction:
+                        return await call(connection)
+                    async with connection.savepoint():
+                        return await call(connection)
+            except AGAIN as error:
+                last: HoldfastError = error
+                if isinstance(error, ConnectionLost):
+                    self._pool.check()  # after a restart the others are dead as well
+                time.sleep(pause_s(attempt))
+        raise given_up(last)
+
+    @contextmanager
+    def _connection(self) -> Iterator[PsycopgConnection]:
+        """A connection of the pool. One that was interrupted in the middle of an exchange is thrown away."""
+        raw = self._healthy()
+        try:
+            yield PsycopgConnection(raw)
+        except HoldfastError:
+            raise
+        except BaseException:
+            raw.close()
+            raise
+        finally:
+            self._used[id(raw)] = monotonic_s()
+            self._pool.putconn(raw)
+
+    def _healthy(self) -> Raw:
+        """A connection that, if it has been idle for long, still answers."""
+        while True:
+            try:
+                raw = self._pool.getconn()
+            except PoolClosed:
+                raise Closed from None
+            except PoolTimeout as error:
+                raise Unavailable(f"no connection within {self._options.connect_timeout_s} s: {error}") from error
+            except psycopg.Error as error:
+                raise translated(error) from error
+            now = monotonic_s()
+            if now - self._used.get(id(raw), now) < self._options.health_check_s or _answers(raw):
+                return raw
+            self._pool.putconn(raw)
+
+
+def _answers(raw: Raw) -> bool:
+    try:
+        raw.execute("SELECT 1")
+    except psycopg.Error:
+        raw.close()
+        return False
+    return True

@@ -1,0 +1,64 @@
+"""PostgreSQL's SQLSTATE codes as our errors. One table for psycopg and asyncpg: they report the same codes."""
+
+from __future__ import annotations
+
+from ...errors import (
+    AlreadyExists,
+    Corrupt,
+    HoldfastError,
+    InvalidInput,
+    InvalidText,
+    LimitExceeded,
+    NotFound,
+    ReadOnly,
+    SchemaMismatch,
+    StorageFull,
+    Unavailable,
+)
+
+
+class ConnectionLost(Unavailable):
+    """The connection to PostgreSQL was lost; nothing was changed, and a retry is safe."""
+
+
+class Serialization(Unavailable):
+    """Two transactions were in each other's way more often than they were retried; nothing was changed."""
+
+
+_EXACT: dict[str, type[HoldfastError]] = {
+    "23505": AlreadyExists,
+    "23503": NotFound,
+    "23502": InvalidInput,
+    "23514": InvalidInput,
+    "22021": InvalidText,
+    "22P05": InvalidText,
+    "25006": ReadOnly,
+    "40001": Serialization,
+    "40P01": Serialization,
+    "42501": ReadOnly,
+    "53100": StorageFull,
+    "54000": LimitExceeded,
+    "55P03": Serialization,
+    "3D000": Unavailable,
+    "57P01": ConnectionLost,
+    "57P02": ConnectionLost,
+    "57P03": ConnectionLost,
+    "57P05": ConnectionLost,
+}
+_BY_CLASS: dict[str, type[HoldfastError]] = {
+    "08": ConnectionLost,
+    "28": Unavailable,
+    "42": SchemaMismatch,
+    "53": Unavailable,
+    "57": Unavailable,
+    "XX": Corrupt,
+}
+
+
+def translate(sqlstate: str | None, message: str) -> HoldfastError:
+    """The error for a SQLSTATE and PostgreSQL's own words. No SQLSTATE means the connection is gone."""
+    if sqlstate is None:
+        return ConnectionLost(f"{(ConnectionLost.__doc__ or '').splitlines()[0]} ({message})")
+    kind = _EXACT.get(sqlstate) or _BY_CLASS.get(sqlstate[:2]) or HoldfastError
+    hint = ": run `holdfast migrate up`" if kind is SchemaMismatch else ""
+    return kind(f"{(kind.__doc__ or '').splitlines()[0]} (PostgreSQL says {sqlstate}: {message}{hint})")
