@@ -1,0 +1,57 @@
+# `make help` lists the targets. All that is needed beforehand is make and Python 3.11 or newer.
+
+PYTHON ?= python3
+WORKERS ?= 2
+DATA ?= data
+ENVIRONMENT = $(PYTHON) tools/environment.py
+BIN = .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench soak docs lock clean
+
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: ## start the server on an embedded database in ./data (DATA=folder for another)
+	@$(ENVIRONMENT) run >/dev/null
+	@exec $(BIN)/holdfast serve --data-dir $(DATA)
+
+test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
+	@$(ENVIRONMENT) test >/dev/null
+	@$(MAKE) --no-print-directory .static
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: ## style, types, layers and tidiness, without the tests
+	@$(ENVIRONMENT) test >/dev/null
+	@$(MAKE) --no-print-directory .static
+	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
+
+.PHONY: .static
+.static:
+	@echo "ruff check";     $(BIN)/ruff check --quiet .
+	@echo "ruff format";    $(BIN)/ruff format --quiet --check . || { echo "run \`make format\`"; exit 1; }
+	@echo "mypy --strict";  $(BIN)/mypy --no-error-summary
+	@echo "lint-imports";   $(BIN)/lint-imports --quiet || $(BIN)/lint-imports
+
+format: ## put the source into its standard form
+	@$(ENVIRONMENT) test >/dev/null
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
+
+bench: ## every contender in one run; writes docs/benchmarks.md (ARGS="--quick" for a short one)
+	@HOLDFAST_ADK_PYTHON="$$($(ENVIRONMENT) bench-adk)" PYTHONPATH=src:. "$$($(ENVIRONMENT) bench)" -m bench $(ARGS)
+
+soak: ## the deep runs: long simulations, many kills, many seeds
+	@$(ENVIRONMENT) test >/dev/null
+	@HOLDFAST_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --timeout 0 -m soak tests $(ARGS)
+
+docs: ## try every snippet of the documentation
+	@$(ENVIRONMENT) test >/dev/null
+	@$(BIN)/python -m pytest tests/docs $(ARGS)
+
+lock: ## write the lock files anew, from pyproject.toml and requirements/*.in (UPGRADE=--upgrade for newer versions)
+	@$(ENVIRONMENT) test >/dev/null
+	@BIN=$(BIN) sh tools/lock.sh $(UPGRADE)
+
+clean: ## remove what make has made, except the data
+	rm -rf .venv .venv.lock dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,155 @@
+"""Make the Python environment that a make target needs, and print the path of its interpreter.
+
+    python3 tools/environment.py run          .venv with requirements/run.txt
+    python3 tools/environment.py test         .venv with requirements/test.txt, and pgbouncer if it can be had
+    python3 tools/environment.py bench        requirements/bench.txt, in the user's cache
+    python3 tools/environment.py bench-adk    requirements/bench-adk.txt, in the user's cache
+
+Only the standard library is needed. Everything installed is pinned by hash. An environment that already holds what the lock
+files say is left alone, so a second call costs nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ROOT / "requirements"
+OLDEST = (3, 11)
+IN_TREE = {"run": ("run",), "test": ("test", "run")}
+"""Environments in .venv, each with those it covers: what tests need includes what running needs."""
+IN_CACHE = ("bench", "bench-adk")
+
+
+def main() -> int:
+    if sys.version_info < OLDEST:
+        found = ".".join(map(str, sys.version_info[:3]))
+        return _fail(f"Holdfast needs Python 3.11 or newer and this is {found}: try `make PYTHON=python3.12 ...`")
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in IN_TREE and name not in IN_CACHE:
+        return _fail(f"which environment? one of: {', '.join([*IN_TREE, *IN_CACHE])}")
+    try:
+        folder = ensure(name)
+    except subprocess.CalledProcessError as error:
+        return _fail(f"could not make the environment {name!r}: {' '.join(map(str, error.cmd))} failed")
+    if name == "test":
+        ensure_pgbouncer()
+    print(folder / "bin" / "python")
+    return 0
+
+
+def ensure(name: str) -> Path:
+    """The folder of an environment that holds what its lock file says."""
+    folder = ROOT / ".venv" if name in IN_TREE else cache() / f"{name}-{fingerprint(name)}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_ready(folder, name):
+            _build(folder, name)
+            for covered in IN_TREE.get(name, (name,)):
+                _stamp(folder, covered).write_text(fingerprint(covered))
+    return folder
+
+
+def is_ready(folder: Path, name: str) -> bool:
+    """Whether an environment was finished from the lock files as they are now."""
+    stamp = _stamp(folder, name)
+    return (folder / "bin" / "python").exists() and stamp.exists() and stamp.read_text() == fingerprint(name)
+
+
+def fingerprint(name: str) -> str:
+    """What an environment is made from: the locks, the interpreter, and, in the tree, the package and where it lies."""
+    parts = [(LOCKS / f"{each}.txt").read_bytes() for each in (name, "build", "installer")]
+    parts.append(sys.version.encode())
+    if name in IN_TREE:
+        parts += [(ROOT / "pyproject.toml").read_bytes(), str(ROOT).encode()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def cache() -> Path:
+    """Where environments that are shared between clones live."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+
+
+def _build(folder: Path, name: str) -> None:
+    start = time.monotonic()
+    _say(f"making {folder} from requirements/{name}.txt ...")
+    python = folder / "bin" / "python"
+    if not _has_pip(python):
+        venv.create(folder, with_pip=True, clear=True, symlinks=True)
+    quick = _try([python, "-m", "pip", *_PIP, "-r", LOCKS / "installer.txt"])
+    _install(python, quick, ["-r", LOCKS / f"{name}.txt"])
+    if name in IN_TREE:
+        _install(python, quick, ["-r", LOCKS / "build.txt"])
+        _install(python, quick, ["--no-deps", "--no-build-isolation", "--editable", ROOT], hashes=False)
+    _say(f"... made in {time.monotonic() - start:.0f} s")
+
+
+_PIP = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--require-hashes"]
+
+
+def _install(python: Path, quick: bool, what: list, *, hashes: bool = True) -> None:
+    required = ["--require-hashes"] if hashes else []
+    uv = [python.with_name("uv"), "pip", "install", "--quiet", "--python", python, *required, *what]
+    if quick and _try(uv):
+        return
+    pip = [each for each in _PIP if hashes or each != "--require-hashes"]
+    _run([python, "-m", "pip", *pip, *what])
+
+
+def _has_pip(python: Path) -> bool:
+    return python.exists() and _try([python, "-m", "pip", "--version"])
+
+
+def _try(command: list) -> bool:
+    """Whether a command works; what it has to say is shown only when it does not."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        _say(done.stdout.rstrip())
+    return done.returncode == 0
+
+
+def _run(command: list) -> None:
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def ensure_pgbouncer() -> None:
+    """Install pgbouncer where that is possible; the tests that need it say so when it is missing."""
+    beside = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    unwanted = "pgbouncer" in os.environ.get("HOLDFAST_WITHOUT", "").split(",")
+    if unwanted or shutil.which("pgbouncer", path=beside) or not shutil.which("apt-get") or os.geteuid() != 0:
+        return
+    _say("installing pgbouncer with apt-get ...")
+    # The runlevel keeps the package from starting a service of its own.
+    surroundings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", "-qq", "pgbouncer"]
+    for command in (install, ["apt-get", "update", "-qq"], install):
+        done = subprocess.run(command, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if done.returncode == 0 and command is install:
+            return
+    _say("... it could not be installed; its tests will fail unless HOLDFAST_WITHOUT=pgbouncer is set")
+
+
+def _stamp(folder: Path, name: str) -> Path:
+    return folder / f".holdfast-{name}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _fail(text: str) -> int:
+    _say(text)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Write requirements/*.txt anew. Pinned, hashed, for every platform and Python 3.11 to 3.14; no index and no path in them.
+set -eu
+cd "$(dirname "$0")/.."
+
+lock() {
+    output=requirements/$1.txt
+    shift
+    "$BIN/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+        --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file "$output" "$@" >/dev/null
+    echo "$output: $(grep -c == "$output") packages"
+}
+
+lock installer requirements/installer.in "$@"
+lock build requirements/build.in "$@"
+lock run pyproject.toml --extra server --extra postgres "$@"
+# The same versions everywhere: what is run is what is tested and measured.
+lock test pyproject.toml requirements/test.in --extra all --constraint requirements/run.txt "$@"
+lock bench pyproject.toml requirements/bench.in --extra all --constraint requirements/run.txt "$@"
+lock bench-adk requirements/bench-adk.in "$@"
