@@ -41,6 +41,19 @@ def monotonic_s() -> float:
     return time.monotonic()
 
 
+class Stopwatch:
+    """How long the running thread has been waiting, as opposed to working, since this was made."""
+
+    __slots__ = ("_started_s", "_worked_s")
+
+    def __init__(self) -> None:
+        self._started_s, self._worked_s = time.perf_counter(), time.thread_time()
+
+    def waited_s(self) -> float:
+        """Seconds in which the thread did not run."""
+        return (time.perf_counter() - self._started_s) - (time.thread_time() - self._worked_s)
+
+
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970; exact, because it never goes through a float."""
     delta = moment.astimezone(UTC) - _EPOCH

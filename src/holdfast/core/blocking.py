@@ -26,7 +26,7 @@ def blocking(
     """The same method, called without ``await``."""
 
     @wraps(method)
-    def call(self: Blocking[A], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return step(method(self._async, *args, **kwargs))
 
     return call

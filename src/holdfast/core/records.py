@@ -151,7 +151,7 @@ class Records(Generic[R]):
         if await query.one(connection, {**self._params(key), "now_at": now_us}) is None:
             raise self._missing(key)
 
-    def all_queries(self) -> list[Query]:
+    def all_queries(self) -> Sequence[Query]:
         """The queries made so far; for the test that checks every statement we send."""
         return [*self._queries.values()]
 

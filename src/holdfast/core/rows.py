@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
@@ -42,16 +42,20 @@ def columns(row: type[Struct], dialect: Dialect, table: str | None = None) -> st
     hints = get_type_hints(row, include_extras=True)
     prefix = f"{table}." if table else ""
     # Drivers decode uuid and jsonb as they, or the caller's own settings, please; as text they arrive alike.
-    cast = {"id": "::text", "json": "::text"} if dialect is Dialect.POSTGRES else {}
+    casts = {"id": "::text", "json": "::text"} if dialect is Dialect.POSTGRES else {}
     return ", ".join(
-        f"{prefix}{_column(field, hints[field])}{cast.get(kind_of(hints[field]), '')}"
+        f"{prefix}{_column(field, hints[field])}{casts.get(kind_of(hints[field]), '')}"
         for field in row.__struct_fields__
     )
 
 
-@cache
 def mapper(row: type[S], dialect: Dialect) -> Callable[[Sequence[Row]], list[S]]:
     """A function from rows to objects. It works column by column: one pass in C for each instead of one per value."""
+    return cast("Callable[[Sequence[Row]], list[S]]", _mapper(row, dialect))
+
+
+@cache
+def _mapper(row: type[S], dialect: Dialect) -> Callable[[Sequence[Row]], list[S]]:
     hints = get_type_hints(row, include_extras=True)
     converts = [_converter(kind_of(hints[field]), dialect) for field in row.__struct_fields__]
 

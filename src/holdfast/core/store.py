@@ -47,7 +47,7 @@ def reads(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
     """A method that only reads."""
 
     @wraps(method)
-    def call(self: AnyStore, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def call(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._engine.read(lambda connection: method(self, connection, *args, **kwargs))
 
     return _public(call, method)
@@ -57,7 +57,7 @@ def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
     """A method that is one transaction: durable when it returns, without a trace when it raises."""
 
     @wraps(method)
-    def call(self: AnyStore, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def call(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._engine.write(lambda connection: method(self, connection, *args, **kwargs))
 
     return _public(call, method)

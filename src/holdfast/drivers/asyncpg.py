@@ -27,7 +27,8 @@ class AsyncpgConnection:
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         try:
-            return await self.raw.fetch(sql, *args)
+            rows: Sequence[Row] = await self.raw.fetch(sql, *args)
+            return rows
         except (asyncpg.PostgresError, *_LOST, asyncpg.DataError) as error:
             raise translated(error) from error
 

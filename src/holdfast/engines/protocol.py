@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..errors import AlreadyExists
 from .dialect import Dialect
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+ItemIn = TypeVar("ItemIn", contravariant=True)
+Result = TypeVar("Result", covariant=True)
 Row = tuple[Any, ...]
 
 
@@ -38,7 +40,7 @@ class Connection(Protocol):
 Call = Callable[[Connection], Coroutine[Any, Any, T]]
 
 
-class Group(Protocol, Generic[Item, T]):
+class Group(Protocol[ItemIn, Result]):
     """Work that many callers can share: what has queued up is done in one statement, each failing or succeeding alone.
 
     ``key`` says which items may stand in one group. ``run`` answers each item with its result or its error, or raises if the
@@ -47,14 +49,14 @@ class Group(Protocol, Generic[Item, T]):
     statement, because it runs without a transaction around it.
     """
 
-    def key(self, item: Item) -> object: ...
+    def key(self, item: ItemIn) -> object: ...
 
-    def id_of(self, item: Item) -> str:
+    def id_of(self, item: ItemIn) -> str:
         """The id with which the caller can ask again when the answer to this item was lost."""
 
     async def run(
-        self, connection: Connection, items: Sequence[Item], *, careful: bool
-    ) -> Sequence[T | Exception]: ...
+        self, connection: Connection, items: Sequence[ItemIn], *, careful: bool
+    ) -> Sequence[Result | Exception]: ...
 
 
 CAREFUL = (False, True, True)

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -25,7 +25,8 @@ from .retrying import AGAIN, TRIES, given_up, pause_s, run_alone, unknown
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-Raw = asyncpg.Connection
+Raw: TypeAlias = Any
+"""A connection of asyncpg, which has no types of its own."""
 
 GROUP_MOST = 256
 """Items sent in one statement at most; more wait for the next."""

@@ -1,7 +1,10 @@
-"""SQLite for asyncio: one thread writes, a few threads read, the event loop never waits for the disk.
+"""SQLite for asyncio.
 
-A store call crosses to its thread once, as a whole, with all its statements. Everything that queued up while the writer
-was flushing shares its next commit, and all of it is answered with one wake-up of the loop.
+A store call runs as a whole, with all its statements, in one place, and everything that asked in the same turn of the loop
+shares one commit. Where that place is depends on the disk. While the calls hardly wait for it, they run right in the event
+loop: handing a call to a thread and back costs more time than a quick disk needs to flush, and more of the interpreter lock. As
+soon as calls do wait, they go to threads, one that writes and a few that read, and the loop stays free. What is measured is
+waiting, not work: decoding a long history takes the interpreter lock wherever it runs.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from ...clock import Stopwatch
 from ...drivers.apsw import ApswConnection
-from ...errors import Closed, HoldfastError
+from ...errors import Closed
 from ...stepping import step
 from ..dialect import Dialect
 from ..protocol import Call, Group
+from .checkpoints import Checkpointer
 from .file import SqliteFile
 from .writer import GROUP_MOST, Job, Writer
 
@@ -25,6 +30,10 @@ Item = TypeVar("Item")
 
 READERS = 4
 """Threads that read, each with a connection of its own."""
+INLINE_WAIT_S = 0.0005
+"""Calls run in the event loop while they wait for the disk less than this, on average over the last few."""
+INLINE_WAIT_EACH_S = 0.000025
+"""A shared commit may wait this much longer for each call that shares it; a thread would cost each as much."""
 
 
 class AsyncSqliteEngine:
@@ -34,131 +43,191 @@ class AsyncSqliteEngine:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = True
+        self._turn: list[_FutureJob] = []
         self._writes: SimpleQueue[_FutureJob | None] = SimpleQueue()
         self._reads: SimpleQueue[_FutureJob | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._closed = True
+        self._readers: list[threading.Thread] = []
+        self._read_pace, self._write_pace = _Pace(), _Pace()
+        self._connected = threading.Lock()  # held by whoever uses the writing connection
 
     async def open(self) -> None:
-        """Open the file and start the threads."""
+        """Open the file and start the writing thread."""
         self._loop = asyncio.get_running_loop()
-        connection = await asyncio.to_thread(self._file.connect)
-        self._start(lambda: self._write_loop(connection), "holdfast-writer")
+        self._connection = await asyncio.to_thread(self._file.connect)
+        self._writer = Writer(self._connection)
+        self._reader: ApswConnection | None = None
+        self._checkpointer = Checkpointer(self._file, self._connection)
+        self._write_thread = _start(self._write_loop, "holdfast-writer")
         self._closed = False
 
     async def read(self, call: Call[T]) -> T:
+        if self._closed:
+            raise Closed
         if self._file.in_memory:
-            return await self.exclusive(call)
-        if len(self._threads) <= READERS and self._reads.qsize() >= len(self._threads) - 1:
-            self._start(self._read_loop, "holdfast-reader")
-        result: T = await self._submit(self._reads, _FutureJob(call=call))
+            with self._connected:
+                return step(call(self._connection))
+        if self._read_pace.quick():
+            return self._read_inline(call)
+        if len(self._readers) < READERS and self._reads.qsize() >= len(self._readers):
+            self._readers.append(_start(self._read_loop, "holdfast-reader"))
+        job = _FutureJob(self._loop, call)
+        self._reads.put(job)
+        result: T = await job.future
         return result
 
     async def write(self, call: Call[T]) -> T:
-        result: T = await self._submit(self._writes, _FutureJob(call=call))
+        result: T = await self._submit(_FutureJob(self._loop, call))
         return result
 
     async def grouped(self, group: Group[Item, T], item: Item) -> T:
-        result: T = await self._submit(self._writes, _FutureJob(group=group, item=item))
+        result: T = await self._submit(_FutureJob(self._loop, None, group, item))
         return result
 
     async def exclusive(self, call: Call[T]) -> T:
         """Run a call on the writing connection with nobody else, outside any transaction; for migrations."""
-        job = _FutureJob(call=call)
-        job.alone = True
-        result: T = await self._submit(self._writes, job)
-        return result
+        return await asyncio.to_thread(self._run_exclusively, call)
 
     async def close(self) -> None:
         """Finish what was accepted, then close every connection. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True
+        self._flush_turn()
         self._writes.put(None)
-        for _ in self._threads[1:]:
+        for _ in self._readers:
             self._reads.put(None)
-        await asyncio.to_thread(lambda: [thread.join() for thread in self._threads])
+        await asyncio.to_thread(self._join)
 
-    def _start(self, target: Callable[[], None], name: str) -> None:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def _join(self) -> None:
+        for thread in (self._write_thread, *self._readers):
+            thread.join()
+        self._checkpointer.close()
+        if self._reader is not None:
+            self._reader.raw.close()
+        self._connection.raw.close()
 
-    async def _submit(self, queue: SimpleQueue[_FutureJob | None], job: _FutureJob) -> Any:
-        if self._closed or self._loop is None:
+    def _run_exclusively(self, call: Call[T]) -> T:
+        with self._connected:
+            return step(call(self._connection))
+
+    def _read_inline(self, call: Call[T]) -> T:
+        watch = Stopwatch()
+        if self._reader is None:
+            self._reader = self._file.connect(reader=True)
+        try:
+            return step(call(self._reader))
+        finally:
+            self._read_pace.observe(watch.waited_s())
+
+    async def _submit(self, job: _FutureJob) -> Any:
+        if self._closed:
             raise Closed
-        job.future = self._loop.create_future()
-        queue.put(job)
+        if self._write_pace.quick() or self._file.in_memory:
+            if not self._turn:
+                self._loop.call_soon(self._flush_turn)
+            self._turn.append(job)
+        else:
+            self._writes.put(job)
         return await job.future
 
-    def _write_loop(self, connection: ApswConnection) -> None:
-        writer = Writer(connection)
+    def _flush_turn(self) -> None:
+        """Commit what was asked for in this turn of the loop; if the writing thread is busy, leave it to that."""
+        jobs, self._turn = self._turn, []
+        if jobs and self._connected.acquire(blocking=False):
+            try:
+                self._run(jobs)
+            finally:
+                self._connected.release()
+            _resolve(jobs)
+        else:
+            for job in jobs:
+                self._writes.put(job)
+
+    def _run(self, jobs: Sequence[_FutureJob]) -> None:
+        try:
+            self._writer.run(jobs)
+        except Exception as error:  # a defect of ours must not leave callers waiting for ever
+            for job in jobs:
+                job.error = job.error or error
+        self._write_pace.observe(self._writer.waited_s - INLINE_WAIT_EACH_S * len(jobs))
+
+    def _write_loop(self) -> None:
         going = True
         while going:
             waiting = [self._writes.get()]
             waiting += [self._writes.get() for _ in range(min(self._writes.qsize(), GROUP_MOST - 1))]
             going = None not in waiting
             jobs = [job for job in waiting if job is not None]
-            together = [job for job in jobs if not job.alone]
-            try:
-                writer.run(together)
-            except Exception as error:  # a defect of ours must not leave callers waiting for ever
-                for job in together:
-                    job.error = job.error or error
-            for job in jobs:
-                if job.alone:
-                    _run_alone(job, connection)
+            with self._connected:
+                self._run(jobs)
             self._answer(jobs)
-        connection.raw.close()
 
     def _read_loop(self) -> None:
         connection: ApswConnection | None = None
         while (job := self._reads.get()) is not None:
+            watch = Stopwatch()
             try:
                 connection = connection or self._file.connect(reader=True)
-                _run_alone(job, connection)
-            except HoldfastError as error:
+                job.result = step(job.start(connection))
+            except Exception as error:
                 job.error = error
+            self._read_pace.observe(watch.waited_s())
             self._answer([job])
         if connection is not None:
             connection.raw.close()
 
     def _answer(self, jobs: Sequence[_FutureJob]) -> None:
-        assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(_resolve, jobs)
         except RuntimeError:
             return  # the loop is gone, and with it everybody who could hear the answer
 
 
+class _Pace:
+    """How long calls wait for the disk: the average over the last few, and whether that is little."""
+
+    __slots__ = ("_average_s",)
+
+    def __init__(self) -> None:
+        self._average_s = 0.0
+
+    def observe(self, waited_s: float) -> None:
+        self._average_s += (waited_s - self._average_s) * 0.2
+
+    def quick(self) -> bool:
+        return self._average_s < INLINE_WAIT_S
+
+
 class _FutureJob(Job):
     """A job answered through a future of the event loop."""
 
-    __slots__ = ("alone", "future")
-
-    future: asyncio.Future[Any]
+    __slots__ = ("future",)
 
     def __init__(
-        self, call: Call[Any] | None = None, group: Group[Any, Any] | None = None, item: Any = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: Call[Any] | None,
+        group: Group[Any, Any] | None = None,
+        item: Any = None,
     ) -> None:
         super().__init__(call, group, item)
-        self.alone = False
+        self.future: asyncio.Future[Any] = loop.create_future()
 
 
-def _run_alone(job: _FutureJob, connection: ApswConnection) -> None:
-    assert job.call is not None
-    try:
-        job.result = step(job.call(connection))
-    except Exception as error:
-        job.error = error
+def _start(target: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def _resolve(jobs: Sequence[_FutureJob]) -> None:
     for job in jobs:
-        if job.future.cancelled():
-            continue
+        if job.future.done():
+            continue  # its caller was cancelled
         if job.error is not None:
             job.future.set_exception(job.error)
         else:
             job.future.set_result(job.result)
+
+

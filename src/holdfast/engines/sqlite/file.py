@@ -59,4 +59,4 @@ def _open(path: str, mode: int, vfs: str | None) -> apsw.Connection:
     except apsw.Error as error:
         folder = os.path.dirname(os.path.abspath(path))
         hint = "" if os.path.isdir(folder) else f"; the folder {folder} does not exist"
-        raise translate(error.extendedresult, f"cannot open {path}: {error}{hint}") from error
+        raise translate(getattr(error, "extendedresult", 0), f"cannot open {path}: {error}{hint}") from error

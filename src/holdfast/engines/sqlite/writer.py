@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from ...clock import Stopwatch
 from ...drivers.apsw import ApswConnection
 from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown, Unavailable
 from ...stepping import step
@@ -44,6 +45,8 @@ class Writer:
     def __init__(self, connection: ApswConnection) -> None:
         self._connection = connection
         self._poison: str | None = None
+        self.waited_s = 0.0
+        """How long the last commit waited for the disk."""
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Settle all jobs: afterwards each has its result, durably, or its error, without a trace."""
@@ -69,7 +72,9 @@ class Writer:
                 step(self._run_all(jobs))
             if not self._connection.raw.in_transaction:
                 raise _Undone  # SQLite undid everything, not only the job that failed, as it does on a full disk
+            watch = Stopwatch()
             self._connection.execute("COMMIT")
+            self.waited_s = watch.waited_s()
         except DiskFailed as error:
             self._poison = f"a flush failed, so nothing more is written through this handle; open it again ({error})"
             self._roll_back()

@@ -173,7 +173,7 @@ async def _in_one_statement(
         now_at=max(append.now_us for append in appends),
         now_minute=max(append.now_us for append in appends) // MINUTE_US,
     )
-    seqs = dict(await queries.append.all(connection, params))
+    seqs: dict[str, int] = dict(await queries.append.all(connection, params))
     return [seqs.get(append.entries[0].id) for append in appends]
 
 

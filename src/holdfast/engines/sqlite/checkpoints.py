@@ -1,0 +1,54 @@
+"""Moving the write-ahead log into the database file, in the background, so that no commit has to wait for it."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+import apsw
+
+from ...drivers.apsw import ApswConnection
+from .file import CHECKPOINT_PAGES, SqliteFile
+
+BACKSTOP_PAGES = 16 * CHECKPOINT_PAGES
+"""Pages at which a commit does it itself: under an unbroken stream of writes the background never gets to the end."""
+
+
+class Checkpointer:
+    """Watches one writing connection. It has a thread and a connection of its own, made when first needed."""
+
+    def __init__(self, file: SqliteFile, writing: ApswConnection) -> None:
+        self._file = file
+        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        if not (file.in_memory or file.read_only):
+            writing.raw.set_wal_hook(self._committed)
+
+    def close(self) -> None:
+        """Stop the thread."""
+        if self._thread is not None:
+            self._wanted.put(False)
+            self._thread.join()
+
+    def _committed(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        if pages >= BACKSTOP_PAGES:
+            _checkpoint(connection)
+        elif pages >= CHECKPOINT_PAGES and self._wanted.empty():
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="holdfast-checkpoint", daemon=True)
+                self._thread.start()
+            self._wanted.put(True)
+        return apsw.SQLITE_OK
+
+    def _work(self) -> None:
+        connection = self._file.connect()
+        while self._wanted.get():
+            _checkpoint(connection.raw)
+        connection.raw.close()
+
+
+def _checkpoint(connection: apsw.Connection) -> None:
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    except apsw.Error:
+        return  # a busy file or a failing disk; the log keeps everything, and the next commit asks again
