@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
@@ -57,7 +57,7 @@ def mapper(row: type[S], dialect: Dialect) -> Callable[[Sequence[Row]], list[S]]
 @cache
 def _mapper(row: type[S], dialect: Dialect) -> Callable[[Sequence[Row]], list[S]]:
     hints = get_type_hints(row, include_extras=True)
-    converts = [_converter(kind_of(hints[field]), dialect) for field in row.__struct_fields__]
+    converts = [_converter(hints[field], dialect) for field in row.__struct_fields__]
 
     def build(rows: Sequence[Row]) -> list[S]:
         if not rows:
@@ -90,37 +90,58 @@ def _column(field: str, hint: Any) -> str:
     return field
 
 
-def _converter(kind: str, dialect: Dialect) -> Convert | None:
-    if kind == "text":
-        return _texts
-    if kind == "json":
-        return _jsons
-    if kind == "time":
-        return _native_times if dialect.native_time else _times
+def _converter(hint: Any, dialect: Dialect) -> Convert | None:
+    kind = kind_of(hint)
     if kind == "bool" and dialect is Dialect.SQLITE:
-        return _bools
-    return None
+        convert: Convert = _bools
+    elif kind in ("text", "json"):
+        convert = _texts if kind == "text" else _jsons
+    elif kind == "time":
+        convert = _native_times if dialect.native_time else _times
+    else:
+        return None
+    return _around_nulls(convert) if _optional(hint) else convert
+
+
+def _optional(hint: Any) -> bool:
+    if get_origin(hint) is Annotated:
+        return _optional(get_args(hint)[0])
+    return type(None) in get_args(hint)
+
+
+def _around_nulls(convert: Convert) -> Convert:
+    """Convert the values that are there and leave the others ``None``."""
+
+    def converted(values: Sequence[Any]) -> Sequence[Any]:
+        if None not in values:
+            return convert(values)
+        there = iter(convert([value for value in values if value is not None]))
+        return [None if value is None else next(there) for value in values]
+
+    return converted
 
 
 def _texts(values: Sequence[Any]) -> Sequence[Any]:
-    return [value if value is None or value.isascii() else text.unescape(value) for value in values]
+    return [value if value.isascii() else text.unescape(value) for value in values]
 
 
 def _jsons(values: Sequence[Any]) -> Sequence[Any]:
-    if None in values:
-        return [None if value is None else text.load(value) for value in values]
     if values.count("{}") == len(values):  # metadata nobody gave
         return [{} for _ in values]
     return text.load_many(values)
 
 
 def _times(values: Sequence[Any]) -> Sequence[Any]:
-    return [None if us is None else from_us(us) for us in values]
+    return list(map(_moment, values))
 
 
 def _native_times(values: Sequence[Any]) -> Sequence[Any]:
-    return [at if at is None or at.tzinfo is UTC else at.astimezone(UTC) for at in values]
+    return [at if at.tzinfo is UTC else at.astimezone(UTC) for at in values]
 
 
 def _bools(values: Sequence[Any]) -> Sequence[Any]:
-    return [None if value is None else bool(value) for value in values]
+    return list(map(bool, values)) if any(values) else [False] * len(values)
+
+
+# A row is mostly changed when it was made, and read more than once: a moment is worth keeping for a while.
+_moment = lru_cache(16_384)(from_us)

@@ -25,7 +25,7 @@ from ...ids import Id
 Role = Literal["user", "assistant", "system"]
 
 
-class Message(Struct, frozen=True):
+class Message(Struct, frozen=True, gc=False):
     """One entry of a session's log."""
 
     id: Id
@@ -45,7 +45,7 @@ class Message(Struct, frozen=True):
 queries = Queries(__package__, "messages.sql", Message)
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """A message that was checked and is ready to be stored."""
 
     id: str
@@ -67,7 +67,7 @@ class Entry(Struct, frozen=True):
         )
 
 
-class Append(Struct, frozen=True):
+class Append(Struct, frozen=True, gc=False):
     """Entries, at least one, for the end of one session's log: all of them or none."""
 
     tenant: str
