@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -105,9 +105,11 @@ class Filterable:
     def _one(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
         if not isinstance(f, Filter) or (f.column is UNSET) == (f.meta is UNSET):
             raise InvalidFilter("a filter is made with column(...) or meta(...): it names exactly one of them")
+        if f.op not in get_args(Operator):
+            raise InvalidFilter(f"there is no operator {f.op!r}; there are {', '.join(get_args(Operator))}")
         if f.op == "in":
             return self._in(f, name, params, dialect, limits)
-        if f.op == "ne":
+        if f.op == "ne" and f.meta is not UNSET:
             return f"NOT {self._one(Filter('eq', f.value, f.column, f.meta), name, params, dialect, limits)}"
         if isinstance(f.column, str):
             return self._column(f, f.column, name, params, dialect)
@@ -128,21 +130,21 @@ class Filterable:
         if found is None:
             raise InvalidFilter(f"there is no column {public!r} to filter on; there are {', '.join(self._columns)}")
         sql, kind = found
-        if f.value is None and f.op == "eq":
-            return f"({sql} IS NULL)"
+        if f.value is None and f.op in ("eq", "ne"):
+            return f"({sql} IS {'NOT ' if f.op == 'ne' else ''}NULL)"
         if kind == "time":
             name = f"{name}_at"  # times are bound by name, see core/queries.py
         params[name] = _column_value(f.value, public, kind)
-        if f.op == "eq":
-            return f"({sql} IS NOT DISTINCT FROM :{name}{_cast(kind, dialect)})"
+        if f.op in ("eq", "ne"):
+            return f"({sql} {'=' if f.op == 'eq' else 'IS DISTINCT FROM'} :{name}{_cast(kind, dialect)})"
         if f.op == "contains":
             if kind != "text":
                 raise InvalidFilter(f"'contains' needs a text column, and {public} is not one")
             inside = f"strpos({sql}, :{name}::text)" if dialect is Dialect.POSTGRES else f"instr({sql}, :{name})"
-            return f"COALESCE({inside} > 0, {_false(dialect)})"
+            return f"({inside} > 0)"
         if kind == "bool":
             raise InvalidFilter(f"{public} is true or false: it has no order")
-        return f"COALESCE({sql} {_SIGNS[f.op]} :{name}{_cast(kind, dialect)}, {_false(dialect)})"
+        return f"({sql} {_SIGNS[f.op]} :{name}{_cast(kind, dialect)})"
 
     def _meta(self, f: Filter, key: str, name: str, params: dict[str, Any], dialect: Dialect) -> str:
         if self._metadata is None:

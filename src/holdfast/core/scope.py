@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..clock import Clock
@@ -64,8 +65,8 @@ def metadata(value: object, limits: Limits) -> str:
     """
     if not value and (value is None or isinstance(value, dict)):
         return "{}"
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInput("metadata must be a dictionary with string keys")
-    stored = text.dump(value, depth=limits.json_depth)
+    stored = text.dump(dict(value), depth=limits.json_depth)
     limits.check("metadata_bytes", len(stored), "metadata")
     return stored

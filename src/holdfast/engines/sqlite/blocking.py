@@ -45,7 +45,10 @@ class SqliteEngine:
         try:
             return await call(reader)
         finally:
-            self._readers.append(reader)
+            if self._closed:
+                reader.raw.close()
+            else:
+                self._readers.append(reader)
 
     async def write(self, call: Call[T]) -> T:
         result: T = self._settle(_WaitingJob(call=call))
