@@ -45,10 +45,7 @@ class SqliteEngine:
         try:
             return await call(reader)
         finally:
-            if self._closed:
-                reader.raw.close()
-            else:
-                self._readers.append(reader)
+            self._give_back(reader)
 
     async def write(self, call: Call[T]) -> T:
         result: T = self._settle(_WaitingJob(call=call))
@@ -78,6 +75,12 @@ class SqliteEngine:
             return self._readers.pop()
         except IndexError:
             return self._file.connect(reader=True)
+
+    def _give_back(self, reader: ApswConnection) -> None:
+        if self._closed:  # while it was reading
+            reader.raw.close()
+        else:
+            self._readers.append(reader)
 
     def _settle(self, job: _WaitingJob) -> Any:
         self._waiting.append(job)
