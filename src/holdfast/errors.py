@@ -62,7 +62,7 @@ class Corrupt(HoldfastError):
 
 
 class Closed(HoldfastError):
-    """This Holdfast was closed; open a new one."""
+    """This Holdfast is not open: it was closed, or never opened with `async with`."""
 
 
 class Unavailable(HoldfastError):

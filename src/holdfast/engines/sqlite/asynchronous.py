@@ -77,11 +77,11 @@ class AsyncSqliteEngine:
         return result
 
     async def write(self, call: Call[T]) -> T:
-        result: T = await self._submit(_FutureJob(self._loop, call))
+        result: T = await self._submit(call)
         return result
 
     async def grouped(self, group: Group[Item, T], item: Item) -> T:
-        result: T = await self._submit(_FutureJob(self._loop, None, group, item))
+        result: T = await self._submit(None, group, item)
         return result
 
     async def exclusive(self, call: Call[T]) -> T:
@@ -120,9 +120,10 @@ class AsyncSqliteEngine:
         finally:
             self._read_pace.observe(watch.waited_s())
 
-    async def _submit(self, job: _FutureJob) -> Any:
+    async def _submit(self, call: Call[Any] | None, group: Group[Any, Any] | None = None, item: Any = None) -> Any:
         if self._closed:
             raise Closed
+        job = _FutureJob(self._loop, call, group, item)
         if self._write_pace.quick() or self._file.in_memory:
             if not self._turn:
                 self._loop.call_soon(self._flush_turn)
