@@ -11,10 +11,10 @@ portable; where the engines must part there are two ways, both visible in place:
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from importlib import resources
 from operator import itemgetter
 from typing import Any
 
@@ -94,8 +94,9 @@ class Queries:
     """The queries of one file, as attributes: ``queries.get``."""
 
     def __init__(self, package: str, file: str, *rows: type[Struct]) -> None:
-        text = resources.files(package).joinpath(file).read_text("utf-8")
-        self.by_name = parse(text, *rows)
+        data = pkgutil.get_data(package, file)
+        assert data is not None
+        self.by_name = parse(data.decode(), *rows)
 
     def __getattr__(self, name: str) -> Query:
         try:

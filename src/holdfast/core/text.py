@@ -1,45 +1,53 @@
 """The one gate between Python text or JSON and the database.
 
 Every ``str`` and every JSON value comes back as it went in, on both engines. PostgreSQL refuses U+0000 in text and in
-jsonb, both drivers refuse lone surrogates, and jsonb turns a large float into an integer with other digits. Model
-output contains all of these, so they are escaped, reversibly, into characters nobody uses:
+jsonb, both drivers refuse lone surrogates, and jsonb turns a large float into an integer. Model output contains all of
+these, so they are written in a form both engines keep:
 
-=====================  ==============================================
+=====================  =====================================================================
 in Python              in the database
-=====================  ==============================================
+=====================  =====================================================================
 U+0000                 U+10F800
 U+D800 .. U+DFFF       U+10F000 .. U+10F7FF
-U+10F000 .. U+10F801   U+10F801 and then the character itself
-floats from 1e16 on    a JSON string: U+10F801, ``#``, the digits
-=====================  ==============================================
+U+10F000 .. U+10F841   U+10F801 and then two of U+10F802 .. U+10F841: its number to base 64
+floats from 1e16 on    all their digits and ``.0``, never an exponent
+-0.0                   0.0: PostgreSQL has no other zero
+=====================  =====================================================================
 
-The same bytes are stored on both engines, so that filters and order agree. What JSON cannot say (NaN, infinity,
-objects of other types) is refused with ``InvalidText``: there is no second encoding to fall back to.
+No escape is part of another, so a part of a text is found in the database exactly where it is found in Python. The same bytes
+are stored on both engines, so that filters and order agree. What JSON cannot say (NaN, infinity, objects of other types) is
+refused with ``InvalidText``: there is no second encoding to fall back to. Subclasses of JSON's types and other mappings come
+back as the plain type, a tuple as a list.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ..errors import Corrupt, InvalidText, LimitExceeded
 
+_RESERVED = 0x10F000
 _NUL = "\U0010f800"
 _ESCAPE = "\U0010f801"
-_SURROGATES = 0x10F000
+_DIGITS = 0x10F802
 _LARGE_FLOAT = 1e16
+DEPTH_MOST = 200
+"""Levels of nesting that can always be read back, however deep the caller's own stack is."""
 
-_UNSAFE = re.compile("[\x00\ud800-\udfff\U0010f000-\U0010f801]")
-_ESCAPED = re.compile("\U0010f801?[\U0010f000-\U0010f801]")
+_UNSAFE = re.compile("[\x00\ud800-\udfff\U0010f000-\U0010f841]")
+_ESCAPED = re.compile("\U0010f801[\U0010f802-\U0010f841]{2}|[\U0010f000-\U0010f800]")
 
 # Our escapes, and hardly anything people write, start with this byte of UTF-8.
 _PRIVATE_PLANE = b"\xf4"
 
+_ATOMS = frozenset({str, int, bool, type(None)})
 _encode = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -64,15 +72,15 @@ def dump(value: Any, *, depth: int = 100) -> str:
         InvalidText: the value is not JSON.
         LimitExceeded: it is nested deeper than ``depth``.
     """
-    unusual = _survey(value, depth)
+    unusual = _survey(value, min(depth, DEPTH_MOST))
     try:
-        encoded = _encode(_escape_value(value) if unusual else value)
+        encoded = _encode(_storable(value) if unusual else value)
         # One byte is found quickest, so the longer search is made only where a backslash is.
-        if _PRIVATE_PLANE in encoded or (b"\\" in encoded and b"\\u0000" in encoded):
-            encoded = _encode(_escape_value(value))
+        if not unusual and (_PRIVATE_PLANE in encoded or (b"\\" in encoded and b"\\u0000" in encoded)):
+            encoded = _encode(_storable(value))
     except UnicodeEncodeError:
-        encoded = _encode(_escape_value(value))
-    except TypeError as error:
+        encoded = _encode(_storable(value))
+    except ValueError as error:  # a whole number with thousands of digits
         raise InvalidText(f"not a JSON value: {error}") from None
     return encoded.decode()
 
@@ -85,9 +93,19 @@ def load(text: str) -> Any:
     """
     try:
         value = _decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return value if text.isascii() else _unescape_value(value)
+    except (ValueError, RecursionError) as error:
         raise Corrupt(f"a stored JSON value cannot be read: {error}") from error
-    return value if text.isascii() else _unescape_value(value)
+
+
+def identical(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same, in type as well: 1 is neither 1.0 nor true, whatever Python says."""
+    return one == other and _encode_sorted(_storable(one)) == _encode_sorted(_storable(other))
+
+
+def size(stored: str) -> int:
+    """Bytes of a stored text."""
+    return len(stored) if stored.isascii() else len(stored.encode())
 
 
 def load_many(texts: Sequence[str]) -> list[Any]:
@@ -99,70 +117,106 @@ def load_many(texts: Sequence[str]) -> list[Any]:
 
 
 def _escape_char(match: re.Match[str]) -> str:
-    char = match.group()
-    if char == "\x00":
+    code = ord(match.group())
+    if code == 0:
         return _NUL
-    code = ord(char)
-    return chr(_SURROGATES + code - 0xD800) if code < 0xE000 else _ESCAPE + char
+    if code < _RESERVED:
+        return chr(_RESERVED + code - 0xD800)
+    high, low = divmod(code - _RESERVED, 64)
+    return f"{_ESCAPE}{chr(_DIGITS + high)}{chr(_DIGITS + low)}"
 
 
 def _unescape_match(match: re.Match[str]) -> str:
     found = match.group()
     if len(found) > 1:
-        return found[1:]
-    return "\x00" if found == _NUL else chr(ord(found) - _SURROGATES + 0xD800)
+        return chr(_RESERVED + (ord(found[1]) - _DIGITS) * 64 + ord(found[2]) - _DIGITS)
+    return "\x00" if found == _NUL else chr(ord(found) - _RESERVED + 0xD800)
 
 
 def _survey(value: Any, depth: int) -> bool:
-    """Look at everything in a JSON value that is not text: whether any number needs escaping.
+    """Look at everything in a JSON value that is not text: whether anything must be rewritten before it is encoded.
 
     Raises:
-        InvalidText: a number is not finite, or a key is not text.
+        InvalidText: a number is not finite, a key is not text, or an object is not of a JSON type.
         LimitExceeded: the value is nested deeper than ``depth``.
     """
     kind = type(value)
-    if kind is float:
-        if not math.isfinite(value):
-            raise InvalidText(f"{value} is not a JSON number")
-        return bool(abs(value) >= _LARGE_FLOAT)
     if kind is dict:
-        items = value.values()
-        for key in value:
-            if type(key) is not str:
-                raise InvalidText(f"the keys of a JSON object are text, not {type(key).__name__}")
+        unusual, items = _survey_keys(value), value.values()
     elif kind is list or kind is tuple:
-        items = value
-    else:
+        unusual, items = False, value
+    elif kind in _ATOMS:
         return False
+    elif kind is float:
+        return _survey_float(value)
+    else:
+        # Of a subclass, or not JSON at all.
+        _survey(_plain(value), depth)
+        return True
     if depth <= 0:
         raise LimitExceeded("a JSON value is nested deeper than the limit json_depth")
-    unusual = False
     for item in items:
         if type(item) is not str and _survey(item, depth - 1):
             unusual = True
     return unusual
 
 
-def _escape_value(value: Any) -> Any:
+def _survey_keys(value: dict[Any, Any]) -> bool:
+    unusual = False
+    for key in value:
+        if type(key) is not str:
+            if not isinstance(key, str):
+                raise InvalidText(f"the keys of a JSON object are text, not {type(key).__name__}")
+            unusual = True
+    return unusual
+
+
+def _survey_float(value: float) -> bool:
+    if not math.isfinite(value):
+        raise InvalidText(f"{value} is not a JSON number")
+    return abs(value) >= _LARGE_FLOAT or (value == 0.0 and math.copysign(1.0, value) < 0)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a subclass of one of JSON's types as that type.
+
+    Raises:
+        InvalidText: it is of no such type.
+    """
     if isinstance(value, str):
-        return escape(value)
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
     if isinstance(value, float):
-        return value if abs(value) < _LARGE_FLOAT else f"{_ESCAPE}#{value!r}"
-    if isinstance(value, dict):
-        return {escape(key): _escape_value(item) for key, item in value.items()}
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     if isinstance(value, (list, tuple)):
-        return [_escape_value(item) for item in value]
-    return value
+        return list(value)
+    raise InvalidText(f"not a JSON value: {type(value).__name__}")
+
+
+def _storable(value: Any) -> Any:
+    """A JSON value in which everything is written as both engines keep it."""
+    kind = type(value)
+    if kind is str:
+        return escape(value)
+    if kind is float:
+        if abs(value) >= _LARGE_FLOAT:
+            return msgspec.Raw(f"{value:.1f}".encode())
+        return value or 0.0
+    if kind is dict:
+        return {escape(str.__str__(key)): _storable(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [_storable(item) for item in value]
+    return value if kind in _ATOMS else _storable(_plain(value))
 
 
 def _unescape_value(value: Any) -> Any:
     if isinstance(value, str):
-        if value.startswith(_ESCAPE + "#"):
-            return float(value[2:])
         return unescape(value)
     if isinstance(value, dict):
         return {unescape(key): _unescape_value(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_unescape_value(item) for item in value]
     return value
-

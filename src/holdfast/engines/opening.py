@@ -1,4 +1,4 @@
-"""From an address to an engine."""
+"""From an address to an engine. Each is imported when it is first opened: asyncio and the drivers take time to load."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Protocol, TypeVar
 from ..address import Address
 from .postgres.options import PoolOptions
 from .protocol import Call, Engine
-from .sqlite.asynchronous import AsyncSqliteEngine
 from .sqlite.blocking import SqliteEngine
 from .sqlite.file import Durability, SqliteFile
 
@@ -43,6 +42,8 @@ def blocking(address: Address, *, durability: Durability, pool: PoolOptions) -> 
 def asynchronous(address: Address, *, durability: Durability, pool: PoolOptions) -> AsyncOwnEngine:
     """An engine for asyncio, not yet open."""
     if address.engine == "sqlite":
+        from .sqlite.asynchronous import AsyncSqliteEngine
+
         return AsyncSqliteEngine(SqliteFile(address.place, durability=durability, read_only=address.read_only))
     from .postgres.asynchronous import AsyncPostgresEngine
 

@@ -12,7 +12,7 @@ import hashlib
 import re
 import sqlite3
 from collections.abc import Sequence
-from importlib import resources
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -63,7 +63,7 @@ class Status(Struct, frozen=True):
 
 def migrations(dialect: Dialect) -> list[Migration]:
     """All migrations of this release, in order."""
-    folder = resources.files(__package__).joinpath(dialect.value)
+    folder = Path(__file__).with_name(dialect.value)
     found: list[Migration] = []
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if match := _FILE.fullmatch(file.name):
