@@ -7,6 +7,7 @@ from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from .ids import IdSource, RandomIds, SeededIds
 from .limits import Limits
+from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
 from .stores.conversation.messages import AsyncMessages, Message, Messages, NewMessage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
@@ -20,11 +21,15 @@ __all__ = [
     "AsyncTenantHandle",
     "AsyncTenants",
     "Clock",
+    "CronKey",
+    "DirectKey",
     "Filter",
     "FixedClock",
+    "GroupKey",
     "Holdfast",
     "IdSource",
     "Limits",
+    "MainKey",
     "Message",
     "Messages",
     "NewMessage",
@@ -33,8 +38,11 @@ __all__ = [
     "RandomIds",
     "SeededIds",
     "Session",
+    "SessionKey",
     "Sessions",
+    "SubagentKey",
     "SystemClock",
+    "TeamKey",
     "Tenant",
     "TenantHandle",
     "Tenants",

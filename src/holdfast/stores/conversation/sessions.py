@@ -25,6 +25,8 @@ from ...engines.protocol import Connection, Row
 from ...errors import AlreadyExists, Conflict, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
+from ...limits import Limits
+from .keys import SessionKey
 
 
 class Session(Struct, frozen=True):
@@ -69,7 +71,7 @@ class AsyncSessions(TenantStore):
         self,
         connection: Connection,
         *,
-        key: str | None = None,
+        key: str | SessionKey | None = None,
         user: str | None = None,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -91,13 +93,13 @@ class AsyncSessions(TenantStore):
             return _session(connection, row)
         if id is not None and (there := await queries.get.one(connection, params)) is not None:
             return _same(_session(connection, there), params)
-        raise AlreadyExists(f"there is a live session with the key {key!r}{_of(user)}; find it or upsert it")
+        raise AlreadyExists(f"there is a live session with the key {str(key)!r}{_of(user)}; find it or upsert it")
 
     @writes
     async def upsert(
         self,
         connection: Connection,
-        key: str,
+        key: str | SessionKey,
         *,
         user: str | None = None,
         agent: str | None = None,
@@ -126,7 +128,7 @@ class AsyncSessions(TenantStore):
         return session
 
     @reads
-    async def find(self, connection: Connection, key: str, *, user: str | None = None) -> Session | None:
+    async def find(self, connection: Connection, key: str | SessionKey, *, user: str | None = None) -> Session | None:
         """The live session under this key, or ``None``. Without a user, the key must be enough to tell which.
 
         Raises:
@@ -134,13 +136,13 @@ class AsyncSessions(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(
-            identifier=scopes.name(key, "key", limits, limit="key_chars"),
+            identifier=_stored_key(key, limits),
             user_id="" if user is None else scopes.name(user, "user", limits),
             any_user=int(user is None),
         )
         rows = await queries.find.all(connection, params)
         if len(rows) > 1:
-            raise Conflict(f"several users have a session with the key {key!r}: say whose with user=")
+            raise Conflict(f"several users have a session with the key {str(key)!r}: say whose with user=")
         return _session(connection, rows[0]) if rows else None
 
     @reads
@@ -266,7 +268,7 @@ class AsyncSessions(TenantStore):
     def _new(
         self,
         *,
-        key: str | None,
+        key: str | SessionKey | None,
         user: str | None,
         agent: str | None,
         metadata: Mapping[str, Any] | None,
@@ -276,7 +278,7 @@ class AsyncSessions(TenantStore):
         new_id = self._scope.ids.new() if id is None else parse_id(id, "session id")
         return self._at_now(
             id=new_id,
-            identifier=new_id if key is None else scopes.name(key, "key", limits, limit="key_chars"),
+            identifier=new_id if key is None else _stored_key(key, limits),
             user_id="" if user is None else scopes.name(user, "user", limits),
             agent_id="" if agent is None else scopes.name(agent, "agent", limits),
             metadata=scopes.metadata(metadata, limits),
@@ -310,6 +312,10 @@ async def find_session(connection: Connection, scope: scopes.Scope, session_id: 
 
 def _session(connection: Connection, row: Row) -> Session:
     return mapper(Session, connection.dialect)([row])[0]
+
+
+def _stored_key(key: str | SessionKey, limits: Limits) -> str:
+    return scopes.name(str(key) if isinstance(key, SessionKey) else key, "key", limits, limit="key_bytes")
 
 
 def _missing(session_id: str) -> NotFound:

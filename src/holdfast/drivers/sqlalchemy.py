@@ -1,0 +1,103 @@
+"""SQLAlchemy: the caller's Connection, Session, AsyncConnection or AsyncSession.
+
+SQLAlchemy decides on which connection its transaction runs, when it begins and when it ends. So the connection underneath is
+looked up anew for each call, its transaction is made to begin if it has not yet, and the driver for it does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from sqlalchemy import exc
+from sqlalchemy.engine import Connection as SyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from ..engines.dialect import Dialect
+from ..engines.protocol import Connection, Row
+from ..errors import Closed, InvalidInput, Unavailable
+from . import join
+
+Theirs = SyncConnection | Session | AsyncConnection | AsyncSession
+_DIALECTS = {"sqlite": Dialect.SQLITE, "postgresql": Dialect.POSTGRES}
+
+
+class SqlalchemyConnection:
+    """A connection that blocks or suspends as the caller's own does."""
+
+    def __init__(self, theirs: Theirs) -> None:
+        self._theirs = theirs
+        self._in_scope: Connection | None = None
+        self.dialect = _dialect(theirs)
+
+    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
+        return await (self._in_scope or await self._underneath()).fetch(sql, args)
+
+    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        await (self._in_scope or await self._underneath()).many(sql, rows)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        outer = self._in_scope
+        inner = outer or await self._underneath()
+        async with inner.savepoint():
+            self._in_scope = inner
+            try:
+                yield
+            finally:
+                self._in_scope = outer
+
+    async def _underneath(self) -> Connection:
+        """The driver's connection, with SQLAlchemy's transaction open on it."""
+        theirs = self._theirs
+        with _translating():
+            if isinstance(theirs, (AsyncConnection, AsyncSession)):
+                raw = await _asynchronous(theirs)
+                return join.asynchronous(raw, self.dialect)
+            return join.blocking(_blocking(theirs), self.dialect)
+
+
+def wrap(connection: Theirs) -> SqlalchemyConnection:
+    """The caller's connection or session."""
+    return SqlalchemyConnection(connection)
+
+
+def _blocking(theirs: SyncConnection | Session) -> Any:
+    connection = theirs.connection() if isinstance(theirs, Session) else theirs
+    if not connection.in_transaction():
+        connection.begin()
+    return connection.connection.driver_connection
+
+
+async def _asynchronous(theirs: AsyncConnection | AsyncSession) -> Any:
+    connection = await theirs.connection() if isinstance(theirs, AsyncSession) else theirs
+    raw = (await connection.get_raw_connection()).driver_connection
+    # On asyncpg the transaction begins with the first statement that goes through SQLAlchemy, so there must be one.
+    begun = getattr(raw, "is_in_transaction", connection.in_transaction)
+    if not begun():
+        await connection.exec_driver_sql("SELECT 1")
+    return raw
+
+
+def _dialect(theirs: Theirs) -> Dialect:
+    with _translating():
+        bound = theirs.get_bind() if isinstance(theirs, (Session, AsyncSession)) else theirs
+        name = bound.dialect.name
+    if name not in _DIALECTS:
+        raise InvalidInput(f"cannot join SQLAlchemy on {name}: only on {' and '.join(_DIALECTS)}")
+    return _DIALECTS[name]
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    """Errors of SQLAlchemy become ours."""
+    try:
+        yield
+    except exc.ResourceClosedError as error:
+        raise Closed("the SQLAlchemy connection that was joined is closed; join an open one") from error
+    except (exc.DBAPIError, exc.TimeoutError) as error:
+        raise Unavailable(f"SQLAlchemy cannot reach the database: {error}") from error
+    except exc.SQLAlchemyError as error:
+        raise InvalidInput(f"what was joined cannot be used: {error}") from error

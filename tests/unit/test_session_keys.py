@@ -1,0 +1,186 @@
+"""Session keys: the documented texts, an exact inverse, and clear refusals."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import CronKey, DirectKey, GroupKey, Holdfast, MainKey, SessionKey, SubagentKey, TeamKey
+from holdfast.errors import InvalidInput, LimitExceeded
+
+DOCUMENTED = [
+    (
+        SessionKey.direct(agent="default", channel="telegram", peer="386246614"),
+        "agent:default:telegram:direct:386246614",
+    ),
+    (
+        SessionKey.group(agent="default", channel="telegram", peer="-100123456"),
+        "agent:default:telegram:group:-100123456",
+    ),
+    (SessionKey.subagent(agent="default", label="my-task"), "agent:default:subagent:my-task"),
+    (SessionKey.cron(agent="default", job="reminder", run="abc123"), "agent:default:cron:reminder:run:abc123"),
+    (SessionKey.main(agent="default"), "agent:default:main"),
+    (SessionKey.main(agent="default", name="inbox"), "agent:default:inbox"),
+    (SessionKey.team(agent="default", team_id="t1", chat="c1"), "agent:default:team:t1:c1"),
+    (SessionKey.ws(agent="X", conversation="conv-7"), "agent:X:ws:direct:conv-7"),
+]
+KINDS = (SubagentKey, CronKey, TeamKey, DirectKey, GroupKey, MainKey)
+RESERVED = ("subagent", "cron", "team")
+
+# Letters that matter to the forms come up often; every other character does at times.
+_last = st.one_of(
+    st.text(min_size=1),
+    st.lists(st.sampled_from(["agent", "direct", "group", "run", "", *RESERVED, "x"]), min_size=2).map(":".join),
+).filter(bool)
+_inner = _last.map(lambda text: text.replace(":", "")).filter(bool)
+_channel = _inner.filter(lambda text: text not in RESERVED)
+KEYS = st.one_of(
+    st.builds(DirectKey, agent=_inner, channel=_channel, peer=_last),
+    st.builds(GroupKey, agent=_inner, channel=_channel, peer=_last),
+    st.builds(SubagentKey, agent=_inner, label=_last),
+    st.builds(CronKey, agent=_inner, job=_inner, run=_last),
+    st.builds(TeamKey, agent=_inner, team_id=_inner, chat=_last),
+    st.builds(MainKey, agent=_inner, name=_channel),
+)
+
+
+@pytest.mark.parametrize(("key", "text"), DOCUMENTED)
+def test_a_key_has_exactly_the_documented_text(key: SessionKey, text: str) -> None:
+    assert str(key) == text
+    assert SessionKey.parse(text) == key
+
+
+@given(KEYS)
+def test_what_is_made_is_what_is_read_back(key: SessionKey) -> None:
+    assert SessionKey.parse(str(key)) == key
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(st.sampled_from(["agent", "a", "", "direct", "group", "run", *RESERVED]), max_size=8).map(":".join),
+    )
+)
+def test_a_text_is_a_key_whose_text_it_is_or_is_refused(text: str) -> None:
+    try:
+        key = SessionKey.parse(text)
+    except InvalidInput:
+        return
+    assert str(key) == text
+
+
+def test_no_text_stands_for_two_keys() -> None:
+    parts = ["a", "direct", "run", *RESERVED]
+    texts: dict[str, SessionKey] = {}
+    for kind in KINDS:
+        for values in itertools.product([*parts, "b:c", "direct:d", "run:e"], repeat=len(kind.__struct_fields__)):
+            try:
+                key = kind(**dict(zip(kind.__struct_fields__, values, strict=True)))
+            except InvalidInput:
+                continue
+            assert texts.setdefault(str(key), key) == key
+    assert len(texts) > 500
+
+
+@pytest.mark.parametrize(
+    "peer", ["5511:9@s.whatsapp.net", "-100123:topic:7", "a\nb", "\x00", "\ud800", "ünï 🎉", ":", " "]
+)
+def test_a_peer_may_be_any_text(peer: str) -> None:
+    key = SessionKey.group(agent="a", channel="c", peer=peer)
+    assert SessionKey.parse(str(key)) == key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "main",
+        "agent",
+        "agent:",
+        "agent:a",
+        "agent:a:",
+        "agent::main",
+        "agent:a:cron",
+        "agent:a:cron:job",
+        "agent:a:cron:job:run:",
+        "agent:a:cron:direct:x",
+        "agent:a:team:t",
+        "agent:a:subagent:",
+        "agent:a:telegram:direct",
+        "agent:a:telegram:direct:",
+        "agent:a:telegram:channel:x",
+        "agent:a::direct:x",
+        "Agent:a:main",
+        " agent:a:main",
+        "user:a:main",
+    ],
+)
+def test_a_malformed_key_is_refused_with_the_forms_there_are(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        SessionKey.parse(text)
+    assert repr(text) in str(caught.value)
+    assert all(kind.FORM in str(caught.value) for kind in KINDS)
+
+
+@pytest.mark.parametrize("value", [None, 7, b"agent:a:main", ["agent:a:main"]])
+def test_what_is_not_text_is_refused(value: object) -> None:
+    with pytest.raises(InvalidInput, match="is not a session key"):
+        SessionKey.parse(value)  # type: ignore[arg-type]
+
+
+def test_a_long_text_is_not_repeated_in_the_error() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        SessionKey.parse("x" * 1_000_000)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: SessionKey.direct(agent="", channel="c", peer="p"), "agent .* not empty"),
+        (lambda: SessionKey.direct(agent="a", channel="c", peer=""), "peer .* not empty"),
+        (lambda: SessionKey.direct(agent="a:b", channel="c", peer="p"), "agent .* colon"),
+        (lambda: SessionKey.direct(agent="a", channel="c:d", peer="p"), "channel .* colon"),
+        (lambda: SessionKey.direct(agent="a", channel="cron", peer="p"), "channel .* 'cron'"),
+        (lambda: SessionKey.group(agent="a", channel="team", peer="p"), "channel .* 'team'"),
+        (lambda: SessionKey.cron(agent="a", job="j:k", run="r"), "job .* colon"),
+        (lambda: SessionKey.team(agent="a", team_id="t:u", chat="c"), "team_id .* colon"),
+        (lambda: SessionKey.main(agent="a", name="x:y"), "name .* colon"),
+        (lambda: SessionKey.main(agent="a", name="subagent"), "name .* 'subagent'"),
+        (lambda: SessionKey.direct(agent="a", channel="c", peer=5), "peer .* text"),  # type: ignore[arg-type]
+        (lambda: SessionKey(agent="a"), "SessionKey.direct"),
+    ],
+)
+def test_a_part_that_could_not_be_read_back_is_refused(make: object, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        make()  # type: ignore[operator]
+
+
+def test_keys_can_be_compared_and_are_fixed() -> None:
+    key = SessionKey.direct(agent="a", channel="c", peer="p")
+    assert key == DirectKey(agent="a", channel="c", peer="p")
+    assert key != GroupKey(agent="a", channel="c", peer="p")
+    assert len({key, DirectKey(agent="a", channel="c", peer="p")}) == 1
+    with pytest.raises(AttributeError):
+        key.peer = "q"  # type: ignore[misc]
+
+
+def test_a_session_can_be_made_and_found_by_a_key() -> None:
+    key = SessionKey.direct(agent="helper", channel="telegram", peer="42")
+    with Holdfast(":memory:") as hf:
+        sessions = hf.tenant("acme").sessions
+        made = sessions.create(key=key, agent=key.agent)
+        assert made.key == "agent:helper:telegram:direct:42"
+        assert sessions.find(key) == made
+        assert sessions.find(str(key)) == made
+        assert sessions.upsert(key, user=None).id == made.id
+        assert SessionKey.parse(made.key) == key
+
+
+def test_a_key_over_the_limit_is_refused_as_any_other() -> None:
+    key = SessionKey.direct(agent="a", channel="c", peer="p" * 10_000)
+    with Holdfast(":memory:") as hf, pytest.raises(LimitExceeded):
+        hf.tenant("acme").sessions.create(key=key)
