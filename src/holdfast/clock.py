@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 MICROSECONDS = 1_000_000
@@ -62,8 +62,11 @@ def to_us(moment: datetime) -> int:
 
 def from_us(us: int) -> datetime:
     """The moment, in UTC."""
-    # Dividing keeps all sixteen digits until the year 2255, and is the quickest way there is.
-    return datetime.fromtimestamp(us / MICROSECONDS, UTC)
+    if -_EXACT_US < us < _EXACT_US:
+        return datetime.fromtimestamp(us / MICROSECONDS, UTC)  # the quickest way there is
+    return _EPOCH + timedelta(microseconds=us)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EXACT_US = 2**33 * MICROSECONDS
+"""Up to here, the year 2242, a division keeps every microsecond."""

@@ -13,18 +13,18 @@ MIB = 1024 * KIB
 class Limits(Struct, frozen=True, kw_only=True):
     """What one call may carry. A call over a limit raises ``LimitExceeded`` and changes nothing."""
 
-    tenant_chars: int = 255
-    """Characters in a tenant's name."""
-    key_chars: int = 500
-    """Characters in a session key."""
-    name_chars: int = 255
-    """Characters in a user, agent or other name."""
+    tenant_bytes: int = 255
+    """Bytes of a tenant's name as UTF-8. Names are limited in bytes because PostgreSQL limits what an index can hold."""
+    key_bytes: int = 500
+    """Bytes of a session key as UTF-8."""
+    name_bytes: int = 255
+    """Bytes of a user, agent or other name as UTF-8."""
     content_bytes: int = 16 * MIB
     """Bytes of one message's content as JSON."""
     metadata_bytes: int = 256 * KIB
     """Bytes of one metadata object as JSON."""
     json_depth: int = 100
-    """Levels of nesting in one JSON value."""
+    """Levels of nesting in one JSON value; 200 at most."""
     batch_rows: int = 10_000
     """Rows one call may write."""
     page_rows: int = 1_000

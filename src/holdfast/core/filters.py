@@ -6,13 +6,13 @@ A filter names a column or a key of the metadata, an operator and a value::
 
 Operators: ``eq ne lt le gt ge in contains``. Keys are compared as they are: dots, quotes, ``$`` and any Unicode mean
 nothing special. Types count: ``true`` is not 1, ``"1"`` is not 1, but 1.0 is 1. ``ne`` is "not ``eq``", so it also matches
-where the key is missing. ``lt le gt ge`` compare numbers with numbers and text with text, by code point. ``contains``
-finds an element of an array or a part of a text. An unknown column or operator is an error, never ignored.
+where the key is missing. ``lt le gt ge`` compare numbers with numbers and text with text, by code point (in the form that
+is stored, in which U+0000 and lone surrogates come last). ``contains`` finds an element of an array or a part of a text. An
+unknown column or operator is an error, never ignored.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -21,13 +21,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ..clock import to_us
 from ..engines.dialect import Dialect
-from ..engines.fragments import any_of, key_compares, key_contains, key_equals
-from ..errors import InvalidFilter
+from ..engines.fragments import any_of, key_compares, key_contains, key_equals, key_in
+from ..errors import InvalidFilter, InvalidInput
 from ..ids import parse as parse_id
 from ..limits import Limits
 from . import text
 
 Operator = Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "contains"]
+_OPERATORS = get_args(Operator)
 _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _NUMBER_MOST = 10**16
 """Numbers compared must be smaller than this: beyond it, the engines no longer agree on the digits of a float."""
@@ -98,38 +99,58 @@ class Filterable:
         Raises:
             InvalidFilter: a filter is not part of the language.
         """
+        if isinstance(filters, (str, Filter)) or not isinstance(filters, Sequence):
+            raise InvalidFilter("filters come as a list")
         limits.check("filters", len(filters), "filters")
         parts = [self._one(each, f"filter_{i}", params, dialect, limits) for i, each in enumerate(filters)]
         return "".join(f"\n  AND {part}" for part in parts)
 
     def _one(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
-        if not isinstance(f, Filter) or (f.column is UNSET) == (f.meta is UNSET):
+        if not isinstance(f, Filter) or isinstance(f.column, str) == isinstance(f.meta, str):
             raise InvalidFilter("a filter is made with column(...) or meta(...): it names exactly one of them")
-        if f.op not in get_args(Operator):
-            raise InvalidFilter(f"there is no operator {f.op!r}; there are {', '.join(get_args(Operator))}")
+        if f.op not in _OPERATORS:
+            raise InvalidFilter(f"there is no operator {_shown(f.op)}; there are {', '.join(_OPERATORS)}")
         if f.op == "in":
             return self._in(f, name, params, dialect, limits)
-        if f.op == "ne" and f.meta is not UNSET:
-            return f"NOT {self._one(Filter('eq', f.value, f.column, f.meta), name, params, dialect, limits)}"
         if isinstance(f.column, str):
             return self._column(f, f.column, name, params, dialect)
-        return self._meta(f, str(f.meta), name, params, dialect)
+        if f.op == "ne":
+            return f"NOT {self._meta(Filter('eq', f.value, meta=f.meta), name, params, dialect)}"
+        return self._meta(f, name, params, dialect)
 
     def _in(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
+        """All values travel as one argument: engines allow many, but not thousands of conditions in a statement."""
         if not isinstance(f.value, (list, tuple)):
             raise InvalidFilter("'in' takes a list of values")
         limits.check("filter_values", len(f.value), "values of an 'in' filter")
-        if not f.value:
-            return "(1 = 0)"
-        each = [Filter("eq", value, f.column, f.meta) for value in f.value]
-        parts = [self._one(part, f"{name}_{i}", params, dialect, limits) for i, part in enumerate(each)]
-        return f"({' OR '.join(parts)})"
+        if not isinstance(f.column, str):
+            return self._in_meta(f, name, params, dialect)
+        sql, kind = self._known(f.column)
+        there = [_column_value(value, f.column, kind) for value in f.value if value is not None]
+        found = [f"{sql} IS NULL"] if len(there) < len(f.value) else []
+        if there:
+            name = f"{name}_at" if kind == "time" else name
+            params[name] = text.dump(there) if dialect is Dialect.SQLITE else there
+            found.append(any_of(dialect, sql, name, _cast(kind, Dialect.POSTGRES).removeprefix("::")))
+        return f"({' OR '.join(found)})" if found else "(1 = 0)"
 
-    def _column(self, f: Filter, public: str, name: str, params: dict[str, Any], dialect: Dialect) -> str:
+    def _in_meta(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect) -> str:
+        if self._metadata is None:
+            raise InvalidFilter("there is no metadata to filter on here")
+        for value in f.value:
+            _scalar_kind(value)
+        params[f"{name}_key"] = text.escape(str(f.meta))
+        params[name] = text.dump(f.value)
+        return f"COALESCE({key_in(dialect, self._metadata, f'{name}_key', name)}, {_false(dialect)})"
+
+    def _known(self, public: str) -> tuple[str, str]:
         found = self._columns.get(public)
         if found is None:
-            raise InvalidFilter(f"there is no column {public!r} to filter on; there are {', '.join(self._columns)}")
-        sql, kind = found
+            raise InvalidFilter(f"there is no column {_shown(public)} to filter on; there are {', '.join(self._columns)}")
+        return found
+
+    def _column(self, f: Filter, public: str, name: str, params: dict[str, Any], dialect: Dialect) -> str:
+        sql, kind = self._known(public)
         if f.value is None and f.op in ("eq", "ne"):
             return f"({sql} IS {'NOT ' if f.op == 'ne' else ''}NULL)"
         if kind == "time":
@@ -146,11 +167,11 @@ class Filterable:
             raise InvalidFilter(f"{public} is true or false: it has no order")
         return f"({sql} {_SIGNS[f.op]} :{name}{_cast(kind, dialect)})"
 
-    def _meta(self, f: Filter, key: str, name: str, params: dict[str, Any], dialect: Dialect) -> str:
+    def _meta(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect) -> str:
         if self._metadata is None:
             raise InvalidFilter("there is no metadata to filter on here")
         kind = _scalar_kind(f.value)
-        params[f"{name}_key"] = text.escape(key)
+        params[f"{name}_key"] = text.escape(str(f.meta))
         at = (dialect, self._metadata, f"{name}_key", name)
         if f.op == "eq":
             params[name] = _scalar(f.value, kind, dialect)
@@ -159,7 +180,7 @@ class Filterable:
             params[name] = _scalar(f.value, kind, dialect)
             return f"COALESCE({key_contains(*at, kind)}, {_false(dialect)})"
         if kind not in ("number", "text"):
-            raise InvalidFilter(f"{f.op!r} compares numbers or text, not {f.value!r}")
+            raise InvalidFilter(f"{f.op!r} compares numbers or text, not {_shown(f.value)}")
         plain = kind == "text" or dialect is Dialect.SQLITE
         params[name] = _plain(f.value) if plain else _scalar(f.value, kind, dialect)
         return f"COALESCE({key_compares(*at, kind, _SIGNS[f.op])}, {_false(dialect)})"
@@ -183,8 +204,8 @@ def _scalar_kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        if not math.isfinite(value) or abs(value) >= _NUMBER_MOST:
-            raise InvalidFilter(f"a number to filter by must be finite and under 1e16, not {value}")
+        if not abs(value) < _NUMBER_MOST:  # "not", because NaN is neither under nor over it
+            raise InvalidFilter(f"a number to filter by must be finite and under 1e16, not {_shown(value)}")
         return "number"
     if isinstance(value, str):
         return "text"
@@ -199,22 +220,44 @@ def _scalar(value: Any, kind: str, dialect: Dialect) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return text.escape(value) if isinstance(value, str) else value
+    return text.escape(value) if isinstance(value, str) else text.plain(value)
 
 
 def _column_value(value: Any, public: str, kind: str) -> Any:
     if kind == "time" and isinstance(value, datetime) and value.tzinfo is not None:
-        return to_us(value)
+        return _moment(value, public)
     if kind == "number" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _NUMBER_MOST:
-        return value
+        return text.plain(value)
     if kind == "bool" and isinstance(value, bool):
         return value
     if kind == "text" and isinstance(value, str):
         return text.escape(value)
     if kind == "id" and isinstance(value, str):
-        return parse_id(value, public)
+        return _id(value, public)
     wanted = {"time": "a datetime with a time zone", "number": "a whole number under 1e16", "bool": "true or false"}
-    raise InvalidFilter(f"{public} is compared with {wanted.get(kind, 'text')}, not {value!r}")
+    raise InvalidFilter(f"{public} is compared with {wanted.get(kind, 'text')}, not {_shown(value)}")
+
+
+def _moment(value: datetime, public: str) -> int:
+    try:
+        return to_us(value)
+    except OverflowError:
+        raise InvalidFilter(f"{public} is compared with moments of the years 1 to 9999 in UTC, not {value}") from None
+
+
+def _id(value: str, public: str) -> str:
+    try:
+        return parse_id(value, public)
+    except InvalidInput as error:
+        raise InvalidFilter(str(error)) from None
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message, however strange it is."""
+    try:
+        return repr(value)[:60]
+    except (ValueError, RecursionError):  # a number with thousands of digits, a list that holds itself
+        return f"a strange {type(value).__name__}"
 
 
 def _cast(kind: str, dialect: Dialect) -> str:

@@ -33,7 +33,7 @@ class Scope(Setting):
     def __init__(self, tenant: str, setting: Setting) -> None:
         super().__init__(clock=setting.clock, ids=setting.ids, limits=setting.limits)
         self.tenant = tenant
-        self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_chars")
+        self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_bytes")
 
     def params(self, **values: Any) -> dict[str, Any]:
         """Parameters of a query, with the tenant among them."""
@@ -41,7 +41,7 @@ class Scope(Setting):
         return values
 
 
-def name(value: object, what: str, limits: Limits, *, limit: str = "name_chars") -> str:
+def name(value: object, what: str, limits: Limits, *, limit: str = "name_bytes") -> str:
     """A name the caller gave, in the form that is stored.
 
     Raises:
@@ -52,8 +52,9 @@ def name(value: object, what: str, limits: Limits, *, limit: str = "name_chars")
         raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
     if not value:
         raise InvalidInput(f"{what} must not be empty")
-    limits.check(limit, len(value), what)
-    return text.escape(value)
+    stored = text.escape(value)
+    limits.check(limit, text.size(stored), what)
+    return stored
 
 
 def metadata(value: object, limits: Limits) -> str:
@@ -68,5 +69,5 @@ def metadata(value: object, limits: Limits) -> str:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInput("metadata must be a dictionary with string keys")
     stored = text.dump(dict(value), depth=limits.json_depth)
-    limits.check("metadata_bytes", len(stored), "metadata")
+    limits.check("metadata_bytes", text.size(stored), "metadata")
     return stored

@@ -53,6 +53,8 @@ _decode = msgspec.json.Decoder().decode
 
 def escape(text: str) -> str:
     """The form of a string that both engines store."""
+    if type(text) is not str:
+        text = str.__str__(text)  # drivers have ideas of their own about enumerations
     if text.isascii() and "\x00" not in text:
         return text
     return _UNSAFE.sub(_escape_char, text)
@@ -74,15 +76,18 @@ def dump(value: Any, *, depth: int = 100) -> str:
     """
     unusual = _survey(value, min(depth, DEPTH_MOST))
     try:
-        encoded = _encode(_storable(value) if unusual else value)
-        # One byte is found quickest, so the longer search is made only where a backslash is.
-        if not unusual and (_PRIVATE_PLANE in encoded or (b"\\" in encoded and b"\\u0000" in encoded)):
-            encoded = _encode(_storable(value))
-    except UnicodeEncodeError:
-        encoded = _encode(_storable(value))
-    except ValueError as error:  # a whole number with thousands of digits
+        if not unusual:
+            try:
+                encoded = _encode(value)
+                # One byte is found quickest, so the longer search is made only where a backslash is.
+                if _PRIVATE_PLANE not in encoded and (b"\\" not in encoded or b"\\u0000" not in encoded):
+                    return encoded.decode()
+            except UnicodeEncodeError:
+                pass  # a lone surrogate
+        return _encode(_storable(value)).decode()
+    except ValueError as error:
+        # Whole numbers with thousands of digits: Python itself refuses to write them down.
         raise InvalidText(f"not a JSON value: {error}") from None
-    return encoded.decode()
 
 
 def load(text: str) -> Any:
@@ -112,7 +117,7 @@ def load_many(texts: Sequence[str]) -> list[Any]:
     """Many stored JSON values. Whether a string is all ASCII is a flag it carries, so asking costs next to nothing."""
     try:
         return [_decode(text) if text.isascii() else load(text) for text in texts]
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return [load(text) for text in texts]  # one of them is damaged: find it, and say so
 
 
@@ -151,7 +156,7 @@ def _survey(value: Any, depth: int) -> bool:
         return _survey_float(value)
     else:
         # Of a subclass, or not JSON at all.
-        _survey(_plain(value), depth)
+        _survey(plain(value), depth)
         return True
     if depth <= 0:
         raise LimitExceeded("a JSON value is nested deeper than the limit json_depth")
@@ -177,15 +182,15 @@ def _survey_float(value: float) -> bool:
     return abs(value) >= _LARGE_FLOAT or (value == 0.0 and math.copysign(1.0, value) < 0)
 
 
-def _plain(value: Any) -> Any:
-    """A value of a subclass of one of JSON's types as that type.
+def plain(value: Any) -> Any:
+    """A value of one of JSON's types, or of a subclass of one, as that type.
 
     Raises:
         InvalidText: it is of no such type.
     """
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
@@ -193,6 +198,8 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, (list, tuple)):
         return list(value)
+    if value is None or isinstance(value, bool):
+        return value
     raise InvalidText(f"not a JSON value: {type(value).__name__}")
 
 
@@ -209,7 +216,7 @@ def _storable(value: Any) -> Any:
         return {escape(str.__str__(key)): _storable(item) for key, item in value.items()}
     if kind is list or kind is tuple:
         return [_storable(item) for item in value]
-    return value if kind in _ATOMS else _storable(_plain(value))
+    return value if kind in _ATOMS else _storable(plain(value))
 
 
 def _unescape_value(value: Any) -> Any:

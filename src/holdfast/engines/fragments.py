@@ -23,6 +23,16 @@ def key_equals(dialect: Dialect, document: str, key: str, value: str, kind: str)
     return _sqlite_entry(document, key, _sqlite_scalar("entry", value, kind))
 
 
+def key_in(dialect: Dialect, document: str, key: str, values: str) -> str:
+    """The JSON object has, under ``key``, a scalar equal to one in the JSON array ``values``."""
+    if dialect is Dialect.POSTGRES:
+        wanted = f"jsonb_array_elements(:{values}::text::jsonb) AS wanted"
+        return f"EXISTS (SELECT 1 FROM {wanted} WHERE wanted = {document} -> :{key}::text)"
+    numbers = "entry.type IN ('integer', 'real') AND wanted.type IN ('integer', 'real')"
+    same = f"(entry.type = wanted.type OR ({numbers})) AND entry.atom IS wanted.atom"
+    return _sqlite_entry(document, key, f"EXISTS (SELECT 1 FROM json_each(:{values}) AS wanted WHERE {same})")
+
+
 def key_compares(dialect: Dialect, document: str, key: str, value: str, kind: str, sign: str) -> str:
     """The JSON object has, under ``key``, a number or a string that compares so with ``value``."""
     if dialect is Dialect.SQLITE:

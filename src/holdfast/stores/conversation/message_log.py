@@ -59,11 +59,10 @@ class Entry(Struct, frozen=True, gc=False):
 
     def same_as(self, there: Message) -> bool:
         """Whether appending this again would have made that."""
-        return (self.kind, self.role, text.load(self.content), text.load(self.metadata)) == (
-            there.kind,
-            there.role,
-            there.content,
-            there.metadata,
+        return (
+            (self.kind, self.role) == (there.kind, there.role)
+            and text.identical(text.load(self.content), there.content)
+            and text.identical(text.load(self.metadata), there.metadata)
         )
 
 

@@ -297,7 +297,7 @@ class AsyncMessages(TenantStore):
             stored = text.dump(content, depth=limits.json_depth)
         else:
             raise InvalidInput("content must be text or a list of content blocks, each with a 'type'")
-        limits.check("content_bytes", len(stored), "content")
+        limits.check("content_bytes", text.size(stored), "content")
         return stored
 
 

@@ -98,7 +98,7 @@ class AsyncTenants(Store):
         await records.delete(connection, key, now_us=self._setting.clock.now_us())
 
     def _key(self, tenant: str) -> dict[str, str]:
-        return {"id": scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_chars")}
+        return {"id": scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_bytes")}
 
 
 class Tenants(Blocking[AsyncTenants]):
