@@ -1,0 +1,131 @@
+"""The servers that tests stand on do what the tests believe they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from holdfast import Holdfast
+from holdfast.testing import servers
+from holdfast.testing.servers import PgBouncer, PostgresServer, RedisServer, ServerError
+
+
+def wait_until(condition, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_shared_server_keeps_the_default_durability(postgres_server: PostgresServer) -> None:
+    for name in ("fsync", "synchronous_commit", "full_page_writes"):
+        assert postgres_server.execute(f"SHOW {name}") == [("on",)]
+
+
+def test_server_has_a_private_socket_and_no_port(postgres_server: PostgresServer) -> None:
+    assert postgres_server.execute("SHOW listen_addresses") == [("",)]
+    assert postgres_server.folder.stat().st_mode & 0o077 == 0
+
+
+def test_database_of_a_test_is_migrated(postgres_url: str) -> None:
+    with Holdfast(postgres_url) as hf:
+        assert hf.tenant("acme").sessions.list() == []
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_database_of_a_test_is_empty_though_the_last_test_wrote(postgres_url: str, again: int) -> None:
+    with Holdfast(postgres_url) as hf:
+        assert hf.tenants.list() == []
+        hf.tenant("acme").sessions.create(key="left behind")
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_database_whose_schema_a_test_changed_is_not_handed_on(postgres_url: str, again: int) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT to_regclass('leftover')").fetchone() == (None,)
+        connection.execute("CREATE TABLE leftover (id int)")
+
+
+def test_bare_database_has_no_tables(bare_postgres_url: str) -> None:
+    with psycopg.connect(bare_postgres_url) as connection:
+        assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
+
+
+def test_killed_server_comes_back_with_what_was_committed(own_postgres: PostgresServer) -> None:
+    own_postgres.execute("CREATE TABLE kept (id int)")
+    own_postgres.kill()
+    assert own_postgres.pid is None
+    with pytest.raises(psycopg.OperationalError):
+        own_postgres.execute("SELECT 1")
+    own_postgres.start()
+    assert own_postgres.execute("SELECT count(*) FROM kept") == [(0,)]
+    own_postgres.stop()
+    assert own_postgres.pid is None
+
+
+def test_server_that_cannot_start_says_why() -> None:
+    server = PostgresServer(settings={"shared_buffers": "nonsense"})
+    with pytest.raises(ServerError, match="shared_buffers"), server:
+        pass
+    assert not server.folder.exists()
+
+
+OWNER = """
+import sys, time
+from holdfast.testing.servers import RedisServer
+server = RedisServer()
+server.start()
+print(server.pid, server.folder, flush=True)
+time.sleep(600)
+"""
+
+
+def test_server_ends_with_an_owner_that_was_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid, folder = owner.stdout.readline().split()
+        assert servers._is_alive(int(pid))
+        owner.send_signal(signal.SIGKILL)
+    wait_until(lambda: not servers._is_alive(int(pid)) and not Path(folder).exists())
+
+
+def test_redis_answers_and_leaves_nothing() -> None:
+    with RedisServer() as redis:
+        assert redis.execute("SET", "a", "1") in (True, b"OK")
+        assert redis.execute("GET", "a") == b"1"
+    assert not redis.folder.exists()
+
+
+def test_redis_of_a_test_is_empty(redis_url: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
+        client.set("left", "behind")
+
+
+def test_pooler_reaches_the_server_behind_it(pgbouncer: PgBouncer, postgres_server: PostgresServer) -> None:
+    with psycopg.connect(pgbouncer.url(), prepare_threshold=None) as connection:
+        place = connection.execute("SHOW data_directory").fetchone()
+    assert place == (str(postgres_server.folder / "data"),)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_program_in_a_closed_folder_is_copied_not_opened(tmp_path: Path, closed: bool) -> None:
+    closed_folder = servers.private_folder()
+    program = closed_folder / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    closed_folder.chmod(0o700 if closed else 0o755)
+    copy = servers._reachable_copy(program, tmp_path)
+    moved = closed and os.geteuid() == 0
+    assert copy == (tmp_path / "programs" / "program" if moved else program)
+    assert closed_folder.stat().st_mode & 0o777 == (0o700 if closed else 0o755)
+    program.unlink()
+    closed_folder.rmdir()

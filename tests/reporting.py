@@ -1,0 +1,100 @@
+"""What a run of the tests must say at its end: how many tests ran on each leg, and that nothing was skipped in silence.
+
+A *leg* is an engine with a driver and a style of calling. Tests name theirs with the marker ``leg("...")`` or, when they only
+know it inside, with the fixture ``record_leg``. A skip fails the run unless its reason is declared in ``tests/skips.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from tests.skips import DECLARED_SKIPS
+
+_RUN: pytest.StashKey[Run] = pytest.StashKey()
+
+
+class Run:
+    """What is counted during a run."""
+
+    def __init__(self) -> None:
+        self.legs: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.declared: Counter[str] = Counter()
+        self.undeclared: list[str] = []
+
+    def count(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Note what became of one test."""
+        if report.outcome == "skipped":
+            self._note_skip(report)
+        if isinstance(report, pytest.TestReport) and (report.when == "call" or report.outcome != "passed"):
+            for name, value in report.user_properties:
+                if name == "leg":
+                    self.legs[str(value)][report.outcome] += 1
+
+    def _note_skip(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        reason = _reason(report)
+        pattern = next((each for each in DECLARED_SKIPS if re.fullmatch(each, reason)), None)
+        if pattern is None:
+            self.undeclared.append(f"{report.nodeid}: {reason}")
+        else:
+            self.declared[f"{reason}: {DECLARED_SKIPS[pattern]}"] += 1
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    expected = getattr(report, "wasxfail", None)
+    if expected is not None:
+        return f"expected to fail: {expected}"
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple | list) else str(report.longrepr)
+    return str(text).removeprefix("Skipped: ")
+
+
+@pytest.fixture
+def record_leg(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Count the running test for a leg."""
+    return lambda name: request.node.user_properties.append(("leg", name))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_RUN] = Run()
+    config.pluginmanager.register(_Counter(config.stash[_RUN]))
+
+
+class _Counter:
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._run.count(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._run.count(report)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.user_properties += [("leg", mark.args[0]) for mark in item.iter_markers("leg")]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.stash[_RUN].undeclared and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    run = config.stash[_RUN]
+    if run.legs:
+        terminalreporter.section("legs")
+        width = max(len(name) for name in run.legs)
+        for name, counts in sorted(run.legs.items()):
+            outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items(), reverse=True))
+            terminalreporter.line(f"{name:<{width}}  {sum(counts.values()):>5} tests: {outcomes}")
+    for text, count in sorted(run.declared.items()):
+        terminalreporter.line(f"{count} skipped, as declared: {text}", yellow=True)
+    if run.undeclared:
+        terminalreporter.section("skips that nobody declared", red=True)
+        for line in run.undeclared:
+            terminalreporter.line(line, red=True)
+        terminalreporter.line("The run fails. Make the tests run, or declare the reason in tests/skips.py.", red=True)
