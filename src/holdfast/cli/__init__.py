@@ -1,0 +1,18 @@
+"""The command line: ``holdfast serve``, ``holdfast migrate``, ``holdfast version``.
+
+Commands translate, they never decide: each is a few lines over the public names of Holdfast. Tables are for people, ``--json`` is
+for programs. An error is one line on standard error: exit code 2 for a command that was not understood, 1 for everything else.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; what ``holdfast`` and ``python -m holdfast`` do."""
+    try:
+        from .commands import run
+    except ModuleNotFoundError as error:
+        sys.exit(f"Error: the command line needs {error.name}: pip install 'holdfast[server]'")
+    run()

@@ -1,0 +1,153 @@
+"""From a request to the call of a function, and from what it returns to a response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from holdfast.errors import InvalidInput
+
+from . import parameters
+from .limits import ServerLimits
+from .operations import Operation
+from .problems import BodyTooLarge, WrongContentType
+from .service import Service
+from .wire import decode, encode, given
+
+JSON_TYPE = "application/json"
+_ANY_JSON = msgspec.json.Decoder()
+_NEVER_STORED = {"cache-control": "no-store"}
+_DISCARDED_MOST = 4
+"""How many times the limit of a body is read and thrown away, so that a caller still sending hears the answer."""
+
+
+class Disconnected(Exception):
+    """The caller has gone: there is nobody to answer."""
+
+
+class Handler:
+    """One operation, ready to answer."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        found = parameters.parameters(operation)
+        self._headers = [(each.wire_name.lower().encode(), each.name) for each in found if each.place == "header"]
+        self._changes_unseen = operation.method != "GET" and (b"if-match", "if_match") not in self._headers
+        self._query = {each.wire_name: each for each in found if each.place == "query"}
+        self._arguments = parameters.arguments(operation)
+        self._bodies = [(msgspec.json.Decoder(kind), _required(kind)) for kind in parameters.bodies(operation)]
+
+    async def answer(self, service: Service, scope: Scope, receive: Receive) -> Response:
+        """Do what the request asks for."""
+        headers = dict(scope["headers"])
+        if b"if-match" in headers and self._changes_unseen:
+            raise InvalidInput("If-Match is not understood here: nothing is compared before it is changed")
+        arguments = self._parameters(scope, headers)
+        if self._bodies:
+            arguments["body"] = self._body(await _read(receive, headers, service.limits))
+        return self._response(await self._operation.function(service, **arguments))
+
+    def _parameters(self, scope: Scope, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
+        values: dict[str, Any] = dict(scope["path_params"])
+        for wire_name, name in self._headers:
+            if wire_name in headers:
+                values[name] = headers[wire_name].decode("latin-1")
+        if scope["query_string"]:
+            self._read_query(scope["query_string"], values)
+        try:
+            return given(msgspec.convert(values, self._arguments, strict=False))
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"a parameter is not as documented: {error}") from None
+
+    def _read_query(self, query: bytes, values: dict[str, Any]) -> None:
+        for name, value in _pairs(query):
+            parameter = self._query.get(name)
+            if parameter is None:
+                known = ", ".join(self._query) or "none"
+                raise InvalidInput(f"there is no parameter {name!r} here; there are: {known}")
+            if parameter.as_json:
+                read: Any = decode(value, _ANY_JSON, what=f"the parameter {name}")
+            else:
+                read = value
+            if parameter.repeated and not parameter.as_json:
+                values.setdefault(parameter.name, []).append(read)
+            elif parameter.name in values:
+                raise InvalidInput(f"the parameter {name} is there twice")
+            else:
+                values[parameter.name] = read
+
+    def _body(self, data: bytes) -> Any:
+        """The body as the first type that it fits; if none, the complaint of the one it looks like."""
+        complaints: list[InvalidInput] = []
+        for decoder, _ in self._bodies:
+            try:
+                return decode(data, decoder)
+            except InvalidInput as error:
+                complaints.append(error)
+        if len(complaints) == 1:
+            raise complaints[0]
+        raise complaints[self._looks_like(data)]
+
+    def _looks_like(self, data: bytes) -> int:
+        found = decode(data, _ANY_JSON)
+        sent = set(found) if isinstance(found, dict) else set()
+        return next((place for place, (_, required) in enumerate(self._bodies) if required & sent), 0)
+
+    def _response(self, result: Any) -> Response:
+        if result is None:
+            return Response(None, self._operation.status, _NEVER_STORED)
+        headers = _NEVER_STORED
+        if self._operation.etag is not None:
+            headers = {**headers, "etag": self._operation.etag(result)}
+        return Response(encode(result), self._operation.status, headers, JSON_TYPE)
+
+
+def _required(kind: Any) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
+    except ValueError:  # not ASCII, or percent-encoded bytes that are not UTF-8
+        raise InvalidInput("the query is not percent-encoded UTF-8") from None
+
+
+async def _read(receive: Receive, headers: Mapping[bytes, bytes], limits: ServerLimits) -> bytes:
+    """The body of a request.
+
+    Raises:
+        WrongContentType: it does not say that it is JSON. A web page of somebody else cannot say so without asking first.
+        BodyTooLarge: it is over ``request_bytes``.
+    """
+    if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE.encode():
+        raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
+    declared = int(headers.get(b"content-length", b"0"))
+    patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
+    if declared > limits.request_bytes and not patient:
+        raise _too_large(limits)
+    chunks: list[bytes] = []
+    size, more = 0, True
+    while more:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise Disconnected
+        size += len(event.get("body", b""))
+        more = event.get("more_body", False)
+        if size <= limits.request_bytes:
+            chunks.append(event.get("body", b""))
+        elif size > _DISCARDED_MOST * limits.request_bytes:
+            break
+    if size > limits.request_bytes:
+        raise _too_large(limits)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large(limits: ServerLimits) -> BodyTooLarge:
+    message = f"the body is over the limit request_bytes = {limits.request_bytes:,}"
+    return BodyTooLarge(message, headers={"connection": "close"})

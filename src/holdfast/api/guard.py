@@ -1,0 +1,60 @@
+"""Keeps other people's web pages out.
+
+The server asks nobody who they are, so whatever reaches it may do everything. A browser on this machine reaches it on behalf of
+any page it shows: directly, and, when a page's own name is made to resolve to this machine, as if it were the same site.
+Both show in the headers that a browser always sends.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.errors import Forbidden
+
+from . import problems
+from .limits import ServerLimits
+
+
+class Guard:
+    """Refuses requests that a web page of another site made; with ``local_only``, also those under a name that is not ours."""
+
+    def __init__(self, app: ASGIApp, limits: ServerLimits, *, local_only: bool) -> None:
+        self._app, self._limits, self._local_only = app, limits, local_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(dict(scope["headers"])) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await problems.answer(refusal, self._limits)(scope, receive, send)
+
+    def _refusal(self, headers: dict[bytes, bytes]) -> Forbidden | None:
+        host = headers.get(b"host", b"")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.partition(b"://")[2] != host:
+            return Forbidden("a web page of another site may not use this server")
+        if self._local_only and host and not _is_local_host(host):
+            return Forbidden("this server answers to 127.0.0.1 and localhost only")
+        return None
+
+
+def is_local(name: str) -> bool:
+    """Whether a name or an address can only mean this machine."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+@lru_cache(maxsize=64)
+def _is_local_host(host: bytes) -> bool:
+    try:
+        return is_local(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
+    except ValueError:
+        return False

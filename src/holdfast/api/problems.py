@@ -1,0 +1,117 @@
+"""Errors as HTTP says them: one table of statuses, one body (RFC 9457, ``application/problem+json``).
+
+A caller's mistake is explained to the caller. What is wrong on our side is only named: the words behind it can hold paths and
+addresses, and go to the log instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from http import HTTPStatus
+
+from starlette.responses import Response
+
+from holdfast import errors
+from holdfast.errors import HoldfastError
+
+from .limits import ServerLimits
+from .wire import Problem, encode
+
+log = logging.getLogger("holdfast.api")
+
+PROBLEM_TYPE = "application/problem+json"
+
+STATUSES: dict[type[HoldfastError], int] = {
+    errors.InvalidInput: 400,
+    errors.LimitExceeded: 422,
+    errors.NotFound: 404,
+    errors.AlreadyExists: 409,
+    errors.Conflict: 409,
+    errors.Forbidden: 403,
+    errors.Unavailable: 503,
+    errors.OutcomeUnknown: 503,
+    errors.Closed: 503,
+    errors.StorageFull: 507,
+    errors.SchemaMismatch: 500,
+    errors.Corrupt: 500,
+    HoldfastError: 500,
+}
+"""The status of each error; one that is not here has its parent's."""
+
+
+class HttpError(HoldfastError):
+    """The request cannot be answered."""
+
+    status = 400
+    name = "about:blank"
+
+    def __init__(self, message: str, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.headers = headers or {}
+
+
+class NoSuchRoute(HttpError):
+    """There is nothing at this address."""
+
+    status, name = 404, "NotFound"
+
+
+class WrongMethod(HttpError):
+    """This address does not take that method."""
+
+    status = 405
+
+
+class WrongContentType(HttpError):
+    """A body must be JSON, and say so."""
+
+    status = 415
+
+
+class BodyTooLarge(HttpError):
+    """The body is over the limit request_bytes."""
+
+    status, name = 413, "LimitExceeded"
+
+
+class NoLongerSo(HttpError):
+    """It has changed since it was read."""
+
+    status, name = 412, "Conflict"
+
+
+def status_of(kind: type[HoldfastError]) -> int:
+    """The status that an error of this class is answered with."""
+    if issubclass(kind, HttpError):
+        return kind.status
+    return next(STATUSES[each] for each in kind.__mro__ if each in STATUSES)
+
+
+def answer(error: Exception, limits: ServerLimits) -> Response:
+    """The response to a request that raised."""
+    if not isinstance(error, HoldfastError):
+        log.error("a request failed in a way nobody thought of", exc_info=error)
+        return _response(Problem("about:blank", "Internal Server Error", 500, "Something unexpected went wrong."), {})
+    status = status_of(type(error))
+    if status < 500:
+        return _response(_explained(error, status), getattr(error, "headers", {}))
+    log.error("%s: %s", type(error).__name__, error)
+    name = type(error).__name__
+    problem = Problem(name, title_of(type(error)), status, title_of(type(error)), getattr(error, "id", None))
+    return _response(problem, {"retry-after": str(limits.retry_after_s)} if status == 503 else {})
+
+
+def _explained(error: HoldfastError, status: int) -> Problem:
+    name = error.name if isinstance(error, HttpError) else type(error).__name__
+    title = HTTPStatus(status).phrase if name == "about:blank" else title_of(type(error))
+    return Problem(name, title, status, str(error))
+
+
+def title_of(kind: type[HoldfastError]) -> str:
+    """What an error of this class means, in one sentence or two."""
+    return inspect.cleandoc(kind.__doc__ or kind.__name__).splitlines()[0]
+
+
+def _response(problem: Problem, headers: dict[str, str]) -> Response:
+    return Response(encode(problem), problem.status, {"cache-control": "no-store", **headers}, PROBLEM_TYPE)

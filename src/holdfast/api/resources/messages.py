@@ -1,0 +1,111 @@
+"""Messages: one log per session. Each has a place in it, ``seq``, that never changes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast import Message
+from holdfast.errors import Conflict, InvalidInput, NotFound
+
+from ..operations import operation
+from ..service import Service
+from ..wire import (
+    MessageChange,
+    MessageList,
+    MessagePage,
+    MessagesToAppend,
+    MessageToAppend,
+    Removed,
+    Uuid,
+    given,
+)
+from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
+
+_OF_SESSION = "/v1/tenants/{tenant}/sessions/{session_id}/messages"
+_ONE = "/v1/tenants/{tenant}/messages/{message_id}"
+_IDS_MOST = 1_000
+"""Ids that fit into one address."""
+
+
+@operation("GET", _OF_SESSION, raises=[NotFound])
+async def list_messages(
+    service: Service,
+    *,
+    tenant: str,
+    session_id: Uuid,
+    where: Where = None,
+    after: Annotated[int, Meta(ge=0, description="Only places after this one.")] = 0,
+    before: Annotated[int | None, Meta(ge=0, description="Only places before this one.")] = None,
+    newest_first: Annotated[bool, Meta(description="From the end of the log.")] = False,
+    limit: Limit = PAGE_ROWS,
+    cursor: Cursor = None,
+) -> MessagePage:
+    """The messages of a session in the order of the log, or from its end."""
+    page = await service.tenant(tenant).messages.list(
+        session_id,
+        where=filters(where, Message),
+        after=after,
+        before=before,
+        newest_first=newest_first,
+        limit=limit,
+        cursor=cursor,
+    )
+    return MessagePage(page, page.next)
+
+
+@operation("POST", _OF_SESSION, status=201, raises=[NotFound, Conflict])
+async def append_messages(
+    service: Service,
+    *,
+    tenant: str,
+    session_id: Uuid,
+    body: MessageToAppend | MessagesToAppend,
+    idempotency_key: IdempotencyKey = None,
+) -> Message | MessageList:
+    """Add one message at the end of a session's log, or several at consecutive places. Durable when answered."""
+    messages = service.tenant(tenant).messages
+    if isinstance(body, MessagesToAppend):
+        if idempotency_key is not None:
+            raise InvalidInput("an Idempotency-Key stands for one message: give each of several an id of its own")
+        return MessageList(await messages.append_many(session_id, body.messages))
+    id = chosen_id(service, body.id, idempotency_key)
+    with settled_by(id):
+        return await messages.append(session_id, **{**given(body), "id": id})
+
+
+@operation("DELETE", _OF_SESSION, raises=[NotFound])
+async def delete_messages(
+    service: Service,
+    *,
+    tenant: str,
+    session_id: Uuid,
+    id: Annotated[list[Uuid], Meta(min_length=1, max_length=_IDS_MOST, description="Which; give it several times.")],
+) -> Removed:
+    """Remove exactly these messages of a session. Their places stay empty."""
+    return Removed(await service.tenant(tenant).messages.delete(session_id, id))
+
+
+@operation("GET", _OF_SESSION + "/last", raises=[NotFound])
+async def last_messages(
+    service: Service, *, tenant: str, session_id: Uuid, count: Annotated[int, Meta(ge=1)] = 50
+) -> MessageList:
+    """The last messages of a session, the oldest of them first. The rest of the log is not touched."""
+    return MessageList(list(await service.tenant(tenant).messages.last(session_id, count)))
+
+
+@operation("GET", _ONE, raises=[NotFound])
+async def get_message(service: Service, *, tenant: str, message_id: Uuid) -> Message:
+    """One message."""
+    return await service.tenant(tenant).messages.get(message_id)
+
+
+@operation("PATCH", _ONE, raises=[NotFound])
+async def update_message(service: Service, *, tenant: str, message_id: Uuid, body: MessageChange) -> Message:
+    """Change what is given; the message keeps its place and the time it was made."""
+    changes = given(body)
+    if changes.get("content", msgspec.UNSET) is None:
+        raise InvalidInput("content cannot be changed to null")
+    return await service.tenant(tenant).messages.update(message_id, **changes)

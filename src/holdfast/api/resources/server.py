@@ -1,0 +1,38 @@
+"""The server itself: whether it is there, whether it is ready, and what it can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import holdfast
+from holdfast.errors import Unavailable
+
+from ..operations import operation
+from ..service import Service
+from ..wire import Health, Index
+
+
+@operation("GET", "/")
+async def index(service: Service) -> Index:
+    """What this is."""
+    links = {"openapi": "/openapi.json", "health": "/healthz", "readiness": "/readyz", "tenants": "/v1/tenants"}
+    return Index("holdfast", holdfast.__version__, links)
+
+
+@operation("GET", "/healthz")
+async def health(service: Service) -> Health:
+    """Whether the process is alive. The database is not asked."""
+    return Health("ok")
+
+
+@operation("GET", "/readyz", raises=[Unavailable])
+async def readiness(service: Service) -> Health:
+    """Whether requests can be answered: the database answers, and is still the one that was opened."""
+    await service.check_ready()
+    return Health("ready")
+
+
+@operation("GET", "/openapi.json")
+async def openapi(service: Service) -> dict[str, Any]:
+    """This document."""
+    return dict(service.document)

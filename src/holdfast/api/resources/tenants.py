@@ -1,0 +1,52 @@
+"""Tenants: the walls. A tenant comes into being with its first session; these are for those who keep the list."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from holdfast import Tenant
+from holdfast.errors import AlreadyExists, Conflict, NotFound
+
+from ..operations import operation
+from ..service import Service
+from ..wire import NewTenant, TenantChange, TenantPage, given
+from .conventions import PAGE_ROWS, Cursor, Limit
+
+
+@operation("GET", "/v1/tenants")
+async def list_tenants(service: Service, *, limit: Limit = PAGE_ROWS, cursor: Cursor = None) -> TenantPage:
+    """All tenants by name."""
+    page = await service.holdfast.tenants.list(limit=limit, cursor=cursor)
+    return TenantPage(page, page.next)
+
+
+@operation("POST", "/v1/tenants", status=201, raises=[AlreadyExists])
+async def create_tenant(service: Service, *, body: NewTenant) -> Tenant:
+    """Register a tenant before it writes anything."""
+    fields = given(body)
+    return await service.holdfast.tenants.create(fields.pop("id"), **fields)
+
+
+@operation("GET", "/v1/tenants/{tenant}", raises=[NotFound])
+async def get_tenant(service: Service, *, tenant: str) -> Tenant:
+    """One tenant."""
+    return await service.holdfast.tenants.get(tenant)
+
+
+@operation("PATCH", "/v1/tenants/{tenant}", raises=[NotFound])
+async def update_tenant(service: Service, *, tenant: str, body: TenantChange) -> Tenant:
+    """Replace a tenant's metadata."""
+    return await service.holdfast.tenants.update(tenant, metadata=body.metadata)
+
+
+@operation("DELETE", "/v1/tenants/{tenant}", status=204, raises=[NotFound, Conflict])
+async def delete_tenant(
+    service: Service,
+    *,
+    tenant: str,
+    cascade: Annotated[bool, Meta(description="Remove everything that belongs to it as well.")] = False,
+) -> None:
+    """Remove a tenant. One that still has sessions is refused unless `cascade` is true."""
+    await service.holdfast.tenants.delete(tenant, cascade=cascade)

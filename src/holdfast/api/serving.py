@@ -1,0 +1,160 @@
+"""Running the server: bind, serve, stop when told, and finish first what was accepted."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+import uvicorn
+
+from holdfast.errors import InvalidInput, Unavailable
+
+from .app import build
+from .guard import is_local
+from .limits import ServerLimits
+from .service import Service
+
+HOST, PORT = "127.0.0.1", 8420
+
+log = logging.getLogger("uvicorn.error")
+
+
+def serve(
+    database: str,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    allow_remote: bool = False,
+    limits: ServerLimits | None = None,
+    on_ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; requests that were accepted by then are answered first.
+
+    Args:
+        database: what ``Holdfast`` takes.
+        host: where to listen. An address other machines can reach is refused unless ``allow_remote``.
+        port: where to listen; 0 for any that is free.
+        allow_remote: let other machines in, although nobody is asked who they are.
+        limits: what one request may carry, and how long things may take.
+        on_ready: called once with the address, when requests are answered.
+
+    Raises:
+        InvalidInput: other machines could reach ``host``, or there is no such host.
+        Unavailable: the port is taken, or the database cannot be reached.
+    """
+    limits = limits or ServerLimits()
+    service = Service(database, limits)
+    listening = bind(host, port, allow_remote=allow_remote)
+    with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
+        config = uvicorn.Config(
+            build(service, local_only=not allow_remote),
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            ws="none",
+            server_header=False,
+            limit_concurrency=limits.connections,
+            timeout_graceful_shutdown=limits.grace_s,
+        )
+        server = _Server(config, lambda: on_ready(address_of(listening)))
+        try:
+            server.run(sockets=[listening])
+        except SystemExit:
+            if service.failure is not None:
+                raise service.failure from None
+            raise
+
+
+def bind(host: str, port: int, *, allow_remote: bool = False) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        InvalidInput: other machines could reach it, or there is no such host.
+        Unavailable: the port is taken or not ours to take.
+    """
+    family, place = _resolved(host, port)
+    if not allow_remote and not is_local(str(place[0])):
+        raise InvalidInput(
+            f"other machines can reach {host}, and this server asks nobody who they are: "
+            f"use --host {HOST}, or add --allow-remote if everybody who can reach it may do everything"
+        )
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(place)
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise _not_bound(error, host, port) from error
+    return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    """The address to ask at."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Stopped(Exception):
+    """A signal asked us to stop."""
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+
+def _resolved(host: str, port: int) -> tuple[int, tuple[str | int | bytes, ...]]:
+    try:
+        (family, _, _, _, place), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise InvalidInput(f"there is no host {host!r} to listen on: {error}") from None
+    return family, place
+
+
+def _not_bound(error: OSError, host: str, port: int) -> Unavailable:
+    if error.errno == errno.EADDRINUSE:
+        return Unavailable(f"port {port} on {host} is in use: stop the other program, or choose another with --port")
+    return Unavailable(f"cannot listen on {host} port {port}: {error.strerror}")
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Make a signal the orderly end: before the server runs at once, afterwards when uvicorn, done, raises it again."""
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        raise _Stopped
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _silent_after_failure(service: Service) -> Iterator[None]:
+    """Keep uvicorn from logging why the database could not be opened: whoever called ``serve`` is told."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return service.failure is None
+
+    log.addFilter(keep)
+    try:
+        yield
+    finally:
+        log.removeFilter(keep)

@@ -1,0 +1,89 @@
+"""The schema of a database, for deployment scripts and the command line: apply, undo, report, distribute.
+
+A program that only opens a ``Holdfast`` needs none of this on SQLite, where the schema is brought up to date when the file is
+opened. On PostgreSQL it is brought up to date when told::
+
+    from holdfast.schema import migrate_up
+
+    migrate_up("postgresql:///agents")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from . import address
+from .clock import SystemClock
+from .engines import opening
+from .engines.postgres.options import PoolOptions
+from .engines.protocol import Call
+from .migrations import distribution, runner
+from .migrations.runner import Migration
+from .migrations.runner import Status as MigrationStatus
+from .stepping import step
+
+T = TypeVar("T")
+
+_ONE_CONNECTION = PoolOptions(min_connections=1, max_connections=1)
+
+
+def migration_status(url: str) -> list[MigrationStatus]:
+    """Every migration of this release and whether it is applied. Nothing is changed, and no file is made.
+
+    Raises:
+        SchemaMismatch: the database is newer than this release, or an applied file was edited.
+        Unavailable: the database cannot be reached, or the file is not there.
+    """
+    return _on(address.parse(url), runner.status, read_only=True)
+
+
+def migrate_up(url: str, *, to: int | None = None) -> list[MigrationStatus]:
+    """Apply what is missing, up to version ``to``, and return what was applied. Two processes may do it at once.
+
+    Raises:
+        SchemaMismatch: the database is newer than this release, or an applied file was edited.
+        Unavailable: the database cannot be reached.
+    """
+    return _now(_on(address.parse(url), lambda connection: runner.up(connection, SystemClock(), to=to)), applied=True)
+
+
+def migrate_down(url: str, *, to: int) -> list[MigrationStatus]:
+    """Undo what is above version ``to``, newest first, and return what was undone. What those tables held is gone.
+
+    Raises:
+        InvalidInput: there is no such version.
+        Unavailable: the database cannot be reached, or the file is not there.
+    """
+    migration_status(url)  # a file that is not there must not be made only to be emptied
+    return _now(_on(address.parse(url), lambda connection: runner.down(connection, to=to)), applied=False)
+
+
+def distribute(url: str) -> list[str]:
+    """Spread every table over the machines of a Citus cluster, by tenant; all of them or none. What is spread stays so.
+
+    Returns:
+        The statements that were run.
+
+    Raises:
+        InvalidInput: this is not PostgreSQL, or it has no citus extension.
+        SchemaMismatch: the migrations of this release are not all applied.
+    """
+    return _on(address.parse(url), distribution.distribute, read_only=True)
+
+
+def _on(where: address.Address, call: Call[T], *, read_only: bool = False) -> T:
+    if read_only and where.engine == "sqlite":
+        where = address.Address(where.engine, where.place, read_only=True)
+    engine = opening.blocking(where, durability="full", pool=_ONE_CONNECTION)
+    try:
+        return step(engine.exclusive(call))
+    finally:
+        step(engine.close())
+
+
+def _now(migrations: Sequence[Migration], *, applied: bool) -> list[MigrationStatus]:
+    return [MigrationStatus(each.version, each.name, applied) for each in migrations]
+
+
+__all__ = ["MigrationStatus", "distribute", "migrate_down", "migrate_up", "migration_status"]
