@@ -28,10 +28,10 @@ check: ## style, types, layers and tidiness, without the tests
 
 .PHONY: .static
 .static:
-	@echo "ruff check";     $(BIN)/ruff check --quiet .
-	@echo "ruff format";    $(BIN)/ruff format --quiet --check . || { echo "run \`make format\`"; exit 1; }
-	@echo "mypy --strict";  $(BIN)/mypy --no-error-summary
-	@echo "lint-imports";   $(BIN)/lint-imports --quiet || $(BIN)/lint-imports
+	@echo "ruff check"    && $(BIN)/ruff check --quiet .
+	@echo "ruff format"   && { $(BIN)/ruff format --quiet --check . || { echo "run \`make format\`"; exit 1; }; }
+	@echo "mypy --strict" && $(BIN)/mypy --no-error-summary
+	@echo "lint-imports"  && { said="$$($(BIN)/lint-imports --no-logo 2>&1)" || { echo "$$said"; exit 1; }; }
 
 format: ## put the source into its standard form
 	@$(ENVIRONMENT) test >/dev/null

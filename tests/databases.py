@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+
 from holdfast import Holdfast
 from holdfast.testing.servers import PostgresServer
 
@@ -95,9 +96,7 @@ class Databases:
 
     def give_back(self, name: str) -> None:
         """Empty a database for the next test, or drop it when it is not what it was."""
-        self._server.execute(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608  our own name
-        )
+        self._server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
         try:
             same = self._shape_of(name) == self._shape
         except psycopg.Error:

