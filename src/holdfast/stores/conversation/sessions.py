@@ -210,15 +210,15 @@ class AsyncSessions(TenantStore):
             id=parse_id(session_id, "session id"),
             agent_id=None if agent is None else scopes.name(agent, "agent", limits),
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
-            expected_at=None if expected is None else to_us(expected.updated_at),
         )
+        there = None if expected is None else await queries.lock.one(connection, params)
+        # Everything is compared, not only the time: two changes can happen within one tick of the clock.
+        if there is not None and _session(connection, there) != expected:
+            raise Conflict(f"session {session_id} has been changed since; read it again")
         row = await queries.update.one(connection, params)
-        if row is not None:
-            return _session(connection, row)
-        there = await find_session(connection, self._scope, session_id)
-        if there is None or there.deleted_at is not None:
+        if row is None:
             raise _missing(session_id)
-        raise Conflict(f"session {session_id} was changed at {there.updated_at.isoformat()}; read it again")
+        return _session(connection, row)
 
     @writes
     async def delete(self, connection: Connection, session_id: str) -> None:

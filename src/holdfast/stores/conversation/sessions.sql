@@ -47,15 +47,19 @@ LIMIT :limit;
 -- How many live sessions there are.
 SELECT COUNT(*) FROM sessions WHERE tenant_id = :tenant_id AND deleted_at IS NULL/*where*/;
 
+-- name: lock
+-- One live session, held until the transaction ends, to compare before it is changed.
+SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NULL
+/*pg FOR UPDATE*/;
+
 -- name: update
--- What is not given stays; an expected time of change makes it a compare-and-set.
+-- What is not given stays.
 UPDATE sessions SET
     agent_id = COALESCE(:agent_id, agent_id),
     metadata = COALESCE(:metadata, metadata),
     updated_at = :now_at,
     updated_minute = :now_minute
 WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NULL
-  AND (:expected_at /*pg ::timestamptz*/ IS NULL OR updated_at = :expected_at)
 RETURNING /*columns Session*/ *;
 
 -- name: delete
