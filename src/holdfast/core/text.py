@@ -74,7 +74,7 @@ def dump(value: Any, *, depth: int = 100) -> str:
         InvalidText: the value is not JSON.
         LimitExceeded: it is nested deeper than ``depth``.
     """
-    unusual = _survey(value, min(depth, DEPTH_MOST))
+    unusual = type(value) is not str and _survey(value, depth if depth < DEPTH_MOST else DEPTH_MOST)
     try:
         if not unusual:
             try:
