@@ -1,0 +1,262 @@
+"""What is written through the caller's connection lives and dies with the caller's transaction, whatever the driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from holdfast import NewMessage
+from holdfast.errors import AlreadyExists, Conflict, InvalidInput, NotFound
+
+from tests.drivers.callers import LEGS, Leg, done
+
+pytestmark = pytest.mark.parametrize(
+    "leg", [pytest.param(leg, id=leg.name, marks=pytest.mark.leg(f"joined: {leg.name}")) for leg in LEGS]
+)
+ID = "01890000-0000-7000-8000-000000000001"
+
+
+def test_a_commit_makes_it_visible_and_not_before(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            await caller.begin()
+            session = await done(acme.sessions.create(key="k", user="ada", metadata={"plan": "pro"}))
+            await done(acme.messages.append(session.id, role="user", content="Hello"))
+            await caller.add("with ours")
+            assert await done(stage.tenant().sessions.find("k")) is None
+            await caller.commit()
+            found = await done(stage.tenant().sessions.find("k"))
+            assert (found.id, found.message_count, found.metadata) == (session.id, 1, {"plan": "pro"})
+            assert await caller.labels() == ["with ours"]
+
+    asyncio.run(run())
+
+
+def test_a_rollback_leaves_nothing(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            session = await done(stage.tenant().sessions.create(key="before"))
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            await caller.begin()
+            await done(acme.messages.append(session.id, role="user", content="Hello"))
+            await done(
+                acme.messages.append_many(session.id, [NewMessage(role="user", content=str(n)) for n in range(5)])
+            )
+            await done(acme.sessions.create(key="k"))
+            await caller.add("with ours")
+            await caller.rollback()
+            after = await done(stage.tenant().sessions.get(session.id))
+            assert after == session
+            assert await done(stage.tenant().messages.list(session.id)) == []
+            assert await done(stage.tenant().sessions.count()) == 1
+            assert await caller.labels() == []
+
+    asyncio.run(run())
+
+
+def test_the_first_thing_in_the_transaction_may_be_ours(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    """On a connection that has done nothing yet, drivers begin their transaction late, and it must be theirs that we are in."""
+
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            session = await done(stage.tenant().sessions.create())
+            for ending in ("rollback", "commit"):
+                caller = await stage.connect()
+                await caller.begin()
+                await done(stage.tenant().join(caller.raw).messages.append(session.id, role="user", content=ending))
+                await getattr(caller, ending)()
+            history = await done(stage.tenant().messages.list(session.id))
+            assert [message.content[0]["text"] for message in history] == ["commit"]
+            assert [message.seq for message in history] == [1]
+
+    asyncio.run(run())
+
+
+def test_the_next_transaction_is_as_good_as_the_first(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            session = await done(stage.tenant().sessions.create())
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            for content in ("one", "two", "three"):
+                await caller.begin()
+                await done(acme.messages.append(session.id, role="user", content=content))
+                await (caller.rollback() if content == "two" else caller.commit())
+            history = await done(stage.tenant().messages.list(session.id))
+            assert [message.content[0]["text"] for message in history] == ["one", "three"]
+
+    asyncio.run(run())
+
+
+def test_going_back_to_the_callers_savepoint_undoes_only_what_came_after(
+    leg: Leg, open_stage: Callable[[Leg], Any]
+) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            await caller.begin()
+            session = await done(acme.sessions.create(key="kept"))
+            await caller.add("kept")
+            go_back = await caller.nested()
+            await done(acme.messages.append(session.id, role="user", content="undone"))
+            await done(acme.sessions.create(key="undone"))
+            await caller.add("undone")
+            await done(go_back())
+            await done(acme.messages.append(session.id, role="user", content="after"))
+            await caller.commit()
+            history = await done(stage.tenant().messages.list(session.id))
+            assert [(message.seq, message.content[0]["text"]) for message in history] == [(1, "after")]
+            assert await done(stage.tenant().sessions.find("undone")) is None
+            assert await caller.labels() == ["kept"]
+
+    asyncio.run(run())
+
+
+def test_an_error_of_ours_leaves_the_callers_transaction_as_it_was(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            await caller.begin()
+            session = await done(acme.sessions.create(key="k"))
+            await done(acme.messages.append(session.id, role="user", content="first", id=ID))
+            await caller.add("before")
+            for call, error in _failing(acme, session.id):
+                with pytest.raises(error):
+                    await done(call())
+            assert await caller.labels() == ["before"]
+            await caller.add("in between")
+            await done(acme.messages.append(session.id, role="user", content="second"))
+            await caller.commit()
+            assert await caller.labels() == ["before", "in between"]
+            history = await done(stage.tenant().messages.list(session.id))
+            assert [message.content[0]["text"] for message in history] == ["first", "second"]
+            assert await done(stage.tenant().sessions.count()) == 1
+
+    asyncio.run(run())
+
+
+def _failing(acme: Any, session_id: str) -> list[tuple[Callable[[], Any], type[Exception]]]:
+    """Calls that fail before a statement, in one, and after one that had succeeded."""
+    unknown = "01890000-0000-7000-8000-00000000dead"
+    return [
+        (lambda: acme.messages.append(session_id, role="nobody", content="x"), InvalidInput),
+        (lambda: acme.sessions.create(key="k"), AlreadyExists),
+        (lambda: acme.messages.append(unknown, role="user", content="x"), NotFound),
+        (lambda: acme.messages.append(session_id, role="user", content="other", id=ID), Conflict),
+        (
+            lambda: acme.messages.append_many(
+                session_id, [NewMessage(role="user", content="n"), NewMessage(role="user", content="other", id=ID)]
+            ),
+            Conflict,
+        ),
+        (lambda: acme.sessions.purge(unknown), NotFound),
+        (lambda: acme.sessions.get(unknown), NotFound),
+    ]
+
+
+def test_the_callers_transaction_sees_what_we_wrote_in_it(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            await caller.begin()
+            session = await done(acme.sessions.create(key="k"))
+            sent = await done(acme.messages.append(session.id, role="user", content="Hello", metadata={"a": [1, None]}))
+            again = await done(
+                acme.messages.append(session.id, role="user", content="Hello", metadata={"a": [1, None]}, id=sent.id)
+            )
+            assert again == sent
+            assert await done(acme.messages.list(session.id)) == [sent]
+            assert (await done(acme.sessions.find("k"))).message_count == 1
+            assert (await caller.execute("SELECT COUNT(*) FROM messages")) == [(1,)]
+            await caller.rollback()
+            assert await done(acme.sessions.find("k")) is None
+
+    asyncio.run(run())
+
+
+def test_without_a_transaction_a_write_lasts_at_once_or_waits_for_the_callers_commit(
+    leg: Leg, open_stage: Callable[[Leg], Any]
+) -> None:
+    """It depends on the connection: one that opens transactions by itself keeps the last word, another has none to say."""
+
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            session = await done(acme.sessions.create(key="k"))
+            await done(acme.messages.append(session.id, role="user", content="Hello"))
+            others = await done(stage.tenant().sessions.find("k"))
+            if caller.opens_itself:
+                assert others is None
+                await done(caller.raw.rollback())
+                assert await done(acme.sessions.find("k")) is None
+            else:
+                assert others.message_count == 1
+
+    asyncio.run(run())
+
+
+def test_a_failed_write_without_a_transaction_leaves_none_open(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            session = await done(stage.tenant().sessions.create(key="k"))
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            for call, error in [
+                (lambda: acme.sessions.create(key="k"), AlreadyExists),
+                (lambda: acme.messages.append(session.id, role="user", content="x", id="no id"), InvalidInput),
+            ]:
+                with pytest.raises(error):
+                    await done(call())
+            if leg.engine == "sqlite":  # where an open one would keep everybody else from writing
+                await done(stage.tenant().messages.append(session.id, role="user", content="elsewhere"))
+            if caller.opens_itself:
+                await done(caller.raw.rollback())
+            await caller.begin()
+            await caller.add("afterwards")
+            await caller.commit()
+            assert await caller.labels() == ["afterwards"]
+
+    asyncio.run(run())
+
+
+def test_two_tenants_may_share_one_transaction(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            await caller.begin()
+            for name in ("acme", "globex"):
+                await done(stage.tenant(name).join(caller.raw).sessions.create(key=name))
+            await caller.commit()
+            for name, other in (("acme", "globex"), ("globex", "acme")):
+                assert (await done(stage.tenant(name).sessions.find(name))).key == name
+                assert await done(stage.tenant(name).sessions.find(other)) is None
+
+    asyncio.run(run())
+
+
+def test_unusual_text_arrives_as_it_left(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    text = "NUL \x00, lone \ud800, \U0010f801, 'quotes\", ünï 🎉, $1 ?1 :name %s"
+
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            await caller.begin()
+            session = await done(acme.sessions.create(key=text, user=text, metadata={text: [text, 1e300, 2**60, None]}))
+            await done(acme.messages.append(session.id, role="user", content=text))
+            await caller.commit()
+            found = await done(acme.sessions.find(text, user=text))
+            assert found.metadata == {text: [text, 1e300, 2**60, None]}
+            (message,) = await done(stage.tenant().messages.list(session.id))
+            assert message.content == [{"type": "text", "text": text}]
+
+    asyncio.run(run())
