@@ -1,0 +1,361 @@
+"""Calls for every write method of every store, found by reflection, so that no store can be forgotten.
+
+The fault tests need work that touches every write path. A *maker* chooses the arguments of one call from what is in the
+database at that moment; it is registered under the name of its method, such as ``messages.append``. A store added later
+is found by walking the handles; a write method without a maker fails the tests by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec import Struct
+
+from ..clock import FixedClock
+from ..core.blocking import Blocking
+from ..core.scope import Scope, Setting
+from ..engines.dialect import Dialect
+from ..engines.opening import OwnEngine
+from ..errors import HoldfastError
+from ..handles import Holdfast, TenantHandle
+from ..ids import SeededIds
+from ..limits import Limits
+from ..migrations import runner
+from ..stepping import step
+from ..stores.conversation.messages import NewMessage
+from ..stores.conversation.sessions import Session
+from ..stores.platform.tenants import AsyncTenants, Tenants
+
+TENANTS = ("acme", "zenith")
+
+
+class OnEngine:
+    """A Holdfast on an engine of our choosing.
+
+    Ids and time belong to the call in hand (see ``begin``), so a call does the same whatever became of those before it.
+    """
+
+    def __init__(self, engine: OwnEngine) -> None:
+        self.engine = engine
+        self._setting = _setting_of(0)
+
+    async def migrate(self) -> None:
+        """Bring the schema up to date; ``on_engine`` does it for a blocking engine."""
+        await self.engine.exclusive(lambda connection: runner.up(connection, FixedClock()))
+
+    def begin(self, number: int) -> None:
+        """The next call has this number: its ids and its time follow from it."""
+        self._setting = _setting_of(number)
+
+    @property
+    def tenants(self) -> Tenants:
+        """All tenants."""
+        return Tenants(AsyncTenants(self.engine, self._setting))
+
+    def tenant(self, name: str) -> TenantHandle:
+        """The handle of one tenant."""
+        return TenantHandle(self.engine, Scope(name, self._setting))
+
+    def close(self) -> None:
+        """Close the engine."""
+        step(self.engine.close())
+
+
+def on_engine(engine: OwnEngine) -> OnEngine:
+    """A Holdfast on a blocking engine, with its schema up to date."""
+    handle = OnEngine(engine)
+    step(handle.migrate())
+    return handle
+
+
+class Call(Struct, frozen=True):
+    """One call of a store's method, before it is made."""
+
+    number: int
+    method: str
+    tenant: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def make(self, handle: OnEngine) -> Any:
+        """Make it on a blocking engine; the answer, or the typed error it ended in."""
+        return self.bind(handle)()
+
+    def bind(self, handle: OnEngine) -> Callable[[], Any]:
+        """``make``, ready to be called in any thread."""
+        method = getattr(self._store(handle), self.method.rpartition(".")[2])
+
+        def make() -> Any:
+            try:
+                return method(*self.args, **self.kwargs)
+            except HoldfastError as error:
+                return error
+
+        return make
+
+    def coroutine(self, handle: OnEngine) -> Coroutine[Any, Any, Any]:
+        """``make``, for an asynchronous engine."""
+        method = getattr(self._store(handle)._async, self.method.rpartition(".")[2])
+
+        async def make() -> Any:
+            try:
+                return await method(*self.args, **self.kwargs)
+            except HoldfastError as error:
+                return error
+
+        return make()
+
+    def _store(self, handle: OnEngine) -> Blocking[Any]:
+        handle.begin(self.number)
+        target: Any = handle if self.method.startswith("tenants.") else handle.tenant(self.tenant)
+        for part in self.method.split(".")[:-1]:
+            target = getattr(target, part)
+        store: Blocking[Any] = target
+        return store
+
+
+class World:
+    """What a maker may look at: the database as it is, a seeded source of chance, and names never used before."""
+
+    def __init__(self, handle: OnEngine, random: Random) -> None:
+        self.handle, self.random = handle, random
+        self.tenant_name = random.choice(TENANTS)
+        self._names = 0
+
+    @property
+    def tenant(self) -> TenantHandle:
+        """The tenant the next call is about."""
+        return self.handle.tenant(self.tenant_name)
+
+    def name(self, prefix: str) -> str:
+        """A name that was not used before."""
+        self._names += 1
+        return f"{prefix}-{self._names}"
+
+    def session(self, *, deleted: bool = False, filled: bool = False) -> Session | None:
+        """Some session of the tenant; ``filled``: one with messages."""
+        found = [each for each in self.tenant.sessions.list(deleted=deleted) if each.message_count or not filled]
+        return self.random.choice(found) if found else None
+
+    def text(self) -> str:
+        """Content of any size: mostly a line, sometimes several pages of the file."""
+        size = self.random.choice((3, 40, 40, 400, 400, 9_000))
+        return "".join(self.random.choice("abc defgh\u00e9\u4e16\n") for _ in range(size))
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Maker = Callable[[World], Arguments | None]
+"""Arguments of one call, or ``None`` when there is nothing to call it on yet."""
+
+MAKERS: dict[str, Maker] = {}
+
+
+def maker(method: str) -> Callable[[Maker], Maker]:
+    """Register the maker of a method, named as callers reach it: ``store.method``."""
+
+    def register(function: Maker) -> Maker:
+        MAKERS[method] = function
+        return function
+
+    return register
+
+
+def _setting_of(number: int) -> Setting:
+    clock = FixedClock()
+    clock.advance(7.0 * number)
+    ids = SeededIds(number, start_ms=clock.now_us() // 1000)
+    return Setting(clock=clock, ids=ids, limits=Limits())
+
+
+def write_methods() -> list[str]:
+    """The public methods of all stores that may write, as callers name them.
+
+    A method is taken for a reader only if it goes to the engine's ``read`` and nowhere else, which engines enforce.
+    """
+    probe = _Probe()
+    setting = _setting_of(0)
+    found = dict(_stores(TenantHandle(probe, Scope("probe", setting)), ""))
+    own = SimpleNamespace(_engine=probe, _setting=setting)
+    for name, value in inspect.getmembers(Holdfast, lambda member: isinstance(member, property)):
+        store = value.fget(own)
+        if isinstance(store, Blocking):
+            found[name] = store
+    return sorted(
+        f"{path}.{name}"
+        for path, store in found.items()
+        for name in dir(type(store))
+        if not name.startswith("_") and not probe.is_read(getattr(store._async, name))
+    )
+
+
+def methods_without_maker() -> list[str]:
+    """Write methods that no workload can call yet."""
+    return [method for method in write_methods() if method not in MAKERS]
+
+
+def calls(world: World, count: int) -> Iterator[Call]:
+    """Calls for all write methods in turn, in an order drawn from the world's seed, each made from what is there then."""
+    waiting: list[str] = []
+    made = 0
+    while made < count:
+        if not waiting:
+            waiting = sorted(MAKERS)
+            world.random.shuffle(waiting)
+        method = waiting.pop()
+        world.tenant_name = world.random.choice(TENANTS)
+        arguments = MAKERS[method](world)
+        if arguments is None:
+            method, arguments = "sessions.create", MAKERS["sessions.create"](world)
+        assert arguments is not None
+        made += 1
+        yield Call(made, method, world.tenant_name, *arguments)
+
+
+class _Probe:
+    """An engine that runs nothing and notes where a method wanted to go."""
+
+    dialect = Dialect.SQLITE
+
+    def __init__(self) -> None:
+        self._went: list[str] = []
+
+    def is_read(self, method: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
+        self._went.clear()
+        try:
+            method().close()
+        except TypeError:
+            return False  # it looks at its arguments before it goes to the engine
+        return self._went == ["read"]
+
+    def read(self, call: Any) -> Coroutine[Any, Any, Any]:
+        return self._note("read")
+
+    def write(self, call: Any) -> Coroutine[Any, Any, Any]:
+        return self._note("write")
+
+    def grouped(self, group: Any, item: Any) -> Coroutine[Any, Any, Any]:
+        return self._note("grouped")
+
+    def _note(self, where: str) -> Coroutine[Any, Any, Any]:
+        self._went.append(where)
+        return _nothing()
+
+
+async def _nothing() -> None: ...
+
+
+def _stores(holder: object, prefix: str) -> Iterator[tuple[str, Blocking[Any]]]:
+    for name, value in vars(holder).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, Blocking):
+            yield prefix + name, value
+        elif type(value).__module__.startswith("holdfast.") and hasattr(value, "__dict__"):
+            yield from _stores(value, f"{prefix}{name}.")
+
+
+# Tenants
+
+
+@maker("tenants.create")
+def _create_tenant(world: World) -> Arguments:
+    return (world.name("tenant"),), {"metadata": {"plan": world.text()}}
+
+
+@maker("tenants.update")
+def _update_tenant(world: World) -> Arguments | None:
+    there = list(world.handle.tenants.list())
+    return ((world.random.choice(there).id,), {"metadata": {"plan": world.text()}}) if there else None
+
+
+@maker("tenants.delete")
+def _delete_tenant(world: World) -> Arguments | None:
+    """Mostly a tenant made for it; sometimes a working one, with everything it has."""
+    there = [each.id for each in world.handle.tenants.list()]
+    spare = [each for each in there if each not in TENANTS]
+    whole = world.random.random() < 0.2
+    choice = there if whole or not spare else spare
+    return ((world.random.choice(choice),), {"cascade": whole}) if choice else None
+
+
+# Sessions
+
+
+@maker("sessions.create")
+def _create_session(world: World) -> Arguments:
+    kwargs = {
+        "key": world.name("key"),
+        "user": world.random.choice(("ada", "grace")),
+        "metadata": {"text": world.text()},
+    }
+    return (), kwargs
+
+
+@maker("sessions.upsert")
+def _upsert_session(world: World) -> Arguments:
+    there = world.session()
+    key, user = (there.key, there.user) if there else (world.name("key"), "ada")
+    return (key,), {"user": user or None, "agent": "helper", "metadata": {"text": world.text()}}
+
+
+@maker("sessions.update")
+def _update_session(world: World) -> Arguments | None:
+    there = world.session()
+    return ((there.id,), {"agent": world.name("agent"), "metadata": {"text": world.text()}}) if there else None
+
+
+@maker("sessions.delete")
+def _delete_session(world: World) -> Arguments | None:
+    there = world.session()
+    return ((there.id,), {}) if there else None
+
+
+@maker("sessions.restore")
+def _restore_session(world: World) -> Arguments | None:
+    there = world.session(deleted=True)
+    return ((there.id,), {}) if there else None
+
+
+@maker("sessions.purge")
+def _purge_session(world: World) -> Arguments | None:
+    there = world.session(deleted=True) or world.session(filled=True)
+    return ((there.id,), {}) if there else None
+
+
+# Messages
+
+
+@maker("messages.append")
+def _append(world: World) -> Arguments | None:
+    there = world.session()
+    return ((there.id,), {"role": "user", "content": world.text(), "token_count": 7}) if there else None
+
+
+@maker("messages.append_many")
+def _append_many(world: World) -> Arguments | None:
+    there = world.session()
+    messages = [NewMessage(role="assistant", content=world.text(), token_count=n) for n in range(3)]
+    return ((there.id, [*messages, NewMessage(kind="adk.event", content={"n": 1})]), {}) if there else None
+
+
+@maker("messages.update")
+def _update_message(world: World) -> Arguments | None:
+    there = world.session(filled=True)
+    if there is None:
+        return None
+    message = world.random.choice(_messages(world, there))
+    return (message,), {"metadata": {"text": world.text()}, "token_count": 11, "is_preserved": True}
+
+
+@maker("messages.delete")
+def _delete_messages(world: World) -> Arguments | None:
+    there = world.session(filled=True)
+    return ((there.id, _messages(world, there)[:2]), {}) if there else None
+
+
+def _messages(world: World, session: Session) -> Sequence[str]:
+    return [message.id for message in world.tenant.messages.list(session.id)]

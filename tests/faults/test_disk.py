@@ -1,0 +1,174 @@
+"""The fault-injecting disk itself: it must lose exactly what a real one may lose, and fail exactly when told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import apsw
+import pytest
+
+from holdfast.testing.disk import SECTOR_BYTES, VARIANTS, Disk, Fault, Operation, Variant, Wreck
+
+OLD = bytes(4 * SECTOR_BYTES)
+NEW = bytes(range(256)) * 8  # as long as four sectors, and no byte of it is like its neighbour
+
+
+def a_wreck(*operations: Operation, files: dict[str, bytes] | None = None) -> Wreck:
+    wreck = Wreck(files)
+    for operation in operations:
+        wreck.apply(operation)
+    return wreck
+
+
+def content(wreck: Wreck, variant: Variant, seed: int = 0) -> bytes:
+    return wreck.files(variant, Random(seed))["f"]
+
+
+WRITE = Operation("write", "f", 0, NEW)
+SYNC = Operation("sync", "f")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_was_flushed_survives_every_kind_of_cut(variant: Variant) -> None:
+    wreck = a_wreck(WRITE, SYNC, files={"f": OLD})
+    assert {content(wreck, variant, seed) for seed in range(20)} == {NEW}
+
+
+def test_an_unflushed_write_is_lost_or_kept_as_the_variant_says() -> None:
+    wreck = a_wreck(WRITE, files={"f": OLD})
+    assert content(wreck, "dropped") == OLD
+    assert content(wreck, "kept") == NEW
+
+
+def test_a_torn_write_ends_between_two_sectors() -> None:
+    wreck = a_wreck(WRITE, files={"f": OLD})
+    found = {content(wreck, "torn", seed) for seed in range(60)}
+    assert found == {NEW[:n] + OLD[n:] for n in range(0, len(NEW) + 1, SECTOR_BYTES)}
+
+
+def test_scattered_writes_lose_any_sectors_and_never_part_of_one() -> None:
+    wreck = a_wreck(WRITE, files={"f": OLD})
+    found = {content(wreck, "scattered", seed) for seed in range(300)}
+    assert len(found) == 16  # each of four sectors there or not
+    for each in found:
+        for at in range(0, len(each), SECTOR_BYTES):
+            sector = slice(at, at + SECTOR_BYTES)
+            assert each[sector] in (OLD[sector], NEW[sector])
+
+
+def test_overlapping_writes_may_arrive_in_the_other_order() -> None:
+    wreck = a_wreck(
+        Operation("write", "f", 0, b"first" * 4), Operation("write", "f", 0, b"later" * 4), files={"f": bytes(20)}
+    )
+    assert {b"first" * 4, b"later" * 4} <= {content(wreck, "scattered", seed) for seed in range(50)}
+
+
+def test_noise_stays_inside_what_was_being_written() -> None:
+    wreck = a_wreck(Operation("write", "f", 600, NEW[:100]), files={"f": OLD})
+    found = {content(wreck, "noise", seed) for seed in range(100)}
+    assert any(each[600:700] not in (OLD[600:700], NEW[:100]) for each in found)
+    assert {each[:600] + each[700:] for each in found} == {OLD[:600] + OLD[700:]}
+
+
+def test_a_flush_covers_only_its_own_file() -> None:
+    wreck = a_wreck(
+        Operation("write", "f", 0, b"f"), Operation("write", "g", 0, b"g"), SYNC, files={"f": b"-", "g": b"-"}
+    )
+    assert wreck.files("dropped", Random(0)) == {"f": b"f", "g": b"-"}
+
+
+def test_what_a_failed_flush_lost_never_arrives_by_a_later_one() -> None:
+    wreck = a_wreck(WRITE, Operation("failed_sync", "f"), Operation("write", "f", 0, b"x"), SYNC, files={"f": OLD})
+    assert content(wreck, "kept") == b"x" + OLD[1:]
+
+
+def test_a_new_file_may_vanish_and_a_deleted_one_come_back_until_the_folder_is_flushed() -> None:
+    made = Operation("create", "new"), Operation("delete", "old")
+    wreck = a_wreck(*made, files={"old": b"old"})
+    assert wreck.files("entries", Random(0)) == {"old": b"old"}
+    assert wreck.files("dropped", Random(0)) == {"new": b""}
+    wreck.apply(Operation("sync", "new", folder=True))
+    assert wreck.files("entries", Random(0)) == {"new": b""}
+
+
+def test_a_truncation_that_was_not_flushed_may_not_have_happened() -> None:
+    wreck = a_wreck(Operation("truncate", "f", 10), files={"f": OLD})
+    assert content(wreck, "dropped") == OLD
+    assert {len(content(wreck, "scattered", seed)) for seed in range(20)} == {10, len(OLD)}
+
+
+def open_on(disk: Disk, path: Path) -> apsw.Connection:
+    connection = apsw.Connection(str(path), vfs=disk.name)
+    for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    connection.execute("CREATE TABLE IF NOT EXISTS t (x)").fetchall()
+    return connection
+
+
+def test_a_recording_replays_to_the_very_files_that_are_there(tmp_path: Path) -> None:
+    with Disk() as disk:
+        connection = open_on(disk, tmp_path / "a.db")
+        for n in range(50):
+            connection.execute("INSERT INTO t VALUES (?)", (str(n) * 500,)).fetchall()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        found = a_wreck(*disk.operations).files("kept", Random(0))
+        there = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-shm")}
+        connection.close()
+    assert found == there
+
+
+def test_the_log_is_really_a_wal_shared_between_connections(tmp_path: Path) -> None:
+    with Disk() as disk:
+        writer, reader = open_on(disk, tmp_path / "a.db"), open_on(disk, tmp_path / "a.db")
+        assert writer.pragma("journal_mode") == "wal"
+        writer.execute("BEGIN IMMEDIATE").fetchall()
+        writer.execute("INSERT INTO t VALUES (1)").fetchall()
+        assert reader.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+        writer.execute("COMMIT").fetchall()
+        assert reader.execute("SELECT count(*) FROM t").fetchall() == [(1,)]
+        reader.close()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        ("ENOSPC", "write", apsw.SQLITE_FULL),
+        ("EIO", "write", apsw.SQLITE_IOERR_WRITE),
+        ("EIO", "sync", apsw.SQLITE_IOERR_FSYNC),
+    ],
+)
+def test_a_rule_fails_the_attempts_it_names_until_it_is_repaired(tmp_path: Path, error, kind, code) -> None:
+    with Disk() as disk:
+        connection = open_on(disk, tmp_path / "a.db")
+        disk.fail(Fault(error=error, first=1, last=None, kinds=frozenset({kind})))
+        with pytest.raises(apsw.Error) as caught:
+            connection.execute("INSERT INTO t VALUES (1)").fetchall()
+        assert caught.value.extendedresult == code
+        disk.repair()
+        connection.execute("INSERT INTO t VALUES (2)").fetchall()
+        assert connection.execute("SELECT x FROM t").fetchall() == [(2,)]
+        connection.close()
+
+
+def test_a_rule_for_one_attempt_fails_that_one_only(tmp_path: Path) -> None:
+    with Disk() as disk:
+        connection = open_on(disk, tmp_path / "a.db")
+        disk.fail(Fault(error="ENOSPC", first=len(disk.attempts) + 1, last=len(disk.attempts) + 1))
+        with pytest.raises(apsw.FullError):
+            connection.execute("INSERT INTO t VALUES (1)").fetchall()
+        connection.execute("INSERT INTO t VALUES (2)").fetchall()
+        connection.close()
+
+
+def test_a_short_read_is_seen_by_sqlite(tmp_path: Path) -> None:
+    with Disk() as disk:
+        connection = open_on(disk, tmp_path / "a.db")
+        connection.execute("INSERT INTO t VALUES (1)").fetchall()
+        connection.close()
+        disk.fail(Fault(error="short", first=len(disk.attempts) + 1, last=None, kinds=frozenset({"read"})))
+        again = apsw.Connection(str(tmp_path / "a.db"), vfs=disk.name)
+        with pytest.raises(apsw.Error):
+            again.execute("SELECT * FROM t").fetchall()
+        again.close()

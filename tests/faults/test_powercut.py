@@ -1,0 +1,287 @@
+"""Power cuts at every operation of every write path: nothing acknowledged is lost, nothing is half done."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.engines.protocol import Connection
+from holdfast.engines.sqlite.asynchronous import AsyncSqliteEngine
+from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.sqlite.file import SqliteFile
+from holdfast.engines.sqlite.writer import Job, Writer
+from holdfast.ids import SeededIds
+from holdfast.stepping import step
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.testing import powercut, workloads
+from holdfast.testing.disk import Disk
+from holdfast.testing.powercut import DATABASE, Recording, State
+from holdfast.testing.workloads import Call, OnEngine
+
+POINTS_IN_TESTS = 5_000
+POINTS_IN_SOAK = 200_000
+
+
+def changed_methods(recording: Recording) -> set[str]:
+    before_and_after = zip(recording.methods, recording.states, recording.states[1:], strict=False)
+    return {method for method, before, after in before_and_after if before != after}
+
+
+def test_every_write_method_of_every_store_has_a_maker() -> None:
+    assert workloads.methods_without_maker() == [], "register a maker in holdfast.testing.workloads"
+
+
+def test_reflection_finds_the_write_methods_and_leaves_out_the_readers() -> None:
+    found = workloads.write_methods()
+    assert {"messages.append", "messages.append_many", "sessions.purge", "tenants.delete"} <= set(found)
+    assert not {"messages.list", "messages.last", "sessions.get", "sessions.find", "tenants.list"} & set(found)
+
+
+def test_nothing_acknowledged_is_lost_at_any_cut() -> None:
+    """The log is moved into the file every few commits, so all its ways of being moved are cut too."""
+    recording = powercut.record(3, count=72, log_pages=24)
+    assert changed_methods(recording) == set(workloads.write_methods()), "a write method that changed nothing"
+    report = powercut.enumerate_cuts(recording, seed=1)
+    assert report.problems == []
+    assert report.points >= POINTS_IN_TESTS
+
+
+def test_nothing_acknowledged_is_lost_while_the_log_only_grows() -> None:
+    report = powercut.enumerate_cuts(powercut.record(4, count=30), seed=1)
+    assert report.problems == []
+    assert report.points > 1_500
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(8))
+def test_nothing_acknowledged_is_lost_in_many_workloads(part: int) -> None:
+    points, seed = 0, 1_000 * (part + 1)
+    while points < POINTS_IN_SOAK / 8:
+        recording = powercut.record(seed, count=70, log_pages=Random(seed).choice((8, 24, 100, 1_000)))
+        report = powercut.enumerate_cuts(recording, seed=seed, rounds=4)
+        assert report.problems == [], f"workload {seed}"
+        points, seed = points + report.points, seed + 1
+
+
+def test_the_harness_finds_the_losses_of_durability_normal() -> None:
+    """The same cuts must fail where the promise is not made, or they prove nothing."""
+    recording = powercut.record(3, count=12, durability="normal")
+    report = powercut.enumerate_cuts(recording, seed=1)
+    assert any(problem.what.startswith("lost") for problem in report.problems)
+    assert not any("half done" in problem.what for problem in report.problems), "NORMAL loses, it does not tear"
+
+
+class HastyWriter(Writer):
+    """Acknowledges each call before its commit, which happens when the next one comes."""
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        connection = self._connection
+        if connection.raw.in_transaction:
+            connection.execute("COMMIT")
+        super().run(jobs)
+
+    def _commit(self, jobs: Sequence[Job]) -> None:
+        run_to_the_end = self._connection.execute
+
+        def skip_commit(sql: str, args: Sequence[Any] = ()) -> Any:
+            return [] if sql == "COMMIT" else run_to_the_end(sql, args)
+
+        self._connection.execute = skip_commit  # type: ignore[method-assign]
+        try:
+            super()._commit(jobs)
+        finally:
+            del self._connection.execute
+
+
+class HastyEngine(SqliteEngine):
+    def __init__(self, file: SqliteFile) -> None:
+        super().__init__(file)
+        self._writer = HastyWriter(self._connection)
+
+    async def read(self, call: Any) -> Any:
+        return await call(self._connection)  # it must see what it says is there
+
+    async def close(self) -> None:
+        if self._connection.raw.in_transaction:
+            self._connection.execute("COMMIT")
+        await super().close()
+
+
+def test_the_harness_finds_an_engine_that_acknowledges_before_the_commit() -> None:
+    report = powercut.enumerate_cuts(powercut.record(3, count=12, engine=HastyEngine), seed=1)
+    assert any(problem.what.startswith("lost") for problem in report.problems)
+
+
+def test_the_harness_finds_a_disk_that_does_not_flush() -> None:
+    honest = powercut.record(3, count=12)
+    lies = [operation for operation in honest.operations if operation.kind != "sync"]
+
+    def without_flushes(position: int) -> int:
+        return sum(operation.kind != "sync" for operation in honest.operations[:position])
+
+    recording = Recording(
+        lies,
+        honest.methods,
+        [without_flushes(each) for each in honest.begun],
+        [without_flushes(each) for each in honest.acknowledged],
+        honest.states,
+    )
+    report = powercut.enumerate_cuts(recording, seed=1)
+    assert any(problem.what.startswith("lost") for problem in report.problems)
+
+
+def test_the_harness_finds_a_call_that_is_half_done() -> None:
+    """If the state after a call were any other, every cut that keeps the call would show it."""
+    honest = powercut.record(3, count=6)
+    wrong = [{**state, "messages": [*state["messages"], ("half a row",)]} for state in honest.states]
+    recording = Recording(honest.operations, honest.methods, honest.begun, honest.acknowledged, wrong)
+    report = powercut.enumerate_cuts(recording, seed=1)
+    assert len(report.problems) == report.points
+    assert all("half done" in problem.what for problem in report.problems)
+
+
+def test_a_cut_while_recovering_from_a_cut_loses_nothing_either() -> None:
+    first = powercut.record(5, count=14, log_pages=24)
+    wrecks = list(powercut.cuts(first, seed=1))
+    points = 0
+    for cut in Random(1).sample(wrecks, 25):
+        again = record_reopening(cut.files)
+        assert powercut.judge(first, cut.after, again.states[0]) is None
+        report = powercut.enumerate_cuts(again, seed=cut.after)
+        assert report.problems == [], str(cut)
+        points += report.points
+    assert points > 500
+
+
+def record_reopening(files: dict[str, bytes]) -> Recording:
+    """Open what a cut left on a recording disk, make one call, close."""
+    with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
+        path = Path(folder) / DATABASE
+        for name, content in files.items():
+            (Path(folder) / name).write_bytes(content)
+        handle = workloads.on_engine(SqliteEngine(SqliteFile(str(path), vfs=disk.name)))
+        states: list[State] = [powercut.read_state(path)]
+        handle.begin(900)
+        begun = disk.position
+        handle.tenants.create("made after the first cut")
+        acknowledged = disk.position
+        states.append(powercut.read_state(path))
+        handle.close()
+    return Recording(disk.operations, ["tenants.create"], [begun], [acknowledged], states, files)
+
+
+@pytest.mark.parametrize("engine", ["async", "threads"])
+def test_calls_that_share_a_commit_are_all_durable_when_acknowledged(engine: str) -> None:
+    recording = record_shared_commits(engine, turns=8)
+    report = powercut.enumerate_cuts(recording, seed=1)
+    assert report.problems == []
+    assert report.points > 300
+    commits = sum(operation.kind == "sync" for operation in recording.operations)
+    assert commits < len(recording.methods), "nothing was shared, so nothing was shown"
+
+
+def record_shared_commits(engine: str, turns: int) -> Recording:
+    """Turns of several calls at once, good and bad, on one recorded disk."""
+    groups = [shared_turn(number) for number in range(turns)]
+    memory = workloads.on_engine(SqliteEngine(SqliteFile(":memory:")))
+    raw = memory.engine._connection.raw  # type: ignore[attr-defined]
+    states = [powercut.state_of(raw)]
+    for call in itertools.chain(*groups):
+        call.make(memory)
+        states.append(powercut.state_of(raw))
+    memory.close()
+    begun: list[int] = []
+    acknowledged: list[int] = []
+    with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
+        file = SqliteFile(os.path.join(folder, DATABASE), vfs=disk.name)
+        marks = turns_in_threads(file, groups) if engine == "threads" else turns_in_tasks(file, groups)
+        for group, is_over in marks:
+            (acknowledged if is_over else begun).extend([disk.position] * len(group))
+    methods = [call.method for call in itertools.chain(*groups)]
+    return Recording(disk.operations, methods, begun, acknowledged, states)
+
+
+def shared_turn(turn: int) -> list[Call]:
+    """Calls of one moment, so that their order among themselves, which nobody promises, makes no difference."""
+    sessions = [SeededIds(n).new() for n in range(3)]
+    ids = SeededIds(1_000 + turn)
+
+    def call(method: str, *args: Any, **kwargs: Any) -> Call:
+        return Call(turn, method, "acme", args, kwargs)
+
+    def append(session: str, content: str) -> Call:
+        return call("messages.append", session, role="user", content=content, id=ids.new())
+
+    if turn == 0:
+        return [call("sessions.create", id=each) for each in sessions]
+    several = [NewMessage(role="user", content=f"{turn} of several {n}", id=ids.new()) for n in range(3)]
+    return [
+        append(sessions[0], f"{turn} one"),
+        append(sessions[1], f"{turn} two" * 900),
+        append(SeededIds(9).new(), "to a session that is not there"),
+        call("messages.append_many", sessions[0], several),
+        call("sessions.update", sessions[2], metadata={"turn": turn}),
+        call("sessions.restore", SeededIds(9).new()),
+        append(sessions[2], f"{turn} three"),
+    ]
+
+
+Marks = Iterator[tuple[list[Call], bool]]
+"""Each turn twice: when it begins, and when all its calls were answered."""
+
+
+def turns_in_tasks(file: SqliteFile, groups: list[list[Call]]) -> Marks:
+    with asyncio.Runner() as runner:
+        engine = AsyncSqliteEngine(file)
+        handle = OnEngine(engine)
+        runner.run(engine.open())
+        runner.run(handle.migrate())
+
+        async def turn(group: list[Call]) -> None:
+            await asyncio.gather(*[call.coroutine(handle) for call in group])
+
+        for group in groups:
+            yield group, False
+            runner.run(turn(group))
+            yield group, True
+        runner.run(engine.close())
+
+
+def turns_in_threads(file: SqliteFile, groups: list[list[Call]]) -> Marks:
+    engine = SqliteEngine(file)
+    handle = workloads.on_engine(engine)
+    for group in groups:
+        yield group, False
+        together(engine, [call.bind(handle) for call in group])
+        yield group, True
+    handle.close()
+
+
+def together(engine: SqliteEngine, work: Sequence[Callable[[], Any]]) -> None:
+    """Run all of it in one commit: the writer is kept busy until everybody is waiting."""
+    everybody_waits = threading.Event()
+
+    async def keep_busy(connection: Connection) -> None:
+        everybody_waits.wait(30)
+
+    threads = [threading.Thread(target=lambda: step(engine.write(keep_busy)))]
+    threads[0].start()
+    while not engine._leading.locked():
+        pass
+    for number, function in enumerate(work, 1):
+        threads.append(threading.Thread(target=function))
+        threads[-1].start()
+        while len(engine._waiting) < number:
+            pass
+    everybody_waits.set()
+    for thread in threads:
+        thread.join()
