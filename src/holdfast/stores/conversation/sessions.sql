@@ -8,7 +8,7 @@ RETURNING /*columns Session*/ *;
 -- name: upsert
 -- The user's live session under this key, made if need be; what is given replaces what was there.
 INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute)
-VALUES (:tenant_id, :id, :identifier, :user_id, COALESCE(:agent_id, ''), COALESCE(:metadata, '{}'),
+VALUES (:tenant_id, :id, :identifier, :user_id, COALESCE(:agent_id, ''), COALESCE(:metadata /*pg ::jsonb*/, '{}'),
         :now_at, :now_at, :now_minute)
 ON CONFLICT (tenant_id, identifier, user_id) WHERE deleted_at IS NULL DO UPDATE SET
     agent_id = COALESCE(:agent_id, sessions.agent_id),
