@@ -1,0 +1,129 @@
+"""``python -m bench``: run the contenders, keep the results, write the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import append_postgres, append_sqlite, growth, history, importing
+from .case import Case
+
+if TYPE_CHECKING:
+    from .results import Results
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS, REPEATS = 3.0, 5
+QUICK_SECONDS, QUICK_REPEATS = 0.5, 1
+
+
+def main() -> int:
+    """Everything, as the command line says."""
+    options = _options()
+    cases = _chosen(options.only, options.contenders)
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    if not options.report_only:
+        _run(cases, options)
+    if options.contenders:
+        print(f"results are in {options.results}; with only some contenders there is no report")
+        return 0
+    return _report(options.results, options.docs)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", type=_names, help=f"groups, with commas: {', '.join(_groups())}")
+    parser.add_argument(
+        "--contenders", type=_names, help="contenders, with commas; for a closer look, without a report"
+    )
+    parser.add_argument("--repeats", type=int, help=f"times each case is run ({REPEATS})")
+    parser.add_argument("--seconds", type=float, help=f"seconds each case is timed ({SECONDS:g})")
+    parser.add_argument(
+        "--quick", action="store_true", help="a short run, to see that everything works; kept elsewhere"
+    )
+    parser.add_argument("--report-only", action="store_true", help="write the report again from saved results")
+    parser.add_argument("--list", action="store_true", help="only say what would be run")
+    parser.add_argument("--results", type=Path, help="the file results are added to (bench/results.jsonl)")
+    parser.add_argument("--docs", type=Path, help="the folder the report is written to (docs)")
+    parser.add_argument("--scratch", type=Path, help="a folder on the disk to be measured (/var/tmp)")
+    options = parser.parse_args()
+    quick = options.quick or bool(options.contenders)
+    aside = Path(tempfile.gettempdir()) / "holdfast-bench"
+    options.repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
+    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
+    options.results = options.results or (aside / "results.jsonl" if quick else ROOT / "bench" / "results.jsonl")
+    options.docs = options.docs or (aside if quick else ROOT / "docs")
+    return options
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _cases() -> list[Case]:
+    families = (append_sqlite, append_postgres, history, growth, importing)
+    return [case for family in families for case in family.cases()]
+
+
+def _groups() -> list[str]:
+    return list(dict.fromkeys(case.group for case in _cases()))
+
+
+def _chosen(only: Sequence[str] | None, contenders: Sequence[str] | None) -> list[Case]:
+    unknown = set(only or ()) - set(_groups())
+    if unknown:
+        sys.exit(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(_groups())}")
+    return [
+        case
+        for case in _cases()
+        if (not only or case.group in only) and (not contenders or case.contender in contenders)
+    ]
+
+
+def _run(cases: Sequence[Case], options: argparse.Namespace) -> None:
+    from .environments import interpreters
+    from .machine import facts
+    from .running import Runner
+    from .scratch import Scratch
+
+    run = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    pythons = interpreters()
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    with Scratch(options.scratch) as scratch, options.results.open("a") as file:
+        known = facts(pythons, scratch.folder, seconds=options.seconds, repeats=options.repeats)
+        print(json.dumps({"run": run, "facts": known}), file=file)
+        runner = Runner(pythons, scratch, seconds=options.seconds)
+        for result in runner.run(cases, options.repeats, lambda line: print(line, flush=True)):
+            print(json.dumps({"run": run, **result}), file=file, flush=True)
+
+
+def _report(path: Path, docs: Path) -> int:
+    from .plots import draw
+    from .report import write
+    from .results import Results
+
+    results = Results.read(path)
+    if not results.groups():
+        sys.exit(f"there are no results in {path}")
+    drawn = draw(results, docs / "plots")
+    met, total = write(results, docs / "benchmarks.md", drawn)
+    print(f"{met} of {total} figures are met: {docs / 'benchmarks.md'}")
+    return 1 if _ours_failed(results) else 0
+
+
+def _ours_failed(results: Results) -> bool:
+    failed = [error for group in results.groups() for error in results.errors(group) if error.startswith("Holdfast")]
+    for error in failed:
+        print(f"failed: {error}", file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Appending messages to a SQLite file, each acknowledged only when it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+
+from . import floor
+from .case import Case, Environment, Job, Result
+from .workload import Append, AsyncAppend, write_for, write_from_many
+
+GROUP = "append-sqlite"
+SLOW_GROUP = "slow-flush"
+SLOW_FLUSH_US = 1_000
+MANY = (1, 16, 64)
+TENANT = "bench"
+
+_PEERS: dict[str, Environment] = {
+    "SQLiteSession": "openai",
+    "SQLAlchemySession": "openai",
+    "ADK SqliteSessionService": "adk",
+    "ADK DatabaseSessionService": "adk",
+}
+
+
+def cases() -> list[Case]:
+    """Everybody on this disk, and the quickest on one that is slower."""
+    ours = [Case(GROUP, "Holdfast", params={"writers": writers}) for writers in MANY]
+    alone = [Case(GROUP, name, params={"writers": 1}) for name in SYNC]
+    peers = [Case(GROUP, name, env, params={"writers": writers}) for name, env in _PEERS.items() for writers in MANY]
+    return [*floor.cases(GROUP), *alone, *ours, *peers, *_slow_cases()]
+
+
+def _slow_cases() -> list[Case]:
+    def slow(name: str, writers: int, environment: Environment = "main") -> Case:
+        return Case(SLOW_GROUP, name, environment, params={"writers": writers}, flush_delay_us=SLOW_FLUSH_US)
+
+    ours = [slow("Holdfast", writers) for writers in MANY]
+    return [slow("apsw", 1), *ours, *(slow("SQLiteSession", writers, "openai") for writers in MANY)]
+
+
+def run(job: Job) -> Result:
+    """Append for a while, then see that every acknowledged message is in the file."""
+    if job.contender == "fdatasync":
+        return floor.run(job)
+    path = str(Path(job.place) / "agents.db")
+    writers = job.params["writers"]
+    if job.contender in SYNC:
+        with SYNC[job.contender](path) as append:
+            result = write_for(job.seconds, append)
+    else:
+        result = asyncio.run(_run_async(ASYNC[job.contender], path, writers, job.seconds))
+    stored = _stored(path)
+    if stored != result["appended"]:
+        raise RuntimeError(f"{result['appended']} messages were acknowledged and {stored} are there")
+    return result
+
+
+async def _run_async(opened: AsyncContender, path: str, writers: int, seconds: float) -> Result:
+    async with opened(path, writers) as append:
+        return await write_from_many(seconds, append, writers)
+
+
+def _stored(path: str) -> int:
+    connection = sqlite3.connect(path)
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    table = next(name for name in ("messages", "agent_messages", "events") if name in tables)
+    count: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    return count
+
+
+@contextmanager
+def raw_apsw(path: str) -> Iterator[Append]:
+    """Our rows by hand, on the connection that Holdfast itself would use."""
+    import apsw
+
+    from .rows import by_hand
+
+    session = _empty_session(path)
+    connection = apsw.Connection(path)
+    yield by_hand(connection.execute, TENANT, session)
+    connection.close()
+
+
+@contextmanager
+def raw_sqlite3(path: str) -> Iterator[Append]:
+    """The same by the standard library's module."""
+    from .rows import by_hand
+
+    session = _empty_session(path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    yield by_hand(connection.execute, TENANT, session)
+    connection.close()
+
+
+@contextmanager
+def holdfast_sync(path: str) -> Iterator[Append]:
+    from holdfast import Holdfast
+
+    with Holdfast(path) as hf:
+        tenant = hf.tenant(TENANT)
+        session, append = tenant.sessions.create().id, tenant.messages.append
+        yield lambda _, message: append(session, role=message["role"], content=message["content"])
+
+
+def _empty_session(path: str) -> str:
+    """The file, with our schema, as Holdfast makes it."""
+    from holdfast import Holdfast
+
+    with Holdfast(path) as hf:
+        return hf.tenant(TENANT).sessions.create().id
+
+
+@asynccontextmanager
+async def holdfast(path: str, writers: int) -> AsyncIterator[AsyncAppend]:
+    from holdfast import AsyncHoldfast
+
+    async with AsyncHoldfast(path) as hf:
+        tenant = hf.tenant(TENANT)
+        sessions = [(await tenant.sessions.create()).id for _ in range(writers)]
+        append = tenant.messages.append
+        yield lambda writer, message: append(sessions[writer], role=message["role"], content=message["content"])
+
+
+@asynccontextmanager
+async def sqlite_session(path: str, writers: int) -> AsyncIterator[AsyncAppend]:
+    from agents.memory import SQLiteSession
+
+    sessions = [SQLiteSession(f"session-{writer}", path) for writer in range(writers)]
+    yield lambda writer, message: sessions[writer].add_items([message])
+    for session in sessions:
+        session.close()
+
+
+@asynccontextmanager
+async def sqlalchemy_session(path: str, writers: int) -> AsyncIterator[AsyncAppend]:
+    from .peers import sqlalchemy_sessions
+
+    async with sqlalchemy_sessions(f"sqlite+aiosqlite:///{path}", writers) as sessions:
+        yield lambda writer, message: sessions[writer].add_items([message])
+
+
+@asynccontextmanager
+async def adk_sqlite(path: str, writers: int) -> AsyncIterator[AsyncAppend]:
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
+    from .peers import adk_append
+
+    yield await adk_append(SqliteSessionService(path), writers)
+
+
+@asynccontextmanager
+async def adk_database(path: str, writers: int) -> AsyncIterator[AsyncAppend]:
+    from google.adk.sessions import DatabaseSessionService
+
+    from .peers import adk_append
+
+    async with DatabaseSessionService(f"sqlite+aiosqlite:///{path}") as service:
+        yield await adk_append(service, writers)
+
+
+SyncContender = Callable[[str], AbstractContextManager[Append]]
+AsyncContender = Callable[[str, int], AbstractAsyncContextManager[AsyncAppend]]
+
+SYNC: dict[str, SyncContender] = {
+    "apsw": raw_apsw,
+    "sqlite3": raw_sqlite3,
+    "Holdfast, sync": holdfast_sync,
+}
+ASYNC: dict[str, AsyncContender] = {
+    "Holdfast": holdfast,
+    "SQLiteSession": sqlite_session,
+    "SQLAlchemySession": sqlalchemy_session,
+    "ADK SqliteSessionService": adk_sqlite,
+    "ADK DatabaseSessionService": adk_database,
+}

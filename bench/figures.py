@@ -1,0 +1,152 @@
+"""The figures Holdfast is held to, and whether it reaches them."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Literal
+
+from . import growth
+from .floor import PAGE as FLUSH_BYTES
+from .results import Results, ratios
+
+Bound = Literal["at least", "at most"]
+Side = tuple[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A figure as it came out."""
+
+    middle: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A ratio of two contenders, or a plain number where there is nobody to compare with."""
+
+    text: str
+    group: str
+    metric: str
+    ours: Side
+    theirs: tuple[Side, ...]
+    bound: Bound
+    target: float
+    unit: str = "x"
+
+    def measured(self, results: Results) -> Measured | None:
+        """The median over the repeats, and the spread."""
+        ours = self._series(results, self.ours)
+        if self.theirs:
+            # Of several, the best: most per second, or least time.
+            others = [self._series(results, side) for side in self.theirs]
+            found = ratios(ours, others, largest=self.metric == "rate")
+        else:
+            found = list(ours.values())
+        return Measured(statistics.median(found), min(found), max(found)) if found else None
+
+    def met(self, measured: Measured) -> bool:
+        """Whether the median reaches the target."""
+        return measured.middle >= self.target if self.bound == "at least" else measured.middle <= self.target
+
+    def _series(self, results: Results, side: Side) -> dict[int, float]:
+        return results.series(self.group, side[0], self.metric, **side[1])
+
+
+def _writers(contender: str, count: int) -> Side:
+    return contender, {"writers": count}
+
+
+def _append(
+    text: str, writers: int, against: Side | list[Side], target: float, group: str, who: str = "Holdfast"
+) -> Figure:
+    theirs = tuple(against) if isinstance(against, list) else (against,)
+    return Figure(text, group, "rate", _writers(who, writers), theirs, "at least", target)
+
+
+def _append_sqlite() -> list[Figure]:
+    group, flush = "append-sqlite", ("fdatasync", {"bytes": FLUSH_BYTES})
+    one = [
+        ("sync, of apsw writing the same rows", "apsw", 0.85, "Holdfast, sync"),
+        ("async, of apsw writing the same rows", "apsw", 0.6, "Holdfast"),
+        ("async, of SQLiteSession", "SQLiteSession", 1.5, "Holdfast"),
+        ("async, of SQLAlchemySession", "SQLAlchemySession", 15, "Holdfast"),
+        ("async, of ADK DatabaseSessionService", "ADK DatabaseSessionService", 30, "Holdfast"),
+    ]
+    found = [
+        _append(f"one writer, {text}", 1, _writers(name, 1), target, group, who) for text, name, target, who in one
+    ]
+    for writers, peer, floor in ((16, 15, 2.5), (64, 25, 3.5)):
+        session = _writers("SQLiteSession", writers)
+        found.append(_append(f"{writers} writers, of SQLiteSession", writers, session, peer, group))
+        found.append(_append(f"{writers} writers, of one fdatasync after another", writers, flush, floor, group))
+    slow = "64 writers, 1 ms added to each flush, of apsw with one commit per row"
+    found.append(_append(slow, 64, _writers("apsw", 1), 25, "slow-flush"))
+    return found
+
+
+def _append_postgres() -> list[Figure]:
+    group = "append-postgres"
+    bare = _append("one writer, of a bare asyncpg connection", 1, _writers("asyncpg connection", 1), 0.8, group)
+    found = [bare]
+    for writers, target in ((16, 4), (64, 5)):
+        pools = [_writers("asyncpg pool", writers), _writers("psycopg pool", writers)]
+        text = f"{writers} writers, of the best driver with one insert per message"
+        found.append(_append(text, writers, pools, target, group))
+    peer = _writers("SQLAlchemySession", 16)
+    return [*found, _append("16 writers, of SQLAlchemySession", 16, peer, 50, group)]
+
+
+def _history() -> list[Figure]:
+    def figure(text: str, metric: str, against: list[str], target: float) -> Figure:
+        theirs = tuple((name, dict[str, int]()) for name in against)
+        return Figure(text, "history", metric, ("Holdfast", {}), theirs, "at most", target)
+
+    adk = ["ADK SqliteSessionService", "ADK DatabaseSessionService"]
+    return [
+        figure("the last 50, of SQLiteSession's time", "last_50_us", ["SQLiteSession"], 0.5),
+        figure("all 1,000, of SQLiteSession's time", "all_1000_us", ["SQLiteSession"], 0.5),
+        figure("all 1,000, of decoding alone", "all_1000_us", ["decoding alone"], 2.5),
+        figure("the last 50, of ADK's quicker service", "last_50_us", adk, 0.05),
+        figure("all 1,000, of ADK's quicker service", "all_1000_us", adk, 0.05),
+    ]
+
+
+def _growth() -> list[Figure]:
+    found = []
+    for group in growth.GROUPS:
+        log = ("log", dict[str, int]())
+        many, few = ("sessions", {"sessions": growth.MANY}), ("sessions", {"sessions": growth.FEW})
+        append = "appending to 100,000 messages, of appending to 100"
+        page = "a page of 50: the slowest place in 100,000 messages, of the quickest"
+        found += [
+            Figure(append, group, "append_growth", log, (), "at most", 1.2),
+            Figure(page, group, "page_spread", log, (), "at most", 1.2),
+            Figure("a session by id: one of 1,000,000, of one of 1,000", group, "get_us", many, (few,), "at most", 1.5),
+            Figure(
+                "a session by key: one of 1,000,000, of one of 1,000", group, "find_us", many, (few,), "at most", 1.5
+            ),
+        ]
+    return found
+
+
+def _import() -> list[Figure]:
+    ours = ("Holdfast", dict[str, int]())
+    return [
+        Figure("import holdfast, time", "import", "import_ms", ours, (), "at most", 150, "ms"),
+        Figure("import holdfast, resident memory", "import", "resident_mb", ours, (), "at most", 40, "MB"),
+    ]
+
+
+TITLES = {
+    "append-sqlite": "Append, SQLite",
+    "slow-flush": "Append, SQLite, slow disk",
+    "append-postgres": "Append, PostgreSQL",
+    "history": "History, SQLite",
+    "growth-sqlite": "Growth, SQLite",
+    "growth-postgres": "Growth, PostgreSQL",
+    "import": "Import",
+}
+FIGURES = [*_append_sqlite(), *_append_postgres(), *_history(), *_growth(), *_import()]

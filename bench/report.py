@@ -1,0 +1,184 @@
+"""The report: every figure with its target, then the tables behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import append_postgres, append_sqlite, growth
+from .figures import FIGURES, TITLES, Figure, Measured
+from .results import Results
+
+_INTRODUCTION = """\
+# Benchmarks
+
+`make bench` measures everything on this page in one run and writes it. Every contender gets the same messages of about one
+kilobyte, in a fresh process, in its own session; all contenders of a group take turns, in an order that changes, and the
+whole round is repeated. What a table shows is the median over the repeats. A ratio is taken within each repeat, where both
+sides met the same moments of the machine; its median is what counts, and its range shows how steady it is.
+
+An append counts when it is durable. SQLite runs in WAL mode with `synchronous=FULL`, PostgreSQL with its default settings, and
+afterwards the rows are counted: each acknowledged message must be there. The raw drivers write the same rows as Holdfast
+into Holdfast's own schema, message and session head in one transaction. Absolute numbers belong to this machine; ratios
+travel better.
+"""
+_KEYS = ("processor", "memory", "system", "file system", "load before the run", "Python", "SQLite")
+
+
+def write(results: Results, path: Path, plots: dict[str, str]) -> tuple[int, int]:
+    """Write the report; how many figures are met, and how many were measured."""
+    measured = [(figure, found) for figure in FIGURES if (found := figure.measured(results)) is not None]
+    parts = [_INTRODUCTION, _figures(measured), _machine(results)]
+    for group, section in _SECTIONS.items():
+        if group in results.groups():
+            parts.append(section(results, group) + _plot(plots, group) + _errors(results, group))
+    parts.append(_USE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(parts))
+    return sum(figure.met(found) for figure, found in measured), len(measured)
+
+
+def _figures(measured: Sequence[tuple[Figure, Measured]]) -> str:
+    rows = [
+        [
+            f"{TITLES[figure.group]}: {figure.text}",
+            f"{figure.bound} {_number(figure.target)}{_unit(figure)}",
+            f"**{_number(found.middle)}{_unit(figure)}**",
+            f"{_number(found.lowest)} to {_number(found.highest)}",
+            "yes" if figure.met(found) else "**no**",
+        ]
+        for figure, found in measured
+    ]
+    return "## Figures\n\n" + _table(["figure", "target", "measured", "range", "met"], rows)
+
+
+def _machine(results: Results) -> str:
+    lines = ["## Machine", ""]
+    runs = results.runs()
+    facts = results.facts.get(runs[-1], {})
+    lines += [f"- {name}: {facts[name]}" for name in _KEYS if name in facts]
+    versions = ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
+    lines.append(f"- versions: {versions}")
+    lines.append(f"- messages of {facts.get('message bytes')} bytes from seed {facts.get('seed')}")
+    for run in runs:
+        known = results.facts.get(run, {})
+        groups = ", ".join(group for group in results.groups() if results.run_of(group) == run)
+        how = f"{known.get('repeats')} repeats of {known.get('seconds')} s"
+        lines.append(f"- run of {run} UTC at commit {known.get('commit')}, {how}: {groups}")
+    return "\n".join([*lines, ""])
+
+
+def _appends(results: Results, group: str) -> str:
+    head = ["appends per second"]
+    for writers in append_sqlite.MANY:
+        head += [f"{writers} writer{'s' * (writers > 1)}", "p50 ms", "CPU µs"]
+    rows = [_append_row(results, group, contender) for contender in _ordered(results, group)]
+    return f"## {TITLES[group]}\n\n" + _table(head, rows)
+
+
+def _append_row(results: Results, group: str, contender: str) -> list[str]:
+    if contender == "fdatasync":
+        return _flush_row(results, group)
+    row = [contender]
+    for writers in append_sqlite.MANY:
+        rate, p50, cpu = (
+            results.middle(group, contender, metric, writers=writers) for metric in ("rate", "p50_us", "cpu_us")
+        )
+        row += [_whole(rate), "" if p50 is None else f"{p50 / 1000:.2f}", _whole(cpu)]
+    return row
+
+
+def _flush_row(results: Results, group: str) -> list[str]:
+    sizes = sorted({size for size in (4_096, 20_480) if results.series(group, "fdatasync", "rate", bytes=size)})
+    rates = [_whole(results.middle(group, "fdatasync", "rate", bytes=size)) for size in sizes]
+    p50 = results.middle(group, "fdatasync", "p50_us", bytes=sizes[0]) or 0
+    named = " / ".join(f"{size // 1024} KB" for size in sizes)
+    return [f"fdatasync, one after another, {named}", " / ".join(rates), f"{p50 / 1000:.2f}"] + [""] * 7
+
+
+def _history(results: Results, group: str) -> str:
+    floor = results.middle(group, "decoding alone", "all_1000_us")
+    rows = []
+    for contender in _ordered(results, group, metric="all_1000_us"):
+        last, everything = (results.middle(group, contender, name) for name in ("last_50_us", "all_1000_us"))
+        times = f"{everything / floor:.1f}" if everything and floor else ""
+        rows.append([contender, _whole(last), _whole(everything), times])
+    head = ["µs, warm, decoded", "last 50", "all 1,000", "of decoding alone"]
+    return "## History: 20 sessions of 1,000 messages each\n\n" + _table(head, rows)
+
+
+def _growth(results: Results, group: str) -> str:
+    def shown(metric: str, contender: str = "log", **params: int) -> str:
+        return _whole(results.middle(group, contender, metric, **params))
+
+    rows = [["append, to 100 messages and to 100,000", shown("append_short_us"), shown("append_long_us")]]
+    for direction in ("oldest", "newest"):
+        for where in ("start", "middle", "end"):
+            found = shown(f"page_{direction}_{where}_us")
+            rows.append([f"page of 50 at the {where} of 100,000 messages, {direction} first", "", found])
+    for metric, text in (("get_us", "id"), ("find_us", "key")):
+        both = [shown(metric, "sessions", sessions=count) for count in (growth.FEW, growth.MANY)]
+        rows.append([f"a session by {text}, one of 1,000 and of 1,000,000", *both])
+    return f"## {TITLES[group]}\n\n" + _table(["µs", "small", "large"], rows)
+
+
+def _import(results: Results, group: str) -> str:
+    rows = [
+        [name, *(_whole(results.middle(group, name, metric)) for metric in ("import_ms", "resident_mb"))]
+        for name in _ordered(results, group, metric="import_ms")
+    ]
+    return f"## {TITLES[group]}\n\n" + _table(["", "ms", "resident MB"], rows)
+
+
+_SECTIONS: dict[str, Any] = {
+    append_sqlite.GROUP: _appends,
+    append_sqlite.SLOW_GROUP: _appends,
+    append_postgres.GROUP: _appends,
+    "history": _history,
+    "growth-sqlite": _growth,
+    "growth-postgres": _growth,
+    "import": _import,
+}
+
+_USE = """\
+## Again
+
+    make bench                                            # everything
+    make bench ARGS="--quick"                             # a minute or two, to see that everything works; kept elsewhere
+    make bench ARGS="--only append-sqlite --repeats 9"    # one group again; the report keeps the others' last results
+    make bench ARGS="--report-only"                       # this page from bench/results.jsonl
+
+Contenders are small functions in `bench/`, one file for each kind of work.
+"""
+
+
+def _ordered(results: Results, group: str, metric: str = "rate") -> list[str]:
+    """The quickest first."""
+    quick = {name: results.middle(group, name, metric) or 0.0 for name in results.contenders(group)}
+    return sorted(quick, key=lambda name: quick[name], reverse=metric == "rate")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _plot(plots: dict[str, str], group: str) -> str:
+    return f"\n![{TITLES[group]}](plots/{plots[group]})\n" if group in plots else ""
+
+
+def _errors(results: Results, group: str) -> str:
+    return "".join(f"\nFailed: {error}\n" for error in results.errors(group))
+
+
+def _unit(figure: Figure) -> str:
+    return "x" if figure.unit == "x" else f" {figure.unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"

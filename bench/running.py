@@ -1,0 +1,90 @@
+"""Running cases: every contender of a group in turn, in fresh processes, again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from time import monotonic
+
+from .case import Case, Environment, Job, Result
+from .environments import ROOT
+from .scratch import Scratch
+from .worker import MARK
+from .workload import SEED
+
+CASE_MOST_S = 600
+"""Longest a case may take, filling its database included."""
+
+
+class Runner:
+    """Runs cases and hands out their results as they come."""
+
+    def __init__(self, pythons: dict[Environment, str], scratch: Scratch, *, seconds: float) -> None:
+        self._pythons, self._scratch, self._seconds = pythons, scratch, seconds
+
+    def run(self, cases: Sequence[Case], repeats: int, progress: Callable[[str], None]) -> Iterator[Result]:
+        """Every case once, in an order that changes, then every case again."""
+        order = random.Random(SEED)
+        start, count, total = monotonic(), 0, len(cases) * repeats
+        for repeat in range(repeats):
+            for group in dict.fromkeys(case.group for case in cases):
+                members = [case for case in cases if case.group == group]
+                order.shuffle(members)
+                for case in members:
+                    result = self._measure(case)
+                    count += 1
+                    left = (monotonic() - start) / count * (total - count)
+                    progress(f"[{count}/{total}, {left / 60:4.1f} min left] {case.name}: {_brief(result)}")
+                    yield {"repeat": repeat, "group": group, "contender": case.contender, **case.params, **result}
+
+    def _measure(self, case: Case) -> Result:
+        place, fresh = self._scratch.place(case)
+        job = Job(case.group, case.contender, place, case.params, self._seconds, fresh)
+        result = _in_fresh_process(self._pythons[case.environment], job, self._surroundings(case))
+        self._scratch.done(case, place, failed="error" in result)
+        return result
+
+    def _surroundings(self, case: Case) -> dict[str, str]:
+        more = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+        if case.flush_delay_us:
+            more |= {"LD_PRELOAD": self._scratch.slow_flush(), "BENCH_FLUSH_DELAY_US": str(case.flush_delay_us)}
+        return {**os.environ, **more}
+
+
+def _in_fresh_process(python: str, job: Job, surroundings: dict[str, str]) -> Result:
+    command = [python, "-m", f"{__package__}.worker", json.dumps(asdict(job))]
+    process = subprocess.Popen(
+        command,
+        env=surroundings,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=CASE_MOST_S)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return {"error": f"not done after {CASE_MOST_S} s"}
+        raise
+    found = [line for line in out.splitlines() if line.startswith(MARK)]
+    if not found:
+        return {"error": f"ended with {process.returncode}: {err.strip()[-300:]}"}
+    result: Result = json.loads(found[-1].removeprefix(MARK))
+    return result
+
+
+def _brief(result: Result) -> str:
+    if "error" in result:
+        return str(result["error"])
+    if "rate" in result:
+        return f"{result['rate']:,.0f}/s"
+    return ", ".join(f"{name} {value:,.6g}" for name, value in result.items() if isinstance(value, (int, float)))

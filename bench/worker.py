@@ -1,0 +1,38 @@
+"""The fresh process: runs one job, given as JSON, and prints its result as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+
+from .case import Job
+
+FAMILIES = {
+    "append-sqlite": "append_sqlite",
+    "slow-flush": "append_sqlite",
+    "append-postgres": "append_postgres",
+    "history": "history",
+    "growth-sqlite": "growth",
+    "growth-postgres": "growth",
+    "import": "importing",
+}
+MARK = "RESULT "
+
+
+def main() -> None:
+    """Run the job of the command line."""
+    job = Job(**json.loads(sys.argv[1]))
+    family = importlib.import_module(f".{FAMILIES[job.group]}", __package__)
+    try:
+        result = family.run(job)
+    except Exception as error:
+        result = {"error": f"{type(error).__name__}: {error}"[:300]}
+    print(MARK + json.dumps(result), flush=True)
+    # Some contenders leave threads behind that would keep the process from ending.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The same messages for everybody, and the same way of timing them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter, process_time
+from typing import Any
+
+from .case import Result
+
+SEED = 20_240
+MESSAGE_BYTES = 1_024
+_OVERHEAD_BYTES = 60  # what role and punctuation add to the text
+_WARM_UP = 20
+
+_WORDS = (
+    "agent answer average batch block branch budget build call chunk client column commit config cost count cursor delete"
+    " deploy diff disk edge error event file first frame from graph group have hash index insert into key latency leaf limit"
+    " lock loop make median memory merge message model network node offset only order over page parent patch path people plan"
+    " policy process prompt query queue read result retry root row schema search secret select server session some span state"
+    " step store stream system table text that the their then there they this thread time timeout token tool total trace tree"
+    " update user value vector version what when where which will window with worker write would"
+).split()
+
+Message = dict[str, str]
+Append = Callable[[int, Message], Any]
+AsyncAppend = Callable[[int, Message], Awaitable[Any]]
+
+
+def messages(count: int, *, seed: int = SEED) -> list[Message]:
+    """Messages of about a kilobyte as JSON, in the shape the OpenAI SDK stores them."""
+    rng = random.Random(seed)
+    return [{"role": rng.choice(("user", "assistant")), "content": _text(rng)} for _ in range(count)]
+
+
+def _text(rng: random.Random) -> str:
+    words: list[str] = []
+    size = 0
+    while size < MESSAGE_BYTES:
+        word = rng.choice(_WORDS) if rng.random() > 0.12 else str(rng.randrange(10_000))
+        words.append(word)
+        size += len(word) + 1
+    return " ".join(words)[: MESSAGE_BYTES - _OVERHEAD_BYTES]
+
+
+def summary(took: Sequence[float], elapsed: float, cpu: float) -> Result:
+    """The figures of many timed operations."""
+    ordered = sorted(took)
+    return {
+        "operations": len(took),
+        "rate": round(len(took) / elapsed, 1),
+        "p50_us": middle_us(ordered),
+        "p95_us": round(ordered[int(len(ordered) * 0.95)] * 1e6, 1),
+        "cpu_us": round(cpu / len(took) * 1e6, 1),
+    }
+
+
+def middle_us(took: Sequence[float]) -> float:
+    """The median, in microseconds."""
+    return round(statistics.median(took) * 1e6, 1)
+
+
+def write_for(seconds: float, append: Append) -> Result:
+    """One writer, one append after another."""
+    supply = messages(256)
+    for message in supply[:_WARM_UP]:
+        append(0, message)
+    took: list[float] = []
+    cpu, start = process_time(), perf_counter()
+    now = start
+    while now - start < seconds:
+        before = now
+        append(0, supply[len(took) % 256])
+        now = perf_counter()
+        took.append(now - before)
+    return {**summary(took, now - start, process_time() - cpu), "appended": len(took) + _WARM_UP}
+
+
+async def write_from_many(seconds: float, append: AsyncAppend, writers: int) -> Result:
+    """Writers side by side, each on its own session, each waiting for its append before the next."""
+    supply = messages(256)
+    took: list[float] = []
+    first = max(1, _WARM_UP // writers)
+
+    async def warm_up(writer: int) -> None:
+        for message in supply[:first]:
+            await append(writer, message)
+
+    async def write(writer: int) -> None:
+        count, now = writer, perf_counter()
+        while now < end:
+            before = now
+            await append(writer, supply[count % 256])
+            count, now = count + 1, perf_counter()
+            took.append(now - before)
+
+    await asyncio.gather(*map(warm_up, range(writers)))
+    cpu, start = process_time(), perf_counter()
+    end = start + seconds
+    await asyncio.gather(*map(write, range(writers)))
+    figures = summary(took, perf_counter() - start, process_time() - cpu)
+    return {**figures, "appended": len(took) + first * writers}
