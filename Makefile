@@ -28,7 +28,7 @@ check: ## style, types, layers and tidiness, without the tests
 
 .PHONY: .static
 .static:
-	@echo "ruff check"    && $(BIN)/ruff check --quiet .
+	@echo "ruff check"    && $(BIN)/ruff check --quiet --output-format concise .
 	@echo "ruff format"   && { $(BIN)/ruff format --quiet --check . || { echo "run \`make format\`"; exit 1; }; }
 	@echo "mypy --strict" && $(BIN)/mypy --no-error-summary
 	@echo "lint-imports"  && { said="$$($(BIN)/lint-imports --no-logo 2>&1)" || { echo "$$said"; exit 1; }; }

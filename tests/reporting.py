@@ -24,6 +24,7 @@ class Run:
         self.legs: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.declared: Counter[str] = Counter()
         self.undeclared: list[str] = []
+        self.notes: list[str] = []
 
     def count(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Note what became of one test."""
@@ -33,6 +34,8 @@ class Run:
             for name, value in report.user_properties:
                 if name == "leg":
                     self.legs[str(value)][report.outcome] += 1
+                elif name == "note":
+                    self.notes.append(str(value))
 
     def _note_skip(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         reason = _reason(report)
@@ -55,6 +58,12 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 def record_leg(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Count the running test for a leg."""
     return lambda name: request.node.user_properties.append(("leg", name))
+
+
+@pytest.fixture
+def record_note(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Say something at the end of the run."""
+    return lambda text: request.node.user_properties.append(("note", text))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,6 +100,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for name, counts in sorted(run.legs.items()):
             outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items(), reverse=True))
             terminalreporter.line(f"{name:<{width}}  {sum(counts.values()):>5} tests: {outcomes}")
+    for text in sorted(run.notes):
+        terminalreporter.line(text)
     for text, count in sorted(run.declared.items()):
         terminalreporter.line(f"{count} skipped, as declared: {text}", yellow=True)
     if run.undeclared:

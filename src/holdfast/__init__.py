@@ -8,7 +8,8 @@ from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from .ids import IdSource, RandomIds, SeededIds
 from .limits import Limits
 from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
-from .stores.conversation.messages import AsyncMessages, Message, Messages, NewMessage
+from .stores.conversation.message_log import Message
+from .stores.conversation.messages import AsyncMessages, Messages, NewMessage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
 

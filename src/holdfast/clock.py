@@ -13,7 +13,8 @@ MINUTE_US = 60 * MICROSECONDS
 class Clock(Protocol):
     """Wall-clock time as whole microseconds since 1970 in UTC."""
 
-    def now_us(self) -> int: ...
+    def now_us(self) -> int:
+        """The moment it is."""
 
 
 class SystemClock:
@@ -33,6 +34,7 @@ class FixedClock:
         return self._now_us
 
     def advance(self, seconds: float) -> None:
+        """Move it on."""
         self._now_us += round(seconds * MICROSECONDS)
 
 

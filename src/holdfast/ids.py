@@ -17,7 +17,8 @@ Id = Annotated[str, "id"]
 class IdSource(Protocol):
     """Where new ids come from. Nothing else in Holdfast draws randomness for an id."""
 
-    def new(self) -> str: ...
+    def new(self) -> str:
+        """An id that nothing has yet."""
 
 
 class RandomIds:

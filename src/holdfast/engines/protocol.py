@@ -49,14 +49,16 @@ class Group(Protocol[ItemIn, Result]):
     statement, because it runs without a transaction around it.
     """
 
-    def key(self, item: ItemIn) -> object: ...
+    def key(self, item: ItemIn) -> object:
+        """What the items of one group have in common."""
 
     def id_of(self, item: ItemIn) -> str:
         """The id with which the caller can ask again when the answer to this item was lost."""
 
     async def run(
         self, connection: Connection, items: Sequence[ItemIn], *, careful: bool
-    ) -> Sequence[Result | Exception]: ...
+    ) -> Sequence[Result | Exception]:
+        """The result or the error of each item."""
 
 
 CAREFUL = (False, True, True)
