@@ -14,6 +14,7 @@ import pytest
 
 from tests.skips import DECLARED_SKIPS
 
+_UNALARMED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 _RUN: pytest.StashKey[Run] = pytest.StashKey()
 
 
@@ -88,7 +89,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.stash[_RUN].undeclared and session.exitstatus == pytest.ExitCode.OK:
+    if session.config.stash[_RUN].undeclared and session.exitstatus in _UNALARMED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

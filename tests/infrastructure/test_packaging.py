@@ -1,0 +1,130 @@
+"""What is installed is what is meant: the wheel is whole, the locks are pinned, the environment notices a change."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+_PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)(?:\[[\w,-]+\])?==([^ ;\\]+)", re.MULTILINE)
+
+
+def pinned(name: str) -> dict[str, str]:
+    return dict(_PINNED.findall((ROOT / "requirements" / f"{name}.txt").read_text()))
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=; ]", each)[0] for each in requirements}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (built,) = folder.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_wheel_holds_everything_of_the_package(wheel: zipfile.ZipFile) -> None:
+    files = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".sql", ".typed"}]
+    wanted = {path.relative_to(ROOT / "src").as_posix() for path in files}
+    assert wanted - set(wheel.namelist()) == set()
+    assert "holdfast/py.typed" in wanted
+    assert any(name.endswith(".sql") for name in wanted)
+
+
+def test_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
+    others = [name for name in wheel.namelist() if not re.match(r"holdfast(-[\d.]+\.dist-info)?/", name)]
+    assert others == []
+
+
+def test_wheel_carries_the_version_of_the_package(wheel: zipfile.ZipFile) -> None:
+    import holdfast
+
+    (metadata,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+    assert f"\nVersion: {holdfast.__version__}\n" in wheel.read(metadata).decode()
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_lock_pins_everything_by_hash(lock: Path) -> None:
+    entries = re.split(r"\n(?=\S)", lock.read_text().strip())
+    assert entries
+    for entry in entries:
+        assert _PINNED.match(entry), entry
+        assert "--hash=sha256:" in entry, entry
+
+
+def test_locks_cover_what_the_package_asks_for() -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert names([*PROJECT["dependencies"], *extras["server"], *extras["postgres"]]) - pinned("run").keys() == set()
+    everything = [each for extra, wanted in extras.items() if extra != "all" for each in wanted]
+    assert names([*PROJECT["dependencies"], *everything]) - pinned("test").keys() == set()
+
+
+@pytest.mark.parametrize("name", ["test", "bench"])
+def test_what_is_tested_and_measured_is_what_is_run(name: str) -> None:
+    run, other = pinned("run"), pinned(name)
+    assert {package: other.get(package) for package in run} == run
+
+
+def test_core_stays_small() -> None:
+    assert names(PROJECT["dependencies"]) == {"apsw", "msgspec", "uuid-utils"}
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The tool, looking at a copy of the locks."""
+    spec = importlib.util.spec_from_file_location("environment", ROOT / "tools" / "environment.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "requirements").mkdir()
+    for name in ("run", "test", "bench", "build", "installer"):
+        (tmp_path / "requirements" / f"{name}.txt").write_text("x==1\n")
+    (tmp_path / "pyproject.toml").write_text("")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "LOCKS", tmp_path / "requirements")
+    return module
+
+
+def finished(environment: ModuleType, folder: Path, name: str) -> None:
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    (folder / "bin" / "python").touch()
+    environment._stamp(folder, name).write_text(environment.fingerprint(name))
+
+
+def test_finished_environment_is_left_alone(environment: ModuleType, tmp_path: Path) -> None:
+    finished(environment, tmp_path / ".venv", "run")
+    assert environment.ensure("run") == tmp_path / ".venv"
+    assert environment.is_ready(tmp_path / ".venv", "run")
+    assert not environment.is_ready(tmp_path / ".venv", "test")
+
+
+@pytest.mark.parametrize("changed", ["requirements/run.txt", "requirements/build.txt", "pyproject.toml"])
+def test_environment_is_made_anew_when_a_lock_changes(environment: ModuleType, tmp_path: Path, changed: str) -> None:
+    finished(environment, tmp_path / ".venv", "run")
+    (tmp_path / changed).write_text("x==2\n")
+    assert not environment.is_ready(tmp_path / ".venv", "run")
+
+
+def test_heavy_environments_are_shared_between_clones(
+    environment: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = environment.fingerprint("bench")
+    (tmp_path / "pyproject.toml").write_text("changed")
+    monkeypatch.setattr(environment, "ROOT", tmp_path / "elsewhere")
+    assert environment.fingerprint("bench") == before
+    assert environment.cache() == tmp_path / "cache" / "holdfast"
