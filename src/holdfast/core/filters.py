@@ -91,9 +91,7 @@ class Filterable:
         self._columns = dict(columns)
         self._metadata = metadata
 
-    def compile(
-        self, filters: Sequence[Filter], params: dict[str, Any], dialect: Dialect, limits: Limits
-    ) -> str:
+    def compile(self, filters: Sequence[Filter], params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
         """SQL conditions for ``filters``, each led by AND; their values are put into ``params``.
 
         Raises:
@@ -146,7 +144,9 @@ class Filterable:
     def _known(self, public: str) -> tuple[str, str]:
         found = self._columns.get(public)
         if found is None:
-            raise InvalidFilter(f"there is no column {_shown(public)} to filter on; there are {', '.join(self._columns)}")
+            raise InvalidFilter(
+                f"there is no column {_shown(public)} to filter on; there are {', '.join(self._columns)}"
+            )
         return found
 
     def _column(self, f: Filter, public: str, name: str, params: dict[str, Any], dialect: Dialect) -> str:

@@ -1,8 +1,8 @@
 """Plain records: create, get, list, update, upsert and delete, built from a row type.
 
-Configuration (tenants, providers, tools, channels, keys ...) needs no forty hand-written queries. A ``Records`` is given the table, the
-row type, what identifies a record and what may be edited, and writes the SQL itself, once, from names that are in the source.
-Values always travel as parameters.
+Configuration (tenants, providers, tools, channels, keys ...) needs no forty hand-written queries. A ``Records`` is given the
+table, the row type, what identifies a record and what may be edited, and writes the SQL itself, once, from names that are in
+the source. Values always travel as parameters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class Records(Generic[R]):
             AlreadyExists: there is one by that name.
         """
         fields = tuple(values)
-        query = self._query("create", fields, lambda dialect: f"{self._insert(fields)}\nON CONFLICT DO NOTHING {self._returning(dialect)}")
+        query = self._query(
+            "create",
+            fields,
+            lambda dialect: f"{self._insert(fields)}\nON CONFLICT DO NOTHING {self._returning(dialect)}",
+        )
         row = await query.one(connection, self._params(values))
         if row is None:
             raise AlreadyExists(f"{self._table}: there is already {self._name(values)}")
@@ -64,7 +68,9 @@ class Records(Generic[R]):
         query = self._query(
             "upsert",
             fields,
-            lambda dialect: f"{self._insert(fields)}\nON CONFLICT ({self._key_columns()}) DO UPDATE SET {sets} {self._returning(dialect)}",
+            lambda dialect: (
+                f"{self._insert(fields)}\nON CONFLICT ({self._key_columns()}) DO UPDATE SET {sets} {self._returning(dialect)}"
+            ),
         )
         row = await query.one(connection, self._params(values))
         assert row is not None
@@ -73,7 +79,11 @@ class Records(Generic[R]):
     async def find(self, connection: Connection, key: Mapping[str, Any]) -> R | None:
         """The record by that name, or ``None``."""
         query = self._query(
-            "find", (), lambda dialect: f"SELECT {columns(self._row, dialect)} FROM {self._table} WHERE {self._by_key()}{self._live()}"
+            "find",
+            (),
+            lambda dialect: (
+                f"SELECT {columns(self._row, dialect)} FROM {self._table} WHERE {self._by_key()}{self._live()}"
+            ),
         )
         row = await query.one(connection, self._params(key))
         return None if row is None else self._one(connection, row)
@@ -124,13 +134,17 @@ class Records(Generic[R]):
         """
         fixed = [field for field in changes if field not in self._editable and field != "updated_at"]
         if fixed:
-            raise InvalidInput(f"{self._table}: {', '.join(fixed)} cannot be changed; {', '.join(sorted(self._editable))} can")
+            raise InvalidInput(
+                f"{self._table}: {', '.join(fixed)} cannot be changed; {', '.join(sorted(self._editable))} can"
+            )
         fields = tuple(changes)
         sets = ", ".join(f"{self._columns[field]} = :{field}" for field in fields)
         query = self._query(
             "update",
             fields,
-            lambda dialect: f"UPDATE {self._table} SET {sets} WHERE {self._by_key()}{self._live()} {self._returning(dialect)}",
+            lambda dialect: (
+                f"UPDATE {self._table} SET {sets} WHERE {self._by_key()}{self._live()} {self._returning(dialect)}"
+            ),
         )
         row = await query.one(connection, self._params({**key, **changes}))
         if row is None:

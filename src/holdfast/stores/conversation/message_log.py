@@ -254,7 +254,10 @@ async def _already_there(connection: Connection, append: Append) -> list[Message
         found = there[entry.id]
         if found.session_id != append.session_id or not entry.same_as(found):
             return Conflict(f"there is a message with the id {entry.id} and other content")
-    if await queries.live_session.one(connection, {"tenant_id": append.tenant, "session_id": append.session_id}) is None:
+    if (
+        await queries.live_session.one(connection, {"tenant_id": append.tenant, "session_id": append.session_id})
+        is None
+    ):
         return _missing(append.session_id)
     return [there[each] for each in ids]
 

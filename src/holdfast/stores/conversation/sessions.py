@@ -337,7 +337,9 @@ def _same(there: Session, params: Mapping[str, Any]) -> Session:
 def _filters(
     user: str | None, agent: str | None, metadata: Mapping[str, Any] | None, where: Sequence[Filter]
 ) -> list[Filter]:
-    plain = [Filter("eq", value, column=name) for name, value in (("user", user), ("agent", agent)) if value is not None]
+    plain = [
+        Filter("eq", value, column=name) for name, value in (("user", user), ("agent", agent)) if value is not None
+    ]
     return [*plain, *equal_metadata(metadata), *where]
 
 
@@ -363,4 +365,3 @@ def _page(sessions: list[Session], limit: int | None, most: int) -> Page[Session
         return Page(sessions)
     last = sessions[limit - 1]
     return Page(sessions[:limit], encode_cursor("sessions", to_us(last.updated_at), last.id))
-

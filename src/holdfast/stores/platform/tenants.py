@@ -39,9 +39,7 @@ class AsyncTenants(Store):
         self._setting = setting
 
     @writes
-    async def create(
-        self, connection: Connection, tenant: str, *, metadata: Mapping[str, Any] | None = None
-    ) -> Tenant:
+    async def create(self, connection: Connection, tenant: str, *, metadata: Mapping[str, Any] | None = None) -> Tenant:
         """Register a tenant before it writes anything.
 
         Raises:
@@ -63,7 +61,9 @@ class AsyncTenants(Store):
         return await records.get(connection, self._key(tenant))
 
     @reads
-    async def list(self, connection: Connection, *, limit: int | None = None, cursor: str | None = None) -> Page[Tenant]:
+    async def list(
+        self, connection: Connection, *, limit: int | None = None, cursor: str | None = None
+    ) -> Page[Tenant]:
         """All tenants by name. With ``limit``, a page; its ``next`` is the cursor of the one after."""
         return await records.list(connection, {}, self._setting.limits, limit=limit, cursor=cursor)
 
