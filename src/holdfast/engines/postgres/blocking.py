@@ -59,7 +59,7 @@ class PostgresEngine:
         for attempt in range(TRIES):
             try:
                 with self._connection() as connection:
-                    return await run_alone(group, connection, item)
+                    return await run_alone(group, connection, item, transaction=self._through_pooler)
             except Serialization as error:
                 last: HoldfastError = error
                 time.sleep(pause_s(attempt))

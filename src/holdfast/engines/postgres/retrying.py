@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown, Unavailable
-from ..protocol import CAREFUL, Connection, Group
+from ..protocol import CAREFUL, Connection, Group, run_one
 from .errors import ConnectionLost, Serialization
 
 T = TypeVar("T")
@@ -25,18 +25,20 @@ def pause_s(attempt: int) -> float:
     return PAUSE_S * float(2**attempt)
 
 
-async def run_alone(group: Group[Item, T], connection: Connection, item: Item) -> T:
-    """Do one item with a single statement, which is a transaction of its own.
+async def run_alone(group: Group[Item, T], connection: Connection, item: Item, *, transaction: bool) -> T:
+    """Do one item. Its one statement is a transaction of its own, unless ``transaction`` asks for one around it.
 
     Raises:
         OutcomeUnknown: the connection was lost after the statement was sent.
     """
     for careful in CAREFUL:
         try:
+            if transaction:
+                return await run_one(group, connection, item)
             (outcome,) = await group.run(connection, [item], careful=careful)
         except AlreadyExists as error:
             raced = error
-        except ConnectionLost as error:
+        except (ConnectionLost, OutcomeUnknown) as error:
             raise unknown(group, item) from error
         else:
             if isinstance(outcome, Exception):

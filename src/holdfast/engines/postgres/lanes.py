@@ -1,0 +1,156 @@
+"""Grouped work on PostgreSQL: whatever has queued up is sent as one statement, each item failing or succeeding alone.
+
+A lane is a task that sends groups until nothing waits. It keeps its connection between groups: a trip through the pool would
+cost as much again as the statement. Callers only wait for their own future, so one that is cancelled disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from ...drivers.asyncpg import AsyncpgConnection
+from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown
+from ..protocol import Group
+from .errors import ConnectionLost, Serialization
+from .pool import AsyncPool
+from .retrying import TRIES, given_up, pause_s, run_alone, unknown
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+GROUP_MOST = 256
+"""Items sent in one statement at most; more wait for the next."""
+LANES = 2
+"""Groups under way at once: while one is being flushed, the next can already be sent."""
+
+
+class Lanes:
+    """The lanes of one engine."""
+
+    def __init__(self, pool: AsyncPool) -> None:
+        self._pool = pool
+        self._waiting: deque[_Waiting] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._kept: list[AsyncpgConnection] = []
+
+    async def do(self, group: Group[Item, T], item: Item) -> T:
+        """Do one item, together with whatever else is waiting."""
+        waiting = _Waiting(group, item)
+        self._waiting.append(waiting)
+        if len(self._running) < LANES:
+            lane = asyncio.create_task(self._run_lane())
+            self._running.add(lane)
+            lane.add_done_callback(self._running.discard)
+        result: T = await waiting.future
+        return result
+
+    async def close(self) -> None:
+        """Finish what was accepted and give the connections back."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+        while self._kept:
+            await self._pool.give_back(self._kept.pop())
+
+    async def _run_lane(self) -> None:
+        while self._waiting:
+            try:
+                connection = await self._connect()
+            except Exception as error:  # nothing of what waits was sent
+                self._fail_all(error)
+                return
+            await self._send_groups(connection)
+
+    async def _connect(self) -> AsyncpgConnection:
+        while self._kept:
+            connection = self._kept.pop()
+            if await self._pool.healthy(connection):
+                return connection
+            await self._pool.give_back(connection, spoiled=True)
+        return await self._pool.take()
+
+    async def _send_groups(self, connection: AsyncpgConnection) -> None:
+        """Send groups on one connection until nothing waits or the connection is lost."""
+        spoiled = True
+        try:
+            while self._waiting and not connection.raw.is_closed():
+                taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MOST))]
+                for unit in _units(taken):
+                    await self._settle(connection, unit)
+            spoiled = connection.raw.is_closed()
+        finally:
+            if spoiled:
+                await self._pool.give_back(connection, spoiled=True)
+            else:
+                self._pool.used(connection)
+                self._kept.append(connection)
+
+    async def _settle(self, connection: AsyncpgConnection, unit: Sequence[_Waiting]) -> None:
+        """Settle every item of a unit: together if that works, otherwise one by one."""
+        try:
+            outcomes = await self._together(connection, unit)
+        except (ConnectionLost, OutcomeUnknown) as error:
+            connection.raw.terminate()
+            for each in unit:
+                each.fail(unknown(each.group, each.item), cause=error)
+        except Exception as error:
+            if len(unit) == 1 and not isinstance(error, AlreadyExists):
+                unit[0].fail(error)
+            else:
+                await self._one_by_one(connection, unit)
+        else:
+            for each, outcome in zip(unit, outcomes, strict=True):
+                each.settle(outcome)
+
+    async def _together(self, connection: AsyncpgConnection, unit: Sequence[_Waiting]) -> Sequence[Any]:
+        group, items = unit[0].group, [each.item for each in unit]
+        for attempt in range(TRIES):
+            try:
+                if not self._pool.behind_pooler:
+                    return await group.run(connection, items, careful=False)
+                async with connection.savepoint():
+                    return await group.run(connection, items, careful=False)
+            except Serialization as error:
+                last: HoldfastError = error
+                await asyncio.sleep(pause_s(attempt))
+        raise given_up(last)
+
+    async def _one_by_one(self, connection: AsyncpgConnection, unit: Sequence[_Waiting]) -> None:
+        for each in unit:
+            try:
+                each.settle(await run_alone(each.group, connection, each.item, transaction=self._pool.behind_pooler))
+            except Exception as error:
+                each.fail(error)
+
+    def _fail_all(self, error: Exception) -> None:
+        while self._waiting:
+            self._waiting.popleft().fail(error)
+
+
+class _Waiting:
+    """One item of a group, and the future of its caller."""
+
+    __slots__ = ("future", "group", "item")
+
+    def __init__(self, group: Group[Any, Any], item: Any) -> None:
+        self.group, self.item = group, item
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: Any) -> None:
+        if isinstance(outcome, Exception):
+            self.fail(outcome)
+        elif not self.future.done():
+            self.future.set_result(outcome)
+
+    def fail(self, error: Exception, *, cause: Exception | None = None) -> None:
+        if not self.future.done():
+            error.__cause__ = cause or error.__cause__
+            self.future.set_exception(error)
+
+
+def _units(items: Sequence[_Waiting]) -> list[list[_Waiting]]:
+    units: dict[object, list[_Waiting]] = {}
+    for item in items:
+        units.setdefault((item.group, item.group.key(item.item)), []).append(item)
+    return list(units.values())

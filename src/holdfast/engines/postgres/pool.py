@@ -1,0 +1,149 @@
+"""A pool of asyncpg connections that are young, alive and never left in the middle of an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from ...clock import monotonic_s
+from ...drivers.asyncpg import AsyncpgConnection, translated
+from ...errors import Closed, HoldfastError, Unavailable
+from .errors import ConnectionLost
+from .options import PoolOptions
+
+Raw: TypeAlias = Any
+"""A connection of asyncpg, which has no types of its own."""
+
+STATEMENTS = 256
+"""Prepared statements a connection keeps."""
+PING_S = 5.0
+"""How long a connection that was idle may take to show that it is alive."""
+_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+class AsyncPool:
+    """asyncpg's pool, with an age limit, health checks and without the round trip that resets a connection."""
+
+    def __init__(self, url: str, options: PoolOptions) -> None:
+        self._url, self._options = url, options
+        self._pool: Any = None
+        self._born: dict[int, float] = {}
+        self._used: dict[int, float] = {}
+        self.behind_pooler = False
+        """Whether a transaction pooler stands in between: then every statement needs a transaction around it."""
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            Unavailable: the server cannot be reached.
+        """
+        options = self._options
+        try:
+            self.behind_pooler = await self._finds_pooler()
+            self._pool = await asyncpg.create_pool(
+                self._url,
+                min_size=options.min_connections,
+                max_size=options.max_connections,
+                max_inactive_connection_lifetime=options.max_idle_s,
+                timeout=options.connect_timeout_s,
+                # Behind a transaction pooler a prepared statement may be on another server connection next time.
+                statement_cache_size=0 if self.behind_pooler else STATEMENTS,
+                reset=_leave_as_it_is,
+            )
+        except (*_FAILURES, ValueError) as error:
+            raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
+
+    async def close(self) -> None:
+        """Close every connection, once they have all been given back."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[AsyncpgConnection]:
+        """A connection for as long as the block lasts."""
+        connection = await self.take()
+        try:
+            yield connection
+        except HoldfastError as error:
+            await self.give_back(connection, spoiled=isinstance(error, ConnectionLost))
+            raise
+        except BaseException:
+            # Interrupted, perhaps in the middle of an exchange: an answer may still be under way to it.
+            await self.give_back(connection, spoiled=True)
+            raise
+        await self.give_back(connection)
+
+    async def take(self) -> AsyncpgConnection:
+        """A healthy connection.
+
+        Raises:
+            Unavailable: the server cannot be reached, or every connection is busy.
+        """
+        while True:
+            if self._pool is None:
+                raise Closed
+            try:
+                raw: Raw = await self._pool.acquire(timeout=self._options.connect_timeout_s)
+            except TimeoutError:
+                raise Unavailable(f"all {self._options.max_connections} connections are busy") from None
+            except _FAILURES as error:
+                raise translated(error) from error
+            connection = AsyncpgConnection(raw)
+            if await self.healthy(connection):
+                return connection
+            await self.give_back(connection, spoiled=True)
+
+    async def healthy(self, connection: AsyncpgConnection) -> bool:
+        """Whether a connection is not too old and, if it has been idle for long, still answers."""
+        raw, now = connection.raw, monotonic_s()
+        if raw.is_closed():
+            return False
+        key = raw.get_server_pid()
+        if now - self._born.setdefault(key, now) > self._options.max_lifetime_s:
+            return False
+        return now - self._used.get(key, now) < self._options.health_check_s or await _answers(raw)
+
+    def used(self, connection: AsyncpgConnection) -> None:
+        """Note that a connection has just answered."""
+        self._used[connection.raw.get_server_pid()] = monotonic_s()
+
+    async def give_back(self, connection: AsyncpgConnection, *, spoiled: bool = False) -> None:
+        """Return a connection; a spoiled one is thrown away and the pool makes another."""
+        raw = connection.raw
+        if spoiled or raw.is_closed():
+            key = raw.get_server_pid()
+            self._used.pop(key, None)
+            self._born.pop(key, None)
+            raw.terminate()
+        else:
+            self.used(connection)
+        try:
+            await self._pool.release(raw)
+        except _FAILURES:
+            return  # it was bad, and is gone
+
+    async def _finds_pooler(self) -> bool:
+        raw: Raw = await asyncpg.connect(self._url, statement_cache_size=0, timeout=self._options.connect_timeout_s)
+        try:
+            async with raw.transaction():
+                # A pooler hands out a process id of its own invention.
+                return bool(await raw.fetchval("SELECT pg_backend_pid()") != raw.get_server_pid())
+        finally:
+            await raw.close()
+
+
+async def _answers(raw: Raw) -> bool:
+    try:
+        await raw.fetchval("SELECT 1", timeout=PING_S)
+    except _FAILURES:
+        return False
+    return True
+
+
+async def _leave_as_it_is(raw: Raw) -> None:
+    """Our calls leave nothing behind in a connection, so the round trip that would reset it is saved."""
