@@ -1,7 +1,7 @@
 """Programs that bring their own connection: each driver in each of its transaction modes, behind one small interface.
 
-A ``Caller`` is what a user of the driver would write by hand: begin, commit, roll back, a savepoint, a statement of its own. The tests
-say ``await`` to all of them; a blocking one simply answers at once.
+A ``Caller`` is what a user of the driver would write by hand: begin, commit, roll back, a savepoint, a statement of its own.
+The tests say ``await`` to all of them; a blocking one simply answers at once.
 """
 
 from __future__ import annotations

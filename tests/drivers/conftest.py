@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from holdfast import AsyncHoldfast, Holdfast, PoolOptions
 from holdfast.testing.servers import PostgresServer
-
 from tests.databases import TEMPLATE, Databases
 from tests.drivers.callers import OWN_TABLE, Caller, Leg, add_own_table
 
@@ -45,9 +45,7 @@ def postgres_with_table(_shared_url: str, postgres_server: PostgresServer) -> It
     """The address of a PostgreSQL database with both, empty. Making one for each test would take a quarter of a second."""
     yield _shared_url
     database = _shared_url.partition("@/")[2].partition("?")[0]
-    postgres_server.execute(
-        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"  # noqa: S608  our own name
-    )
+    postgres_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
     postgres_server.execute("TRUNCATE messages, sessions, tenants, callers_own", database=database)
 
 

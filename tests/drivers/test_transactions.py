@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from holdfast import NewMessage
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, NotFound
-
 from tests.drivers.callers import LEGS, Leg, done
 
 pytestmark = pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import apsw
 
 from ..engines.dialect import Dialect
 from ..engines.protocol import Row
-from ..engines.sqlite.errors import translate
+from ..engines.sqlite.errors import DiskFailed, translate
+from ..errors import Closed, HoldfastError, OutcomeUnknown
 
 
 class ApswConnection:
@@ -29,30 +30,57 @@ class ApswConnection:
         try:
             return self.raw.execute(sql, args).fetchall()
         except apsw.Error as error:
-            raise translate(getattr(error, "extendedresult", 0), str(error)) from error
+            raise translated(error) from error
 
     async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
             self.raw.executemany(sql, rows)
         except apsw.Error as error:
-            raise translate(getattr(error, "extendedresult", 0), str(error)) from error
+            raise translated(error) from error
 
     def savepoint(self) -> _Savepoint:
         return _Savepoint(self)
 
 
+class _Joined(ApswConnection):
+    """The caller's connection: its row tracer is not for our rows."""
+
+    def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
+        try:
+            cursor = self.raw.cursor()
+            cursor.row_trace = _as_it_is
+            return cursor.execute(sql, args).fetchall()
+        except apsw.Error as error:
+            raise translated(error) from error
+
+
 def wrap(connection: apsw.Connection) -> ApswConnection:
     """The caller's connection."""
-    return ApswConnection(connection)
+    return _Joined(connection)
+
+
+def translated(error: apsw.Error) -> HoldfastError:
+    """An error of apsw as one of ours."""
+    if isinstance(error, apsw.ConnectionClosedError):
+        return Closed("the connection that was joined is closed; join an open one")
+    return translate(getattr(error, "extendedresult", 0), str(error))
+
+
+def _as_it_is(cursor: apsw.Cursor, row: Row) -> Row:
+    return row
 
 
 class _Savepoint:
     def __init__(self, connection: ApswConnection) -> None:
         self._connection = connection
-        self._outermost = not connection.raw.in_transaction
+        self._outermost = False
 
     async def __aenter__(self) -> None:
         connection = self._connection
+        try:
+            self._outermost = not connection.raw.in_transaction
+        except apsw.Error as error:
+            raise translated(error) from error
         connection._depth += 1
         # Outside a transaction a savepoint would start one that may fail to become a writer later.
         connection.execute("BEGIN IMMEDIATE" if self._outermost else f"SAVEPOINT holdfast_{connection._depth}")
@@ -63,8 +91,19 @@ class _Savepoint:
         if not connection.raw.in_transaction:
             return  # SQLite has already undone everything, as it does when the disk is full
         if self._outermost:
-            connection.execute("COMMIT" if error is None else "ROLLBACK")
+            self._end("COMMIT" if error is None else "ROLLBACK")
             return
         if error is not None:
             connection.execute(f"ROLLBACK TO {name}")
         connection.execute(f"RELEASE {name}")
+
+    def _end(self, sql: str) -> None:
+        connection = self._connection
+        try:
+            connection.execute(sql)
+        except HoldfastError as error:
+            if connection.raw.in_transaction:  # left open, it would swallow what is written next
+                connection.execute("ROLLBACK")
+            if isinstance(error, DiskFailed):
+                raise OutcomeUnknown(f"the disk failed while committing: {error}") from error
+            raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -15,6 +16,11 @@ from ..engines.protocol import Row
 from ..errors import HoldfastError, InvalidText, OutcomeUnknown, Unavailable
 
 _LOST = (asyncpg.InterfaceError, OSError, asyncio.IncompleteReadError)
+_ARGUMENT = re.compile(r"\$(\d+)")
+_AS_TEXT = {kind + many: f"::text{many}::{kind}{many}" for kind in ("uuid", "json", "jsonb") for many in ("", "[]")}
+_PAST_CODECS_MOST = 1_024
+_past_codecs: dict[str, str] = {}
+"""Our statements, with the casts that keep the caller's codecs out of them."""
 
 
 class AsyncpgConnection:
@@ -42,9 +48,31 @@ class AsyncpgConnection:
         return _Savepoint(self)
 
 
+class _Joined(AsyncpgConnection):
+    """The caller's connection. Its codecs are not for our values: ids and JSON are sent as text, and the server converts them."""
+
+    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
+        return await super().fetch(await self._past_codecs(sql), args)
+
+    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        await super().many(await self._past_codecs(sql), rows)
+
+    async def _past_codecs(self, sql: str) -> str:
+        if "$" not in sql or sql in _past_codecs:
+            return _past_codecs.get(sql, sql)
+        try:
+            kinds = (await self.raw.prepare(sql)).get_parameters()
+        except (asyncpg.PostgresError, *_LOST) as error:
+            raise translated(error) from error
+        casts = {str(n): _AS_TEXT[kind.name] for n, kind in enumerate(kinds, 1) if kind.name in _AS_TEXT}
+        if len(_past_codecs) >= _PAST_CODECS_MOST:
+            _past_codecs.clear()
+        return _past_codecs.setdefault(sql, _ARGUMENT.sub(lambda found: found[0] + casts.get(found[1], ""), sql))
+
+
 def wrap(connection: asyncpg.Connection) -> AsyncpgConnection:
     """The caller's connection."""
-    return AsyncpgConnection(connection)
+    return _Joined(connection)
 
 
 def translated(error: Exception) -> HoldfastError:
@@ -62,11 +90,13 @@ class _Savepoint:
     """asyncpg's own transaction block: a savepoint inside a transaction, a transaction of its own outside one."""
 
     def __init__(self, connection: AsyncpgConnection) -> None:
-        self._outermost = not connection.raw.is_in_transaction()
-        self._block = connection.raw.transaction()
+        self._raw = connection.raw
+        self._outermost = False
 
     async def __aenter__(self) -> None:
         try:
+            self._outermost = not self._raw.is_in_transaction()
+            self._block = self._raw.transaction()
             await self._block.start()
         except (asyncpg.PostgresError, *_LOST) as error:
             raise translated(error) from error

@@ -1,0 +1,291 @@
+"""What cannot be joined is refused with words that say what to do; what breaks underneath becomes an error of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import apsw
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from holdfast import AsyncHoldfast, Holdfast
+from holdfast.errors import Closed, HoldfastError, InvalidInput, ReadOnly, SchemaMismatch, Unavailable
+from tests.drivers.callers import LEGS, POSTGRES_LEGS, SQLITE_LEGS, Leg, done, leg
+
+ALL = pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in LEGS])
+ONE_OF_EACH = [*SQLITE_LEGS[:1], leg("apsw"), leg("aiosqlite"), leg("SQLAlchemy Session on sqlite3"), *POSTGRES_LEGS]
+
+
+@pytest.mark.parametrize("thing", [None, "agents.db", 42, object(), sqlite3])
+def test_what_is_no_connection_is_refused_with_a_list_of_what_is(thing: object) -> None:
+    with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="cannot join") as caught:
+        hf.tenant("acme").join(thing)
+    for kind in ("psycopg.Connection", "sqlite3.Connection", "apsw.Connection", "sqlalchemy.orm.session.Session"):
+        assert kind in str(caught.value)
+
+
+def test_a_cursor_or_an_engine_is_not_a_connection(sqlite_path: str) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{sqlite_path}")
+    connection = sqlite3.connect(sqlite_path)
+    with Holdfast(":memory:") as hf:
+        for thing in (engine, connection.cursor()):
+            with pytest.raises(InvalidInput, match=r"cannot join .*(Engine|Cursor)"):
+                hf.tenant("acme").join(thing)
+    connection.close()
+    engine.dispose()
+
+
+@ALL
+def test_the_other_style_of_connection_is_refused_by_name(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    """A blocking connection in an asynchronous program, or the other way round."""
+
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            if leg.asynchronous:
+                with Holdfast(":memory:") as other, pytest.raises(InvalidInput, match="belongs to AsyncHoldfast"):
+                    other.tenant("acme").join(caller.raw)
+            else:
+                async with AsyncHoldfast(":memory:") as other:
+                    with pytest.raises(InvalidInput, match="belongs to Holdfast"):
+                        other.tenant("acme").join(caller.raw)
+
+    asyncio.run(run())
+
+
+@ALL
+def test_a_connection_to_the_other_engine_is_refused(
+    leg: Leg, open_stage: Callable[[Leg], Any], request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("postgres_with_table" if leg.engine == "sqlite" else "sqlite_path")
+
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            caller = await stage.connect()
+            kind = AsyncHoldfast if leg.asynchronous else Holdfast
+            other: Any = kind(url)
+            await done(other.open() if leg.asynchronous else None)
+            try:
+                with pytest.raises(
+                    InvalidInput, match=r"this Holdfast is on (sqlite|postgres) and the connection is on"
+                ):
+                    other.tenant("acme").join(caller.raw)
+            finally:
+                await done(other.close())
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in ONE_OF_EACH])
+def test_a_database_without_our_schema_says_so(
+    leg: Leg, tmp_path: Path, postgres_server: Any, request: pytest.FixtureRequest
+) -> None:
+    bare = str(tmp_path / "bare.db") if leg.engine == "sqlite" else request.getfixturevalue("bare_postgres_url")
+    ours = str(tmp_path / "ours.db") if leg.engine == "sqlite" else request.getfixturevalue("postgres_with_table")
+
+    async def run() -> None:
+        kind = AsyncHoldfast if leg.asynchronous else Holdfast
+        hf: Any = kind(ours)
+        await done(hf.open() if leg.asynchronous else None)
+        try:
+            async with leg.connect(bare) as caller:
+                acme = hf.tenant("acme").join(caller.raw)
+                await caller.begin()
+                await caller.execute("CREATE TABLE callers_own (label TEXT NOT NULL)")
+                await caller.add("before")
+                with pytest.raises(SchemaMismatch, match=r"sessions|tenants"):
+                    await done(acme.sessions.create(key="k"))
+                await caller.commit()
+                assert await caller.labels() == ["before"]
+        finally:
+            await done(hf.close())
+
+    asyncio.run(run())
+
+
+@ALL
+def test_a_closed_connection_is_an_error_of_ours(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            async with leg.connect(stage.url) as caller:
+                acme = stage.tenant().join(caller.raw)
+                await done(acme.sessions.list())
+                await done(caller.raw.close())
+                if "Session" in leg.name:  # a closed Session of SQLAlchemy can be used again
+                    assert await done(acme.sessions.list()) == []
+                    return
+                for call in (lambda: acme.sessions.create(key="k"), acme.sessions.list):
+                    with pytest.raises((Closed, Unavailable)):
+                        await done(call())
+
+    asyncio.run(run())
+
+
+def test_a_locked_database_is_unavailable_and_nothing_is_left_open(sqlite_path: str) -> None:
+    holder = sqlite3.connect(sqlite_path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with Holdfast(sqlite_path) as hf:
+        for level in ("", "IMMEDIATE", "EXCLUSIVE", None):
+            caller = sqlite3.connect(sqlite_path, timeout=0, isolation_level=level)  # type: ignore[arg-type]
+            with pytest.raises(Unavailable, match="locked"):
+                hf.tenant("acme").join(caller).sessions.create(key="k")
+            assert not caller.in_transaction
+            caller.close()
+        holder.execute("ROLLBACK")
+        holder.close()
+        assert hf.tenant("acme").sessions.count() == 0
+
+
+@pytest.mark.parametrize("kind", ["sqlite3", "apsw", "aiosqlite"])
+def test_a_commit_that_fails_leaves_no_transaction_behind(kind: str, sqlite_path: str) -> None:
+    """With a rollback journal, a reader keeps a writer from committing. Left open, the transaction would swallow the rest."""
+    # Two copies of SQLite in one process do not see each other's locks, so the reader is of the writer's kind.
+    reader: Any = apsw.Connection(sqlite_path) if kind == "apsw" else sqlite3.connect(sqlite_path, isolation_level=None)
+    reader.execute("PRAGMA journal_mode = DELETE").fetchall()
+
+    async def run(acme: Any) -> None:
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM sessions").fetchall()
+        with pytest.raises(Unavailable):
+            await done(acme.sessions.create(key="k"))
+        reader.execute("COMMIT")
+        await done(acme.sessions.create(key="k"))
+        assert reader.execute("SELECT COUNT(*) FROM sessions").fetchall() == [(1,)]
+
+    async def joined() -> None:
+        if kind == "aiosqlite":
+            async with AsyncHoldfast(":memory:") as hf:
+                async with aiosqlite.connect(sqlite_path, isolation_level=None, timeout=0) as caller:
+                    await run(hf.tenant("acme").join(caller))
+            return
+        blocking: Any = apsw.Connection(sqlite_path) if kind == "apsw" else sqlite3.connect(sqlite_path, 0, 0, None)
+        with Holdfast(":memory:") as hf:
+            await run(hf.tenant("acme").join(blocking))
+        blocking.close()
+
+    asyncio.run(joined())
+    reader.close()
+
+
+def test_a_read_only_connection_can_read_and_not_write(sqlite_path: str) -> None:
+    caller = sqlite3.connect(f"file:{sqlite_path}?mode=ro", uri=True)
+    with Holdfast(sqlite_path) as hf:
+        acme = hf.tenant("acme").join(caller)
+        with pytest.raises(ReadOnly):
+            acme.sessions.create(key="k")
+        assert acme.sessions.list() == []
+    caller.close()
+
+
+def test_a_connection_of_another_thread_is_refused_in_sqlite3s_own_words(sqlite_path: str) -> None:
+    caller = sqlite3.connect(sqlite_path)
+    caught: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            hf.tenant("acme").join(caller).sessions.create(key="k")
+        except InvalidInput as error:
+            caught.append(error)
+
+    with Holdfast(sqlite_path) as hf:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    assert "can only be used in that same thread" in str(caught[0])
+    caller.close()
+
+
+def test_aiosqlite_that_was_not_awaited_is_refused(sqlite_path: str) -> None:
+    async def run() -> None:
+        async with AsyncHoldfast(sqlite_path) as hf:
+            caller = aiosqlite.connect(sqlite_path)
+            with pytest.raises(Closed, match="await it"):
+                await hf.tenant("acme").join(caller).sessions.create(key="k")
+
+    asyncio.run(run())
+
+
+class TestSqlalchemy:
+    """Ways of holding SQLAlchemy wrong."""
+
+    def test_a_session_bound_to_nothing_says_so(self) -> None:
+        with Holdfast(":memory:") as hf, Session() as session, pytest.raises(InvalidInput, match=r"(?i)bind|bound"):
+            hf.tenant("acme").join(session)
+
+    def test_a_connection_that_was_not_awaited_is_refused(self, sqlite_path: str) -> None:
+        async def run() -> None:
+            engine = create_async_engine(f"sqlite+aiosqlite:///{sqlite_path}")
+            async with AsyncHoldfast(sqlite_path) as hf:
+                with pytest.raises(InvalidInput, match=r"not started|has not been started"):
+                    hf.tenant("acme").join(engine.connect())
+            await engine.dispose()
+
+        asyncio.run(run())
+
+    def test_another_database_is_refused(self) -> None:
+        engine = sqlalchemy.create_mock_engine("mysql://", lambda *args: None)
+        with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="only on sqlite and postgresql"):
+            hf.tenant("acme").join(Session(bind=engine))  # type: ignore[arg-type]
+
+    def test_a_server_that_is_gone_is_unavailable(self, sqlite_path: str, tmp_path: Path) -> None:
+        engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/no/such/folder.db")
+        with Holdfast(sqlite_path) as hf, Session(engine) as session:
+            with pytest.raises(Unavailable, match="cannot reach"):
+                hf.tenant("acme").join(session).sessions.create(key="k")
+        engine.dispose()
+
+    def test_a_session_whose_transaction_failed_says_so(self, sqlite_path: str) -> None:
+        engine = sqlalchemy.create_engine(f"sqlite:///{sqlite_path}")
+        with Holdfast(sqlite_path) as hf, Session(engine) as session:
+            session.begin()
+            with pytest.raises(sqlalchemy.exc.OperationalError), session.begin_nested():
+                session.execute(sqlalchemy.text("SELECT * FROM nothing_of_that_name"))
+            hf.tenant("acme").join(session).sessions.create(key="fine")
+            session.rollback()
+            assert hf.tenant("acme").sessions.count() == 0
+        engine.dispose()
+
+    def test_an_unsupported_driver_underneath_is_named(self) -> None:
+        class Odd:
+            """A driver's connection of a kind that nobody here knows."""
+
+            def __init__(self) -> None:
+                self._inner = sqlite3.connect(":memory:")
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._inner, name)
+
+        engine = sqlalchemy.create_engine("sqlite://", creator=Odd)
+        with Holdfast(":memory:") as hf, engine.connect() as connection:
+            with pytest.raises(InvalidInput, match=r"cannot join .*Odd"):
+                hf.tenant("acme").join(connection).sessions.create(key="k")
+        engine.dispose()
+
+    def test_async_session_bound_to_nothing_says_so(self) -> None:
+        async def run() -> None:
+            async with AsyncHoldfast(":memory:") as hf, AsyncSession() as session:
+                with pytest.raises(InvalidInput, match=r"(?i)bind|bound"):
+                    hf.tenant("acme").join(session)
+
+        asyncio.run(run())
+
+
+def test_an_aborted_transaction_of_postgres_says_what_it_is(postgres_with_table: str) -> None:
+    with Holdfast(postgres_with_table) as hf, psycopg.connect(postgres_with_table) as caller:
+        with pytest.raises(psycopg.Error):
+            caller.execute("SELECT 1 / 0")
+        with pytest.raises(HoldfastError, match="aborted"):
+            hf.tenant("acme").join(caller).sessions.create(key="k")
+        caller.rollback()
+        hf.tenant("acme").join(caller).sessions.create(key="k")
+        caller.commit()
+        assert hf.tenant("acme").sessions.count() == 1
