@@ -66,7 +66,7 @@ class MessageToAppend(NewMessage, frozen=True, kw_only=True, forbid_unknown_fiel
 class MessagesToAppend(Struct, frozen=True, forbid_unknown_fields=True):
     """Messages to append at consecutive places, all or none of them."""
 
-    messages: list[MessageToAppend]
+    messages: Annotated[list[MessageToAppend], Meta(min_length=1)]
 
 
 class MessageChange(Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,9 +7,6 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +23,11 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; what is in it is taken as it is, never as markup."""
+    # Here and not above: it takes longer to import than most commands take to run.
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(*row)

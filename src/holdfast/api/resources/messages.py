@@ -26,8 +26,8 @@ from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen
 
 _OF_SESSION = "/v1/tenants/{tenant}/sessions/{session_id}/messages"
 _ONE = "/v1/tenants/{tenant}/messages/{message_id}"
-_IDS_MOST = 1_000
-"""Ids that fit into one address."""
+_IDS_MOST = 500
+"""Ids that fit into one address, whatever stands between here and the caller."""
 
 
 @operation("GET", _OF_SESSION, raises=[NotFound])

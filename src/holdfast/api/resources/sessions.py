@@ -6,6 +6,7 @@ since.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Annotated
 
 from msgspec import Meta
@@ -16,19 +17,19 @@ from holdfast.errors import AlreadyExists, Conflict, NotFound
 from ..operations import Header, operation
 from ..problems import NoLongerSo
 from ..service import Service
-from ..wire import Metadata, NewSession, SessionChange, SessionPage, Uuid, given
+from ..wire import Metadata, NewSession, SessionChange, SessionPage, Uuid, encode, given
 from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
 
 _ALL = "/v1/tenants/{tenant}/sessions"
 _BY_KEY = _ALL + "/by-key/{key}"
 _ONE = _ALL + "/{session_id}"
 
-Whose = Annotated[str | None, Meta(description="The user whose session it is.")]
+Whose = Annotated[str | None, Meta(min_length=1, description="The user whose session it is.")]
 
 
 def session_etag(session: Session) -> str:
-    """What a session's state is called in HTTP."""
-    return f'"{session.updated_at.isoformat()}"'
+    """What a session's state is called in HTTP: all of it counts, as it does in ``expected``."""
+    return f'"{blake2b(encode(session), digest_size=16).hexdigest()}"'
 
 
 @operation("GET", _ALL)

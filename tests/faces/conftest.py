@@ -1,0 +1,56 @@
+"""Servers for the tests of the faces: one on each engine for a whole worker, because starting one takes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.servers import PostgresServer
+from tests.databases import TEMPLATE
+from tests.faces.process import Api, ServerProcess
+
+_NUMBERS = count(1)
+
+
+@pytest.fixture(scope="session")
+def _sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _postgres_http_server(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer, worker_id: str
+) -> Iterator[ServerProcess]:
+    name = f"http_{worker_id}"
+    url = postgres_server.create_database(name, template=TEMPLATE)
+    with ServerProcess(tmp_path_factory.mktemp("server"), "--database", url) as server:
+        yield server
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("_sqlite_server", id="sqlite", marks=pytest.mark.leg("http sqlite")),
+        pytest.param("_postgres_http_server", id="postgres", marks=pytest.mark.leg("http postgres")),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> ServerProcess:
+    """A running server, on each engine. Other tests use it too: do not stop it, and stay within a tenant."""
+    found: ServerProcess = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Api:
+    """A tenant of one's own on a running server."""
+    return Api(server.http, f"tenant-{next(_NUMBERS)}")
+
+
+@pytest.fixture
+def start(tmp_path: Path, closing: Callable[..., ServerProcess]) -> Callable[..., ServerProcess]:
+    """Start a server of one's own."""
+    return lambda *arguments, **environment: closing(ServerProcess(tmp_path, *arguments, **environment))

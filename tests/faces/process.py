@@ -1,0 +1,173 @@
+"""The real server and the real command line, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+WAIT_S = 30.0
+_ADDRESS = re.compile(r"http://\S+")
+
+
+def command(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m holdfast`` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments],
+        cwd=cwd,
+        env=_environment(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+class ServerProcess:
+    """``holdfast serve`` on any free port."""
+
+    def __init__(self, cwd: Path, *arguments: str, **environment: str) -> None:
+        self._errors = cwd / "stderr.txt"
+        with open(self._errors, "a") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", "serve", "--port", "0", *arguments],
+                cwd=cwd,
+                env=_environment(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.printed = self._first_lines()
+        found = _ADDRESS.search(self.printed)
+        if found is None:
+            raise AssertionError(f"the server did not start: {self.printed}{self.log}")
+        self.url = found.group()
+        self.http = httpx.Client(base_url=self.url, timeout=WAIT_S)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error so far."""
+        return self._errors.read_text()
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Wait until it has ended, and say how."""
+        return self._process.wait(WAIT_S)
+
+    def close(self) -> None:
+        """End it, in good order if it still can."""
+        self.http.close()
+        if self._process.poll() is None:
+            self.terminate()
+        try:
+            self.wait()
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+        finally:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _first_lines(self) -> str:
+        """Everything up to the line to paste, or to its end if it ends before."""
+        assert self._process.stdout is not None
+        lines = []
+        for line in self._process.stdout:
+            lines.append(line)
+            if "curl" in line:
+                break
+        return "".join(lines)
+
+
+class Api:
+    """One tenant of a server, for tests that talk to it."""
+
+    def __init__(self, http: httpx.Client, tenant: str) -> None:
+        self.http, self.name = http, tenant
+        self.tenant = f"/v1/tenants/{tenant}"
+        self.sessions = f"{self.tenant}/sessions"
+
+    def session(self, **body: Any) -> dict[str, Any]:
+        """A new session."""
+        return answered(self.http.post(self.sessions, **json_body(body)), 201)
+
+    def messages_of(self, session: Mapping[str, Any]) -> str:
+        """Where the messages of a session are."""
+        return f"{self.sessions}/{session['id']}/messages"
+
+    def append(self, session: Mapping[str, Any], *texts: str) -> list[dict[str, Any]]:
+        """New messages in a session."""
+        body = {"messages": [{"role": "user", "content": text} for text in texts]}
+        found = answered(self.http.post(self.messages_of(session), **json_body(body)), 201)
+        items: list[dict[str, Any]] = found["items"]
+        return items
+
+
+def answered(response: httpx.Response, status: int = 200) -> Any:
+    """The body of a response that must have this status."""
+    assert response.status_code == status, f"{response.status_code}: {response.text}"
+    if status == 204:
+        assert response.content == b""
+        return None
+    assert response.headers["content-type"] == "application/json"
+    return response.json()
+
+
+def refused(response: httpx.Response, status: int, type: str) -> dict[str, Any]:
+    """The problem in a response that must have this status and this error."""
+    assert response.status_code == status, f"{response.status_code}: {response.text}"
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
+    assert (problem["type"], problem["status"]) == (type, status), problem
+    assert problem["title"]
+    assert problem["detail"]
+    return problem
+
+
+def in_json(value: Any) -> str:
+    """A value as it is written in a query parameter."""
+    return json.dumps(value)
+
+
+def json_body(value: Any) -> dict[str, Any]:
+    """A value as the body of a request; httpx by itself cannot write a lone surrogate."""
+    return {"content": json.dumps(value).encode(), "headers": {"Content-Type": "application/json"}}
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
+    return {**kept, "COLUMNS": "200", **more}
+
+
+def one_line(text: str) -> str:
+    """The only line of a text."""
+    lines: Sequence[str] = text.splitlines()
+    assert len(lines) == 1, text
+    return lines[0]

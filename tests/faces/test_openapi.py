@@ -1,0 +1,141 @@
+"""The document tells the truth: it is valid, and the server does what it says and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS
+
+from holdfast import Message, NewMessage
+from holdfast.api.openapi import document
+from holdfast.api.operations import Operation
+from holdfast.api.parameters import parameters
+from holdfast.api.resources import OPERATIONS
+from holdfast.api.wire import MessageToAppend, Role
+from tests.faces.process import WAIT_S, Api, ServerProcess, answered
+
+DOCUMENT = document(OPERATIONS)
+CHECKED = [
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+]
+REFUSED = [*CHECKED, "negative_data_rejection"]
+EXAMPLES = {GenerationMode.POSITIVE: 8, GenerationMode.NEGATIVE: 5}
+
+
+def test_the_server_hands_out_the_document(server: ServerProcess) -> None:
+    assert answered(server.http.get("/openapi.json")) == msgspec.to_builtins(DOCUMENT)
+
+
+def test_the_document_is_valid_openapi_3_1() -> None:
+    loaded = schemathesis.openapi.from_dict(DOCUMENT)
+    loaded.validate()
+    assert DOCUMENT["openapi"].startswith("3.1")
+    assert sum(1 for _ in loaded.get_all_operations()) == len(OPERATIONS)
+
+
+def test_every_reference_in_the_document_leads_somewhere() -> None:
+    def references(part: Any) -> list[str]:
+        if isinstance(part, dict):
+            own = [part["$ref"]] if "$ref" in part else []
+            return own + [each for value in part.values() for each in references(value)]
+        return [each for value in part for each in references(value)] if isinstance(part, list) else []
+
+    found = set(references(DOCUMENT))
+    assert found
+    for reference in found:
+        here: Any = DOCUMENT
+        for name in reference.removeprefix("#/").split("/"):
+            here = here[name]
+
+
+def test_every_operation_is_described() -> None:
+    for each in OPERATIONS:
+        described = DOCUMENT["paths"][each.path][each.method.lower()]
+        assert described["summary"], each.path
+        assert described["operationId"] == each.function.__name__
+        assert {str(each.status), "400", "500"} <= set(described["responses"])
+        named = {name for name in re.findall(r"{(\w+)}", each.path)}
+        assert named == {one["name"] for one in described["parameters"] if one["in"] == "path"}
+
+
+def test_no_two_operations_have_the_same_name_or_address() -> None:
+    assert max(Counter(each.function.__name__ for each in OPERATIONS).values()) == 1
+    assert max(Counter((each.method, each.path) for each in OPERATIONS).values()) == 1
+
+
+def test_every_type_in_the_document_forbids_or_has_what_it_says() -> None:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert schema["description"], name
+        if name.startswith(("New", "Message")) and name not in ("Message", "MessagePage", "MessageList"):
+            assert schema["additionalProperties"] is False, name
+
+
+def test_roles_and_fields_of_messages_are_those_of_the_library() -> None:
+    assert Role | None == get_type_hints(Message)["role"]
+    assert set(get_args(Role)) == {"user", "assistant", "system"}
+    assert MessageToAppend.__struct_fields__ == NewMessage.__struct_fields__
+
+
+class _Known:
+    """What is there, for requests that are to find something and change it."""
+
+    def __init__(self, api: Api) -> None:
+        session = api.session(key="k", user="ada")
+        (message,) = api.append(session, "hello")
+        self.values = {"tenant": api.name, "session_id": session["id"], "message_id": message["id"], "key": "k"}
+
+    def put_into(self, case: schemathesis.Case) -> None:
+        case.path_parameters.update({name: self.values[name] for name in case.path_parameters})
+        case.query.pop("cursor", None)
+        if isinstance(case.body, dict) and case.method == "POST":
+            for each in case.body.get("messages", [case.body]):
+                if "content" in each:
+                    each.update(kind="message", role="user", content="hello")
+
+
+def _can_be_wrong(operation: Operation) -> bool:
+    """Whether a request can go against the document at all: any text will do for a name in the path."""
+    return operation.has_body or any(each.place == "query" for each in parameters(operation))
+
+
+@pytest.mark.filterwarnings("ignore")  # the libraries' own
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.function.__name__)
+def test_requests_as_documented_get_documented_answers(operation: Operation, server: ServerProcess, api: Api) -> None:
+    _ask(operation, GenerationMode.POSITIVE, server, api)
+
+
+@pytest.mark.filterwarnings("ignore")  # the libraries' own
+@pytest.mark.parametrize("server", [pytest.param("_sqlite_server", id="sqlite")], indirect=True)
+@pytest.mark.parametrize("operation", [*filter(_can_be_wrong, OPERATIONS)], ids=lambda each: each.function.__name__)
+def test_requests_not_as_documented_are_refused_as_documented(
+    operation: Operation, server: ServerProcess, api: Api
+) -> None:
+    _ask(operation, GenerationMode.NEGATIVE, server, api)
+
+
+def _ask(operation: Operation, mode: GenerationMode, server: ServerProcess, api: Api) -> None:
+    found = schemathesis.openapi.from_dict(DOCUMENT)[operation.path][operation.method]
+    checks = CHECKS.get_by_names(CHECKED if mode is GenerationMode.POSITIVE else REFUSED)
+    known = _Known(api)
+
+    @settings(max_examples=EXAMPLES[mode], suppress_health_check=list(HealthCheck))
+    @given(case=found.as_strategy(generation_mode=mode), real=st.booleans())
+    def ask(case: schemathesis.Case, real: bool) -> None:
+        if real and mode is GenerationMode.POSITIVE:
+            known.put_into(case)
+        response = case.call(base_url=server.url, timeout=WAIT_S)
+        case.validate_response(response, checks=checks)
+
+    ask()
