@@ -35,6 +35,9 @@ INLINE_WAIT_S = 0.0005
 INLINE_WAIT_EACH_S = 0.000025
 """A shared commit may wait this much longer for each call that shares it; a thread would cost each as much."""
 
+BUSY_WAIT_S = 0.1
+"""What a commit that found another process writing counts for: the next few dozen go to the thread, which may wait."""
+
 
 class AsyncSqliteEngine:
     """An asynchronous engine for one event loop."""
@@ -137,21 +140,26 @@ class AsyncSqliteEngine:
         jobs, self._turn = self._turn, []
         if jobs and self._connected.acquire(blocking=False):
             try:
-                self._run(jobs)
+                done = self._run(jobs, patient=False)
             finally:
                 self._connected.release()
-            _resolve(jobs)
-        else:
-            for job in jobs:
-                self._writes.put(job)
+            if done:
+                _resolve(jobs)
+                return
+            self._write_pace.observe(BUSY_WAIT_S)
+        for job in jobs:
+            self._writes.put(job)
 
-    def _run(self, jobs: Sequence[_FutureJob]) -> None:
+    def _run(self, jobs: Sequence[_FutureJob], *, patient: bool) -> bool:
         try:
-            self._writer.run(jobs)
+            done = self._writer.run(jobs, patient=patient)
         except Exception as error:  # a defect of ours must not leave callers waiting for ever
             for job in jobs:
                 job.error = job.error or error
-        self._write_pace.observe(self._writer.waited_s - INLINE_WAIT_EACH_S * len(jobs))
+            return True
+        if done:
+            self._write_pace.observe(self._writer.waited_s - INLINE_WAIT_EACH_S * len(jobs))
+        return done
 
     def _write_loop(self) -> None:
         going = True
@@ -161,7 +169,7 @@ class AsyncSqliteEngine:
             going = None not in waiting
             jobs = [job for job in waiting if job is not None]
             with self._connected:
-                self._run(jobs)
+                self._run(jobs, patient=True)
             self._answer(jobs)
 
     def _read_loop(self) -> None:

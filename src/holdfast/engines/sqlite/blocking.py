@@ -30,7 +30,7 @@ class SqliteEngine:
         self._file = file
         self._connection = file.connect()
         self._writer = Writer(self._connection)
-        self._leading = threading.Lock()
+        self._leading = threading.RLock()  # knows its owner, so that a release is exact after an interruption
         self._waiting: deque[_WaitingJob] = deque()
         self._readers: deque[ApswConnection] = deque()
         self._closed = False
@@ -84,18 +84,36 @@ class SqliteEngine:
 
     def _settle(self, job: _WaitingJob) -> Any:
         self._waiting.append(job)
-        while not job.settled:
-            if self._leading.acquire(blocking=False):
-                try:
+        try:
+            while not job.settled:
+                if self._leading.acquire(blocking=False):
                     self._lead()
-                finally:
-                    self._leading.release()
-                    self._wake_next()
-            else:
-                job.signal.acquire()
+                    self._stop_leading()
+                else:
+                    job.signal.acquire()
+        except BaseException:
+            # Interrupted, perhaps by Ctrl-C: a call nobody waits for any more must not be run with somebody else's.
+            self._withdraw(job)
+            raise
+        finally:
+            self._stop_leading()
         if job.error is not None:
             raise job.error
         return job.result
+
+    def _withdraw(self, job: _WaitingJob) -> None:
+        try:
+            self._waiting.remove(job)
+        except ValueError:
+            return  # a leader has it already
+
+    def _stop_leading(self) -> None:
+        """Let the next one lead, if this thread does; it may come here twice, or interrupted at any point."""
+        try:
+            self._leading.release()
+        except RuntimeError:
+            pass
+        self._wake_next()
 
     def _lead(self) -> None:
         jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MOST))]

@@ -23,6 +23,10 @@ class DiskFailed(Unavailable):
     """The disk reported an error; nothing was changed as far as SQLite can tell."""
 
 
+class Busy(Unavailable):
+    """Another process was writing for longer than we wait; nothing was changed, and a retry is safe."""
+
+
 def translate(code: int, message: str) -> HoldfastError:
     """The error for an extended result code and SQLite's own words."""
     exact: dict[int, type[HoldfastError]] = {
@@ -33,7 +37,7 @@ def translate(code: int, message: str) -> HoldfastError:
         _CONSTRAINT_NOTNULL: InvalidInput,
     }
     primary: dict[int, type[HoldfastError]] = {
-        _BUSY: Unavailable,
+        _BUSY: Busy,
         _LOCKED: Unavailable,
         _NOMEM: Unavailable,
         _READONLY: ReadOnly,

@@ -15,7 +15,8 @@ from ...drivers.apsw import ApswConnection
 from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown, Unavailable
 from ...stepping import step
 from ..protocol import Call, Group, run_one
-from .errors import DiskFailed
+from .errors import Busy, DiskFailed
+from .file import BUSY_TIMEOUT_MS
 
 GROUP_MOST = 512
 """Calls that share one commit at most; more wait for the next."""
@@ -48,24 +49,30 @@ class Writer:
         self.waited_s = 0.0
         """How long the last commit waited for the disk."""
 
-    def run(self, jobs: Sequence[Job]) -> None:
-        """Settle all jobs: afterwards each has its result, durably, or its error, without a trace."""
+    def run(self, jobs: Sequence[Job], *, patient: bool = True) -> bool:
+        """Settle all jobs: afterwards each has its result, durably, or its error, without a trace.
+
+        While another process is writing, this waits for it; or, if not ``patient``, returns ``False`` with nothing done.
+        """
         if self._poison is not None:
             _fail(jobs, Unavailable(self._poison))
-            return
+            return True
         try:
-            self._commit(jobs)
+            self._commit(jobs, patient)
         except Exception as error:
+            if isinstance(error, Busy) and not patient:
+                return False
             if isinstance(error, OutcomeUnknown) or len(jobs) == 1:
                 _fail(jobs, error)
-                return
+                return True
             for job in jobs:
                 job.result = job.error = None
                 self.run([job])
+        return True
 
-    def _commit(self, jobs: Sequence[Job]) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
+    def _commit(self, jobs: Sequence[Job], patient: bool) -> None:
         try:
+            self._begin(patient)
             if len(jobs) == 1:
                 step(self._run_only(jobs[0]))
             else:
@@ -82,6 +89,17 @@ class Writer:
         except BaseException:
             self._roll_back()
             raise
+
+    def _begin(self, patient: bool) -> None:
+        self._roll_back()  # what somebody left open who was interrupted right after BEGIN
+        if patient:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return
+        self._connection.raw.set_busy_timeout(0)
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        finally:
+            self._connection.raw.set_busy_timeout(BUSY_TIMEOUT_MS)
 
     async def _run_only(self, job: Job) -> None:
         """A job alone in its transaction needs no savepoint: if it fails, the transaction does."""
