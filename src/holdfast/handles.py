@@ -8,7 +8,7 @@ from typing import Any, Self
 from . import address
 from .clock import Clock, SystemClock
 from .core.scope import Scope, Setting
-from .drivers import join
+from .drivers import join, turns
 from .engines import opening
 from .engines.joined import JoinedEngine
 from .engines.opening import AsyncOwnEngine, OwnEngine
@@ -46,7 +46,7 @@ class AsyncTenantHandle:
             InvalidInput: the object is none of these, or of the other engine.
         """
         joined = join.asynchronous(connection, self._engine.dialect)
-        return AsyncTenantHandle(JoinedEngine(joined), self._scope)
+        return AsyncTenantHandle(JoinedEngine(joined, turns.of_tasks(connection)), self._scope)
 
 
 class TenantHandle:
@@ -71,7 +71,7 @@ class TenantHandle:
             InvalidInput: the object is none of these, or of the other engine.
         """
         joined = join.blocking(connection, self._engine.dialect)
-        return TenantHandle(JoinedEngine(joined), self._scope)
+        return TenantHandle(JoinedEngine(joined, turns.of_threads(connection)), self._scope)
 
 
 class Holdfast:

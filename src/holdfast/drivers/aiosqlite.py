@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import aiosqlite
 
@@ -20,13 +18,12 @@ T = TypeVar("T")
 
 
 class AiosqliteConnection:
-    """A connection whose methods really suspend. Tasks that share it take turns."""
+    """A connection whose methods really suspend."""
 
     dialect = Dialect.SQLITE
 
     def __init__(self, raw: aiosqlite.Connection) -> None:
         self._raw = raw
-        self.turn = _turns.setdefault(raw, Turn())
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         return await self.run(lambda connection: connection.fetch(sql, args))
@@ -53,37 +50,12 @@ def wrap(connection: aiosqlite.Connection) -> AiosqliteConnection:
     return AiosqliteConnection(connection)
 
 
-class Turn:
-    """A lock that the task holding it can take again."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._holder: asyncio.Task[Any] | None = None
-        self._depth = 0
-
-    async def take(self) -> None:
-        if self._holder is not asyncio.current_task():
-            await self._lock.acquire()
-            self._holder = asyncio.current_task()
-        self._depth += 1
-
-    def give(self) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._holder = None
-            self._lock.release()
-
-
-_turns: WeakKeyDictionary[aiosqlite.Connection, Turn] = WeakKeyDictionary()
-
-
 class _Savepoint:
     def __init__(self, connection: AiosqliteConnection) -> None:
         self._connection = connection
         self._inner: Any = None
 
     async def __aenter__(self) -> None:
-        await self._connection.turn.take()
         try:
             await self._connection.run(self._enter)
         except BaseException as error:
@@ -91,10 +63,11 @@ class _Savepoint:
             raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            await self._connection.run(lambda connection: self._inner.__aexit__(kind, error, trace))
-        finally:
-            self._connection.turn.give()
+        await self._connection.run(lambda connection: self._leave(kind, error, trace))
+
+    async def _leave(self, *outcome: object) -> None:
+        if self._inner is not None:
+            await self._inner.__aexit__(*outcome)
 
     async def _enter(self, connection: Sqlite3Connection) -> None:
         self._inner = connection.savepoint()

@@ -16,6 +16,7 @@ from ..engines.protocol import Row
 from ..errors import HoldfastError, InvalidText, OutcomeUnknown, Unavailable
 
 _LOST = (asyncpg.InterfaceError, OSError, asyncio.IncompleteReadError)
+_NAME = "holdfast"  # of several savepoints of one name, the innermost is meant
 _ARGUMENT = re.compile(r"\$(\d+)")
 _AS_TEXT = {kind + many: f"::text{many}::{kind}{many}" for kind in ("uuid", "json", "jsonb") for many in ("", "[]")}
 _PAST_CODECS_MOST = 1_024
@@ -87,7 +88,7 @@ def translated(error: Exception) -> HoldfastError:
 
 
 class _Savepoint:
-    """asyncpg's own transaction block: a savepoint inside a transaction, a transaction of its own outside one."""
+    """A savepoint or, outside a transaction, one. asyncpg's own block, cancelled as it begins, would leave it open."""
 
     def __init__(self, connection: AsyncpgConnection) -> None:
         self._raw = connection.raw
@@ -96,17 +97,20 @@ class _Savepoint:
     async def __aenter__(self) -> None:
         try:
             self._outermost = not self._raw.is_in_transaction()
-            self._block = self._raw.transaction()
-            await self._block.start()
+            await self._raw.execute("BEGIN" if self._outermost else f"SAVEPOINT {_NAME}")
         except (asyncpg.PostgresError, *_LOST) as error:
             raise translated(error) from error
+        except BaseException as error:
+            if self._outermost:
+                await self.__aexit__(type(error), error, None)
+            raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        undo, keep = (
+            ("ROLLBACK", "COMMIT") if self._outermost else (f"ROLLBACK TO {_NAME}; RELEASE {_NAME}", f"RELEASE {_NAME}")
+        )
         try:
-            if error is None:
-                await self._block.commit()
-            else:
-                await self._block.rollback()
+            await self._raw.execute(keep if error is None else undo)
         except (asyncpg.PostgresError, *_LOST) as failure:
             if error is not None:
                 return  # the server has undone it, and the first error says more

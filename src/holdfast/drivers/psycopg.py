@@ -67,7 +67,12 @@ def opens_itself(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) ->
     psycopg's own ``transaction()`` cannot be used here: on an idle connection that is not in autocommit it would commit at
     its end, before the caller has.
     """
-    return raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
+    return raw.autocommit and is_idle(raw)
+
+
+def is_idle(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether no transaction is open, as far as the connection knows; a lost one has none."""
+    return raw.closed or raw.info.transaction_status in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
 class _Savepoint:
@@ -77,7 +82,14 @@ class _Savepoint:
 
     async def __aenter__(self) -> None:
         self._connection.depth += 1
-        self._connection.execute("BEGIN" if self._outermost else f"SAVEPOINT holdfast_{self._connection.depth}")
+        try:
+            self._connection.execute("BEGIN" if self._outermost else f"SAVEPOINT holdfast_{self._connection.depth}")
+        except BaseException:
+            self._connection.depth -= 1
+            # Interrupted, it may have begun all the same, and would swallow what is written next.
+            if self._outermost and not is_idle(self._connection.raw):
+                self._connection.execute("ROLLBACK")
+            raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         connection, name = self._connection, f"holdfast_{self._connection.depth}"

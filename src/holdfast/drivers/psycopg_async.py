@@ -13,7 +13,7 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.errors import ConnectionLost
 from ..engines.protocol import Row
 from ..errors import OutcomeUnknown
-from .psycopg import opens_itself, translated
+from .psycopg import is_idle, opens_itself, translated
 
 
 class AsyncPsycopgConnection:
@@ -57,7 +57,14 @@ class _Savepoint:
     async def __aenter__(self) -> None:
         self._connection.depth += 1
         opening = "BEGIN" if self._outermost else f"SAVEPOINT holdfast_{self._connection.depth}"
-        await self._connection.fetch(opening, ())
+        try:
+            await self._connection.fetch(opening, ())
+        except BaseException:
+            self._connection.depth -= 1
+            # Cancelled, it may have begun all the same, and would swallow what is written next.
+            if self._outermost and not is_idle(self._connection.raw):
+                await self._connection.fetch("ROLLBACK", ())
+            raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         connection, name = self._connection, f"holdfast_{self._connection.depth}"

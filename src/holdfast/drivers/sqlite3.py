@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,13 +22,12 @@ _NUMBERS_ARE_NAMES = (3, 12, 0) <= sys.version_info < (3, 12, 4)  # these warn a
 
 
 class Sqlite3Connection:
-    """A blocking connection: its methods never suspend. Threads that share it take turns."""
+    """A blocking connection: its methods never suspend."""
 
     dialect = Dialect.SQLITE
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self.raw = raw
-        self.turn = threading.RLock()
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         with self._cursor() as cursor:
@@ -45,7 +43,7 @@ class Sqlite3Connection:
     @contextmanager
     def _cursor(self) -> Iterator[sqlite3.Cursor]:
         """A cursor that gives plain rows of plain text, whatever factories the caller has set."""
-        with self.turn, translating():
+        with translating():
             cursor = sqlite3.Cursor(self.raw)
             theirs, self.raw.text_factory = self.raw.text_factory, str
             try:
@@ -62,15 +60,10 @@ class Savepoint:
         self._ends: tuple[list[str], list[str]] | None = None
 
     async def __aenter__(self) -> None:
-        self._connection.turn.acquire()
-        try:
-            with translating():
-                begin, keep, undo = _scope(self._connection.raw)
-            await self._connection.fetch(begin, ())
-            self._ends = (keep, undo)
-        finally:
-            if self._ends is None:
-                self._connection.turn.release()
+        with translating():
+            begin, keep, undo = _scope(self._connection.raw)
+        await self._connection.fetch(begin, ())
+        self._ends = (keep, undo)
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         if (ends := self._ends) is None:
@@ -85,7 +78,6 @@ class Savepoint:
         finally:
             if ends[0] == ["COMMIT"] and connection.raw.in_transaction:
                 await connection.fetch("ROLLBACK", ())
-            connection.turn.release()
 
 
 def wrap(connection: sqlite3.Connection) -> Sqlite3Connection:
@@ -101,8 +93,9 @@ def translating() -> Iterator[None]:
     except sqlite3.Error as error:
         if (code := getattr(error, "sqlite_errorcode", None)) is not None:
             raise translate(code, str(error)) from error
-        kind = Closed if "closed" in str(error) else InvalidInput
-        raise kind(f"the connection that was joined cannot be used: {error}") from error
+        if "closed" in str(error):
+            raise Closed("the connection that was joined is closed; join an open one") from error
+        raise InvalidInput(f"the connection that was joined cannot be used: {error}") from error
 
 
 def _scope(raw: sqlite3.Connection) -> tuple[str, list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from .dialect import Dialect
@@ -12,21 +13,26 @@ Item = TypeVar("Item")
 
 
 class JoinedEngine:
-    """Runs every call on one connection. Each write is a savepoint, so one that fails leaves the caller's work alone."""
+    """Runs every call on one connection, one after the other.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    Each write is a savepoint, so one that fails leaves the caller's work alone.
+    """
+
+    def __init__(self, connection: Connection, turn: AbstractAsyncContextManager[None]) -> None:
+        self._connection, self._turn = connection, turn
 
     @property
     def dialect(self) -> Dialect:
         return self._connection.dialect
 
     async def read(self, call: Call[T]) -> T:
-        return await call(self._connection)
+        async with self._turn:
+            return await call(self._connection)
 
     async def write(self, call: Call[T]) -> T:
-        async with self._connection.savepoint():
+        async with self._turn, self._connection.savepoint():
             return await call(self._connection)
 
     async def grouped(self, group: Group[Item, T], item: Item) -> T:
-        return await run_one(group, self._connection, item)
+        async with self._turn:
+            return await run_one(group, self._connection, item)
