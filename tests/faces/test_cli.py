@@ -1,0 +1,223 @@
+"""The command line, as the process a person starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.cli.commands import root
+from holdfast.cli.database import describe
+from holdfast.schema import migrate_up, migration_status
+from tests.faces.process import command, one_line
+
+
+def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, each in group.commands.items():
+        yield (*path, name), each
+        if isinstance(each, click.Group):
+            yield from _commands(each, (*path, name))
+
+
+COMMANDS = list(_commands(root))
+
+
+@pytest.mark.parametrize(("path", "each"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
+def test_every_command_and_option_explains_itself(path: tuple[str, ...], each: click.Command) -> None:
+    assert each.help, path
+    for option in each.params:
+        assert isinstance(option, click.Option), "a bare argument cannot explain itself"
+        assert option.help, option.name
+    shown = CliRunner().invoke(root, [*path, "--help"])
+    assert shown.exit_code == 0
+    assert each.help.splitlines()[0][:40] in " ".join(shown.output.split())
+
+
+def test_no_command_came_or_went_unnoticed() -> None:
+    assert {" ".join(path) for path, each in COMMANDS if not isinstance(each, click.Group)} == {
+        "version",
+        "serve",
+        "migrate up",
+        "migrate down",
+        "migrate status",
+        "migrate distribute",
+    }
+
+
+def test_version_is_the_package_s() -> None:
+    done = command("version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {holdfast.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["frobnicate"],
+        ["serve", "--port", "many"],
+        ["serve", "--port", "70000"],
+        ["serve", "--colour", "red"],
+        ["migrate", "sideways"],
+        ["migrate", "up"],
+        ["migrate", "up", "--database", "a.db", "--to", "-1"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_is_not_understood_exits_with_2(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_DATABASE_URL", raising=False)
+    done = CliRunner().invoke(root, arguments)
+    assert done.exit_code == 2
+    assert "Error:" in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_migrations_go_up_are_shown_and_go_down(tmp_path: Path) -> None:
+    up = command("migrate", "up", "--database", "agents.db", cwd=tmp_path)
+    assert (up.returncode, up.stderr) == (0, "")
+    assert "0001" in up.stdout
+    assert "foundation" in up.stdout
+    again = command("migrate", "up", "--json", "--database", "agents.db", cwd=tmp_path)
+    assert json.loads(again.stdout) == {"migrations": []}
+    status = command("migrate", "status", "--json", cwd=tmp_path, HOLDFAST_DATABASE_URL="agents.db")
+    shown = json.loads(status.stdout)["migrations"]
+    assert shown[0] == {"version": 1, "name": "foundation", "applied": True}
+    assert all(each["applied"] for each in shown)
+    down = command("migrate", "down", "--to", "0", "--yes", "--database", "agents.db", cwd=tmp_path)
+    assert "not applied" in down.stdout
+    assert [each.applied for each in migration_status(str(tmp_path / "agents.db"))] == [False] * len(shown)
+
+
+def test_postgres_migrates_when_told(bare_postgres_url: str) -> None:
+    done = CliRunner().invoke(root, ["migrate", "status", "--json", "--database", bare_postgres_url])
+    assert [each["applied"] for each in json.loads(done.stdout)["migrations"]].count(True) == 0
+    done = CliRunner().invoke(root, ["migrate", "up", "--database", bare_postgres_url])
+    assert (done.exit_code, "applied" in done.stdout) == (0, True)
+    with Holdfast(bare_postgres_url) as hf:
+        hf.tenant("acme").sessions.create(user="ada")
+    done = CliRunner().invoke(
+        root, ["migrate", "down", "--to", "0", "--yes", "--json", "--database", bare_postgres_url]
+    )
+    undone = [each["version"] for each in json.loads(done.stdout)["migrations"]]
+    assert undone == sorted(undone, reverse=True)
+    assert undone[-1] == 1
+
+
+def test_going_down_asks_first_and_takes_no_for_an_answer(tmp_path: Path) -> None:
+    file = str(tmp_path / "agents.db")
+    migrate_up(file)
+    done = CliRunner().invoke(root, ["migrate", "down", "--database", file], input="n\n")
+    assert done.exit_code == 1
+    newest = migration_status(file)[-1]
+    assert f"{newest.version:04}_{newest.name}" in done.output
+    assert newest.applied
+    unheard = command("migrate", "down", "--database", file)
+    assert unheard.returncode == 1
+    assert all(each.applied for each in migration_status(file))
+
+
+def test_going_down_without_a_version_undoes_the_newest_only(tmp_path: Path) -> None:
+    file = str(tmp_path / "agents.db")
+    count = len(migrate_up(file))
+    done = CliRunner().invoke(root, ["migrate", "down", "--json", "--database", file], input="y\n")
+    assert done.exit_code == 0
+    assert [each["version"] for each in json.loads(done.stdout)["migrations"]] == [count]
+
+
+def test_up_stops_where_told(tmp_path: Path) -> None:
+    file = str(tmp_path / "agents.db")
+    assert CliRunner().invoke(root, ["migrate", "up", "--to", "0", "--database", file]).exit_code == 0
+    assert not any(each.applied for each in migration_status(file))
+
+
+@pytest.mark.parametrize("verb", ["status", "down"])
+def test_looking_at_a_file_that_is_not_there_does_not_make_it(tmp_path: Path, verb: str) -> None:
+    done = command("migrate", verb, "--database", "nope.db", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "nope.db" in one_line(done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_goes_wrong_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.db"
+    garbage.write_bytes(b"this is no database" * 100)
+    (tmp_path / "file").write_text("")
+    broken = [
+        ["migrate", "up", "--database", str(garbage)],
+        ["migrate", "status", "--database", str(garbage)],
+        ["migrate", "up", "--database", "mysql://root@db/agents"],
+        ["migrate", "up", "--database", "postgresql://nobody:hunter2@localhost:1/agents"],
+        ["migrate", "up", "--database", "no/such/folder/agents.db"],
+        ["migrate", "down", "--to", "99", "--yes", "--database", str(tmp_path / "agents.db")],
+        ["migrate", "distribute", "--database", str(tmp_path / "agents.db")],
+        ["serve", "--port", "0", "--data-dir", str(tmp_path / "file" / "below")],
+        ["serve", "--port", "0", "--database", str(garbage)],
+        ["serve", "--port", "0", "--host", "no.such.host.invalid", "--database", ":memory:"],
+    ]
+    migrate_up(str(tmp_path / "agents.db"))
+    for arguments in broken:
+        done = CliRunner().invoke(root, arguments)
+        assert done.exit_code == 1, arguments
+        assert one_line(done.stderr).startswith("Error: ")
+        assert "hunter2" not in done.output
+        assert done.stdout == ""
+
+
+def test_a_real_process_says_the_same_thing(tmp_path: Path) -> None:
+    (tmp_path / "garbage.db").write_bytes(b"this is no database" * 100)
+    done = command("serve", "--port", "0", "--database", "garbage.db", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert one_line(done.stderr).startswith("Error: ")
+
+
+def test_an_edited_or_newer_schema_is_refused(tmp_path: Path) -> None:
+    import apsw
+
+    file = str(tmp_path / "agents.db")
+    migrate_up(file)
+    connection = apsw.Connection(file)
+    connection.execute("INSERT INTO schema_migrations VALUES (9999, 'tomorrow', 'x', 0)")
+    connection.close()
+    for verb in ["up", "status", "down"]:
+        done = CliRunner().invoke(root, ["migrate", verb, "--database", file])
+        assert done.exit_code == 1
+        assert "9999_tomorrow" in one_line(done.stderr)
+
+
+def test_an_unexpected_error_is_one_line_unless_the_traceback_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError("of all\nthings")
+
+    monkeypatch.setattr(root.commands["version"], "callback", fails)
+    done = CliRunner().invoke(root, ["version"])
+    assert done.exit_code == 1
+    assert one_line(done.stderr) == "Error: unexpected ZeroDivisionError: of all things (HOLDFAST_DEBUG=1 shows where)"
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(root, ["version"], catch_exceptions=False)
+
+
+def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise ModuleNotFoundError("No module named 'psycopg_pool'", name="psycopg_pool")
+
+    monkeypatch.setattr(root.commands["version"], "callback", fails)
+    done = CliRunner().invoke(root, ["version"])
+    assert one_line(done.stderr) == "Error: this needs psycopg_pool: pip install 'holdfast[postgres]'"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada:hunter2@db.example:5432/agents?password=hunter2", "postgresql://db.example:5432/agents"),
+        ("postgresql:///agents", "postgresql:///agents"),
+        ("sqlite:///agents.db?mode=ro", "sqlite:///agents.db"),
+        ("agents.db", "agents.db"),
+    ],
+)
+def test_a_database_is_shown_without_its_secrets(url: str, shown: str) -> None:
+    assert describe(url) == shown

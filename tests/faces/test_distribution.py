@@ -1,0 +1,174 @@
+"""``holdfast migrate distribute``: what is asked of Citus, in which order, and that nothing happens without it.
+
+Citus itself is not to be had here. In its stead stands what it brings into a database: an entry in the list of extensions, its
+catalogue, and its two functions, which note how they are called and refuse what Citus refuses.
+"""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from holdfast import schema
+from holdfast.cli.commands import root
+from holdfast.errors import InvalidInput, SchemaMismatch
+from holdfast.migrations.distribution import Table, created_tables, plan
+
+EVERYWHERE = ["SELECT create_reference_table('schema_migrations')", "SELECT create_reference_table('tenants')"]
+
+STAND_IN = """
+INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)
+VALUES (999999, 'citus', 10, 'public'::regnamespace, false, '13.0');
+CREATE TABLE pg_dist_partition (logicalrelid regclass PRIMARY KEY, by_column text, with_table text);
+
+CREATE FUNCTION stand_in_check(it regclass) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE target regclass;
+BEGIN
+    FOR target IN SELECT confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = it LOOP
+        IF target <> it AND NOT EXISTS (SELECT 1 FROM pg_dist_partition WHERE logicalrelid = target) THEN
+            RAISE EXCEPTION 'referenced table % must be a distributed table or a reference table', target;
+        END IF;
+    END LOOP;
+    IF current_setting('citus.multi_shard_modify_mode', true) IS DISTINCT FROM 'sequential' THEN
+        RAISE EXCEPTION 'not in sequence';
+    END IF;
+END $$;
+
+CREATE FUNCTION create_reference_table(it regclass) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM stand_in_check(it);
+    INSERT INTO pg_dist_partition VALUES (it, NULL, NULL);
+END $$;
+
+CREATE FUNCTION create_distributed_table(it regclass, by_column text, colocate_with text DEFAULT 'default')
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE key_columns text[];
+BEGIN
+    PERFORM stand_in_check(it);
+    FOR key_columns IN
+        SELECT array_agg(a.attname::text) FROM pg_index AS i
+        JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+        WHERE i.indrelid = it AND i.indisunique GROUP BY i.indexrelid
+    LOOP
+        IF NOT by_column = ANY (key_columns) THEN
+            RAISE EXCEPTION 'unique keys of % must have %', it, by_column;
+        END IF;
+    END LOOP;
+    INSERT INTO pg_dist_partition VALUES (it, by_column, colocate_with);
+END $$;
+"""
+
+
+def _run(url: str, sql: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(sql.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def citus_url(bare_postgres_url: str) -> str:
+    """A migrated database that looks as if it had Citus."""
+    schema.migrate_up(bare_postgres_url)
+    _run(bare_postgres_url, STAND_IN)
+    return bare_postgres_url
+
+
+def test_tables_above_all_tenants_come_first_and_targets_of_keys_before_what_points_to_them() -> None:
+    tables = [
+        Table("a_step", True, frozenset({"run", "tenants"})),
+        Table("run", True, frozenset({"sessions", "run"})),
+        Table("sessions", True, frozenset({"tenants"})),
+        Table("tenants", False),
+        Table("leases", False, frozenset({"tenants"})),
+    ]
+    assert plan(tables) == [
+        "SELECT create_reference_table('tenants')",
+        "SELECT create_reference_table('leases')",
+        "SELECT create_distributed_table('sessions', 'tenant_id')",
+        "SELECT create_distributed_table('run', 'tenant_id', colocate_with => 'sessions')",
+        "SELECT create_distributed_table('a_step', 'tenant_id', colocate_with => 'sessions')",
+    ]
+
+
+def test_what_is_distributed_already_is_left_out_but_still_leads() -> None:
+    tables = [Table("messages", True, frozenset({"sessions"})), Table("sessions", True), Table("tenants", False)]
+    assert plan(tables, done=["sessions", "tenants"]) == [
+        "SELECT create_distributed_table('messages', 'tenant_id', colocate_with => 'sessions')"
+    ]
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        [Table("a", True, frozenset({"b"})), Table("b", True, frozenset({"a"}))],
+        [Table("everywhere", False, frozenset({"a"})), Table("a", True)],
+    ],
+    ids=["circle", "from above into a tenant's"],
+)
+def test_keys_that_cannot_be_distributed_are_refused(tables: list[Table]) -> None:
+    with pytest.raises(SchemaMismatch, match="circle"):
+        plan(tables)
+
+
+def test_every_table_of_the_catalogue_is_distributed_in_an_order_that_is_accepted(citus_url: str) -> None:
+    statements = schema.distribute(citus_url)
+    assert statements[:2] == EVERYWHERE
+    known = {
+        str(row[0]): row[1:]
+        for row in _run(citus_url, "SELECT logicalrelid::text, by_column, with_table FROM pg_dist_partition")
+    }
+    assert set(known) == set(created_tables())
+    columns = _run(
+        citus_url,
+        "SELECT table_name::text FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'tenant_id'",
+    )
+    assert {name for name, (by_column, _) in known.items() if by_column == "tenant_id"} == {row[0] for row in columns}
+    leaders = [name for name, (by_column, with_table) in known.items() if by_column and with_table == "default"]
+    assert len(leaders) == 1
+    assert {with_table for by_column, with_table in known.values() if by_column} == {"default", *leaders}
+
+
+def test_the_statements_for_sessions_and_messages_are_exactly_these(citus_url: str) -> None:
+    statements = schema.distribute(citus_url)
+    leader = next(each for each in statements if "create_distributed_table" in each)
+    assert leader.endswith("'tenant_id')")
+    name = leader.split("'")[1]
+    expected = f"SELECT create_distributed_table('messages', 'tenant_id', colocate_with => '{name}')"
+    assert expected in statements
+    (before,) = [place for place, each in enumerate(statements) if "'sessions', 'tenant_id'" in each]
+    assert statements.index(expected) > before
+
+
+def test_a_second_time_there_is_nothing_to_do(citus_url: str) -> None:
+    done = CliRunner().invoke(root, ["migrate", "distribute", "--json", "--database", citus_url])
+    assert json.loads(done.stdout)["statements"][:2] == EVERYWHERE
+    again = CliRunner().invoke(root, ["migrate", "distribute", "--database", citus_url])
+    assert (again.exit_code, again.stdout) == (0, "Every table is distributed already.\n")
+
+
+def test_a_table_of_somebody_else_is_left_alone(citus_url: str) -> None:
+    _run(citus_url, "CREATE TABLE invoices (tenant_id text PRIMARY KEY)")
+    assert not [each for each in schema.distribute(citus_url) if "invoices" in each]
+
+
+def test_if_one_statement_fails_nothing_is_distributed(citus_url: str) -> None:
+    _run(citus_url, "CREATE UNIQUE INDEX wrong ON messages (id)")
+    done = CliRunner().invoke(root, ["migrate", "distribute", "--database", citus_url])
+    assert done.exit_code == 1
+    assert "unique keys of messages" in done.stderr
+    assert _run(citus_url, "SELECT count(*) FROM pg_dist_partition") == [(0,)]
+
+
+def test_without_citus_there_is_one_clear_error_and_nothing_is_changed(postgres_url: str) -> None:
+    before = _run(postgres_url, "SELECT oid, relname, xmin::text FROM pg_class ORDER BY oid")
+    with pytest.raises(InvalidInput, match="citus extension is not installed"):
+        schema.distribute(postgres_url)
+    assert _run(postgres_url, "SELECT oid, relname, xmin::text FROM pg_class ORDER BY oid") == before
+
+
+def test_a_schema_that_is_not_up_to_date_is_refused(bare_postgres_url: str) -> None:
+    with pytest.raises(SchemaMismatch, match="migrate up"):
+        schema.distribute(bare_postgres_url)
