@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -14,14 +13,11 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.errors import ConnectionLost, translate
 from ..engines.protocol import Row
 from ..errors import HoldfastError, InvalidText, OutcomeUnknown, Unavailable
+from .asyncpg_codecs import past_codecs
 
 _LOST = (asyncpg.InterfaceError, OSError, asyncio.IncompleteReadError)
 _NAME = "holdfast"  # of several savepoints of one name, the innermost is meant
-_ARGUMENT = re.compile(r"\$(\d+)")
-_AS_TEXT = {kind + many: f"::text{many}::{kind}{many}" for kind in ("uuid", "json", "jsonb") for many in ("", "[]")}
-_PAST_CODECS_MOST = 1_024
-_past_codecs: dict[str, str] = {}
-"""Our statements, with the casts that keep the caller's codecs out of them."""
+_UNDO_TRIES = 3
 
 
 class AsyncpgConnection:
@@ -50,7 +46,7 @@ class AsyncpgConnection:
 
 
 class _Joined(AsyncpgConnection):
-    """The caller's connection. Its codecs are not for our values: ids and JSON are sent as text, and the server converts them."""
+    """The caller's connection: its codecs are not for our values."""
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         return await super().fetch(await self._past_codecs(sql), args)
@@ -59,16 +55,10 @@ class _Joined(AsyncpgConnection):
         await super().many(await self._past_codecs(sql), rows)
 
     async def _past_codecs(self, sql: str) -> str:
-        if "$" not in sql or sql in _past_codecs:
-            return _past_codecs.get(sql, sql)
         try:
-            kinds = (await self.raw.prepare(sql)).get_parameters()
+            return await past_codecs(self.raw, sql)
         except (asyncpg.PostgresError, *_LOST) as error:
             raise translated(error) from error
-        casts = {str(n): _AS_TEXT[kind.name] for n, kind in enumerate(kinds, 1) if kind.name in _AS_TEXT}
-        if len(_past_codecs) >= _PAST_CODECS_MOST:
-            _past_codecs.clear()
-        return _past_codecs.setdefault(sql, _ARGUMENT.sub(lambda found: found[0] + casts.get(found[1], ""), sql))
 
 
 def wrap(connection: asyncpg.Connection) -> AsyncpgConnection:
@@ -106,11 +96,11 @@ class _Savepoint:
             raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        undo, keep = (
-            ("ROLLBACK", "COMMIT") if self._outermost else (f"ROLLBACK TO {_NAME}; RELEASE {_NAME}", f"RELEASE {_NAME}")
-        )
         try:
-            await self._raw.execute(keep if error is None else undo)
+            if error is None:
+                await self._raw.execute("COMMIT" if self._outermost else f"RELEASE {_NAME}")
+            else:
+                await self._undo()
         except (asyncpg.PostgresError, *_LOST) as failure:
             if error is not None:
                 return  # the server has undone it, and the first error says more
@@ -118,3 +108,11 @@ class _Savepoint:
             if self._outermost and isinstance(found, ConnectionLost):
                 raise OutcomeUnknown from failure
             raise found from failure
+
+    async def _undo(self) -> None:
+        for _ in range(_UNDO_TRIES):
+            try:
+                await self._raw.execute("ROLLBACK" if self._outermost else f"ROLLBACK TO {_NAME}; RELEASE {_NAME}")
+            except asyncpg.QueryCanceledError:
+                continue  # a cancellation of the statement before may arrive late and hit this one
+            return
