@@ -120,14 +120,21 @@ def test_pooler_reaches_the_server_behind_it(pgbouncer: PgBouncer, postgres_serv
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_program_in_a_closed_folder_is_copied_not_opened(tmp_path: Path, closed: bool) -> None:
-    closed_folder = servers.private_folder()
-    program = closed_folder / "program"
+    package = servers.private_folder()
+    program = package / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    closed_folder.chmod(0o700 if closed else 0o755)
-    copy = servers._reachable_copy(program, tmp_path)
+    package.chmod(0o700 if closed else 0o755)
+    found = servers._reachable_copy(program, package, tmp_path)
     moved = closed and os.geteuid() == 0
-    assert copy == (tmp_path / "programs" / "program" if moved else program)
-    assert closed_folder.stat().st_mode & 0o777 == (0o700 if closed else 0o755)
+    assert found == (tmp_path / "programs" / package.name / "program" if moved else program)
+    assert package.stat().st_mode & 0o777 == (0o700 if closed else 0o755)
     program.unlink()
-    closed_folder.rmdir()
+    package.rmdir()
+
+
+def test_server_runs_from_a_copy_of_its_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_is_reachable", lambda path: "site-packages" not in path.parts)
+    with PostgresServer() as server:
+        assert servers._postgres(server.folder).is_relative_to(server.folder)
+        assert server.execute("SELECT 1") == [(1,)]

