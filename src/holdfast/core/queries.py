@@ -6,7 +6,8 @@ portable; where the engines must part there are two ways, both visible in place:
 * a clause only PostgreSQL sees: ``/*pg FOR UPDATE */``
 * two adjacent variants of a query: ``-- name: append @sqlite`` and ``-- name: append @postgres``
 
-``/*columns Session*/ *`` becomes the columns of that row type, and ``/*where*/`` is where a caller's filters go.
+``/*columns Session*/ *`` becomes the columns of that row type, ``/*where*/`` is where a caller's filters go, and ``/*index*/`` after a table is
+where SQLite is told which index to use: it keeps no statistics of its own, and without them takes the wrong one for a list.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _COLUMNS = re.compile(r"/\*columns (\w+)(?: (\w+))?\*/ \*")
 # A parameter, or text in which a colon means nothing: a string, a comment, a cast.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|::|:([a-z_][a-z0-9_]*)", re.DOTALL)
 _WRITES = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
+_OPEN = re.compile(r"/\*(?:where|index)\*/")
 _COMPILED_MOST = 512
 """Compiled statements kept; the shapes of filters are few, so this is only a bound."""
 
@@ -65,18 +67,18 @@ class Query:
         self.name = name
         self.texts = dict(texts)
         self.writes = any(_WRITES.search(text) for text in texts.values())
-        self._plain = {dialect: Statement(text, dialect) for dialect, text in texts.items() if "/*where*/" not in text}
+        self._plain = {dialect: Statement(text, dialect) for dialect, text in texts.items() if not _OPEN.search(text)}
 
-    def statement(self, dialect: Dialect, where: str = "") -> Statement:
+    def statement(self, dialect: Dialect, where: str = "", index: str = "") -> Statement:
         """The statement for a dialect, with the caller's filters in their place."""
         plain = self._plain.get(dialect)
         if plain is not None:
             return plain
-        return _compiled(self.texts[dialect], where, dialect)
+        return _compiled(self.texts[dialect], where, index, dialect)
 
-    async def all(self, connection: Connection, params: Params, where: str = "") -> Sequence[Row]:
+    async def all(self, connection: Connection, params: Params, where: str = "", index: str = "") -> Sequence[Row]:
         """All rows."""
-        statement = self.statement(connection.dialect, where)
+        statement = self.statement(connection.dialect, where, index)
         return await connection.fetch(statement.sql, statement.bind(params))
 
     async def one(self, connection: Connection, params: Params, where: str = "") -> Row | None:
@@ -127,8 +129,9 @@ def _for_dialect(body: str, dialect: Dialect, types: Mapping[str, type[Struct]])
 
 
 @lru_cache(_COMPILED_MOST)
-def _compiled(text: str, where: str, dialect: Dialect) -> Statement:
-    return Statement(text.replace("/*where*/", where), dialect)
+def _compiled(text: str, where: str, index: str, dialect: Dialect) -> Statement:
+    hint = f" INDEXED BY {index}" if index and dialect is Dialect.SQLITE else ""
+    return Statement(text.replace("/*where*/", where).replace("/*index*/", hint), dialect)
 
 
 def _binder(names: tuple[str, ...], dialect: Dialect) -> Callable[[Params], Sequence[Any]]:

@@ -168,8 +168,11 @@ class AsyncSessions(TenantStore):
         params = self._scope.params(limit=rows_to_read(limit, limits))
         clause = FILTERS.compile(_filters(user, agent, metadata, where), params, connection.dialect, limits)
         clause += _after(cursor, params, connection)
-        query = queries.list_deleted if deleted else queries.list
-        rows = await query.all(connection, params, clause)
+        if deleted:
+            rows = await queries.list_deleted.all(connection, params, clause)
+        else:
+            index = "sessions_by_user" if user else "sessions_by_agent" if agent else "sessions_by_recency"
+            rows = await queries.list.all(connection, params, clause, index)
         return _page(mapper(Session, connection.dialect)(rows), limit, limits.list_rows)
 
     @reads

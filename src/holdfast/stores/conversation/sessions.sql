@@ -31,7 +31,7 @@ LIMIT 2;
 
 -- name: list
 -- Live sessions, the one used last first. The minute leads because that is what the indexes hold.
-SELECT /*columns Session*/ * FROM sessions
+SELECT /*columns Session*/ * FROM sessions/*index*/
 WHERE tenant_id = :tenant_id AND deleted_at IS NULL/*where*/
 ORDER BY updated_minute DESC, updated_at DESC, id DESC
 LIMIT :limit;

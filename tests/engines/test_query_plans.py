@@ -1,0 +1,60 @@
+"""What SQLite would do for the queries that must not depend on how much is stored."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast import Holdfast
+from holdfast.engines.dialect import Dialect
+from holdfast.stores.conversation import message_log, sessions
+
+
+@pytest.fixture
+def connection():
+    with Holdfast(":memory:") as hf:
+        yield hf._engine._connection
+
+
+def plan(connection, statement) -> str:
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
+    return "; ".join(row[3] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["get", "update", "delete", "restore"])
+def test_a_session_is_found_by_its_primary_key(connection, name):
+    found = plan(connection, sessions.queries.by_name[name].statement(Dialect.SQLITE))
+    assert "PRIMARY KEY (tenant_id=? AND id=?)" in found
+    assert "SCAN" not in found
+
+
+def test_a_session_is_found_by_its_key_through_the_unique_index(connection):
+    assert "sessions_by_identifier (tenant_id=? AND identifier=?" in plan(
+        connection, sessions.queries.find.statement(Dialect.SQLITE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("index", "where"),
+    [
+        ("sessions_by_recency", ""),
+        ("sessions_by_user", " AND user_id = :user"),
+        ("sessions_by_agent", " AND agent_id = :agent"),
+        ("sessions_by_recency", " AND updated_minute <= :minute"),
+    ],
+)
+def test_a_list_of_sessions_comes_out_of_an_index_minute_by_minute(connection, index, where):
+    found = plan(connection, sessions.queries.list.statement(Dialect.SQLITE, where, index))
+    assert f"USING INDEX {index}" in found
+    assert "USE TEMP B-TREE FOR LAST 2 TERMS OF ORDER BY" in found, "only the rows of one minute may be sorted"
+
+
+@pytest.mark.parametrize("name", ["list", "list_newest"])
+def test_a_stretch_of_the_log_is_read_in_order_without_sorting(connection, name):
+    found = plan(connection, message_log.queries.by_name[name].statement(Dialect.SQLITE))
+    assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in found
+    assert "B-TREE" not in found
+
+
+@pytest.mark.parametrize("name", ["advance", "advance_this_minute"])
+def test_an_append_goes_to_its_session_directly(connection, name):
+    found = plan(connection, message_log.queries.by_name[name].statement(Dialect.SQLITE))
+    assert found == "SEARCH sessions USING PRIMARY KEY (tenant_id=? AND id=?)"
