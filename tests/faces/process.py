@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -159,6 +160,31 @@ def in_json(value: Any) -> str:
 def json_body(value: Any) -> dict[str, Any]:
     """A value as the body of a request; httpx by itself cannot write a lone surrogate."""
     return {"content": json.dumps(value).encode(), "headers": {"Content-Type": "application/json"}}
+
+
+def pasted(http: httpx.Client, line: str, base: str) -> Any:
+    """Do what a line of curl does; ``base`` is the address that it names for the server."""
+    program, *rest = shlex.split(line)
+    assert program == "curl"
+    words = iter(rest)
+    method, params, headers, body, path = "GET", [], {}, None, ""
+    for word in words:
+        if word == "-X":
+            method = next(words)
+        elif word == "-H":
+            name, _, value = next(words).partition(": ")
+            headers[name] = value
+        elif word == "-d":
+            body, method = next(words), "POST" if method == "GET" else method
+        elif word == "--data-urlencode":
+            name, _, value = next(words).partition("=")
+            params.append((name, value))
+        elif word.startswith(base):
+            path = word.removeprefix(base)
+        else:
+            assert word in ("-s", "-G"), word
+    response = http.request(method, path, params=params or None, headers=headers, content=body)
+    return answered(response, 201 if method == "POST" else 200)
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -156,6 +156,7 @@ def test_what_goes_wrong_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
         ["migrate", "distribute", "--database", str(tmp_path / "agents.db")],
         ["serve", "--port", "0", "--data-dir", str(tmp_path / "file" / "below")],
         ["serve", "--port", "0", "--database", str(garbage)],
+        ["serve", "--port", "0", "--database", "postgresql://nobody:hunter2@localhost:1/agents"],
         ["serve", "--port", "0", "--host", "no.such.host.invalid", "--database", ":memory:"],
     ]
     migrate_up(str(tmp_path / "agents.db"))

@@ -9,7 +9,7 @@ from . import openapi
 from .guard import Guard
 from .limits import ServerLimits
 from .resources import OPERATIONS
-from .routing import Nowhere, routes
+from .routing import Nowhere, Paths
 from .service import Service
 
 
@@ -29,7 +29,7 @@ def build(service: Service, *, local_only: bool) -> ASGIApp:
     """The application around a service."""
     service.document = openapi.document(OPERATIONS)
     router = Router(
-        routes(service, OPERATIONS),
+        [Paths(service, OPERATIONS)],
         redirect_slashes=False,
         default=Nowhere(service.limits),
         lifespan=service.lifespan,

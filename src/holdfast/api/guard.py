@@ -35,7 +35,7 @@ class Guard:
     def _refusal(self, headers: dict[bytes, bytes]) -> Forbidden | None:
         host = headers.get(b"host", b"")
         origin = headers.get(b"origin")
-        if origin is not None and origin.partition(b"://")[2] != host:
+        if origin is not None and (not host or origin.partition(b"://")[2] != host):
             return Forbidden("a web page of another site may not use this server")
         if self._local_only and host and not _is_local_host(host):
             return Forbidden("this server answers to 127.0.0.1 and localhost only")

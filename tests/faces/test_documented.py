@@ -1,0 +1,71 @@
+"""The pages about the server and the command line are complete, and what they say to paste works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from holdfast.api.problems import HttpError, status_of
+from holdfast.api.resources import OPERATIONS
+from holdfast.api.serving import HOST, PORT
+from holdfast.cli.commands import root
+from holdfast.errors import HoldfastError
+from tests.faces.process import ServerProcess, pasted
+
+HERE = f"http://{HOST}:{PORT}"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+HTTP = (GUIDE / "http.md").read_text()
+COMMAND_LINE = (GUIDE / "command-line.md").read_text()
+
+
+def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    for name, each in group.commands.items():
+        yield f"{path} {name}", each
+        if isinstance(each, click.Group):
+            yield from _commands(each, f"{path} {name}")
+
+
+def _section(title: str) -> str:
+    found = re.search(rf"^#+ {re.escape(title)}$(.*?)(?=^## |\Z)", COMMAND_LINE, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {title}"
+    return found.group()
+
+
+def test_the_page_has_every_command_with_its_options_and_no_other() -> None:
+    known = dict(_commands(root, "holdfast"))
+    assert set(re.findall(r"^##+ (holdfast .*)$", COMMAND_LINE, re.MULTILINE)) == set(known)
+    for title, each in known.items():
+        chapter = _section(" ".join(title.split()[:2]))
+        for option in each.params:
+            assert option.opts[0] in chapter, f"{title} {option.opts[0]}"
+            if option.envvar:
+                assert str(option.envvar) in chapter
+
+
+def test_the_page_has_every_operation_and_no_other() -> None:
+    rows = re.findall(r"^\| ([A-Z]+) \| `([^`]+)` \|", HTTP, re.MULTILINE)
+    assert rows == [(each.method, each.path) for each in OPERATIONS]
+
+
+def test_the_page_has_every_status_of_every_error() -> None:
+    table = dict(re.findall(r"^\| (\d{3}) \| (.*?) \|", HTTP, re.MULTILINE))
+    assert {int(status) for status in table} == {
+        status for each in OPERATIONS for status in each.statuses if status >= 400
+    } | {405}
+    for kind in {kind for each in OPERATIONS for kind in each.errors} - {HoldfastError}:
+        name = kind.name if issubclass(kind, HttpError) else kind.__name__
+        assert f"`{name}`" in table[str(status_of(kind))]
+
+
+def test_the_conversation_on_the_page_works_as_pasted(server: ServerProcess) -> None:
+    lines = re.findall(r"^curl .*$", HTTP, re.MULTILINE)
+    session = pasted(server.http, lines[0], HERE)["id"]
+    answers = [pasted(server.http, line.replace("$SESSION", session), HERE) for line in lines[1:]]
+    assert answers[0]["seq"] == 1
+    assert [each["seq"] for each in answers[1]["items"]] == [2, 3]
+    assert [each["content"][0]["text"] for each in answers[2]["items"]] == ["Hi, Ada.", "Bye"]
+    assert [each["id"] for each in answers[3]["items"]] == [session]
+    server.http.delete("/v1/tenants/acme?cascade=true")
