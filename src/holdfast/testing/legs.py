@@ -1,0 +1,410 @@
+"""The legs on which the contract runs: each engine and driver, sync and async, on its own or joined to a caller.
+
+A *place* is a database that can be made fresh for each case and dumped. In every place but memory there is a *resident*, a tenant
+with some data whom no case knows: whatever a case does, the resident's rows must stay as they are, and on a joined leg the
+whole database must, because the caller rolls back. There is a table ``callers_notes`` as well, for callers to write in.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, cast
+
+import apsw
+from msgspec import Struct
+
+from ..clock import FixedClock
+from ..core.blocking import Blocking
+from ..engines.postgres.options import PoolOptions
+from ..handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
+from ..ids import SeededIds
+from ..limits import Limits
+from ..stores.platform.tenants import AsyncTenants
+from . import callers
+from .contract.world import Caller, World
+
+RESIDENT = "resident"
+_NOTES = "CREATE TABLE IF NOT EXISTS callers_notes (note TEXT)"
+Dump = dict[str, list[Any]]
+Connect = Callable[[str], AbstractAsyncContextManager[Caller]]
+
+POOL = PoolOptions(min_connections=1, max_connections=6)
+MEMORY_LACKS = {"reopening": "what is in memory ends with the handle", "joining": "the connection is our own"}
+OWN_LACKS = MappingProxyType({"joining": "the connection is our own"})
+JOINED_LACKS = MappingProxyType(
+    {
+        "concurrency": "a caller's connection does one thing at a time",
+        "tenants": "tenants are kept through a Holdfast of one's own",
+        "reopening": "the connection is the caller's to close",
+    }
+)
+
+
+class Place(Protocol):
+    """A database that belongs to the tests."""
+
+    def fresh(self) -> str:
+        """Make it as new, with the resident in it, and return its address."""
+
+    def dump(self) -> Dump:
+        """Every row of every table."""
+
+    def renew(self) -> None:
+        """Have the resident move in again, after a test that harmed it on purpose."""
+
+
+class MemoryPlace:
+    """SQLite in memory. Nobody else can look into it, so there is nothing to dump and no resident."""
+
+    def fresh(self) -> str:
+        return ":memory:"
+
+    def dump(self) -> Dump:
+        return {}
+
+    def renew(self) -> None:
+        return
+
+
+class SqlitePlace:
+    """SQLite files in a folder: each case gets a copy of a template."""
+
+    def __init__(self, folder: Path) -> None:
+        self._template = folder / "template.db"
+        self._folder, self._number = folder, 0
+
+    def fresh(self) -> str:
+        if not self._template.exists():
+            with Holdfast(str(self._template), ids=SeededIds(7), clock=FixedClock()) as hf:
+                _move_in(hf)
+            connection = apsw.Connection(str(self._template))
+            connection.execute(_NOTES)
+            connection.close()
+        # Never the same name twice: a case that failed may have left a connection open.
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{self._file}{suffix}").unlink(missing_ok=True)
+        self._number += 1
+        shutil.copyfile(self._template, self._file)
+        return self._file
+
+    @property
+    def _file(self) -> str:
+        return str(self._folder / f"case-{self._number}.db")
+
+    def dump(self) -> Dump:
+        connection = apsw.Connection(self._file, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            schema = connection.execute(
+                "SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name"
+            ).fetchall()
+            rows: Dump = {str(name): _sorted(connection.execute(f'SELECT * FROM "{name}"')) for name, _ in schema}
+            rows["the schema"] = schema
+        finally:
+            connection.close()
+        return rows
+
+    def renew(self) -> None:
+        self._template.unlink(missing_ok=True)
+
+
+class PostgresPlace:
+    """A PostgreSQL database, migrated and the tests' own: everybody but the resident is removed before each case."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: Any = None
+
+    def fresh(self) -> str:
+        connection = self._connect()
+        connection.execute(_NOTES)
+        for (table,) in connection.execute(_TENANT_TABLES).fetchall():
+            connection.execute(f"DELETE FROM {table} WHERE tenant_id <> %s", [RESIDENT])
+        connection.execute("DELETE FROM tenants WHERE id <> %s", [RESIDENT])
+        if not connection.execute("SELECT 1 FROM tenants").fetchall():
+            with Holdfast(self._url, ids=SeededIds(7), clock=FixedClock(), pool=POOL) as hf:
+                _move_in(hf)
+        return self._url
+
+    def dump(self) -> Dump:
+        connection = self._connect()
+        tables = connection.execute(_TABLES).fetchall()
+        return {table: _sorted(connection.execute(f"SELECT t::text FROM {table} AS t")) for (table,) in tables}
+
+    def renew(self) -> None:
+        self._connect().execute("TRUNCATE tenants, sessions, messages CASCADE")
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connect(self) -> Any:
+        import psycopg
+
+        if self._connection is None:
+            self._connection = psycopg.connect(self._url, autocommit=True)
+        return self._connection
+
+
+_TABLES = """SELECT quote_ident(relname) FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') ORDER BY 1"""
+_TENANT_TABLES = """SELECT quote_ident(relname) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND attname = 'tenant_id' ORDER BY 1"""
+
+
+class OwnLeg(Struct, frozen=True):
+    """Holdfast on connections of its own."""
+
+    name: str
+    place: Place
+    asynchronous: bool
+    missing: Mapping[str, str] = OWN_LACKS
+
+    @asynccontextmanager
+    async def open(self, limits: Limits) -> AsyncIterator[World]:
+        url = self.place.fresh()
+        before = self.place.dump()
+        opened = _Opened(url, limits, asynchronous=self.asynchronous)
+        await opened.open()
+        try:
+            yield World(
+                opened.tenant,
+                clock=opened.clock,
+                limits=limits,
+                blocking=not self.asynchronous,
+                tenants=opened.tenants,
+                reopen=opened.reopen,
+            )
+        finally:
+            await opened.close()
+        _unharmed(before, self.place.dump())
+
+
+class JoinedLeg(Struct, frozen=True):
+    """Holdfast in the transaction of a caller who opens a connection of its own with ``connect`` and rolls back at the end.
+
+    The handle that is joined comes from ``origin``, or from the place itself.
+    """
+
+    name: str
+    place: Place
+    connect: Connect
+    asynchronous: bool
+    origin: str | None = None
+    missing: Mapping[str, str] = JOINED_LACKS
+
+    @asynccontextmanager
+    async def open(self, limits: Limits) -> AsyncIterator[World]:
+        url = self.place.fresh()
+        before = self.place.dump()
+        watched = _Watched()
+        async with AsyncExitStack() as stack:
+            opened = _Opened(self.origin or url, limits, asynchronous=self.asynchronous)
+            if not self.asynchronous:  # an asynchronous handle can be joined before it is open
+                await opened.open()
+            stack.push_async_callback(opened.close)
+            watched.caller = await stack.enter_async_context(self.connect(url))
+
+            async def outside(name: str) -> AsyncTenantHandle:
+                other = await stack.enter_async_context(self.connect(url))
+                return opened.tenant(name, join=other.connection)
+
+            yield World(
+                lambda name: opened.tenant(name, join=watched.connection),
+                clock=opened.clock,
+                limits=limits,
+                blocking=not self.asynchronous,
+                caller=watched,
+                outside=outside,
+            )
+            if watched.in_transaction:
+                await watched.rollback()
+        after = self.place.dump()
+        if watched.committed:
+            _unharmed(before, after)
+        elif after != before:
+            raise AssertionError(
+                f"the caller rolled back, and yet the database is not what it was: {_first(before, after)}"
+            )
+
+
+class _Watched:
+    """A caller, and what it has done: one that has ever committed may leave the database different at the end."""
+
+    caller: Caller
+    committed = False
+    in_transaction = True
+
+    @property
+    def connection(self) -> Any:
+        return self.caller.connection
+
+    async def execute(self, sql: str) -> Any:
+        return await self.caller.execute(sql)
+
+    async def begin(self) -> None:
+        await self.caller.begin()
+        self.in_transaction = True
+
+    async def rollback(self) -> None:
+        self.in_transaction = False
+        await self.caller.rollback()
+
+    async def commit(self) -> None:
+        self.committed, self.in_transaction = True, False
+        await self.caller.commit()
+
+
+class _Opened:
+    """A Holdfast of either style behind one face: everything it hands out is awaited."""
+
+    def __init__(self, url: str, limits: Limits, *, asynchronous: bool) -> None:
+        self._url, self._limits, self._asynchronous = url, limits, asynchronous
+        self.clock = FixedClock()
+        self._ids = SeededIds(1)
+        self._sync: Holdfast | None = None
+        self._async: AsyncHoldfast | None = None
+        if asynchronous:
+            self._async = AsyncHoldfast(self._url, **self._options())
+
+    async def open(self) -> None:
+        if self._async is not None:
+            await self._async.open()
+        else:
+            self._sync = Holdfast(self._url, **self._options())
+
+    async def close(self) -> None:
+        if self._async is not None:
+            await self._async.close()
+        if self._sync is not None:
+            self._sync.close()
+
+    async def reopen(self) -> None:
+        await self.close()
+        if self._async is not None:
+            self._async = AsyncHoldfast(self._url, **self._options())
+        await self.open()
+
+    def tenant(self, name: str, join: Any = None) -> AsyncTenantHandle:
+        if self._async is not None:
+            handle = self._async.tenant(name)
+            return handle if join is None else handle.join(join)
+        assert self._sync is not None
+        blocking = self._sync.tenant(name)
+        return awaited(blocking if join is None else blocking.join(join))
+
+    def _options(self) -> dict[str, Any]:
+        return {"limits": self._limits, "clock": self.clock, "ids": self._ids, "pool": POOL}
+
+    def tenants(self) -> AsyncTenants:
+        if self._async is not None:
+            return self._async.tenants
+        assert self._sync is not None
+        return cast("AsyncTenants", _Awaited(self._sync.tenants))
+
+
+def awaited(handle: TenantHandle) -> AsyncTenantHandle:
+    """A synchronous handle whose calls can be awaited: what runs is the public synchronous class."""
+    return cast("AsyncTenantHandle", _AwaitedHandle(handle))
+
+
+class _AwaitedHandle:
+    def __init__(self, handle: TenantHandle) -> None:
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._handle, name)
+        return _Awaited(found) if isinstance(found, Blocking) else found
+
+
+class _Awaited:
+    def __init__(self, store: Blocking[Any]) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self._store, name)
+
+        @wraps(method)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return method(*args, **kwargs)
+
+        return call
+
+
+def _move_in(hf: Holdfast) -> None:
+    """Give the resident something to lose."""
+    resident = hf.tenant(RESIDENT)
+    for number in range(3):
+        made = resident.sessions.create(
+            key=f"resident:{number}", user="resident", agent="helper", metadata={"n": number}
+        )
+        for text in ("one", "two"):
+            resident.messages.append(made.id, role="user", content=f"{text} of {number}", token_count=2)
+    resident.sessions.delete(made.id)
+
+
+def _sorted(rows: Any) -> list[Any]:
+    return sorted((tuple(row) for row in rows), key=repr)
+
+
+def _unharmed(before: Dump, after: Dump) -> None:
+    """The resident's rows, which were all there was before, are still there and still the same."""
+    for table, rows in before.items():
+        lost = [row for row in rows if row not in after.get(table, [])]
+        if lost:
+            raise AssertionError(f"somebody else's row in {table} was changed or removed: {lost[0]}")
+
+
+def _first(before: Dump, after: Dump) -> str:
+    for table in sorted(before.keys() | after.keys()):
+        was, now = before.get(table, []), after.get(table, [])
+        for row in [each for each in was if each not in now] + [each for each in now if each not in was]:
+            return f"{table}: {row}"
+    return "the tables themselves"
+
+
+def sqlite_legs(folder: Path) -> list[OwnLeg | JoinedLeg]:
+    """Every leg on SQLite, in a folder of the tests' own."""
+    place, memory = SqlitePlace(folder), MemoryPlace()
+    joined: list[tuple[str, Connect, bool]] = [
+        ("sqlite3", callers.sqlite3_caller, False),
+        ("apsw", callers.apsw_caller, False),
+        ("aiosqlite", callers.aiosqlite_caller, True),
+        ("sqlalchemy connection", callers.sqlalchemy_connection, False),
+        ("sqlalchemy session", callers.sqlalchemy_session, False),
+        ("sqlalchemy async connection", callers.sqlalchemy_async_connection, True),
+        ("sqlalchemy async session", callers.sqlalchemy_async_session, True),
+    ]
+    # One process must not use a file through two copies of SQLite: their locks do not see each other. So while a caller has the
+    # file open with the standard library's copy, Holdfast's own connection, which is apsw's, is to a database in memory.
+    return [
+        OwnLeg("sqlite file sync", place, asynchronous=False),
+        OwnLeg("sqlite file async", place, asynchronous=True),
+        OwnLeg("sqlite memory sync", memory, asynchronous=False, missing=MEMORY_LACKS),
+        OwnLeg("sqlite memory async", memory, asynchronous=True, missing=MEMORY_LACKS),
+        *[JoinedLeg(f"sqlite joined {name}", place, connect, how, origin=":memory:") for name, connect, how in joined],
+    ]
+
+
+def postgres_legs(url: str) -> list[OwnLeg | JoinedLeg]:
+    """Every leg on PostgreSQL, in a migrated database of the tests' own."""
+    place = PostgresPlace(url)
+    joined: list[tuple[str, Connect, bool]] = [
+        ("psycopg", callers.psycopg_caller, False),
+        ("psycopg async", callers.async_psycopg_caller, True),
+        ("asyncpg", callers.asyncpg_caller, True),
+        ("sqlalchemy connection", callers.sqlalchemy_connection, False),
+        ("sqlalchemy session", callers.sqlalchemy_session, False),
+        ("sqlalchemy async connection", callers.sqlalchemy_async_connection, True),
+        ("sqlalchemy async session", callers.sqlalchemy_async_session, True),
+    ]
+    return [
+        OwnLeg("postgres sync", place, asynchronous=False),
+        OwnLeg("postgres async", place, asynchronous=True),
+        *[JoinedLeg(f"postgres joined {name}", place, connect, how) for name, connect, how in joined],
+    ]

@@ -1,0 +1,37 @@
+"""The legs of the contract, each on databases of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.testing.legs import JoinedLeg, OwnLeg, postgres_legs, sqlite_legs
+from holdfast.testing.servers import PostgresServer
+from tests.databases import TEMPLATE, Databases
+
+
+@pytest.fixture(scope="session")
+def _sqlite(tmp_path_factory: pytest.TempPathFactory) -> dict[str, OwnLeg | JoinedLeg]:
+    return {leg.name: leg for leg in sqlite_legs(tmp_path_factory.mktemp("contract"))}
+
+
+@pytest.fixture(scope="session")
+def _postgres(postgres_server: PostgresServer, _databases: Databases) -> Iterator[dict[str, OwnLeg | JoinedLeg]]:
+    # One database for all cases of a worker: a leg removes what is not the resident's, which is far quicker than a new one.
+    name = _databases.make(TEMPLATE)
+    legs = postgres_legs(postgres_server.url(name))
+    yield {leg.name: leg for leg in legs}
+    legs[0].place.close()  # type: ignore[attr-defined]
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def leg_by_name(request: pytest.FixtureRequest) -> Callable[[str], OwnLeg | JoinedLeg]:
+    """A leg; the server is started only for those who need it."""
+
+    def find(name: str) -> OwnLeg | JoinedLeg:
+        legs: dict[str, OwnLeg | JoinedLeg] = request.getfixturevalue(f"_{name.split()[0]}")
+        return legs[name]
+
+    return find
