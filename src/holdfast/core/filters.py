@@ -68,7 +68,8 @@ class _Target:
         return Filter("ge", value, **self._target)
 
     def is_in(self, values: Sequence[Any]) -> Filter:
-        return Filter("in", list(values), **self._target)
+        # A text is a sequence of letters, and never what was meant; it stays a text, and is refused later.
+        return Filter("in", values if isinstance(values, (str, bytes)) else list(values), **self._target)
 
     def contains(self, value: Any) -> Filter:
         return Filter("contains", value, **self._target)

@@ -22,6 +22,7 @@ from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter, Filterable, id_list
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.queries import Query
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
@@ -202,7 +203,7 @@ class AsyncMessages(TenantStore):
             NotFound: there is no such message in a live session.
         """
         limits = self._scope.limits
-        before = await self._get(connection, message_id)
+        before = await self._get(connection, message_id, queries.lock)
         params = self._at_now(
             id=before.id,
             session_id=before.session_id,
@@ -210,14 +211,12 @@ class AsyncMessages(TenantStore):
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
             token_count=None if token_count is None else _tokens(token_count),
             is_preserved=is_preserved,
-            removed=0,
         )
         row = await queries.update.one(connection, params)
         if row is None:
             raise NotFound(f"there is no message {message_id} here")
         after = mapper(Message, connection.dialect)([row])[0]
-        params["more_tokens"] = after.token_count - before.token_count
-        await queries.recount.one(connection, params)
+        await self._recount(connection, params, removed=0, more_tokens=after.token_count - before.token_count)
         return after
 
     @writes
@@ -233,12 +232,17 @@ class AsyncMessages(TenantStore):
         await self._require_session(connection, params)
         rows = await queries.delete.all(connection, params)
         if rows:
-            params.update(removed=len(rows), more_tokens=-sum(row[0] for row in rows))
-            await queries.recount.one(connection, params)
+            await self._recount(connection, params, removed=len(rows), more_tokens=-sum(row[0] for row in rows))
         return len(rows)
 
-    async def _get(self, connection: Connection, message_id: str) -> Message:
-        row = await queries.get.one(connection, self._scope.params(id=parse_id(message_id, "message id")))
+    async def _recount(self, connection: Connection, params: dict[str, Any], *, removed: int, more_tokens: int) -> None:
+        """Let the session's counters follow a change, which is undone if the session was deleted meanwhile."""
+        params.update(removed=removed, more_tokens=more_tokens)
+        if await queries.recount.one(connection, params) is None:
+            raise NotFound(f"there is no session {params['session_id']} here")
+
+    async def _get(self, connection: Connection, message_id: str, query: Query = queries.get) -> Message:
+        row = await query.one(connection, self._scope.params(id=parse_id(message_id, "message id")))
         if row is None:
             raise NotFound(f"there is no message {message_id} here")
         return mapper(Message, connection.dialect)([row])[0]
@@ -277,8 +281,8 @@ class AsyncMessages(TenantStore):
             raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {new.role!r}")
         return Entry(
             self._scope.ids.new() if new.id is None else parse_id(new.id, "message id"),
-            new.kind,
-            new.role,
+            text.plain(new.kind),
+            text.plain(new.role),
             self._content(new.content, new.kind),
             _tokens(new.token_count),
             scopes.metadata(new.metadata, limits),

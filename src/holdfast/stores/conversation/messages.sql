@@ -66,6 +66,13 @@ SELECT /*columns Message m*/ * FROM messages AS m
 JOIN sessions AS s ON s.tenant_id = m.tenant_id AND s.id = m.session_id
 WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND s.deleted_at IS NULL;
 
+-- name: lock
+-- The same, held until the transaction ends, so that what it counted for is still true when the counters follow.
+SELECT /*columns Message m*/ * FROM messages AS m
+JOIN sessions AS s ON s.tenant_id = m.tenant_id AND s.id = m.session_id
+WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND s.deleted_at IS NULL
+/*pg FOR UPDATE OF m*/;
+
 -- name: list
 -- A stretch of a live session's log, oldest first.
 SELECT /*columns Message*/ * FROM messages
