@@ -10,12 +10,15 @@ from pathlib import Path
 
 from . import floor
 from .case import Case, Environment, Job, Result
-from .workload import Append, AsyncAppend, write_for, write_from_many
+from .workload import Append, AsyncAppend, write_each, write_for, write_from_many
 
 GROUP = "append-sqlite"
+NEW_GROUP = "append-new"
 SLOW_GROUP = "slow-flush"
 SLOW_FLUSH_US = 1_000
 MANY = (1, 16, 64)
+EACH = {16: 40, 64: 10}
+"""Appends to each of so many sessions that are new, 640 in all."""
 TENANT = "bench"
 
 _PEERS: dict[str, Environment] = {
@@ -31,7 +34,16 @@ def cases() -> list[Case]:
     ours = [Case(GROUP, "Holdfast", params={"writers": writers}) for writers in MANY]
     alone = [Case(GROUP, name, params={"writers": 1}) for name in SYNC]
     peers = [Case(GROUP, name, env, params={"writers": writers}) for name, env in _PEERS.items() for writers in MANY]
-    return [*floor.cases(GROUP), *alone, *ours, *peers, *_slow_cases()]
+    return [*floor.cases(GROUP), *alone, *ours, *peers, *_new_session_cases(), *_slow_cases()]
+
+
+def _new_session_cases() -> list[Case]:
+    both: dict[str, Environment] = {"Holdfast": "main", "SQLiteSession": "openai"}
+    return [
+        Case(NEW_GROUP, name, environment, params={"writers": writers, "each": each})
+        for name, environment in both.items()
+        for writers, each in EACH.items()
+    ]
 
 
 def _slow_cases() -> list[Case]:
@@ -52,16 +64,18 @@ def run(job: Job) -> Result:
         with SYNC[job.contender](path) as append:
             result = write_for(job.seconds, append)
     else:
-        result = asyncio.run(_run_async(ASYNC[job.contender], path, writers, job.seconds))
+        result = asyncio.run(_run_async(ASYNC[job.contender], path, writers, job))
     stored = _stored(path)
     if stored != result["appended"]:
         raise RuntimeError(f"{result['appended']} messages were acknowledged and {stored} are there")
     return result
 
 
-async def _run_async(opened: AsyncContender, path: str, writers: int, seconds: float) -> Result:
+async def _run_async(opened: AsyncContender, path: str, writers: int, job: Job) -> Result:
     async with opened(path, writers) as append:
-        return await write_from_many(seconds, append, writers)
+        if "each" in job.params:
+            return await write_each(job.params["each"], append, writers)
+        return await write_from_many(job.seconds, append, writers)
 
 
 def _stored(path: str) -> int:

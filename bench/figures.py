@@ -80,7 +80,8 @@ def _append_sqlite() -> list[Figure]:
     ]
     for writers, peer, floor in ((16, 15, 2.5), (64, 25, 3.5)):
         session = _writers("SQLiteSession", writers)
-        found.append(_append(f"{writers} writers, of SQLiteSession", writers, session, peer, group))
+        found.append(_append(f"{writers} writers, of SQLiteSession", writers, session, peer, "append-new"))
+        found.append(_append(f"{writers} writers, of SQLiteSession in the long run", writers, session, peer, group))
         found.append(_append(f"{writers} writers, of one fdatasync after another", writers, flush, floor, group))
     slow = "64 writers, 1 ms added to each flush, of apsw with one commit per row"
     found.append(_append(slow, 64, _writers("apsw", 1), 25, "slow-flush"))
@@ -142,6 +143,7 @@ def _import() -> list[Figure]:
 
 TITLES = {
     "append-sqlite": "Append, SQLite",
+    "append-new": "Append, SQLite, new sessions",
     "slow-flush": "Append, SQLite, slow disk",
     "append-postgres": "Append, PostgreSQL",
     "history": "History, SQLite",

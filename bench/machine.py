@@ -41,8 +41,9 @@ def _processor() -> str:
 
 
 def _file_system(folder: Path) -> str:
-    asked = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False)
-    return asked.stdout.strip() or "unknown"
+    mounts = Path("/proc/mounts").read_text().splitlines() if Path("/proc/mounts").exists() else []
+    kinds = {Path(mount): kind for _, mount, kind, *_ in map(str.split, mounts)}
+    return next((kinds[each] for each in [folder, *folder.parents] if each in kinds), "unknown")
 
 
 def _commit() -> str:

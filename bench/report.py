@@ -74,7 +74,18 @@ def _appends(results: Results, group: str) -> str:
     for writers in append_sqlite.MANY:
         head += [f"{writers} writer{'s' * (writers > 1)}", "p50 ms", "CPU µs"]
     rows = [_append_row(results, group, contender) for contender in _ordered(results, group)]
-    return f"## {TITLES[group]}\n\n" + _table(head, rows)
+    return f"## {TITLES[group]}\n\n{_NOTES[group]}\n\n" + _table(head, rows)
+
+
+_NOTES = {
+    append_sqlite.GROUP: "Writers side by side in one process, each on a session of its own, for some seconds.",
+    append_sqlite.NEW_GROUP: (
+        "16 writers with 40 appends each and 64 writers with 10, to sessions that are new, so that what a contender opens for"
+        " a session is part of its time."
+    ),
+    append_sqlite.SLOW_GROUP: "The same with 1 ms added to each flush, as on a disk that is slower than this one.",
+    append_postgres.GROUP: f"Pools hold {append_postgres.POOL_MOST} connections, or one for each writer if there are fewer.",
+}
 
 
 def _append_row(results: Results, group: str, contender: str) -> list[str]:
@@ -133,6 +144,7 @@ def _import(results: Results, group: str) -> str:
 
 _SECTIONS: dict[str, Any] = {
     append_sqlite.GROUP: _appends,
+    append_sqlite.NEW_GROUP: _appends,
     append_sqlite.SLOW_GROUP: _appends,
     append_postgres.GROUP: _appends,
     "history": _history,

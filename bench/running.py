@@ -77,9 +77,16 @@ def _in_fresh_process(python: str, job: Job, surroundings: dict[str, str]) -> Re
         raise
     found = [line for line in out.splitlines() if line.startswith(MARK)]
     if not found:
-        return {"error": f"ended with {process.returncode}: {err.strip()[-300:]}"}
+        return {"error": _without_places(f"ended with {process.returncode}: {err.strip()[-300:]}", job)}
     result: Result = json.loads(found[-1].removeprefix(MARK))
+    if "error" in result:
+        result["error"] = _without_places(result["error"], job)
     return result
+
+
+def _without_places(text: str, job: Job) -> str:
+    """Results are published; where this machine keeps its files is not part of them."""
+    return text.replace(job.place, "(place)").replace(str(ROOT), "(root)")
 
 
 def _brief(result: Result) -> str:

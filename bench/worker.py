@@ -11,6 +11,7 @@ from .case import Job
 
 FAMILIES = {
     "append-sqlite": "append_sqlite",
+    "append-new": "append_sqlite",
     "slow-flush": "append_sqlite",
     "append-postgres": "append_postgres",
     "history": "history",

@@ -81,25 +81,31 @@ def write_for(seconds: float, append: Append) -> Result:
 
 async def write_from_many(seconds: float, append: AsyncAppend, writers: int) -> Result:
     """Writers side by side, each on its own session, each waiting for its append before the next."""
+    first = max(1, _WARM_UP // writers)
+    await _write(append, writers, lambda count: count < first)
+    end = perf_counter() + seconds
+    result = await _write(append, writers, lambda _: perf_counter() < end)
+    return {**result, "appended": result["operations"] + first * writers}
+
+
+async def write_each(count: int, append: AsyncAppend, writers: int) -> Result:
+    """The same for a few appends each, to sessions that are new: what opening costs is part of it."""
+    result = await _write(append, writers, lambda done: done < count)
+    return {**result, "appended": result["operations"]}
+
+
+async def _write(append: AsyncAppend, writers: int, more: Callable[[int], bool]) -> Result:
     supply = messages(256)
     took: list[float] = []
-    first = max(1, _WARM_UP // writers)
-
-    async def warm_up(writer: int) -> None:
-        for message in supply[:first]:
-            await append(writer, message)
 
     async def write(writer: int) -> None:
-        count, now = writer, perf_counter()
-        while now < end:
-            before = now
-            await append(writer, supply[count % 256])
-            count, now = count + 1, perf_counter()
-            took.append(now - before)
+        done = 0
+        while more(done):
+            before = perf_counter()
+            await append(writer, supply[(writer + done) % 256])
+            took.append(perf_counter() - before)
+            done += 1
 
-    await asyncio.gather(*map(warm_up, range(writers)))
     cpu, start = process_time(), perf_counter()
-    end = start + seconds
     await asyncio.gather(*map(write, range(writers)))
-    figures = summary(took, perf_counter() - start, process_time() - cpu)
-    return {**figures, "appended": len(took) + first * writers}
+    return summary(took, perf_counter() - start, process_time() - cpu)
