@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from holdfast.engines.protocol import Connection
-from holdfast.engines.sqlite.asynchronous import AsyncSqliteEngine
+from holdfast.drivers.apsw import ApswConnection
 from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
-from holdfast.engines.sqlite.writer import Job, Writer
-from holdfast.ids import SeededIds
-from holdfast.stepping import step
-from holdfast.stores.conversation.messages import NewMessage
 from holdfast.testing import powercut, workloads
 from holdfast.testing.disk import Disk
 from holdfast.testing.powercut import DATABASE, Recording, State
-from holdfast.testing.workloads import Call, OnEngine
+from tests.faults.turns import shared_turn, turns_in_tasks, turns_in_threads
 
 POINTS_IN_TESTS = 5_000
 POINTS_IN_SOAK = 200_000
@@ -80,39 +73,36 @@ def test_the_harness_finds_the_losses_of_durability_normal() -> None:
     assert not any("half done" in problem.what for problem in report.problems), "NORMAL loses, it does not tear"
 
 
-class HastyWriter(Writer):
-    """Acknowledges each call before its commit, which happens when the next one comes."""
+class HastyConnection(ApswConnection):
+    """Says that it has committed, and does so when the next transaction begins."""
 
-    def run(self, jobs: Sequence[Job]) -> None:
-        connection = self._connection
-        if connection.raw.in_transaction:
-            connection.execute("COMMIT")
-        super().run(jobs)
+    def execute(self, sql: str, args: Sequence[Any] = ()) -> Any:
+        if sql == "COMMIT":
+            return []
+        if sql.startswith("BEGIN"):
+            self.commit()
+        return super().execute(sql, args)
 
-    def _commit(self, jobs: Sequence[Job]) -> None:
-        run_to_the_end = self._connection.execute
+    def commit(self) -> None:
+        if self.raw.in_transaction:
+            super().execute("COMMIT")
 
-        def skip_commit(sql: str, args: Sequence[Any] = ()) -> Any:
-            return [] if sql == "COMMIT" else run_to_the_end(sql, args)
 
-        self._connection.execute = skip_commit  # type: ignore[method-assign]
-        try:
-            super()._commit(jobs)
-        finally:
-            del self._connection.execute
+class HastyFile(SqliteFile):
+    def connect(self, *, reader: bool = False) -> ApswConnection:
+        return HastyConnection(super().connect(reader=reader).raw)
 
 
 class HastyEngine(SqliteEngine):
     def __init__(self, file: SqliteFile) -> None:
-        super().__init__(file)
-        self._writer = HastyWriter(self._connection)
+        super().__init__(HastyFile(file.path, vfs=file.vfs))
 
     async def read(self, call: Any) -> Any:
         return await call(self._connection)  # it must see what it says is there
 
     async def close(self) -> None:
-        if self._connection.raw.in_transaction:
-            self._connection.execute("COMMIT")
+        assert isinstance(self._connection, HastyConnection)
+        self._connection.commit()
         await super().close()
 
 
@@ -181,7 +171,7 @@ def record_reopening(files: dict[str, bytes]) -> Recording:
 
 @pytest.mark.parametrize("engine", ["async", "threads"])
 def test_calls_that_share_a_commit_are_all_durable_when_acknowledged(engine: str) -> None:
-    recording = record_shared_commits(engine, turns=8)
+    recording = record_shared_commits(engine, count=8)
     report = powercut.enumerate_cuts(recording, seed=1)
     assert report.problems == []
     assert report.points > 300
@@ -189,9 +179,9 @@ def test_calls_that_share_a_commit_are_all_durable_when_acknowledged(engine: str
     assert commits < len(recording.methods), "nothing was shared, so nothing was shown"
 
 
-def record_shared_commits(engine: str, turns: int) -> Recording:
+def record_shared_commits(engine: str, count: int) -> Recording:
     """Turns of several calls at once, good and bad, on one recorded disk."""
-    groups = [shared_turn(number) for number in range(turns)]
+    groups = [shared_turn(number) for number in range(count)]
     memory = workloads.on_engine(SqliteEngine(SqliteFile(":memory:")))
     raw = memory.engine._connection.raw  # type: ignore[attr-defined]
     states = [powercut.state_of(raw)]
@@ -203,85 +193,8 @@ def record_shared_commits(engine: str, turns: int) -> Recording:
     acknowledged: list[int] = []
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
         file = SqliteFile(os.path.join(folder, DATABASE), vfs=disk.name)
-        marks = turns_in_threads(file, groups) if engine == "threads" else turns_in_tasks(file, groups)
-        for group, is_over in marks:
-            (acknowledged if is_over else begun).extend([disk.position] * len(group))
+        turns = turns_in_threads(file, groups) if engine == "threads" else turns_in_tasks(file, groups)
+        for group, answers in turns:
+            (begun if answers is None else acknowledged).extend([disk.position] * len(group))
     methods = [call.method for call in itertools.chain(*groups)]
     return Recording(disk.operations, methods, begun, acknowledged, states)
-
-
-def shared_turn(turn: int) -> list[Call]:
-    """Calls of one moment, so that their order among themselves, which nobody promises, makes no difference."""
-    sessions = [SeededIds(n).new() for n in range(3)]
-    ids = SeededIds(1_000 + turn)
-
-    def call(method: str, *args: Any, **kwargs: Any) -> Call:
-        return Call(turn, method, "acme", args, kwargs)
-
-    def append(session: str, content: str) -> Call:
-        return call("messages.append", session, role="user", content=content, id=ids.new())
-
-    if turn == 0:
-        return [call("sessions.create", id=each) for each in sessions]
-    several = [NewMessage(role="user", content=f"{turn} of several {n}", id=ids.new()) for n in range(3)]
-    return [
-        append(sessions[0], f"{turn} one"),
-        append(sessions[1], f"{turn} two" * 900),
-        append(SeededIds(9).new(), "to a session that is not there"),
-        call("messages.append_many", sessions[0], several),
-        call("sessions.update", sessions[2], metadata={"turn": turn}),
-        call("sessions.restore", SeededIds(9).new()),
-        append(sessions[2], f"{turn} three"),
-    ]
-
-
-Marks = Iterator[tuple[list[Call], bool]]
-"""Each turn twice: when it begins, and when all its calls were answered."""
-
-
-def turns_in_tasks(file: SqliteFile, groups: list[list[Call]]) -> Marks:
-    with asyncio.Runner() as runner:
-        engine = AsyncSqliteEngine(file)
-        handle = OnEngine(engine)
-        runner.run(engine.open())
-        runner.run(handle.migrate())
-
-        async def turn(group: list[Call]) -> None:
-            await asyncio.gather(*[call.coroutine(handle) for call in group])
-
-        for group in groups:
-            yield group, False
-            runner.run(turn(group))
-            yield group, True
-        runner.run(engine.close())
-
-
-def turns_in_threads(file: SqliteFile, groups: list[list[Call]]) -> Marks:
-    engine = SqliteEngine(file)
-    handle = workloads.on_engine(engine)
-    for group in groups:
-        yield group, False
-        together(engine, [call.bind(handle) for call in group])
-        yield group, True
-    handle.close()
-
-
-def together(engine: SqliteEngine, work: Sequence[Callable[[], Any]]) -> None:
-    """Run all of it in one commit: the writer is kept busy until everybody is waiting."""
-    everybody_waits = threading.Event()
-
-    async def keep_busy(connection: Connection) -> None:
-        everybody_waits.wait(30)
-
-    threads = [threading.Thread(target=lambda: step(engine.write(keep_busy)))]
-    threads[0].start()
-    while not engine._leading.locked():
-        pass
-    for number, function in enumerate(work, 1):
-        threads.append(threading.Thread(target=function))
-        threads[-1].start()
-        while len(engine._waiting) < number:
-            pass
-    everybody_waits.set()
-    for thread in threads:
-        thread.join()

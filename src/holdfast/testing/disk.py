@@ -62,10 +62,13 @@ class Fault(Struct, frozen=True, kw_only=True):
     last: int | None
     """The last attempt that fails; ``None`` for all from ``first`` on, until ``Disk.repair``."""
     kinds: frozenset[Attempt] = frozenset({"open", "read", "write", "truncate", "sync", "delete"})
+    files: str = ""
+    """How the names of the files end that it is about."""
 
-    def hits(self, number: int, kind: Attempt) -> bool:
+    def hits(self, number: int, kind: Attempt, file: str) -> bool:
         """Whether this attempt fails."""
-        return kind in self.kinds and number >= self.first and (self.last is None or number <= self.last)
+        wanted = kind in self.kinds and file.endswith(self.files)
+        return wanted and number >= self.first and (self.last is None or number <= self.last)
 
 
 class Disk:
@@ -75,6 +78,7 @@ class Disk:
         operations: every change so far, in order.
         attempts: the kind of every attempt so far, reads among them, in order.
         watch: called with the kind and file of each attempt before it is made; may block.
+        failed_after: after how many operations the last attempt failed.
     """
 
     def __init__(self, *, watch: Callable[[Attempt, str], None] | None = None) -> None:
@@ -82,6 +86,7 @@ class Disk:
         self.operations: list[Operation] = []
         self.attempts: list[Attempt] = []
         self.watch = watch
+        self.failed_after: int | None = None
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._vfs: _Vfs | None = None
@@ -119,7 +124,10 @@ class Disk:
         with self._lock:
             self.attempts.append(kind)
             number = len(self.attempts)
-        return next((fault.error for fault in self._faults if fault.hits(number, kind)), None)
+        error = next((fault.error for fault in self._faults if fault.hits(number, kind, file)), None)
+        if error is not None:
+            self.failed_after = self.position
+        return error
 
     def record(self, operation: Operation) -> None:
         """Note a change."""

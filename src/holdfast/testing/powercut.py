@@ -201,6 +201,8 @@ def read_state(path: Path) -> State:
             if complaints:
                 raise Damaged(f"{check}: {complaints[:3]}")
         return state_of(connection)
+    except apsw.Error as error:
+        raise Damaged(str(error)) from error
     finally:
         connection.close()
 

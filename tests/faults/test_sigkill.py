@@ -1,0 +1,71 @@
+"""Processes killed while they write: what they were promised is there, once, and the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing.kill import TENANT, Ledger, Line, Work, Writers
+
+KILLS_IN_TESTS = 50
+KILLS_IN_SOAK = 2_000
+
+
+def kill_many(url: str, *, kills: int, seed: int, settle: Callable[[], None] = lambda: None) -> None:
+    """Kill writers at moments drawn from a seed, some alone and some together, until so many are dead."""
+    random = Random(seed)
+    killed = 0
+    with Writers() as writers, Holdfast(url) as hf:
+        tenant = hf.tenant(TENANT)
+        while killed < kills:
+            sessions = [tenant.sessions.create().id for _ in range(2)]
+            while len(writers.alive) < 3:
+                style = random.choice(("threads", "tasks"))
+                writers.start(Work(url, sessions, style=style, width=random.choice((1, 3, 6))))
+            writers.work(random.randrange(1, 40))
+            victims = random.sample(writers.alive, random.choice((1, 1, 3)))
+            writers.kill(*victims)
+            killed += len(victims)
+            if not writers.alive:
+                assert writers.ledger.problems(tenant) == []
+        writers.kill(*writers.alive)
+        assert writers.ledger.problems(tenant) == []
+        assert writers.ledger.acknowledgements >= killed
+        assert writers.refusals == []
+
+
+def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    kill_many(str(tmp_path / "a.db"), kills=KILLS_IN_TESTS, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_many_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path, seed: int) -> None:
+    kill_many(str(tmp_path / "a.db"), kills=KILLS_IN_SOAK // 10, seed=seed)
+
+
+def a_ledger(session: str, ids: list[str], seqs: list[int]) -> Ledger:
+    ledger = Ledger()
+    ledger.note(Line("trying", 1, session, ids))
+    ledger.note(Line("acknowledged", 1, session, ids, seqs))
+    return ledger
+
+
+def test_the_ledger_finds_what_is_lost_foreign_or_altered(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        tenant = hf.tenant(TENANT)
+        session = tenant.sessions.create()
+        there = tenant.messages.append(session.id, role="user", content="not what was promised")
+        other = tenant.sessions.create().id
+        assert [each.split(":")[0] for each in a_ledger(session.id, [other], [1]).problems(tenant)] == [
+            "lost",
+            f"nobody wrote {there.id}",
+            "not as written",
+            f"{session.id} counts 1 messages, 0 tokens, of 1",
+        ]
+        half = a_ledger(session.id, [there.id, other], [1, 2]).problems(tenant)
+        assert any(each.startswith("half done") for each in half)
