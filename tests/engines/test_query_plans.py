@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from holdfast import Holdfast
 from holdfast.engines.dialect import Dialect
 from holdfast.stores.conversation import message_log, sessions

@@ -6,8 +6,9 @@ portable; where the engines must part there are two ways, both visible in place:
 * a clause only PostgreSQL sees: ``/*pg FOR UPDATE */``
 * two adjacent variants of a query: ``-- name: append @sqlite`` and ``-- name: append @postgres``
 
-``/*columns Session*/ *`` becomes the columns of that row type, ``/*where*/`` is where a caller's filters go, and ``/*index*/`` after a table is
-where SQLite is told which index to use: it keeps no statistics of its own, and without them takes the wrong one for a list.
+``/*columns Session*/ *`` becomes the columns of that row type, ``/*where*/`` is where a caller's filters go, and
+``/*index*/`` after a table is where SQLite is told which index to use: it keeps no statistics of its own, and without them
+takes the wrong one for a list.
 """
 
 from __future__ import annotations
