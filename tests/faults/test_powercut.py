@@ -74,18 +74,23 @@ def test_the_harness_finds_the_losses_of_durability_normal() -> None:
 
 
 class HastyConnection(ApswConnection):
-    """Says that it has committed, and does so when the next transaction begins."""
+    """Says that it has committed, and does so when it is next used."""
+
+    is_owing = False
 
     def execute(self, sql: str, args: Sequence[Any] = ()) -> Any:
         if sql == "COMMIT":
+            self.is_owing = True
             return []
-        if sql.startswith("BEGIN"):
+        if sql.startswith(("BEGIN", "ROLLBACK")) and self.is_owing:
             self.commit()
+            return [] if sql == "ROLLBACK" else super().execute(sql, args)
         return super().execute(sql, args)
 
     def commit(self) -> None:
-        if self.raw.in_transaction:
+        if self.is_owing:
             super().execute("COMMIT")
+        self.is_owing = False
 
 
 class HastyFile(SqliteFile):
