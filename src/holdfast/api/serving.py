@@ -64,10 +64,9 @@ def serve(
         server = _Server(config, lambda: on_ready(address_of(listening)))
         try:
             server.run(sockets=[listening])
-        except SystemExit:
-            if service.failure is not None:
+        finally:
+            if service.failure is not None:  # some releases of uvicorn exit, others return
                 raise service.failure from None
-            raise
 
 
 def bind(host: str, port: int, *, allow_remote: bool = False) -> socket.socket:
