@@ -97,10 +97,11 @@ def together(engine: SqliteEngine, work: Sequence[Callable[[], Any]]) -> list[An
     while threads[0].is_alive() and not is_busy.wait(0.001):
         pass  # an engine that refuses to write ends at once
     for place in range(len(work)):
+        before = len(engine._waiting)
         threads.append(threading.Thread(target=answer, args=(place,)))
         threads[-1].start()
-        while threads[-1].is_alive() and len(engine._waiting) <= place:
-            pass
+        while threads[-1].is_alive() and len(engine._waiting) == before:
+            pass  # a call that is refused at once ends without waiting
     everybody_waits.set()
     for thread in threads:
         thread.join()

@@ -1,0 +1,283 @@
+"""Opening SQLite files: how durable they are, and one typed error for each thing that can be wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast import AsyncHoldfast, Holdfast
+from holdfast.errors import (
+    Closed,
+    Corrupt,
+    Forbidden,
+    HoldfastError,
+    InvalidInput,
+    ReadOnly,
+    SchemaMismatch,
+    Unavailable,
+)
+from holdfast.testing.disk import Disk
+from holdfast.testing.powercut import DATABASE
+from tests.engines.scripts import run_script
+from tests.engines.sqlite_handles import on_disk, on_disk_async
+
+WAL_SYNC = ("sync", f"{DATABASE}-wal")
+
+
+@pytest.mark.parametrize(("durability", "level"), [("full", 2), ("normal", 1)])
+def test_every_connection_has_the_durability_asked_for(tmp_path: Path, durability, level) -> None:
+    with Holdfast(str(tmp_path / "a.db"), durability=durability) as hf:
+        engine = hf._engine
+        for connection in (engine._connection, engine._take_reader()):
+            assert connection.execute("PRAGMA synchronous") == [(level,)]
+            assert connection.execute("PRAGMA journal_mode") == [("wal",)]
+            assert connection.execute("PRAGMA foreign_keys") == [(1,)]
+
+
+def test_an_unknown_durability_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="full"):
+        Holdfast(str(tmp_path / "a.db"), durability="off")  # type: ignore[arg-type]
+    assert not (tmp_path / "a.db").exists()
+
+
+def test_full_is_the_default_and_flushes_the_log_before_each_answer(tmp_path: Path) -> None:
+    with Disk() as disk:
+        handle = on_disk(tmp_path, disk)
+        session = handle.tenant("acme").sessions.create()
+        for _ in range(10):
+            before = disk.position
+            handle.tenant("acme").messages.append(session.id, role="user", content="x")
+            assert (disk.operations[-1].kind, disk.operations[-1].file) == WAL_SYNC
+            assert sum(operation.kind == "sync" for operation in disk.operations[before:]) == 1
+        handle.close()
+
+
+def test_normal_does_not_flush_for_each_answer(tmp_path: Path) -> None:
+    with Disk() as disk:
+        handle = on_disk(tmp_path, disk, durability="normal")
+        session = handle.tenant("acme").sessions.create()
+        before = disk.count("sync")
+        for _ in range(10):
+            handle.tenant("acme").messages.append(session.id, role="user", content="x")
+        assert disk.count("sync") == before
+        handle.close()
+
+
+def test_the_asynchronous_engine_flushes_before_each_answer_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        with Disk() as disk:
+            handle = await on_disk_async(tmp_path, disk)
+            session = await handle.tenant("acme").sessions._async.create()
+            for _ in range(10):
+                before = disk.count("sync")
+                await handle.tenant("acme").messages._async.append(session.id, role="user", content="x")
+                assert disk.count("sync") == before + 1
+            await handle.engine.close()
+
+    asyncio.run(main())
+
+
+def test_readers_cannot_write_whatever_they_are_asked_to_run(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        with pytest.raises(ReadOnly):
+            hf._engine._take_reader().execute("DELETE FROM sessions")
+
+
+def test_a_missing_folder_is_unavailable_and_says_which(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no/such does not exist"):
+        Holdfast(str(tmp_path / "no/such/a.db"))
+
+
+def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        Holdfast(str(tmp_path))
+
+
+def test_a_file_that_is_no_database_is_corrupt_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Dear diary, " * 1_000)
+    with pytest.raises(Corrupt):
+        Holdfast(str(path))
+    assert path.read_text() == "Dear diary, " * 1_000
+
+
+def test_somebody_elses_database_gets_our_tables_beside_theirs(tmp_path: Path) -> None:
+    theirs = apsw.Connection(str(tmp_path / "a.db"))
+    theirs.execute("CREATE TABLE users (id)").fetchall()
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        hf.tenant("acme").sessions.create()
+    assert theirs.execute("SELECT count(*) FROM users").fetchall() == [(0,)]
+    theirs.close()
+
+
+def filled(path: Path, *, messages: int = 400) -> str:
+    """A database with one long session, all in the file; the session's id."""
+    with Holdfast(str(path)) as hf:
+        session = hf.tenant("acme").sessions.create()
+        for number in range(messages):
+            hf.tenant("acme").messages.append(session.id, role="user", content=f"{number} " * 300)
+    return session.id
+
+
+def test_a_damaged_page_is_corrupt_when_it_is_read_and_nothing_else_is_raised(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    session = filled(path)
+    content = bytearray(path.read_bytes())
+    for page in range(20, len(content) // 4096 - 1):
+        content[page * 4096 : page * 4096 + 200] = bytes(200)
+    path.write_bytes(content)
+    with Holdfast(str(path)) as hf, pytest.raises(Corrupt):
+        hf.tenant("acme").messages.list(session)
+
+
+def test_a_damaged_header_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    filled(path, messages=1)
+    content = bytearray(path.read_bytes())
+    content[:16] = bytes(16)
+    path.write_bytes(content)
+    with pytest.raises(Corrupt):
+        Holdfast(str(path))
+
+
+def test_a_file_cut_short_is_corrupt_when_the_lost_part_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    session = filled(path)
+    os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
+    with pytest.raises(Corrupt), Holdfast(str(path)) as hf:
+        hf.tenant("acme").messages.list(session)
+
+
+def test_a_file_opened_for_reading_only_reads_and_refuses_to_write(tmp_path: Path) -> None:
+    session = filled(tmp_path / "a.db", messages=3)
+    with Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro") as hf:
+        assert len(hf.tenant("acme").messages.list(session)) == 3
+        with pytest.raises(ReadOnly):
+            hf.tenant("acme").messages.append(session, role="user", content="x")
+        with pytest.raises(ReadOnly):
+            hf.tenant("acme").sessions.create()
+        assert len(hf.tenant("acme").messages.list(session)) == 3
+
+
+def test_a_file_opened_for_reading_only_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro")
+    assert not (tmp_path / "a.db").exists()
+
+
+def test_an_asynchronous_handle_on_a_file_for_reading_only_refuses_to_write(tmp_path: Path) -> None:
+    session = filled(tmp_path / "a.db", messages=3)
+
+    async def main() -> None:
+        async with AsyncHoldfast(f"sqlite:///{tmp_path}/a.db?mode=ro") as hf:
+            assert len(await hf.tenant("acme").messages.list(session)) == 3
+            with pytest.raises(ReadOnly):
+                await hf.tenant("acme").messages.append(session, role="user", content="x")
+
+    asyncio.run(main())
+
+
+PERMISSIONS = """
+    import os, pwd, sys
+    from holdfast import Holdfast
+    from holdfast.errors import HoldfastError
+
+    path, session = sys.argv[1:]
+    Holdfast(":memory:").close()  # everything is imported before the rights are given up
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.setgroups([])
+        os.setgid(nobody.pw_gid)
+        os.setuid(nobody.pw_uid)
+    try:
+        with Holdfast(path) as hf:
+            print("read", len(hf.tenant("acme").messages.list(session)))
+            hf.tenant("acme").messages.append(session, role="user", content="x")
+            print("written")
+    except HoldfastError as error:
+        print(",".join(kind.__name__ for kind in type(error).__mro__), error)
+"""
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that anybody can reach and write."""
+    with tempfile.TemporaryDirectory(dir=tempfile.gettempdir()) as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("closed_folder", [False, True])
+def test_somebody_without_the_right_to_write_gets_one_typed_error(shared_folder: Path, closed_folder: bool) -> None:
+    """Run as nobody when we are root, because root may write everywhere."""
+    path = shared_folder / "a.db"
+    session = filled(path, messages=3)
+    before = path.read_bytes()
+    path.chmod(0o444)
+    shared_folder.chmod(0o555 if closed_folder else 0o777)
+    try:
+        said = run_script(PERMISSIONS, str(path), session).splitlines()
+    finally:
+        shared_folder.chmod(0o777)
+    assert ReadOnly.__name__ in said[-1]
+    assert Forbidden.__name__ in said[-1]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("url", ["file.db", ":memory:"])
+def test_a_closed_handle_says_so_and_can_be_closed_again(tmp_path: Path, url: str) -> None:
+    hf = Holdfast(url if url == ":memory:" else str(tmp_path / url))
+    acme = hf.tenant("acme")
+    session = acme.sessions.create()
+    hf.close()
+    hf.close()
+    for call in (
+        lambda: acme.sessions.get(session.id),
+        lambda: acme.messages.list(session.id),
+        acme.sessions.create,
+        lambda: acme.messages.append(session.id, role="user", content="x"),
+        hf.tenants.list,
+    ):
+        with pytest.raises(Closed):
+            call()
+
+
+@pytest.mark.parametrize("url", ["file.db", ":memory:"])
+def test_a_closed_asynchronous_handle_says_so_and_can_be_closed_again(tmp_path: Path, url: str) -> None:
+    async def main() -> None:
+        hf = await AsyncHoldfast(url if url == ":memory:" else str(tmp_path / url)).open()
+        acme = hf.tenant("acme")
+        session = await acme.sessions.create()
+        await hf.close()
+        await hf.close()
+        for call in (
+            lambda: acme.sessions.get(session.id),
+            lambda: acme.messages.list(session.id),
+            acme.sessions.create,
+            lambda: acme.messages.append(session.id, role="user", content="x"),
+        ):
+            with pytest.raises(Closed):
+                await call()
+
+    asyncio.run(main())
+
+
+def test_a_schema_that_is_missing_is_a_mismatch_when_it_is_not_to_be_made(tmp_path: Path) -> None:
+    apsw.Connection(str(tmp_path / "a.db")).execute("CREATE TABLE x (y)").fetchall()
+    with pytest.raises(SchemaMismatch):
+        Holdfast(str(tmp_path / "a.db"), auto_migrate=False)
+    with pytest.raises(SchemaMismatch):
+        Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro")
+
+
+def test_errors_keep_what_sqlite_said_and_its_exception_as_the_cause(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError) as caught:
+        Holdfast(str(tmp_path / "no/such/a.db"))
+    assert "unable to open database file" in str(caught.value)
+    assert isinstance(caught.value.__cause__, apsw.Error)

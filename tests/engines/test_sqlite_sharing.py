@@ -1,0 +1,331 @@
+"""Many callers of one SQLite file: threads, tasks and processes share commits, and nobody pays for anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import AsyncHoldfast, Holdfast, NewMessage
+from holdfast.engines.protocol import Connection
+from holdfast.engines.sqlite import file as sqlite_file
+from holdfast.engines.sqlite import writer as sqlite_writer
+from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
+from holdfast.ids import SeededIds
+from holdfast.stepping import step
+from holdfast.testing.disk import Attempt, Disk
+from tests.engines.scripts import finish, start_script
+from tests.engines.sqlite_handles import in_threads, on_disk, on_disk_async
+from tests.faults.turns import together
+
+THREADS, EACH = 16, 50
+SOON_S = 5.0
+"""Far less than the half minute for which a writer waits for another."""
+
+
+def slow_flush(kind: Attempt, file: str) -> None:
+    """A flush that takes as long as on a plain disk."""
+    if kind == "sync":
+        time.sleep(0.002)
+
+
+def check_log(handle: Any, session_id: str, messages: int) -> None:
+    """Every place of the log is taken once, and the counters agree."""
+    there = handle.tenant("acme").messages.list(session_id)
+    assert [message.seq for message in there] == list(range(1, messages + 1))
+    assert len({message.id for message in there}) == messages
+    assert handle.tenant("acme").sessions.get(session_id).message_count == messages
+
+
+def test_threads_that_write_at_once_share_commits(tmp_path: Path) -> None:
+    with Disk(watch=slow_flush) as disk:
+        handle = on_disk(tmp_path, disk)
+        acme = handle.tenant("acme")
+        session = acme.sessions.create()
+        ids = SeededIds(5)
+        names = [[ids.new() for _ in range(EACH)] for _ in range(THREADS)]
+
+        def write(mine: list[str]) -> None:
+            for each in mine:
+                acme.messages.append(session.id, role="user", content="x", id=each)
+
+        before = disk.count("sync")
+        assert in_threads([lambda mine=mine: write(mine) for mine in names]) == [None] * THREADS
+        flushes = disk.count("sync") - before
+        check_log(handle, session.id, THREADS * EACH)
+        handle.close()
+    assert flushes <= THREADS * EACH / 4
+
+
+@pytest.mark.parametrize("watch", [None, slow_flush])
+def test_tasks_that_write_at_once_share_commits(tmp_path: Path, watch: Any) -> None:
+    """On a quick disk, which is written in the event loop, and on a slow one, which has a thread."""
+
+    async def main() -> int:
+        with Disk(watch=watch) as disk:
+            handle = await on_disk_async(tmp_path, disk)
+            acme = handle.tenant("acme")
+            session = await acme.sessions._async.create()
+            ids = SeededIds(5)
+            names = [[ids.new() for _ in range(EACH)] for _ in range(THREADS)]
+
+            async def write(mine: list[str]) -> None:
+                for each in mine:
+                    await acme.messages._async.append(session.id, role="user", content="x", id=each)
+
+            before = disk.count("sync")
+            await asyncio.gather(*[write(mine) for mine in names])
+            flushes = disk.count("sync") - before
+            there = await acme.messages._async.list(session.id)
+            assert [message.seq for message in there] == list(range(1, THREADS * EACH + 1))
+            await handle.engine.close()
+            return flushes
+
+    assert asyncio.run(main()) <= THREADS * EACH / 4
+
+
+def test_in_one_commit_each_call_has_its_own_outcome(tmp_path: Path) -> None:
+    with Disk() as disk:
+        handle = on_disk(tmp_path, disk)
+        acme = handle.tenant("acme")
+        session, other = acme.sessions.create(key="one"), acme.sessions.create(key="two")
+        taken = acme.messages.append(session.id, role="user", content="first")
+        nowhere = SeededIds(9).new()
+
+        def outcome(call: Any) -> Any:
+            try:
+                return call()
+            except Exception as error:
+                return error
+
+        good = lambda: acme.messages.append(session.id, role="user", content="good")  # noqa: E731
+        calls = [
+            good,
+            lambda: acme.messages.append(nowhere, role="user", content="no such session"),
+            lambda: acme.messages.append(session.id, role="user", content="another", id=taken.id),
+            lambda: acme.messages.append(session.id, role="user", content="first", id=taken.id),
+            lambda: acme.messages.append(session.id, role="nobody", content="wrong role"),
+            lambda: acme.messages.append_many(
+                session.id, [NewMessage(role="user", content="new"), NewMessage(role="user", content="?", id=taken.id)]
+            ),
+            lambda: acme.sessions.create(key="two", id=session.id),
+            lambda: acme.sessions.update(other.id, metadata={"a": 1}),
+            lambda: acme.sessions.delete(nowhere),
+            good,
+        ]
+        answers = together(handle.engine, [lambda call=call: outcome(call) for call in calls])
+        kinds = [type(answer).__name__ for answer in answers]
+        assert kinds == [
+            "Message",
+            NotFound.__name__,
+            Conflict.__name__,
+            "Message",
+            InvalidInput.__name__,
+            Conflict.__name__,
+            Conflict.__name__,
+            "Session",
+            NotFound.__name__,
+            "Message",
+        ]
+        assert answers[3] == taken
+        texts = [message.content[0]["text"] for message in acme.messages.list(session.id)]
+        assert texts == ["first", "good", "good"]
+        assert acme.sessions.get(other.id).metadata == {"a": 1}
+        assert acme.sessions.get(session.id).message_count == 3
+        handle.close()
+
+
+def test_a_call_that_breaks_in_the_middle_undoes_itself_and_nobody_else(tmp_path: Path) -> None:
+    """A defect in one call, after it has already written, must not take its neighbours in the commit with it."""
+    with Disk() as disk:
+        handle = on_disk(tmp_path, disk)
+        acme = handle.tenant("acme")
+        session = acme.sessions.create()
+
+        async def broken(connection: Connection) -> None:
+            await connection.fetch("DELETE FROM sessions", ())
+            raise ZeroDivisionError
+
+        def break_it() -> Any:
+            try:
+                step(handle.engine.write(broken))
+            except ZeroDivisionError as error:
+                return error
+
+        append = lambda: acme.messages.append(session.id, role="user", content="x")  # noqa: E731
+        answers = together(handle.engine, [append, break_it, append])
+        assert [type(answer).__name__ for answer in answers] == ["Message", "ZeroDivisionError", "Message"]
+        check_log(handle, session.id, 2)
+        handle.close()
+
+
+PROCESS = """
+    import sys
+    from holdfast import Holdfast
+    from holdfast.errors import AlreadyExists
+
+    path, count = sys.argv[1], int(sys.argv[2])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with Holdfast(path) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.upsert("shared")
+        for number in range(count):
+            acme.messages.append(session.id, role="user", content=str(number))
+    print("done")
+"""
+
+
+def test_processes_create_and_fill_one_new_file_together(tmp_path: Path) -> None:
+    """They all start on a file that does not exist, so they also make its schema at the same moment."""
+    path, each = tmp_path / "a.db", 60
+    processes = [start_script(PROCESS, str(path), str(each)) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [finish(process) for process in processes] == ["done\n"] * 4
+    with Holdfast(str(path)) as hf:
+        session = hf.tenant("acme").sessions.find("shared")
+        assert session is not None
+        check_log(hf, session.id, 4 * each)
+
+
+def test_threads_open_one_new_file_together(tmp_path: Path) -> None:
+    handles = in_threads([lambda: Holdfast(str(tmp_path / "a.db"))] * 8)
+    sessions = in_threads([lambda hf=hf: hf.tenant("acme").sessions.create() for hf in handles])
+    assert len({session.id for session in sessions}) == 8
+    for hf in handles:
+        assert hf.tenant("acme").sessions.count() == 8
+        hf.close()
+
+
+@contextmanager
+def somebody_writing(path: Path) -> Iterator[apsw.Connection]:
+    """Another program in the middle of its transaction."""
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    try:
+        yield other
+    finally:
+        if other.in_transaction:
+            other.execute("ROLLBACK").fetchall()
+        other.close()
+
+
+def test_readers_never_wait_for_a_writer(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+        acme.messages.append(session.id, role="user", content="x")
+        with somebody_writing(tmp_path / "a.db") as other:
+            other.execute("DELETE FROM messages").fetchall()
+            started = time.monotonic()
+            assert in_threads([lambda: len(acme.messages.list(session.id))] * 8) == [1] * 8
+            assert time.monotonic() - started < SOON_S
+
+
+def test_readers_never_wait_for_a_writer_of_the_same_handle(tmp_path: Path) -> None:
+    in_the_middle, go_on = threading.Event(), threading.Event()
+
+    async def long_write(connection: Connection) -> None:
+        await connection.fetch("DELETE FROM messages", ())
+        in_the_middle.set()
+        assert go_on.wait(60)
+
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+        acme.messages.append(session.id, role="user", content="x")
+        writer = threading.Thread(target=lambda: step(hf._engine.write(long_write)))
+        writer.start()
+        assert in_the_middle.wait(60)
+        assert in_threads([lambda: len(acme.messages.list(session.id))] * 4, patience_s=SOON_S) == [1] * 4
+        go_on.set()
+        writer.join()
+        assert len(acme.messages.list(session.id)) == 0
+
+
+def test_asynchronous_readers_never_wait_for_a_writer(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            with somebody_writing(tmp_path / "a.db"):
+                reads = asyncio.gather(*[acme.messages.list(session.id) for _ in range(8)])
+                assert await asyncio.wait_for(reads, SOON_S) == [[]] * 8
+
+    asyncio.run(main())
+
+
+def test_the_event_loop_goes_on_while_another_program_writes(tmp_path: Path) -> None:
+    """The loop itself ends the other's transaction, so a loop that stood still would wait for the whole busy time."""
+
+    async def main() -> float:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            session = await hf.tenant("acme").sessions.create()
+            with somebody_writing(tmp_path / "a.db") as other:
+                started = time.monotonic()
+                appends = [
+                    asyncio.create_task(hf.tenant("acme").messages.append(session.id, role="user", content="x"))
+                    for _ in range(5)
+                ]
+                for _ in range(50):
+                    await asyncio.sleep(0.001)
+                assert not any(append.done() for append in appends)
+                other.execute("COMMIT").fetchall()
+                assert sorted([(await append).seq for append in appends]) == [1, 2, 3, 4, 5]
+                return time.monotonic() - started
+
+    assert asyncio.run(main()) < SOON_S
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers that wait for another only a moment."""
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_MS", 30)
+    monkeypatch.setattr(sqlite_writer, "BUSY_TIMEOUT_MS", 30)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_writer_that_waited_long_enough_is_told_that_the_file_is_busy(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+        with somebody_writing(tmp_path / "a.db"):
+            for call in (acme.sessions.create, lambda: acme.messages.append(session.id, role="user", content="x")):
+                with pytest.raises(Unavailable, match="locked"):
+                    call()
+        assert acme.messages.append(session.id, role="user", content="x").seq == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_asynchronous_writer_that_waited_long_enough_is_told_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            with somebody_writing(tmp_path / "a.db"):
+                calls = [acme.messages.append(session.id, role="user", content="x") for _ in range(3)]
+                answers = await asyncio.gather(*calls, return_exceptions=True)
+                assert [type(answer).__bases__[-1] for answer in answers] == [Unavailable] * 3
+            assert (await acme.messages.append(session.id, role="user", content="x")).seq == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_new_file_that_somebody_holds_is_unavailable(tmp_path: Path) -> None:
+    with somebody_writing(tmp_path / "a.db"), pytest.raises(Unavailable):
+        Holdfast(str(tmp_path / "a.db"))
+    Holdfast(str(tmp_path / "a.db")).close()
