@@ -83,8 +83,10 @@ def _build(folder: Path, name: str) -> None:
     start = time.monotonic()
     _say(f"making {folder} from requirements/{name}.txt ...")
     python = folder / "bin" / "python"
-    if not _has_pip(python):
+    if not _is_this_python(python):
         venv.create(folder, with_pip=True, clear=True, symlinks=True)
+    elif not _try([python, "-m", "pip", "--version"], quiet=True):
+        _run([python, "-m", "ensurepip"])
     quick = _try([python, "-m", "pip", *_PIP, "-r", LOCKS / "installer.txt"])
     _install(python, quick, ["-r", LOCKS / f"{name}.txt"])
     if name in IN_TREE:
@@ -105,14 +107,18 @@ def _install(python: Path, quick: bool, what: list, *, hashes: bool = True) -> N
     _run([python, "-m", "pip", *pip, *what])
 
 
-def _has_pip(python: Path) -> bool:
-    return python.exists() and _try([python, "-m", "pip", "--version"])
+def _is_this_python(python: Path) -> bool:
+    """Whether an environment is there and has the same Python as the one that runs this."""
+    if not python.exists():
+        return False
+    said = subprocess.run([python, "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
+    return said.stdout.strip() == sys.version.strip()
 
 
-def _try(command: list) -> bool:
+def _try(command: list, *, quiet: bool = False) -> bool:
     """Whether a command works; what it has to say is shown only when it does not."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
+    if done.returncode and not quiet:
         _say(done.stdout.rstrip())
     return done.returncode == 0
 

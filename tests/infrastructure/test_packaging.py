@@ -119,6 +119,16 @@ def test_environment_is_made_anew_when_a_lock_changes(environment: ModuleType, t
     assert not environment.is_ready(tmp_path / ".venv", "run")
 
 
+def test_environment_in_use_is_not_cleared(environment: ModuleType, tmp_path: Path) -> None:
+    here = Path(sys.executable)
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 2.7\n")
+    other.chmod(0o755)
+    assert environment._is_this_python(here)
+    assert not environment._is_this_python(other)
+    assert not environment._is_this_python(tmp_path / "missing")
+
+
 def test_heavy_environments_are_shared_between_clones(
     environment: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
