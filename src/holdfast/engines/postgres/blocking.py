@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
@@ -35,7 +36,7 @@ class PostgresEngine:
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._options = options
-        self._used: dict[int, float] = {}
+        self._used: WeakKeyDictionary[Raw, float] = WeakKeyDictionary()
         self._through_pooler = self._finds_pooler(url)
         self._pool: ConnectionPool[Raw] = ConnectionPool(
             url,
@@ -111,7 +112,7 @@ class PostgresEngine:
             raw.close()
             raise
         finally:
-            self._used[id(raw)] = monotonic_s()
+            self._used[raw] = monotonic_s()
             self._pool.putconn(raw)
 
     def _healthy(self) -> Raw:
@@ -126,7 +127,7 @@ class PostgresEngine:
             except psycopg.Error as error:
                 raise translated(error) from error
             now = monotonic_s()
-            if now - self._used.get(id(raw), now) < self._options.health_check_s or _answers(raw):
+            if now - self._used.get(raw, now) < self._options.health_check_s or _answers(raw):
                 return raw
             self._pool.putconn(raw)
 
