@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ QUICK_SECONDS, QUICK_REPEATS = 0.5, 1
 
 def main() -> int:
     """Everything, as the command line says."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the scratch folder and the server go too
     options = _options()
     cases = _chosen(options.only, options.contenders)
     if options.list:

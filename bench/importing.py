@@ -10,7 +10,7 @@ import sys
 from .case import Case, Environment, Job, Result
 
 GROUP = "import"
-_TIMES = 5
+_TIMES = 3
 
 _STATEMENTS: dict[str, tuple[Environment, str]] = {
     "Python itself": ("main", "pass"),

@@ -157,7 +157,7 @@ _USE = """\
 ## Again
 
     make bench                                            # everything
-    make bench ARGS="--quick"                             # a minute or two, to see that everything works; kept elsewhere
+    make bench ARGS="--quick"                             # a few minutes, to see that everything works; kept elsewhere
     make bench ARGS="--only append-sqlite --repeats 9"    # one group again; the report keeps the others' last results
     make bench ARGS="--report-only"                       # this page from bench/results.jsonl
 

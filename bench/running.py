@@ -35,6 +35,8 @@ class Runner:
             for group in dict.fromkeys(case.group for case in cases):
                 members = [case for case in cases if case.group == group]
                 order.shuffle(members)
+                # Those that are compared run one after another, so that they meet the same neighbours.
+                members.sort(key=lambda case: case.params.get("writers", 0))
                 for case in members:
                     result = self._measure(case)
                     count += 1
