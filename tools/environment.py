@@ -84,27 +84,33 @@ def _build(folder: Path, name: str) -> None:
     _say(f"making {folder} from requirements/{name}.txt ...")
     python = folder / "bin" / "python"
     if not _is_this_python(python):
-        venv.create(folder, with_pip=True, clear=True, symlinks=True)
-    elif not _try([python, "-m", "pip", "--version"], quiet=True):
-        _run([python, "-m", "ensurepip"])
-    quick = _try([python, "-m", "pip", *_PIP, "-r", LOCKS / "installer.txt"])
-    _install(python, quick, ["-r", LOCKS / f"{name}.txt"])
+        venv.create(folder, with_pip=False, clear=True, symlinks=True)
+    pip = _pip(python)
+    quick = _try([*pip, *_PIP, "-r", LOCKS / "installer.txt"])
+
+    def install(what: list, *, hashes: bool = True) -> None:
+        required = ["--require-hashes"] if hashes else []
+        uv = [python.with_name("uv"), "pip", "install", "--quiet", "--python", python, *required, *what]
+        if not (quick and _try(uv)):
+            _run([*pip, *(each for each in _PIP if hashes or each != "--require-hashes"), *what])
+
+    install(["-r", LOCKS / f"{name}.txt"])
     if name in IN_TREE:
-        _install(python, quick, ["-r", LOCKS / "build.txt"])
-        _install(python, quick, ["--no-deps", "--no-build-isolation", "--editable", ROOT], hashes=False)
+        install(["-r", LOCKS / "build.txt"])
+        install(["--no-deps", "--no-build-isolation", "--editable", ROOT], hashes=False)
     _say(f"... made in {time.monotonic() - start:.0f} s")
 
 
 _PIP = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--require-hashes"]
 
 
-def _install(python: Path, quick: bool, what: list, *, hashes: bool = True) -> None:
-    required = ["--require-hashes"] if hashes else []
-    uv = [python.with_name("uv"), "pip", "install", "--quiet", "--python", python, *required, *what]
-    if quick and _try(uv):
-        return
-    pip = [each for each in _PIP if hashes or each != "--require-hashes"]
-    _run([python, "-m", "pip", *pip, *what])
+def _pip(python: Path) -> list:
+    """How to call pip for an environment: this Python's own if it has one, because putting one into the environment is slow."""
+    for command in ([sys.executable, "-m", "pip", "--python", python], [python, "-m", "pip"]):
+        if _try([*command, "--version"], quiet=True):
+            return command
+    _run([python, "-m", "ensurepip"])
+    return [python, "-m", "pip"]
 
 
 def _is_this_python(python: Path) -> bool:
