@@ -89,6 +89,8 @@ def _is_open(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), WAIT_S).close()
     except ConnectionRefusedError:
         return False
+    except ConnectionResetError:
+        return True  # it was closed at this very moment: look again
     return True
 
 
