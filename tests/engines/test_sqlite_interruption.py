@@ -132,20 +132,21 @@ def behind_a_long_call(engine: Any, work: list[Callable[[], Any]]) -> list[Any]:
 
     def queued(place: int) -> Any:
         turns[place].wait(PATIENCE_S)
-        return work[place]()
+        try:
+            return work[place]()
+        finally:
+            ended[place].set()
 
     def conduct() -> None:
         assert is_busy.wait(PATIENCE_S)
-        for turn in turns:
+        for turn, end in zip(turns, ended, strict=True):
             before = len(engine._waiting)
             turn.set()
-            for _ in range(2_000):  # one that is interrupted before it queues never does
-                if len(engine._waiting) > before:
-                    break
-                threading.Event().wait(0.0001)
+            while len(engine._waiting) == before and not end.wait(0.0001):
+                pass  # one that is interrupted before it queues never does
         go_on.set()
 
-    turns = [threading.Event() for _ in work]
+    turns, ended = [threading.Event() for _ in work], [threading.Event() for _ in work]
     everybody = [lambda place=place: queued(place) for place in range(len(work))]
     answers = in_threads([*everybody, lambda: step(engine.write(long_call)), conduct], patience_s=PATIENCE_S)
     assert answers[-2:] == [None, None]

@@ -210,6 +210,24 @@ def test_threads_open_one_new_file_together(tmp_path: Path) -> None:
         hf.close()
 
 
+@pytest.mark.parametrize("url", ["file.db", ":memory:"])
+def test_threads_that_read_and_write_at_once_all_come_to_their_end(tmp_path: Path, url: str) -> None:
+    with Holdfast(url if url == ":memory:" else str(tmp_path / url)) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+
+        def write() -> None:
+            for _ in range(100):
+                acme.messages.append(session.id, role="user", content="x")
+
+        def read() -> None:
+            for _ in range(100):
+                acme.messages.last(session.id, 5)
+
+        assert in_threads([write, read, read, write], patience_s=20) == [None] * 4
+        check_log(hf, session.id, 200)
+
+
 @contextmanager
 def somebody_writing(path: Path) -> Iterator[apsw.Connection]:
     """Another program in the middle of its transaction."""
