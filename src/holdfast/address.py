@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast, get_args
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import Struct
 
 from .errors import InvalidInput
+
+Library = Literal["apsw", "stdlib"]
+"""The SQLite library that opens a file: apsw's own, or the one of the standard library's ``sqlite3``."""
 
 
 class Address(Struct, frozen=True):
@@ -16,10 +19,12 @@ class Address(Struct, frozen=True):
     engine: Literal["sqlite", "postgres"]
     place: str
     read_only: bool = False
+    library: Library = "apsw"
+    """Which SQLite opens it."""
 
 
-def parse(url: object) -> Address:
-    """What a string stands for.
+def parse(url: object, *, library: Library | None = None) -> Address:
+    """What a string stands for; a SQLite ``library`` given here goes before one in the string.
 
     Raises:
         InvalidInput: nothing we can open.
@@ -31,19 +36,20 @@ def parse(url: object) -> Address:
     if scheme in ("postgresql", "postgres"):
         return Address("postgres", text)
     if scheme == "sqlite":
-        return _sqlite(text)
+        return _sqlite(text, library)
     if scheme or text.startswith(("postgresql:", "sqlite:")):
         raise InvalidInput(f"{scheme or text}: only sqlite:///path and postgresql://... are understood")
-    return Address("sqlite", text)
+    return Address("sqlite", text, library=library or "apsw")
 
 
-def _sqlite(text: str) -> Address:
+def _sqlite(text: str, library: Library | None) -> Address:
     parts = urlsplit(text)
     if parts.netloc:
         raise InvalidInput(f"{text}: a SQLite path comes after three slashes: sqlite:///path")
     options = parse_qs(parts.query)
     mode = options.pop("mode", ["rwc"])[0]
-    if options or mode not in ("ro", "rwc"):
-        raise InvalidInput(f"{text}: the only option is mode=ro")
+    named = options.pop("library", ["apsw"])[0]
+    if options or mode not in ("ro", "rwc") or named not in get_args(Library):
+        raise InvalidInput(f"{text}: the only options are mode=ro and library=stdlib")
     path = unquote(parts.path.removeprefix("/")) or ":memory:"
-    return Address("sqlite", path, read_only=mode == "ro")
+    return Address("sqlite", path, read_only=mode == "ro", library=library or cast(Library, named))

@@ -80,6 +80,7 @@ class Holdfast:
     Args:
         url: a path, ``sqlite:///path``, ``":memory:"`` or ``postgresql://...``.
         durability: ``"full"``: what returned survives a power cut. ``"normal"``: the last moments may be lost (SQLite only).
+        sqlite: ``"apsw"``, or ``"stdlib"`` to join connections of sqlite3, aiosqlite or SQLAlchemy on the same file.
         auto_migrate: bring the schema up to date when opening. SQLite does so by default, PostgreSQL only when told.
         pool: sizes and lifetimes of PostgreSQL's connections.
         limits: what one call may carry.
@@ -96,6 +97,7 @@ class Holdfast:
         url: str,
         *,
         durability: Durability = "full",
+        sqlite: address.Library | None = None,
         auto_migrate: bool | None = None,
         pool: PoolOptions | None = None,
         limits: Limits | None = None,
@@ -103,7 +105,7 @@ class Holdfast:
         ids: IdSource | None = None,
     ) -> None:
         self._setting = _setting(limits, clock, ids)
-        where = address.parse(url)
+        where = address.parse(url, library=sqlite)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool or PoolOptions())
         try:
             step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
@@ -143,6 +145,7 @@ class AsyncHoldfast:
         url: str,
         *,
         durability: Durability = "full",
+        sqlite: address.Library | None = None,
         auto_migrate: bool | None = None,
         pool: PoolOptions | None = None,
         limits: Limits | None = None,
@@ -150,7 +153,7 @@ class AsyncHoldfast:
         ids: IdSource | None = None,
     ) -> None:
         self._setting = _setting(limits, clock, ids)
-        where = address.parse(url)
+        where = address.parse(url, library=sqlite)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool or PoolOptions())
 

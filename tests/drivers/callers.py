@@ -146,6 +146,11 @@ class Leg(NamedTuple):
     """From an address to an asynchronous context manager of a ``Caller``."""
     asynchronous: bool = False
 
+    @property
+    def library(self) -> Any:
+        """The SQLite that Holdfast must use to share a file with this driver."""
+        return "apsw" if self.name == "apsw" else "stdlib"
+
 
 def _sqlite3(kind: type[Caller], **options: Any) -> Callable[[str], Any]:
     @asynccontextmanager

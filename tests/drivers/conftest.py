@@ -75,9 +75,9 @@ def open_stage(request: pytest.FixtureRequest) -> Callable[[Leg], Any]:
         async with AsyncExitStack() as stack:
             url = request.getfixturevalue("sqlite_path" if leg.engine == "sqlite" else "postgres_with_table")
             if leg.asynchronous:
-                hf: Any = await stack.enter_async_context(AsyncHoldfast(url, pool=_SMALL))
+                hf: Any = await stack.enter_async_context(AsyncHoldfast(url, sqlite=leg.library, pool=_SMALL))
             else:
-                hf = stack.enter_context(Holdfast(url, pool=_SMALL))
+                hf = stack.enter_context(Holdfast(url, sqlite=leg.library, pool=_SMALL))
             yield Stage(leg, url, hf, stack)
 
     return stage

@@ -256,7 +256,7 @@ class TestSqlalchemy:
         def begin(connection: sqlalchemy.Connection) -> None:
             connection.exec_driver_sql("BEGIN")
 
-        with Holdfast(sqlite_path) as hf:
+        with Holdfast(sqlite_path, sqlite="stdlib") as hf:
             for ending, expected in (("rollback", 0), ("commit", 1)):
                 with engine.connect() as caller:
                     hf.tenant("acme").join(caller).sessions.create(key=ending)

@@ -24,6 +24,7 @@ class AiosqliteConnection:
 
     def __init__(self, raw: aiosqlite.Connection) -> None:
         self._raw = raw
+        self._blocking: Sqlite3Connection | None = None
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         return await self.run(lambda connection: connection.fetch(sql, args))
@@ -37,9 +38,10 @@ class AiosqliteConnection:
     async def run(self, call: Callable[[Sqlite3Connection], Coroutine[Any, Any, T]]) -> T:
         """Run a blocking call in the connection's thread, whole even if the task is cancelled meanwhile."""
         try:
-            blocking = Sqlite3Connection(self._raw._conn)
+            raw = self._raw._conn
         except ValueError as error:
             raise Closed("the connection that was joined is not open: await it, or join an open one") from error
+        self._blocking = blocking = self._blocking or Sqlite3Connection(raw)
         # Private, but it is how every method of aiosqlite gets to the thread, and there is no public way.
         execute: Callable[[Callable[[], T]], Awaitable[T]] = self._raw._execute
         return await execute(lambda: step(call(blocking)))

@@ -10,6 +10,7 @@ import apsw
 from ..engines.dialect import Dialect
 from ..engines.protocol import Row
 from ..engines.sqlite.errors import DiskFailed, translate
+from ..engines.sqlite.libraries import Claim
 from ..errors import Closed, HoldfastError, OutcomeUnknown
 
 
@@ -45,8 +46,13 @@ class ApswConnection:
 class _Joined(ApswConnection):
     """The caller's connection: its row tracer is not for our rows."""
 
+    _claim: Claim | None = None
+
     def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
         try:
+            if self._claim is None:
+                files = [self.raw.db_filename(name) for name in self.raw.db_names()]
+                self._claim = Claim(files, "apsw", raw=self.raw)
             cursor = self.raw.cursor()
             cursor.row_trace = _as_it_is
             return cursor.execute(sql, args).fetchall()

@@ -16,8 +16,10 @@ from typing import Any
 from ..engines.dialect import Dialect
 from ..engines.protocol import Row
 from ..engines.sqlite.errors import DiskFailed, translate
+from ..engines.sqlite.libraries import Claim
 from ..errors import Closed, InvalidInput, OutcomeUnknown
 
+_FILES = "PRAGMA database_list"
 _NUMBERS_ARE_NAMES = (3, 12, 0) <= sys.version_info < (3, 12, 4)  # these warn about a sequence for ?1, ?2
 
 
@@ -26,10 +28,14 @@ class Sqlite3Connection:
 
     dialect = Dialect.SQLITE
 
-    def __init__(self, raw: sqlite3.Connection) -> None:
-        self.raw = raw
+    def __init__(self, raw: sqlite3.Connection, claim: Claim | None = None) -> None:
+        self.raw, self._claim = raw, claim
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
+        return self.execute(sql, args)
+
+    def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """``fetch``, for callers that are not coroutines."""
         with self._cursor() as cursor:
             return cursor.execute(sql, _arguments(args)).fetchall()
 
@@ -47,6 +53,7 @@ class Sqlite3Connection:
             cursor = sqlite3.Cursor(self.raw)
             theirs, self.raw.text_factory = self.raw.text_factory, str
             try:
+                self._claim = self._claim or Claim([row[2] for row in cursor.execute(_FILES)], "stdlib", raw=self.raw)
                 yield cursor
             finally:
                 self.raw.text_factory = theirs
@@ -86,13 +93,13 @@ def wrap(connection: sqlite3.Connection) -> Sqlite3Connection:
 
 
 @contextmanager
-def translating() -> Iterator[None]:
-    """Errors of sqlite3 become ours."""
+def translating(what: str = "") -> Iterator[None]:
+    """Errors of sqlite3 become ours; ``what`` is said before its own words."""
     try:
         yield
     except sqlite3.Error as error:
         if (code := getattr(error, "sqlite_errorcode", None)) is not None:
-            raise translate(code, str(error)) from error
+            raise translate(code, f"{what}{error}") from error
         if "closed" in str(error):
             raise Closed("the connection that was joined is closed; join an open one") from error
         raise InvalidInput(f"the connection that was joined cannot be used: {error}") from error

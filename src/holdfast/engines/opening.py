@@ -33,7 +33,7 @@ class AsyncOwnEngine(OwnEngine, Protocol):
 def blocking(address: Address, *, durability: Durability, pool: PoolOptions) -> OwnEngine:
     """An engine for synchronous callers, open."""
     if address.engine == "sqlite":
-        return SqliteEngine(SqliteFile(address.place, durability=durability, read_only=address.read_only))
+        return SqliteEngine(_file(address, durability))
     from .postgres.blocking import PostgresEngine
 
     return PostgresEngine(address.place, pool)
@@ -44,7 +44,11 @@ def asynchronous(address: Address, *, durability: Durability, pool: PoolOptions)
     if address.engine == "sqlite":
         from .sqlite.asynchronous import AsyncSqliteEngine
 
-        return AsyncSqliteEngine(SqliteFile(address.place, durability=durability, read_only=address.read_only))
+        return AsyncSqliteEngine(_file(address, durability))
     from .postgres.asynchronous import AsyncPostgresEngine
 
     return AsyncPostgresEngine(address.place, pool)
+
+
+def _file(address: Address, durability: Durability) -> SqliteFile:
+    return SqliteFile(address.place, durability=durability, read_only=address.read_only, library=address.library)

@@ -85,12 +85,13 @@ async def status(connection: Connection) -> list[Status]:
 
 
 async def up(connection: Connection, clock: Clock, *, to: int | None = None) -> list[Migration]:
-    """Apply what is missing, up to version ``to``, and return it."""
+    """Apply what is missing, up to version ``to``, and return it. Where nothing is, nobody is locked out or waited for."""
+    missing = [each.version for each in await status(connection) if not each.applied]
     done: list[Migration] = []
     for migration in migrations(connection.dialect):
         if to is not None and migration.version > to:
             break
-        if await _apply(connection, clock, migration):
+        if migration.version in missing and await _apply(connection, clock, migration):
             done.append(migration)
     return done
 

@@ -14,6 +14,7 @@ from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, cast
+from urllib.parse import quote
 
 import apsw
 from msgspec import Struct
@@ -80,6 +81,7 @@ class SqlitePlace:
 
     def fresh(self) -> str:
         if not self._template.exists():
+            self._folder.mkdir(exist_ok=True)
             with Holdfast(str(self._template), ids=SeededIds(7), clock=FixedClock()) as hf:
                 _move_in(hf)
             connection = apsw.Connection(str(self._template))
@@ -110,6 +112,13 @@ class SqlitePlace:
 
     def renew(self) -> None:
         self._template.unlink(missing_ok=True)
+
+
+class StdlibPlace(SqlitePlace):
+    """The same files, opened through the SQLite that Python was built with."""
+
+    def fresh(self) -> str:
+        return f"sqlite:///{quote(super().fresh())}?library=stdlib"
 
 
 class PostgresPlace:
@@ -370,7 +379,7 @@ def _first(before: Dump, after: Dump) -> str:
 
 def sqlite_legs(folder: Path) -> list[OwnLeg | JoinedLeg]:
     """Every leg on SQLite, in a folder of the tests' own."""
-    place, memory = SqlitePlace(folder), MemoryPlace()
+    place, stdlib, memory = SqlitePlace(folder), StdlibPlace(folder / "stdlib"), MemoryPlace()
     joined: list[tuple[str, Connect, bool]] = [
         ("sqlite3", callers.sqlite3_caller, False),
         ("apsw", callers.apsw_caller, False),
@@ -385,6 +394,8 @@ def sqlite_legs(folder: Path) -> list[OwnLeg | JoinedLeg]:
     return [
         OwnLeg("sqlite file sync", place, asynchronous=False),
         OwnLeg("sqlite file async", place, asynchronous=True),
+        OwnLeg("sqlite stdlib sync", stdlib, asynchronous=False),
+        OwnLeg("sqlite stdlib async", stdlib, asynchronous=True),
         OwnLeg("sqlite memory sync", memory, asynchronous=False, missing=MEMORY_LACKS),
         OwnLeg("sqlite memory async", memory, asynchronous=True, missing=MEMORY_LACKS),
         *[JoinedLeg(f"sqlite joined {name}", place, connect, how, origin=":memory:") for name, connect, how in joined],

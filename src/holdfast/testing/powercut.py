@@ -21,10 +21,9 @@ import apsw
 from msgspec import Struct
 
 from ..clock import FixedClock
-from ..drivers.apsw import ApswConnection
 from ..engines.opening import OwnEngine
 from ..engines.sqlite.blocking import SqliteEngine
-from ..engines.sqlite.file import Durability, SqliteFile
+from ..engines.sqlite.file import Durability, SqliteConnection, SqliteFile
 from ..errors import HoldfastError
 from ..handles import Holdfast
 from ..ids import SeededIds
@@ -44,7 +43,7 @@ class SmallLog(SqliteFile):
         super().__init__(path, durability=durability, vfs=vfs)
         self._pages = pages
 
-    def connect(self, *, reader: bool = False) -> ApswConnection:
+    def connect(self, *, reader: bool = False) -> SqliteConnection:
         connection = super().connect(reader=reader)
         connection.raw.wal_autocheckpoint(self._pages)
         return connection

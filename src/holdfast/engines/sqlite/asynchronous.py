@@ -16,13 +16,12 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ...clock import Stopwatch
-from ...drivers.apsw import ApswConnection
 from ...errors import Closed
 from ...stepping import step
 from ..dialect import Dialect
 from ..protocol import Call, Group
 from .checkpoints import Checkpointer
-from .file import SqliteFile
+from .file import SqliteConnection, SqliteFile
 from .writer import GROUP_MOST, Job, Writer
 
 T = TypeVar("T")
@@ -59,7 +58,7 @@ class AsyncSqliteEngine:
         self._loop = asyncio.get_running_loop()
         self._connection = await asyncio.to_thread(self._file.connect)
         self._writer = Writer(self._connection)
-        self._reader: ApswConnection | None = None
+        self._reader: SqliteConnection | None = None
         self._checkpointer = Checkpointer(self._file, self._connection)
         self._write_thread = _start(self._write_loop, "holdfast-writer")
         self._closed = False
@@ -109,6 +108,7 @@ class AsyncSqliteEngine:
         if self._reader is not None:
             self._reader.raw.close()
         self._connection.raw.close()
+        self._file.let_go()
 
     def _run_exclusively(self, call: Call[T]) -> T:
         with self._connected:
@@ -173,7 +173,7 @@ class AsyncSqliteEngine:
             self._answer(jobs)
 
     def _read_loop(self) -> None:
-        connection: ApswConnection | None = None
+        connection: SqliteConnection | None = None
         while (job := self._reads.get()) is not None:
             watch = Stopwatch()
             try:
@@ -238,5 +238,3 @@ def _resolve(jobs: Sequence[_FutureJob]) -> None:
             job.future.set_exception(job.error)
         else:
             job.future.set_result(job.result)
-
-

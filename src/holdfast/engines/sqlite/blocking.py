@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ...drivers.apsw import ApswConnection
 from ...errors import Closed, OutcomeUnknown
 from ..dialect import Dialect
 from ..protocol import Call, Group
-from .file import SqliteFile
+from .file import SqliteConnection, SqliteFile
 from .writer import GROUP_MOST, Job, Writer
 
 T = TypeVar("T")
@@ -32,14 +33,16 @@ class SqliteEngine:
         self._writer = Writer(self._connection)
         self._leading = threading.RLock()  # knows its owner, so that a release is exact after an interruption
         self._waiting: deque[_WaitingJob] = deque()
-        self._readers: deque[ApswConnection] = deque()
+        self._readers: deque[SqliteConnection] = deque()
+        self._led: list[_WaitingJob] = []
+        self._ran = False
         self._closed = False
 
     async def read(self, call: Call[T]) -> T:
         if self._closed:
             raise Closed
         if self._file.in_memory:
-            with self._leading:
+            with self._leadership():
                 return await call(self._connection)
         reader = self._take_reader()
         try:
@@ -57,34 +60,35 @@ class SqliteEngine:
 
     async def exclusive(self, call: Call[T]) -> T:
         """Run a call on the writing connection with nobody else, outside any transaction; for migrations."""
-        with self._leading:
+        with self._leadership():
             return await call(self._connection)
 
     async def close(self) -> None:
         """Wait for the writer, then close every connection. Closing twice is fine."""
-        with self._leading:
+        with self._leadership():
             if self._closed:
                 return
             self._closed = True
             while self._readers:
                 self._readers.pop().raw.close()
             self._connection.raw.close()
+            self._file.let_go()
 
-    def _take_reader(self) -> ApswConnection:
+    def _take_reader(self) -> SqliteConnection:
         try:
             return self._readers.pop()
         except IndexError:
             return self._file.connect(reader=True)
 
-    def _give_back(self, reader: ApswConnection) -> None:
+    def _give_back(self, reader: SqliteConnection) -> None:
         if self._closed:  # while it was reading
             reader.raw.close()
         else:
             self._readers.append(reader)
 
     def _settle(self, job: _WaitingJob) -> Any:
-        self._waiting.append(job)
         try:
+            self._waiting.append(job)
             while not job.settled:
                 if self._leading.acquire(blocking=False):
                     self._lead()
@@ -101,6 +105,15 @@ class SqliteEngine:
             raise job.error
         return job.result
 
+    @contextmanager
+    def _leadership(self) -> Iterator[None]:
+        """The writing connection for this thread alone; whoever queues meanwhile is woken at the end."""
+        try:
+            self._leading.acquire()
+            yield
+        finally:
+            self._stop_leading()
+
     def _withdraw(self, job: _WaitingJob) -> None:
         try:
             self._waiting.remove(job)
@@ -108,30 +121,34 @@ class SqliteEngine:
             return  # a leader has it already
 
     def _stop_leading(self) -> None:
-        """Let the next one lead, if this thread does; it may come here twice, or interrupted at any point."""
-        try:
+        """Answer everybody led for and let the next one lead; nothing, if this thread does not lead.
+
+        A leader may be interrupted on any line, here too. Whatever was not done is done when it comes here again.
+        """
+        if self._leading._is_owned():  # type: ignore[attr-defined]
+            while self._led:
+                job = self._led[-1]
+                if not self._ran:  # interrupted: what it did for the others is anybody's guess
+                    job.error = job.error or OutcomeUnknown()
+                job.settled = True
+                job.wake()
+                self._led.pop()
+            self._ran = False
             self._leading.release()
-        except RuntimeError:
-            pass
         self._wake_next()
 
     def _lead(self) -> None:
-        jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MOST))]
-        try:
-            if self._closed:
-                for job in jobs:
-                    job.error = Closed()
-            elif jobs:
-                self._writer.run(jobs)
-        except BaseException:
-            # The leader was interrupted; what it did for the others is anybody's guess.
+        while self._waiting and len(self._led) < GROUP_MOST:
+            # Never in neither of the two, so that an interruption between the lines loses nobody.
+            self._led.append(self._waiting[0])
+            self._waiting.popleft()
+        jobs = [job for job in self._led if not job.settled]
+        if self._closed:
             for job in jobs:
-                job.error = job.error or OutcomeUnknown()
-            raise
-        finally:
-            for job in jobs:
-                job.settled = True
-                job.wake()
+                job.error = Closed()
+        elif jobs:
+            self._writer.run(jobs)
+        self._ran = True
 
     def _wake_next(self) -> None:
         """Whoever queued while the leader was busy could not lead; now it can."""
@@ -146,9 +163,7 @@ class _WaitingJob(Job):
 
     __slots__ = ("settled", "signal")
 
-    def __init__(
-        self, call: Call[Any] | None = None, group: Group[Any, Any] | None = None, item: Any = None
-    ) -> None:
+    def __init__(self, call: Call[Any] | None = None, group: Group[Any, Any] | None = None, item: Any = None) -> None:
         super().__init__(call, group, item)
         self.settled = False
         self.signal = threading.Lock()

@@ -7,8 +7,7 @@ from queue import SimpleQueue
 
 import apsw
 
-from ...drivers.apsw import ApswConnection
-from .file import CHECKPOINT_PAGES, SqliteFile
+from .file import CHECKPOINT_PAGES, SqliteConnection, SqliteFile
 
 BACKSTOP_PAGES = 16 * CHECKPOINT_PAGES
 """Pages at which a commit does it itself: under an unbroken stream of writes the background never gets to the end."""
@@ -17,11 +16,12 @@ BACKSTOP_PAGES = 16 * CHECKPOINT_PAGES
 class Checkpointer:
     """Watches one writing connection. It has a thread and a connection of its own, made when first needed."""
 
-    def __init__(self, file: SqliteFile, writing: ApswConnection) -> None:
+    def __init__(self, file: SqliteFile, writing: SqliteConnection) -> None:
         self._file = file
         self._wanted: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        if not (file.in_memory or file.read_only):
+        # Python's own SQLite tells nobody about commits; its connections move the log themselves.
+        if file.library == "apsw" and not (file.in_memory or file.read_only):
             writing.raw.set_wal_hook(self._committed)
 
     def close(self) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, get_args
 
 import apsw
 
+from ...address import Library
 from ...drivers.apsw import ApswConnection
 from ...errors import InvalidInput
+from ..protocol import Connection, Row
 from .errors import translate
+from .libraries import Claim
 
 Durability = Literal["full", "normal"]
 
@@ -23,23 +27,49 @@ STATEMENTS = 256
 """Prepared statements a connection keeps."""
 
 
+class SqliteConnection(Connection, Protocol):
+    """A connection of the engine's own, through either library."""
+
+    @property
+    def raw(self) -> Any:
+        """The library's connection: it has ``in_transaction``, ``set_busy_timeout`` and ``close``."""
+
+    def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """``fetch``, for callers that are not coroutines."""
+
+
 class SqliteFile:
     """Where a database is and how it is opened. ``:memory:`` lives in one connection only."""
 
     def __init__(
-        self, path: str, *, durability: Durability = "full", read_only: bool = False, vfs: str | None = None
+        self,
+        path: str,
+        *,
+        durability: Durability = "full",
+        read_only: bool = False,
+        vfs: str | None = None,
+        library: Library = "apsw",
     ) -> None:
         if durability not in ("full", "normal"):
             raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
+        if library not in get_args(Library):
+            raise InvalidInput(f"sqlite is 'apsw' or 'stdlib', not {library!r}")
         self.path, self.durability, self.read_only, self.vfs = path, durability, read_only, vfs
+        self.library: Library = library
         self.in_memory = path == ":memory:"
+        self._claim: Claim | None = None
 
-    def connect(self, *, reader: bool = False) -> ApswConnection:
-        """A new connection. Readers cannot write, whatever they are asked to run."""
-        mode = apsw.SQLITE_OPEN_READONLY if self.read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        raw = _open(os.fspath(self.path), mode, self.vfs)
-        raw.set_busy_timeout(BUSY_TIMEOUT_MS)
-        connection = ApswConnection(raw)
+    def connect(self, *, reader: bool = False) -> SqliteConnection:
+        """A new connection. Readers cannot write, whatever they are asked to run.
+
+        Raises:
+            InvalidInput: this process has the file open through the other library.
+        """
+        # Before it is opened: opening and closing it would be enough to take the other library's locks away.
+        Claim([self.path], self.library)
+        connection = self._open()
+        self._claim = self._claim or Claim([self.path], self.library)
+        connection.raw.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA foreign_keys = ON")
         # A file somebody else made could name functions in its schema; ours never does.
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -47,10 +77,25 @@ class SqliteFile:
         if not self.read_only:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.durability.upper()}")
-            raw.wal_autocheckpoint(CHECKPOINT_PAGES)
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if reader:
             connection.execute("PRAGMA query_only = ON")
         return connection
+
+    def let_go(self) -> None:
+        """Say that every connection is closed, and that the other library may have the file."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def _open(self) -> SqliteConnection:
+        path = os.fspath(self.path)
+        if self.library == "stdlib":
+            from . import stdlib
+
+            return stdlib.connect(path, read_only=self.read_only, statements=STATEMENTS)
+        mode = apsw.SQLITE_OPEN_READONLY if self.read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        return ApswConnection(_open(path, mode, self.vfs))
 
 
 def _open(path: str, mode: int, vfs: str | None) -> apsw.Connection:

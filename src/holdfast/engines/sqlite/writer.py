@@ -11,12 +11,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ...clock import Stopwatch
-from ...drivers.apsw import ApswConnection
 from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown, Unavailable
 from ...stepping import step
 from ..protocol import Call, Group, run_one
 from .errors import Busy, DiskFailed
-from .file import BUSY_TIMEOUT_MS
+from .file import BUSY_TIMEOUT_MS, SqliteConnection
 
 GROUP_MOST = 512
 """Calls that share one commit at most; more wait for the next."""
@@ -32,7 +31,7 @@ class Job:
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def start(self, connection: ApswConnection) -> Coroutine[Any, Any, Any]:
+    def start(self, connection: SqliteConnection) -> Coroutine[Any, Any, Any]:
         """The job by itself, on a connection."""
         if self.call is not None:
             return self.call(connection)
@@ -43,7 +42,7 @@ class Job:
 class Writer:
     """The one connection that writes. Not for several threads at once: its owner sees to that."""
 
-    def __init__(self, connection: ApswConnection) -> None:
+    def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
         self._poison: str | None = None
         self.waited_s = 0.0

@@ -1,0 +1,255 @@
+"""A file is used through one SQLite library at a time: two in one process would both write at once, and lose commits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import AsyncHoldfast, Holdfast
+from holdfast.engines.sqlite import stdlib
+from holdfast.errors import InvalidInput, ReadOnly, SchemaMismatch, Unavailable
+from tests.drivers.callers import SQLITE_LEGS, Leg, done, leg
+
+JOINED = [pytest.param(each, id=each.name) for each in SQLITE_LEGS]
+
+
+@pytest.mark.parametrize("leg", JOINED)
+def test_a_connection_of_the_other_library_is_refused_and_writes_nothing(leg: Leg, sqlite_path: str) -> None:
+    other: Any = "stdlib" if leg.library == "apsw" else "apsw"
+
+    async def run() -> None:
+        kind = AsyncHoldfast if leg.asynchronous else Holdfast
+        hf: Any = kind(sqlite_path, sqlite=other)
+        await done(hf.open() if leg.asynchronous else None)
+        async with leg.connect(sqlite_path) as caller:
+            acme = hf.tenant("acme").join(caller.raw)
+            for call in (lambda: acme.sessions.create(key="k"), acme.sessions.list, acme.sessions.list):
+                with pytest.raises(InvalidInput, match="do not see each other's locks"):
+                    await done(call())
+        assert await done(hf.tenant("acme").sessions.count()) == 0
+        await done(hf.close())
+
+    asyncio.run(run())
+
+
+def test_the_refusal_says_what_to_do(sqlite_path: str) -> None:
+    caller = sqlite3.connect(sqlite_path)
+    with Holdfast(sqlite_path) as hf, pytest.raises(InvalidInput) as caught:
+        hf.tenant("acme").join(caller).sessions.create(key="k")
+    assert f"Holdfast({sqlite_path!r}, sqlite='stdlib')" in str(caught.value)
+    with Holdfast(sqlite_path, sqlite="stdlib") as hf:  # and so it works
+        hf.tenant("acme").join(caller).sessions.create(key="k")
+        caller.commit()
+        assert hf.tenant("acme").sessions.count() == 1
+    caller.close()
+
+
+@pytest.mark.parametrize("how", ["symlink", "hard link", "relative"])
+def test_another_name_does_not_make_it_another_file(how: str, sqlite_path: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    if how == "symlink":
+        other.symlink_to(sqlite_path)
+    elif how == "hard link":
+        other.hardlink_to(sqlite_path)
+    else:
+        other = Path(os.path.relpath(sqlite_path))
+    caller = sqlite3.connect(other)
+    with Holdfast(sqlite_path) as hf, pytest.raises(InvalidInput, match="locks"):
+        hf.tenant("acme").join(caller).sessions.create(key="k")
+    caller.close()
+
+
+def test_an_attached_file_counts_too(sqlite_path: str) -> None:
+    caller = sqlite3.connect(":memory:")
+    caller.execute("ATTACH ? AS theirs", (sqlite_path,))
+    with Holdfast(sqlite_path) as hf, pytest.raises(InvalidInput, match="locks"):
+        hf.tenant("acme").join(caller).sessions.create(key="k")
+    caller.close()
+
+
+@pytest.mark.parametrize(("first", "second"), [("apsw", "stdlib"), ("stdlib", "apsw")])
+def test_two_holdfasts_of_one_process_agree_on_the_library(first: Any, second: Any, sqlite_path: str) -> None:
+    with Holdfast(sqlite_path, sqlite=first) as hf, Holdfast(sqlite_path, sqlite=first) as same:
+        with pytest.raises(InvalidInput, match="locks"):
+            Holdfast(sqlite_path, sqlite=second)
+        hf.tenant("acme").sessions.create(key="k")
+        assert same.tenant("acme").sessions.count() == 1
+    with Holdfast(sqlite_path, sqlite=second) as hf:  # once it is closed, another may be used
+        assert hf.tenant("acme").sessions.count() == 1
+
+
+def test_a_file_that_was_joined_is_not_opened_with_the_other_library(sqlite_path: str) -> None:
+    caller = sqlite3.connect(sqlite_path)
+    with Holdfast(":memory:") as hf:
+        acme = hf.tenant("acme").join(caller)
+        acme.sessions.create(key="k")
+        with pytest.raises(InvalidInput, match="let go of the joined connection"):
+            Holdfast(sqlite_path)
+        caller.commit()
+        caller.close()
+        with Holdfast(sqlite_path) as own:
+            assert own.tenant("acme").sessions.count() == 1
+
+
+def test_a_refused_opening_does_not_touch_the_locks_of_the_other(sqlite_path: str) -> None:
+    """To open and close a file is enough to take away every lock this process has on it, so it is not even opened."""
+    caller = sqlite3.connect(sqlite_path, isolation_level=None)
+    with Holdfast(":memory:") as hf:
+        acme = hf.tenant("acme").join(caller)
+        acme.sessions.create(key="k")
+        caller.execute("BEGIN IMMEDIATE")
+        with pytest.raises(InvalidInput):
+            Holdfast(sqlite_path)
+        probe = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+        assert _fails_as_locked(probe, sqlite_path)
+        caller.close()
+
+
+def _fails_as_locked(code: str, path: str) -> bool:
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+    return done.returncode != 0 and "database is locked" in done.stderr
+
+
+@pytest.mark.parametrize("again", ["under the same name", "under another name"])
+def test_a_file_that_was_deleted_does_not_count_for_its_successor(again: str, tmp_path: Path) -> None:
+    """A new file is often given the number of one that was just deleted."""
+    kept = []
+    with Holdfast(":memory:") as hf:
+        for turn in range(5):
+            caller = sqlite3.connect(tmp_path / f"old{turn}.db")
+            kept.append(hf.tenant("acme").join(caller))
+            with pytest.raises(SchemaMismatch):
+                kept[-1].sessions.list()
+            (tmp_path / f"old{turn}.db").unlink()
+            if again == "under the same name":
+                caller.close()
+            Holdfast(str(tmp_path / (f"old{turn}.db" if again == "under the same name" else "new.db"))).close()
+            for each in tmp_path.iterdir():
+                each.unlink()
+            caller.close()
+
+
+def test_a_closed_connection_does_not_count(sqlite_path: str) -> None:
+    caller = sqlite3.connect(sqlite_path)
+    with Holdfast(":memory:") as hf:
+        handle = hf.tenant("acme").join(caller)
+        assert handle.sessions.list() == []
+        caller.close()
+        Holdfast(sqlite_path).close()
+
+
+def test_one_that_was_forgotten_does_not_count(sqlite_path: str) -> None:
+    Holdfast(sqlite_path)  # never closed
+    gc.collect()
+    with Holdfast(sqlite_path, sqlite="stdlib") as hf:
+        hf.tenant("acme").sessions.create(key="k")
+
+
+def test_an_own_write_waits_for_the_callers_transaction_and_nothing_is_lost(sqlite_path: str) -> None:
+    """The case for which all this is: both commits were acknowledged, and one of them was gone."""
+    caller = sqlite3.connect(sqlite_path, check_same_thread=False)
+    with Holdfast(sqlite_path, sqlite="stdlib") as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create(key="k")
+        acme.join(caller).messages.append(session.id, role="user", content="joined")
+        own = threading.Thread(target=lambda: acme.messages.append(session.id, role="user", content="own"))
+        own.start()
+        assert acme.messages.list(session.id) == []
+        caller.commit()
+        own.join()
+        assert [(each.seq, each.content[0]["text"]) for each in acme.messages.list(session.id)] == [
+            (1, "joined"),
+            (2, "own"),
+        ]
+    caller.close()
+
+
+class TestStdlib:
+    """Holdfast on Python's own SQLite, apart from what the contract says about every leg."""
+
+    def test_the_address_can_say_it(self, sqlite_path: str) -> None:
+        caller = sqlite3.connect(sqlite_path)
+        with Holdfast(f"sqlite:///{sqlite_path}?library=stdlib") as hf:
+            hf.tenant("acme").join(caller).sessions.create(key="k")
+        caller.close()
+
+    @pytest.mark.parametrize(
+        "open_it",
+        [
+            lambda path: Holdfast(path, sqlite="mysql"),  # type: ignore[arg-type]
+            lambda path: Holdfast(f"sqlite:///{path}?library=mysql"),
+        ],
+    )
+    def test_another_name_is_refused(self, open_it: Callable[[str], Any], sqlite_path: str) -> None:
+        with pytest.raises(InvalidInput, match="stdlib"):
+            open_it(sqlite_path)
+
+    def test_a_new_file_is_made_migrated_and_durable(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "new.db")
+        with Holdfast(path, sqlite="stdlib") as hf:
+            session = hf.tenant("acme").sessions.create(key="k")
+        reader = apsw.Connection(path)
+        assert reader.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+        reader.close()
+        with Holdfast(path) as hf:
+            assert hf.tenant("acme").sessions.get(session.id) == session
+
+    def test_a_read_only_file_can_be_read(self, sqlite_path: str) -> None:
+        with Holdfast(f"sqlite:///{sqlite_path}?mode=ro&library=stdlib") as hf:
+            assert hf.tenant("acme").sessions.list() == []
+            with pytest.raises(ReadOnly):
+                hf.tenant("acme").sessions.create(key="k")
+
+    def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(Unavailable, match="no/such/folder"):
+            Holdfast(str(tmp_path / "no/such/folder/a.db"), sqlite="stdlib")
+
+    def test_a_python_with_an_old_sqlite_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(stdlib, "OLDEST", (99, 0, 0))
+        with pytest.raises(InvalidInput, match=r"must be 99\.0\.0 or newer"):
+            Holdfast(str(tmp_path / "a.db"), sqlite="stdlib")
+
+    def test_many_threads_share_its_commits(self, sqlite_path: str) -> None:
+        with Holdfast(sqlite_path, sqlite="stdlib") as hf:
+            acme = hf.tenant("acme")
+            session = acme.sessions.create(key="k")
+
+            def one() -> None:
+                for _ in range(10):
+                    acme.messages.append(session.id, role="user", content="x")
+
+            threads = [threading.Thread(target=one) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert [each.seq for each in acme.messages.list(session.id)] == list(range(1, 61))
+
+    def test_an_async_own_write_waits_in_a_thread_and_not_in_the_loop(self, sqlite_path: str) -> None:
+        async def run() -> None:
+            async with (
+                AsyncHoldfast(sqlite_path, sqlite="stdlib") as hf,
+                leg("aiosqlite").connect(sqlite_path) as caller,
+            ):
+                acme = hf.tenant("acme")
+                session = await acme.sessions.create(key="k")
+                await acme.join(caller.raw).messages.append(session.id, role="user", content="joined")
+                own = asyncio.ensure_future(acme.messages.append(session.id, role="user", content="own"))
+                for _ in range(10):
+                    await asyncio.sleep(0)  # the loop goes on while the write waits for the caller
+                assert not own.done()
+                await caller.commit()
+                assert (await own).seq == 2
+
+        asyncio.run(run())
