@@ -188,9 +188,11 @@ def plain(value: Any) -> Any:
     Raises:
         InvalidText: it is of no such type.
     """
+    if type(value) in _ATOMS:
+        return value
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
@@ -198,8 +200,6 @@ def plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, (list, tuple)):
         return list(value)
-    if value is None or isinstance(value, bool):
-        return value
     raise InvalidText(f"not a JSON value: {type(value).__name__}")
 
 
