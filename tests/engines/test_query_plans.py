@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast
@@ -28,9 +29,8 @@ def test_a_session_is_found_by_its_primary_key(connection, name):
 
 
 def test_a_session_is_found_by_its_key_through_the_unique_index(connection):
-    assert "sessions_by_identifier (tenant_id=? AND identifier=?" in plan(
-        connection, sessions.queries.find.statement(Dialect.SQLITE)
-    )
+    statement = sessions.queries.find.statement(Dialect.SQLITE, "", "sessions_by_identifier")
+    assert "sessions_by_identifier (tenant_id=? AND identifier=? AND user_id=?)" in plan(connection, statement)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,27 @@ def test_a_stretch_of_the_log_is_read_in_order_without_sorting(connection, name)
 def test_an_append_goes_to_its_session_directly(connection, name):
     found = plan(connection, message_log.queries.by_name[name].statement(Dialect.SQLITE))
     assert found == "SEARCH sessions USING PRIMARY KEY (tenant_id=? AND id=?)"
+
+
+def test_a_key_of_anybodys_is_found_through_the_unique_index(connection):
+    statement = sessions.queries.find_of_anybody.statement(Dialect.SQLITE, "", "sessions_by_identifier")
+    assert "sessions_by_identifier (tenant_id=? AND identifier=?)" in plan(connection, statement)
+
+
+BY_ID = [
+    *(sessions.queries.by_name[name] for name in ("get", "lock", "update", "delete", "restore", "purge")),
+    *(message_log.queries.by_name[name] for name in ("append_one", "append", "live_session", "recount", "list")),
+]
+
+
+@pytest.mark.parametrize("query", BY_ID, ids=lambda query: query.name)
+def test_planned_on_an_empty_table_postgres_still_takes_the_primary_key(postgres_url, query):
+    """A prepared statement keeps the plan it was given first, however large the tables become."""
+    statement = query.statement(Dialect.POSTGRES)
+    with psycopg.connect(postgres_url) as raw:
+        raw.execute("SET plan_cache_mode = force_generic_plan")
+        raw.execute(b"PREPARE planned AS " + statement.sql.encode())
+        nothing = ", ".join(["NULL"] * len(statement.names))
+        rows = raw.execute(f"EXPLAIN EXECUTE planned({nothing})".encode()).fetchall()
+    found = "\n".join(row[0] for row in rows)
+    assert "using sessions_pkey on sessions" in found, found

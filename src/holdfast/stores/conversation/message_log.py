@@ -151,9 +151,18 @@ async def _step_by_step(
     return firsts
 
 
+async def _only_one(connection: Connection, append: Append) -> list[int | None]:
+    params = _insert_params(append, append.entries[0], 0)
+    params.update(now_at=append.now_us, now_minute=append.now_us // MINUTE_US)
+    row = await queries.append_one.one(connection, params)
+    return [None if row is None else row[1]]
+
+
 async def _in_one_statement(
     connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
 ) -> list[int | None]:
+    if len(appends) == 1 and len(appends[0].entries) == 1:
+        return await _only_one(connection, appends[0])
     sessions = sorted(by_session)
     heads = [_head(session_id, [appends[index] for index in by_session[session_id]]) for session_id in sessions]
     places: dict[str, int] = dict.fromkeys(sessions, 0)
@@ -248,17 +257,16 @@ async def _already_there(connection: Connection, append: Append) -> list[Message
     there = {message.id: message for message in mapper(Message, connection.dialect)(rows)}
     if not there:
         return None
+    # First what is said when nothing is there yet, so that the answer does not depend on who else is appending.
+    session = {"tenant_id": append.tenant, "session_id": append.session_id}
+    if await queries.live_session.one(connection, session) is None:
+        return _missing(append.session_id)
     if len(there) < len(ids):
         return Conflict("some of these messages are there already and some are not; append the missing ones")
     for entry in append.entries:
         found = there[entry.id]
         if found.session_id != append.session_id or not entry.same_as(found):
             return Conflict(f"there is a message with the id {entry.id} and other content")
-    if (
-        await queries.live_session.one(connection, {"tenant_id": append.tenant, "session_id": append.session_id})
-        is None
-    ):
-        return _missing(append.session_id)
     return [there[each] for each in ids]
 
 

@@ -1,3 +1,5 @@
+-- Why "(deleted_at IS NULL) IS TRUE": see sessions.sql.
+
 -- name: advance_this_minute
 -- Reserve the next places in a session's log. Only SQLite needs this half: it rewrites an index whenever its column is
 -- named in SET, even when the value stays the same, so within one minute the column is not named.
@@ -6,7 +8,7 @@ UPDATE sessions SET
     message_count = message_count + :rows,
     token_count = token_count + :tokens,
     updated_at = :now_at
-WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL AND updated_minute = :now_minute
+WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE AND updated_minute = :now_minute
 RETURNING next_seq - :rows;
 
 -- name: advance
@@ -17,7 +19,7 @@ UPDATE sessions SET
     token_count = token_count + :tokens,
     updated_at = :now_at,
     updated_minute = :now_minute
-WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL
+WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
 RETURNING next_seq - :rows;
 
 -- name: insert
@@ -26,9 +28,28 @@ INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token
 VALUES (:tenant_id, :session_id, :seq, :id, :kind, :role, :content, :token_count, :metadata,
         :is_preserved, :is_summary, :created_at, :created_at);
 
+-- name: append_one @postgres
+-- Both halves in one statement: PostgreSQL lets an INSERT use the rows an UPDATE returned, so that an append is one round trip.
+WITH head AS (
+    UPDATE sessions SET
+        next_seq = next_seq + 1,
+        message_count = message_count + 1,
+        token_count = token_count + :token_count,
+        updated_at = :now_at,
+        updated_minute = :now_minute
+    WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
+    RETURNING next_seq - 1 AS seq
+)
+INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
+                      is_preserved, is_summary, created_at, updated_at)
+SELECT :tenant_id, :session_id, head.seq, :id::uuid, :kind::text, :role::text, :content::jsonb, :token_count::integer,
+       :metadata::jsonb, :is_preserved::boolean, :is_summary::boolean, :created_at::timestamptz, :created_at
+FROM head
+RETURNING id::text, seq;
+
 -- name: append @postgres
--- Both halves in one statement: PostgreSQL lets an INSERT use the rows an UPDATE returned, and one statement is one
--- round trip and one flush for everybody in the group. Sessions come sorted, so that two groups lock them in one order.
+-- The same for everybody in a group: one statement is one round trip and one flush for all. Sessions come sorted, so that two
+-- groups lock them in one order, and are named twice, so that the primary key is used however small the table was when planned.
 WITH head AS (
     UPDATE sessions AS s SET
         next_seq = s.next_seq + t.rows,
@@ -37,7 +58,8 @@ WITH head AS (
         updated_at = :now_at,
         updated_minute = :now_minute
     FROM unnest(:session_ids::uuid[], :rows::bigint[], :tokens::bigint[]) AS t (id, rows, tokens)
-    WHERE s.tenant_id = :tenant_id AND s.id = t.id AND s.deleted_at IS NULL
+    WHERE s.tenant_id = :tenant_id AND s.id = ANY(:session_ids::uuid[]) AND s.id = t.id
+          AND (s.deleted_at IS NULL) IS TRUE
     RETURNING s.id, s.next_seq - t.rows AS first_seq
 )
 INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
@@ -64,20 +86,20 @@ WHERE tenant_id = :tenant_id AND id = ANY(:ids::uuid[]);
 -- One message of a live session.
 SELECT /*columns Message m*/ * FROM messages AS m
 JOIN sessions AS s ON s.tenant_id = m.tenant_id AND s.id = m.session_id
-WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND s.deleted_at IS NULL;
+WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND (s.deleted_at IS NULL) IS TRUE;
 
 -- name: lock
 -- The same, held until the transaction ends, so that what it counted for is still true when the counters follow.
 SELECT /*columns Message m*/ * FROM messages AS m
 JOIN sessions AS s ON s.tenant_id = m.tenant_id AND s.id = m.session_id
-WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND s.deleted_at IS NULL
+WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND (s.deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE OF m*/;
 
 -- name: list
 -- A stretch of a live session's log, oldest first.
 SELECT /*columns Message*/ * FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
-  AND EXISTS (SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL)
+  AND EXISTS (SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE)
 ORDER BY seq
 LIMIT :limit;
 
@@ -85,7 +107,7 @@ LIMIT :limit;
 -- The same stretch, newest first: the last N cost the same however long the log is.
 SELECT /*columns Message*/ * FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
-  AND EXISTS (SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL)
+  AND EXISTS (SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE)
 ORDER BY seq DESC
 LIMIT :limit;
 
@@ -95,7 +117,7 @@ SELECT COUNT(*) FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id/*where*/;
 
 -- name: live_session
-SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL;
+SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: update
 -- What is not given stays. The old token count is returned by `get` before.
@@ -126,5 +148,5 @@ UPDATE sessions SET
     token_count = token_count + :more_tokens,
     updated_at = :now_at,
     updated_minute = :now_minute
-WHERE tenant_id = :tenant_id AND id = :session_id AND deleted_at IS NULL
+WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
 RETURNING id;

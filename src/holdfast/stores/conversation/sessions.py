@@ -135,12 +135,12 @@ class AsyncSessions(TenantStore):
             Conflict: several users have a session under this key, and no user was given.
         """
         limits = self._scope.limits
-        params = self._scope.params(
-            identifier=_stored_key(key, limits),
-            user_id="" if user is None else scopes.name(user, "user", limits),
-            any_user=int(user is None),
-        )
-        rows = await queries.find.all(connection, params)
+        params = self._scope.params(identifier=_stored_key(key, limits))
+        query = queries.find_of_anybody
+        if user is not None:
+            query = queries.find
+            params["user_id"] = scopes.name(user, "user", limits)
+        rows = await query.all(connection, params, index="sessions_by_identifier")
         if len(rows) > 1:
             raise Conflict(f"several users have a session with the key {str(key)!r}: say whose with user=")
         return _session(connection, rows[0]) if rows else None

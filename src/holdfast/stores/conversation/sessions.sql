@@ -1,3 +1,6 @@
+-- Where one session is looked up by its id, "(deleted_at IS NULL) IS TRUE" keeps PostgreSQL from taking an index of live sessions for it:
+-- planned while the table is small that looks as good as the primary key, and the plan is kept while the table grows.
+
 -- name: create
 -- A session of its own; refused by the unique index when the user's key is taken.
 INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute)
@@ -22,11 +25,14 @@ RETURNING /*columns Session*/ *;
 SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id;
 
 -- name: find
--- Live sessions under a key: of one user, or at most two of anybody's, to see whether the key alone is enough.
-SELECT /*columns Session*/ * FROM sessions
+-- The live session of one user under a key.
+SELECT /*columns Session*/ * FROM sessions/*index*/
+WHERE tenant_id = :tenant_id AND identifier = :identifier AND user_id = :user_id AND deleted_at IS NULL;
+
+-- name: find_of_anybody
+-- Live sessions under a key, at most two: enough to see whether the key alone says which.
+SELECT /*columns Session*/ * FROM sessions/*index*/
 WHERE tenant_id = :tenant_id AND identifier = :identifier AND deleted_at IS NULL
-  AND (:any_user = 1 OR user_id = :user_id)
-ORDER BY user_id
 LIMIT 2;
 
 -- name: list
@@ -49,7 +55,7 @@ SELECT COUNT(*) FROM sessions WHERE tenant_id = :tenant_id AND deleted_at IS NUL
 
 -- name: lock
 -- One live session, held until the transaction ends, to compare before it is changed.
-SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NULL
+SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE*/;
 
 -- name: update
@@ -59,19 +65,19 @@ UPDATE sessions SET
     metadata = COALESCE(:metadata, metadata),
     updated_at = :now_at,
     updated_minute = :now_minute
-WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NULL
+WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 RETURNING /*columns Session*/ *;
 
 -- name: delete
 -- Hidden, with everything below it, until it is restored or purged.
 UPDATE sessions SET deleted_at = :now_at
-WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NULL
+WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 RETURNING id;
 
 -- name: restore
 -- Back as it was; refused by the unique index when its key has been taken meanwhile.
 UPDATE sessions SET deleted_at = NULL
-WHERE tenant_id = :tenant_id AND id = :id AND deleted_at IS NOT NULL
+WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NOT NULL) IS TRUE
 RETURNING /*columns Session*/ *;
 
 -- name: purge_messages
