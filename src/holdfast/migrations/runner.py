@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
+import apsw
 from msgspec import Struct
 
 from ..clock import Clock, from_us
@@ -129,7 +129,7 @@ def statements(script: str) -> list[str]:
         if not current and (not line.strip() or line.lstrip().startswith("--")):
             continue
         current += line
-        if sqlite3.complete_statement(current):
+        if apsw.complete(current):
             found.append(current.strip())
             current = ""
     return found

@@ -20,6 +20,7 @@ class Checkpointer:
         self._file = file
         self._wanted: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._asked_at = 0
         # Python's own SQLite tells nobody about commits; its connections move the log themselves.
         if file.library == "apsw" and not (file.in_memory or file.read_only):
             writing.raw.set_wal_hook(self._committed)
@@ -31,9 +32,12 @@ class Checkpointer:
             self._thread.join()
 
     def _committed(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        if pages < self._asked_at:
+            self._asked_at = 0  # the log has begun again
         if pages >= BACKSTOP_PAGES:
             _checkpoint(connection)
-        elif pages >= CHECKPOINT_PAGES and self._wanted.empty():
+        elif pages >= self._asked_at + CHECKPOINT_PAGES:
+            self._asked_at = pages
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="holdfast-checkpoint", daemon=True)
                 self._thread.start()
