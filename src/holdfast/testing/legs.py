@@ -14,11 +14,11 @@ from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, cast
-from urllib.parse import quote
 
 import apsw
 from msgspec import Struct
 
+from ..address import Library
 from ..clock import FixedClock
 from ..core.blocking import Blocking
 from ..engines.postgres.options import PoolOptions
@@ -114,13 +114,6 @@ class SqlitePlace:
         self._template.unlink(missing_ok=True)
 
 
-class StdlibPlace(SqlitePlace):
-    """The same files, opened through the SQLite that Python was built with."""
-
-    def fresh(self) -> str:
-        return f"sqlite:///{quote(super().fresh())}?library=stdlib"
-
-
 class PostgresPlace:
     """A PostgreSQL database, migrated and the tests' own: everybody but the resident is removed before each case."""
 
@@ -172,13 +165,14 @@ class OwnLeg(Struct, frozen=True):
     name: str
     place: Place
     asynchronous: bool
+    sqlite: Library | None = None
     missing: Mapping[str, str] = OWN_LACKS
 
     @asynccontextmanager
     async def open(self, limits: Limits) -> AsyncIterator[World]:
         url = self.place.fresh()
         before = self.place.dump()
-        opened = _Opened(url, limits, asynchronous=self.asynchronous)
+        opened = _Opened(url, limits, asynchronous=self.asynchronous, sqlite=self.sqlite)
         await opened.open()
         try:
             yield World(
@@ -195,16 +189,13 @@ class OwnLeg(Struct, frozen=True):
 
 
 class JoinedLeg(Struct, frozen=True):
-    """Holdfast in the transaction of a caller who opens a connection of its own with ``connect`` and rolls back at the end.
-
-    The handle that is joined comes from ``origin``, or from the place itself.
-    """
+    """Holdfast in the transaction of a caller who opens a connection of its own with ``connect`` and rolls back at the end."""
 
     name: str
     place: Place
     connect: Connect
     asynchronous: bool
-    origin: str | None = None
+    sqlite: Library | None = None
     missing: Mapping[str, str] = JOINED_LACKS
 
     @asynccontextmanager
@@ -213,15 +204,11 @@ class JoinedLeg(Struct, frozen=True):
         before = self.place.dump()
         watched = _Watched()
         async with AsyncExitStack() as stack:
-            opened = _Opened(self.origin or url, limits, asynchronous=self.asynchronous)
+            opened = _Opened(url, limits, asynchronous=self.asynchronous, sqlite=self.sqlite)
             if not self.asynchronous:  # an asynchronous handle can be joined before it is open
                 await opened.open()
             stack.push_async_callback(opened.close)
             watched.caller = await stack.enter_async_context(self.connect(url))
-
-            async def outside(name: str) -> AsyncTenantHandle:
-                other = await stack.enter_async_context(self.connect(url))
-                return opened.tenant(name, join=other.connection)
 
             yield World(
                 lambda name: opened.tenant(name, join=watched.connection),
@@ -229,7 +216,7 @@ class JoinedLeg(Struct, frozen=True):
                 limits=limits,
                 blocking=not self.asynchronous,
                 caller=watched,
-                outside=outside,
+                outside=opened.outside,
             )
             if watched.in_transaction:
                 await watched.rollback()
@@ -272,12 +259,13 @@ class _Watched:
 class _Opened:
     """A Holdfast of either style behind one face: everything it hands out is awaited."""
 
-    def __init__(self, url: str, limits: Limits, *, asynchronous: bool) -> None:
-        self._url, self._limits, self._asynchronous = url, limits, asynchronous
+    def __init__(self, url: str, limits: Limits, *, asynchronous: bool, sqlite: Library | None) -> None:
+        self._url, self._limits, self._sqlite = url, limits, sqlite
         self.clock = FixedClock()
         self._ids = SeededIds(1)
         self._sync: Holdfast | None = None
         self._async: AsyncHoldfast | None = None
+        self._is_open = False
         if asynchronous:
             self._async = AsyncHoldfast(self._url, **self._options())
 
@@ -286,6 +274,13 @@ class _Opened:
             await self._async.open()
         else:
             self._sync = Holdfast(self._url, **self._options())
+        self._is_open = True
+
+    async def outside(self, name: str) -> AsyncTenantHandle:
+        """A tenant on a connection of Holdfast's own, while a caller has joined another."""
+        if not self._is_open:
+            await self.open()
+        return self.tenant(name)
 
     async def close(self) -> None:
         if self._async is not None:
@@ -308,7 +303,7 @@ class _Opened:
         return awaited(blocking if join is None else blocking.join(join))
 
     def _options(self) -> dict[str, Any]:
-        return {"limits": self._limits, "clock": self.clock, "ids": self._ids, "pool": POOL}
+        return {"limits": self._limits, "clock": self.clock, "ids": self._ids, "pool": POOL, "sqlite": self._sqlite}
 
     def tenants(self) -> AsyncTenants:
         if self._async is not None:
@@ -379,26 +374,24 @@ def _first(before: Dump, after: Dump) -> str:
 
 def sqlite_legs(folder: Path) -> list[OwnLeg | JoinedLeg]:
     """Every leg on SQLite, in a folder of the tests' own."""
-    place, stdlib, memory = SqlitePlace(folder), StdlibPlace(folder / "stdlib"), MemoryPlace()
-    joined: list[tuple[str, Connect, bool]] = [
-        ("sqlite3", callers.sqlite3_caller, False),
-        ("apsw", callers.apsw_caller, False),
-        ("aiosqlite", callers.aiosqlite_caller, True),
-        ("sqlalchemy connection", callers.sqlalchemy_connection, False),
-        ("sqlalchemy session", callers.sqlalchemy_session, False),
-        ("sqlalchemy async connection", callers.sqlalchemy_async_connection, True),
-        ("sqlalchemy async session", callers.sqlalchemy_async_session, True),
+    place, memory = SqlitePlace(folder), MemoryPlace()
+    joined: list[tuple[str, Connect, bool, Library]] = [
+        ("sqlite3", callers.sqlite3_caller, False, "stdlib"),
+        ("apsw", callers.apsw_caller, False, "apsw"),
+        ("aiosqlite", callers.aiosqlite_caller, True, "stdlib"),
+        ("sqlalchemy connection", callers.sqlalchemy_connection, False, "stdlib"),
+        ("sqlalchemy session", callers.sqlalchemy_session, False, "stdlib"),
+        ("sqlalchemy async connection", callers.sqlalchemy_async_connection, True, "stdlib"),
+        ("sqlalchemy async session", callers.sqlalchemy_async_session, True, "stdlib"),
     ]
-    # One process must not use a file through two copies of SQLite: their locks do not see each other. So while a caller has the
-    # file open with the standard library's copy, Holdfast's own connection, which is apsw's, is to a database in memory.
     return [
         OwnLeg("sqlite file sync", place, asynchronous=False),
         OwnLeg("sqlite file async", place, asynchronous=True),
-        OwnLeg("sqlite stdlib sync", stdlib, asynchronous=False),
-        OwnLeg("sqlite stdlib async", stdlib, asynchronous=True),
+        OwnLeg("sqlite stdlib sync", place, asynchronous=False, sqlite="stdlib"),
+        OwnLeg("sqlite stdlib async", place, asynchronous=True, sqlite="stdlib"),
         OwnLeg("sqlite memory sync", memory, asynchronous=False, missing=MEMORY_LACKS),
         OwnLeg("sqlite memory async", memory, asynchronous=True, missing=MEMORY_LACKS),
-        *[JoinedLeg(f"sqlite joined {name}", place, connect, how, origin=":memory:") for name, connect, how in joined],
+        *[JoinedLeg(f"sqlite joined {name}", place, connect, how, library) for name, connect, how, library in joined],
     ]
 
 
