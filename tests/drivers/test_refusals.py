@@ -166,7 +166,8 @@ def test_a_commit_that_fails_leaves_no_transaction_behind(kind: str, sqlite_path
                 async with aiosqlite.connect(sqlite_path, isolation_level=None, timeout=0) as caller:
                     await run(hf.tenant("acme").join(caller))
             return
-        blocking: Any = apsw.Connection(sqlite_path) if kind == "apsw" else sqlite3.connect(sqlite_path, 0, 0, None)
+        patience = {"timeout": 0, "isolation_level": None}
+        blocking: Any = apsw.Connection(sqlite_path) if kind == "apsw" else sqlite3.connect(sqlite_path, **patience)
         with Holdfast(":memory:") as hf:
             await run(hf.tenant("acme").join(blocking))
         blocking.close()

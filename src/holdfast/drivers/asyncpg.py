@@ -16,8 +16,6 @@ from ..errors import HoldfastError, InvalidText, OutcomeUnknown, Unavailable
 from .asyncpg_codecs import past_codecs
 
 _LOST = (asyncpg.InterfaceError, OSError, asyncio.IncompleteReadError)
-_NAME = "holdfast"  # of several savepoints of one name, the innermost is meant
-_UNDO_TRIES = 3
 
 
 class AsyncpgConnection:
@@ -87,7 +85,7 @@ class _Savepoint:
     async def __aenter__(self) -> None:
         try:
             self._outermost = not self._raw.is_in_transaction()
-            await self._raw.execute("BEGIN" if self._outermost else f"SAVEPOINT {_NAME}")
+            await self._raw.execute("BEGIN" if self._outermost else "SAVEPOINT holdfast")
         except (asyncpg.PostgresError, *_LOST) as error:
             raise translated(error) from error
         except BaseException as error:
@@ -98,7 +96,7 @@ class _Savepoint:
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if error is None:
-                await self._raw.execute("COMMIT" if self._outermost else f"RELEASE {_NAME}")
+                await self._raw.execute("COMMIT" if self._outermost else "RELEASE holdfast")
             else:
                 await self._undo()
         except (asyncpg.PostgresError, *_LOST) as failure:
@@ -108,11 +106,15 @@ class _Savepoint:
             if self._outermost and isinstance(found, ConnectionLost):
                 raise OutcomeUnknown from failure
             raise found from failure
+        except BaseException:
+            if self._outermost:  # cancelled, and perhaps not ended
+                await self._undo()
+            raise
 
     async def _undo(self) -> None:
-        for _ in range(_UNDO_TRIES):
+        for _ in range(3):
             try:
-                await self._raw.execute("ROLLBACK" if self._outermost else f"ROLLBACK TO {_NAME}; RELEASE {_NAME}")
+                await self._raw.execute("ROLLBACK" if self._outermost else "ROLLBACK TO holdfast; RELEASE holdfast")
             except asyncpg.QueryCanceledError:
                 continue  # a cancellation of the statement before may arrive late and hit this one
             return

@@ -108,3 +108,7 @@ class _Savepoint:
             self._connection.execute(sql)
         except ConnectionLost as error:
             raise OutcomeUnknown from error
+        except BaseException:
+            if not is_idle(self._connection.raw):  # interrupted, and not ended
+                self._connection.execute("ROLLBACK")
+            raise

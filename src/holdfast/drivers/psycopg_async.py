@@ -83,3 +83,7 @@ class _Savepoint:
             await self._connection.fetch(sql, ())
         except ConnectionLost as error:
             raise OutcomeUnknown from error
+        except BaseException:
+            if not is_idle(self._connection.raw):  # interrupted, and not ended
+                await self._connection.fetch("ROLLBACK", ())
+            raise
