@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, json
 
 from ..clock import to_us
 from ..engines.dialect import Dialect
@@ -129,7 +129,8 @@ class Filterable:
         found = [f"{sql} IS NULL"] if len(there) < len(f.value) else []
         if there:
             name = f"{name}_at" if kind == "time" else name
-            params[name] = text.dump(there) if dialect is Dialect.SQLITE else there
+            # They are in the form that is stored already, and must not be escaped twice.
+            params[name] = json.encode(there).decode() if dialect is Dialect.SQLITE else there
             found.append(any_of(dialect, sql, name, _cast(kind, Dialect.POSTGRES).removeprefix("::")))
         return f"({' OR '.join(found)})" if found else "(1 = 0)"
 
