@@ -74,7 +74,7 @@ def distribute(url: str) -> list[str]:
 
 def _on(where: address.Address, call: Call[T], *, read_only: bool = False) -> T:
     if read_only and where.engine == "sqlite":
-        where = address.Address(where.engine, where.place, read_only=True)
+        where = address.Address(where.engine, where.place, read_only=True, library=where.library)
     engine = opening.blocking(where, durability="full", pool=_ONE_CONNECTION)
     try:
         return step(engine.exclusive(call))
