@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 
 PATIENCE_S = 60
 
 
-def start_script(script: str, *arguments: str) -> subprocess.Popen[str]:
+def start_script(script: str, *arguments: str, warnings: str = "error") -> subprocess.Popen[str]:
     """Start one; its output and errors are pipes."""
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments]
+    command = [sys.executable, "-W", warnings, "-c", textwrap.dedent(script), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -28,6 +29,16 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def run_script(script: str, *arguments: str) -> str:
+def finish_all(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """``finish`` for several; none is left behind, whatever becomes of the others."""
+    try:
+        return [finish(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def run_script(script: str, *arguments: str, warnings: str = "error") -> str:
     """Run one to its end."""
-    return finish(start_script(script, *arguments))
+    return finish(start_script(script, *arguments, warnings=warnings))

@@ -140,9 +140,9 @@ def behind_a_long_call(engine: Any, work: list[Callable[[], Any]]) -> list[Any]:
     def conduct() -> None:
         assert is_busy.wait(PATIENCE_S)
         for turn, end in zip(turns, ended, strict=True):
-            before = len(engine._waiting)
+            before = last_waiting(engine)
             turn.set()
-            while len(engine._waiting) == before and not end.wait(0.0001):
+            while last_waiting(engine) in (None, before) and not end.wait(0.0001):
                 pass  # one that is interrupted before it queues never does
         go_on.set()
 
@@ -151,6 +151,13 @@ def behind_a_long_call(engine: Any, work: list[Callable[[], Any]]) -> list[Any]:
     answers = in_threads([*everybody, lambda: step(engine.write(long_call)), conduct], patience_s=PATIENCE_S)
     assert answers[-2:] == [None, None]
     return answers[: len(work)]
+
+
+def last_waiting(engine: Any) -> object:
+    try:
+        return engine._waiting[-1]
+    except IndexError:
+        return None
 
 
 CTRL_C = """

@@ -21,7 +21,7 @@ from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
 from holdfast.ids import SeededIds
 from holdfast.stepping import step
 from holdfast.testing.disk import Attempt, Disk
-from tests.engines.scripts import finish, start_script
+from tests.engines.scripts import finish_all, start_script
 from tests.engines.sqlite_handles import in_threads, on_disk, on_disk_async
 from tests.faults.turns import together
 
@@ -194,7 +194,7 @@ def test_processes_create_and_fill_one_new_file_together(tmp_path: Path) -> None
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    assert [finish(process) for process in processes] == ["done\n"] * 4
+    assert finish_all(processes) == ["done\n"] * 4
     with Holdfast(str(path)) as hf:
         session = hf.tenant("acme").sessions.find("shared")
         assert session is not None

@@ -1,0 +1,75 @@
+"""Both PostgreSQL engines behind one face, so that a test is written once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from holdfast import AsyncHoldfast, Holdfast, PoolOptions
+from holdfast.errors import HoldfastError
+from holdfast.testing.servers import PostgresServer
+
+STYLES = ("sync", "async")
+both_styles = pytest.mark.parametrize("style", STYLES)
+SMALL = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=5.0)
+
+
+@asynccontextmanager
+async def opened(style: str, url: str, **options: Any) -> AsyncIterator[Any]:
+    """A handle of either style: ``ask`` it."""
+    options.setdefault("pool", SMALL)
+    if style == "async":
+        async with AsyncHoldfast(url, **options) as hf:
+            yield hf
+    else:
+        with Holdfast(url, **options) as hf:
+            yield hf
+
+
+async def ask(answer: Any) -> Any:
+    """The answer of a call of either style."""
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def ask_aside(style: str, call: Callable[[], Any]) -> Any:
+    """The same, without holding up the loop."""
+    return await call() if style == "async" else await asyncio.to_thread(call)
+
+
+async def outcome(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The answer of a call, or the typed error it ended in."""
+    try:
+        return await ask(method(*args, **kwargs))
+    except HoldfastError as error:
+        return error
+
+
+async def soon(work: Awaitable[Any], seconds: float = 20.0) -> Any:
+    """The result of something that must not hang."""
+    return await asyncio.wait_for(work, seconds)
+
+
+def database_of(url: str) -> str:
+    """The name of the database an address leads to."""
+    return unquote(urlsplit(url).path.lstrip("/"))
+
+
+def backends(server: PostgresServer, url: str) -> list[int]:
+    """The server's processes that serve a database."""
+    query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{database_of(url)}' AND pid <> pg_backend_pid()"
+    return [pid for (pid,) in server.execute(query)]
+
+
+def terminate(server: PostgresServer, url: str) -> int:
+    """End every connection to a database, as an administrator does; how many there were."""
+    query = (
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        f"WHERE datname = '{database_of(url)}' AND pid <> pg_backend_pid()"
+    )
+    return len(server.execute(query))

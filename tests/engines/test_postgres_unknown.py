@@ -1,0 +1,137 @@
+"""The answer to a commit is lost: the caller is told so, and asking again with the same id has exactly one effect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import NewMessage
+from holdfast.errors import AlreadyExists, OutcomeUnknown
+from holdfast.ids import SeededIds
+from holdfast.testing.servers import PostgresServer
+from tests.engines.postgres_handles import ask, both_styles, database_of, opened, outcome, soon
+from tests.engines.proxy import Moment, Proxy
+
+CUTS_IN_TESTS = 50
+"""Of each style; twice that in all."""
+CUTS_IN_SOAK = 5_000
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(postgres_server) as proxy:
+        yield proxy
+
+
+async def cut_appends(style: str, proxy: Proxy, url: str, cuts: int) -> None:
+    moments: list[Moment] = ["answer", "request", "answer"]
+    ids = SeededIds(cuts)
+    async with opened(style, url) as hf:
+        acme = hf.tenant("acme")
+        session = await ask(acme.sessions.create())
+        expected: list[str] = []
+        for number in range(cuts):
+            names = [ids.new() for _ in range(1 if number % 4 else 3)]
+            messages = [NewMessage(role="user", content=name, id=name) for name in names]
+            proxy.arm(moments[number % 3])
+            first = await soon(outcome(acme.messages.append_many, session.id, messages))
+            assert isinstance(first, OutcomeUnknown), f"cut {number}: {first!r}"
+            assert first.id == names[0]
+            assert not proxy.is_armed
+            again = await soon(ask(acme.messages.append_many(session.id, messages)))
+            assert [message.id for message in again] == names
+            expected += names
+        there = await ask(acme.messages.list(session.id))
+        assert [message.id for message in there] == expected
+        assert [message.seq for message in there] == list(range(1, len(expected) + 1))
+        assert (await ask(acme.sessions.get(session.id))).message_count == len(expected)
+    assert proxy.cuts == cuts
+
+
+@both_styles
+def test_an_append_whose_answer_is_lost_is_unknown_and_repeating_it_settles_it(
+    style: str, proxy: Proxy, postgres_url: str
+) -> None:
+    asyncio.run(cut_appends(style, proxy, proxy.url(database_of(postgres_url)), CUTS_IN_TESTS))
+
+
+@pytest.mark.soak
+@both_styles
+def test_many_appends_whose_answers_are_lost_are_settled_by_repeating_them(
+    style: str, proxy: Proxy, postgres_url: str
+) -> None:
+    asyncio.run(cut_appends(style, proxy, proxy.url(database_of(postgres_url)), CUTS_IN_SOAK))
+
+
+@both_styles
+def test_a_transaction_whose_commit_is_not_answered_is_unknown_and_happened_once(
+    style: str, proxy: Proxy, postgres_url: str
+) -> None:
+    async def main() -> None:
+        async with opened(style, proxy.url(database_of(postgres_url))) as hf:
+            acme = hf.tenant("acme")
+            for number in range(10):
+                name = SeededIds(number).new()
+                proxy.arm("commit")
+                first = await soon(outcome(acme.sessions.create, key=f"key {number}", id=name))
+                assert isinstance(first, OutcomeUnknown), f"cut {number}: {first!r}"
+                again = await soon(ask(acme.sessions.create(key=f"key {number}", id=name)))
+                assert again.id == name
+            assert await ask(acme.sessions.count()) == 10
+        assert proxy.cuts == 10
+
+    asyncio.run(main())
+
+
+@both_styles
+def test_a_statement_lost_before_the_commit_is_run_again_without_a_word(
+    style: str, proxy: Proxy, postgres_url: str
+) -> None:
+    """Before the commit nothing is in doubt: the call is made again, and the caller never knows."""
+
+    async def main() -> None:
+        async with opened(style, proxy.url(database_of(postgres_url))) as hf:
+            acme = hf.tenant("acme")
+            for number in range(10):
+                proxy.arm("request")
+                session = await soon(ask(acme.sessions.create(key=f"key {number}")))
+                assert not proxy.is_armed
+                proxy.arm("answer")
+                assert (await soon(ask(acme.sessions.get(session.id)))).id == session.id
+                assert not proxy.is_armed
+            assert await ask(acme.sessions.count()) == 10
+            taken = await soon(outcome(acme.sessions.create, key="key 3"))
+            assert isinstance(taken, AlreadyExists)
+
+    asyncio.run(main())
+
+
+def test_appends_that_share_a_lost_statement_are_all_unknown_and_settle_one_by_one(
+    proxy: Proxy, postgres_url: str
+) -> None:
+    async def main() -> None:
+        async with opened("async", proxy.url(database_of(postgres_url))) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            ids = SeededIds(1)
+            for moment in ("answer", "request", "answer"):
+                names = [ids.new() for _ in range(20)]
+
+                async def append(name: str) -> Any:
+                    return await acme.messages.append(session.id, role="user", content=name, id=name)
+
+                proxy.arm(moment)
+                answers = await soon(asyncio.gather(*map(append, names), return_exceptions=True))
+                lost = [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, OutcomeUnknown)]
+                assert [answer.id for answer in answers] == names  # the error's id is the message's
+                assert len(lost) >= 2
+                again = await soon(asyncio.gather(*map(append, names)))
+                assert [message.id for message in again] == names
+            there = await acme.messages.list(session.id)
+            assert sorted(message.seq for message in there) == list(range(1, 61))
+            assert len({message.id for message in there}) == 60
+
+    asyncio.run(main())
