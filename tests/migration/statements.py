@@ -1,0 +1,146 @@
+"""Every statement that a store can send, found by walking the package: a store added later is here without being named."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import holdfast.stores
+from holdfast.core.filters import Filter, Filterable
+from holdfast.core.queries import Queries, Query
+from holdfast.core.records import Records
+from holdfast.core.rows import column_names
+from holdfast.engines.dialect import Dialect
+from holdfast.errors import HoldfastError, InvalidFilter
+from holdfast.limits import Limits
+from holdfast.stepping import step
+
+_VALUES: Sequence[Any] = (
+    "text", 7, 1.5, True, None, datetime(2026, 1, 1, tzinfo=UTC), "01890000-0000-7000-8000-000000000001"
+)  # fmt: skip
+
+
+class Named(NamedTuple):
+    """A statement with the name of its query and, if it is the caller's to say, what was filtered by."""
+
+    name: str
+    text: str
+    """With ``:name`` parameters."""
+    sql: str
+    """With the parameters of its dialect."""
+    parameters: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def modules() -> list[ModuleType]:
+    """Every module of the stores."""
+    found = pkgutil.walk_packages(holdfast.stores.__path__, f"{holdfast.stores.__name__}.")
+    return [importlib.import_module(each.name) for each in found]
+
+
+def all_statements(dialect: Dialect) -> list[Named]:
+    """Every statement of a dialect."""
+    found = {(each.name, each.sql): each for module in modules() for each in _of_module(module, dialect)}
+    return list(found.values())
+
+
+def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:
+    filters = [value for value in vars(module).values() if isinstance(value, Filterable)]
+    for value in vars(module).values():
+        if isinstance(value, Queries):
+            for query in value.by_name.values():
+                yield from _of_query(query, dialect, filters, module.__name__)
+        elif isinstance(value, Records):
+            for query in queries_of(value):
+                yield from _of_query(query, dialect, (), module.__name__)
+
+
+def _of_query(query: Query, dialect: Dialect, filters: Sequence[Filterable], where: str) -> Iterator[Named]:
+    text = query.texts.get(dialect)
+    if text is None:
+        return
+    name = f"{where.removeprefix('holdfast.stores.')}.{query.name}"
+    yield _named(name, query, dialect, "")
+    if "/*where*/" in text:
+        for each in filters:
+            for label, clause in clauses(each, dialect):
+                yield _named(f"{name} where {label}", query, dialect, clause)
+
+
+def _named(name: str, query: Query, dialect: Dialect, clause: str) -> Named:
+    statement = query.statement(dialect, clause)
+    text = query.texts[dialect].replace("/*where*/", clause).replace("/*index*/", "").strip()
+    return Named(name, text, statement.sql, statement.names)
+
+
+def clauses(filters: Filterable, dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """The conditions of every column and of a metadata key, with every operator and every kind of value."""
+    for column in [*filters._columns, None]:
+        for op in ("eq", "ne", "lt", "ge", "in", "contains"):
+            for value in _VALUES:
+                wanted = Filter(op, [value, value] if op == "in" else value, **_target(column))  # type: ignore[arg-type]
+                try:
+                    yield f"{column or 'metadata'} {op} {value!r}", filters.compile([wanted], {}, dialect, Limits())
+                except InvalidFilter:
+                    continue  # not part of the language
+
+
+def _target(column: str | None) -> Mapping[str, Any]:
+    return {"meta": "key"} if column is None else {"column": column}
+
+
+class _Recorder:
+    """A connection on which nothing is ever found."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Any]:
+        return []
+
+    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        return None
+
+    def savepoint(self) -> Any:
+        raise NotImplementedError
+
+
+def queries_of(records: Records[Any]) -> list[Query]:
+    """The queries that a ``Records`` writes itself, made by calling everything it can do."""
+    connection = _Recorder(Dialect.POSTGRES)
+    fields = list(column_names(records._row))
+    every = dict.fromkeys(fields)
+    key = dict.fromkeys(records._key, "x")
+    scope = dict.fromkeys(records._key[:-1], "x")
+    changes = {field: None for field in fields if field in records._editable or field == "updated_at"}
+    for call in (
+        records.create(connection, every),
+        records.upsert(connection, every),
+        records.find(connection, key),
+        records.list(connection, scope, Limits()),
+        records.update(connection, key, changes),
+        records.delete(connection, key, now_us=0),
+    ):
+        try:
+            step(call)
+        except (HoldfastError, AssertionError):
+            continue  # it was sent, and found nothing
+    return records.all_queries()
+
+
+_TABLE = re.compile(r"\bINTO\s+([a-z_]+)|\b(?:FROM|JOIN|UPDATE)\s+(?:ONLY\s+)?([a-z_]+)\b(?!\s*\()", re.IGNORECASE)
+_CTE = re.compile(r"\b(?:WITH|,)\s*(?:RECURSIVE\s+)?([a-z_]+)\s+AS\s*(?:NOT\s+)?(?:MATERIALIZED\s*)?\(", re.IGNORECASE)
+
+
+def tables_in(text: str) -> set[str]:
+    """The tables that a statement names."""
+    text = re.sub(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    text = re.sub(r"\b(?:DISTINCT FROM|DO UPDATE|FOR UPDATE|EXTRACT\s*\([^)]*\))", "", text, flags=re.IGNORECASE)
+    return {first or second for first, second in _TABLE.findall(text)} - set(_CTE.findall(text))

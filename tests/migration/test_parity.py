@@ -1,0 +1,109 @@
+"""Both engines have the same tables, columns, keys and indexes, made by migrations of the same numbers and names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.engines.dialect import Dialect
+from holdfast.migrations.runner import migrations, statements
+from tests.migration import catalogue
+from tests.migration.catalogue import Table
+
+FOLDERS = {dialect: Path(holdfast.__file__).parent / "migrations" / dialect.value for dialect in Dialect}
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[dict[str, Table]]:
+    path = str(tmp_path / "a.db")
+    Holdfast(path).close()
+    connection = apsw.Connection(path)
+    yield catalogue.of_sqlite(connection)
+    connection.close()
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[dict[str, Table]]:
+    with psycopg.connect(postgres_url) as connection:
+        yield catalogue.of_postgres(connection)
+
+
+def test_the_tables_are_the_same(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:
+    assert sqlite.keys() == postgres.keys()
+    assert {"schema_migrations", "tenants", "sessions", "messages"} <= sqlite.keys()
+
+
+def test_the_columns_are_the_same_in_the_same_order(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:
+    for name, table in sqlite.items():
+        assert list(table.columns.items()) == list(postgres[name].columns.items()), name
+
+
+def test_the_keys_are_the_same(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:
+    for name, table in sqlite.items():
+        assert table.primary_key == postgres[name].primary_key, name
+        assert table.unique_keys == postgres[name].unique_keys, name
+        assert table.foreign_keys == postgres[name].foreign_keys, name
+
+
+def test_the_indexes_are_the_same(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:
+    for name, table in sqlite.items():
+        assert table.indexes == postgres[name].indexes, name
+
+
+def test_a_difference_would_be_seen(tmp_path: Path, sqlite: dict[str, Table]) -> None:
+    connection = apsw.Connection(str(tmp_path / "a.db"))
+    for change in (
+        "ALTER TABLE sessions ADD COLUMN more TEXT",
+        "CREATE UNIQUE INDEX more ON sessions (tenant_id, agent_id)",
+        "CREATE TABLE more (tenant_id TEXT NOT NULL)",
+    ):
+        connection.execute("BEGIN")
+        connection.execute(change)
+        assert catalogue.of_sqlite(connection) != sqlite
+        connection.execute("ROLLBACK")
+    assert catalogue.of_sqlite(connection) == sqlite
+    connection.close()
+
+
+def test_every_sqlite_table_is_strict(tmp_path: Path, sqlite: dict[str, Table]) -> None:
+    connection = apsw.Connection(str(tmp_path / "a.db"))
+    lax = connection.execute(
+        "SELECT name FROM pragma_table_list WHERE type = 'table' AND NOT strict AND name NOT LIKE 'sqlite_%'"
+    )
+    assert lax.fetchall() == []
+    connection.close()
+
+
+def test_the_files_have_the_same_numbers_and_names() -> None:
+    names = [[str(each) for each in migrations(dialect)] for dialect in Dialect]
+    assert names[0] == names[1]
+    versions = [each.version for each in migrations(Dialect.SQLITE)]
+    assert versions == list(range(1, len(versions) + 1))
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_every_file_is_part_of_a_pair_and_nothing_else_lies_there(dialect: Dialect) -> None:
+    there = sorted(file.name for file in FOLDERS[dialect].iterdir() if file.suffix == ".sql")
+    expected = [f"{each}.{way}.sql" for each in migrations(dialect) for way in ("down", "up")]
+    assert there == sorted(expected)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_no_statement_of_a_file_is_lost_by_taking_it_apart(dialect: Dialect) -> None:
+    for file in FOLDERS[dialect].glob("*.sql"):
+        script = file.read_text("utf-8")
+        found = statements(script)
+        assert _bare(" ".join(found)) == _bare(script), file.name
+        assert all(statement.endswith(";") for statement in found), file.name
+        assert len(found) == _bare(script).count(";"), file.name
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"--[^\n]*", "", text)).strip()
