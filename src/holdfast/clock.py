@@ -43,6 +43,11 @@ def monotonic_s() -> float:
     return time.monotonic()
 
 
+def pause(seconds: float) -> None:
+    """Let some time pass; for engines that wait, never for a store."""
+    time.sleep(seconds)
+
+
 class Stopwatch:
     """How long the running thread has been waiting, as opposed to working, since this was made."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
@@ -15,7 +15,7 @@ from ..engines.protocol import Row
 from ..errors import HoldfastError, InvalidText, OutcomeUnknown, Unavailable
 from .asyncpg_codecs import past_codecs
 
-_LOST = (asyncpg.InterfaceError, OSError, asyncio.IncompleteReadError)
+_FAILED = (asyncpg.PostgresError, asyncpg.DataError, asyncpg.InterfaceError, OSError, asyncio.IncompleteReadError)
 
 
 class AsyncpgConnection:
@@ -23,20 +23,20 @@ class AsyncpgConnection:
 
     dialect = Dialect.POSTGRES
 
-    def __init__(self, raw: asyncpg.Connection) -> None:
+    def __init__(self, raw: asyncpg.Connection, *, thrown_away: bool = False) -> None:
         self.raw = raw
+        self.thrown_away = thrown_away  # when interrupted, so that a transaction left open in it need not be ended
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         try:
-            rows: Sequence[Row] = await self.raw.fetch(sql, *args)
-            return rows
-        except (asyncpg.PostgresError, *_LOST, asyncpg.DataError) as error:
+            return cast("Sequence[Row]", await self.raw.fetch(sql, *args))
+        except _FAILED as error:
             raise translated(error) from error
 
     async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
             await self.raw.executemany(sql, rows)
-        except (asyncpg.PostgresError, *_LOST, asyncpg.DataError) as error:
+        except _FAILED as error:
             raise translated(error) from error
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
@@ -55,7 +55,7 @@ class _Joined(AsyncpgConnection):
     async def _past_codecs(self, sql: str) -> str:
         try:
             return await past_codecs(self.raw, sql)
-        except (asyncpg.PostgresError, *_LOST) as error:
+        except _FAILED as error:
             raise translated(error) from error
 
 
@@ -79,35 +79,35 @@ class _Savepoint:
     """A savepoint or, outside a transaction, one. asyncpg's own block, cancelled as it begins, would leave it open."""
 
     def __init__(self, connection: AsyncpgConnection) -> None:
-        self._raw = connection.raw
-        self._outermost = False
+        self._raw, self._thrown_away, self._outermost = connection.raw, connection.thrown_away, False
 
     async def __aenter__(self) -> None:
         try:
             self._outermost = not self._raw.is_in_transaction()
             await self._raw.execute("BEGIN" if self._outermost else "SAVEPOINT holdfast")
-        except (asyncpg.PostgresError, *_LOST) as error:
+        except _FAILED as error:
             raise translated(error) from error
         except BaseException as error:
-            if self._outermost:
+            if self._outermost and not self._thrown_away:
                 await self.__aexit__(type(error), error, None)
             raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        if self._thrown_away and error is not None and not isinstance(error, Exception):
+            return  # cancelled: the server may not even answer
         try:
             if error is None:
                 await self._raw.execute("COMMIT" if self._outermost else "RELEASE holdfast")
             else:
                 await self._undo()
-        except (asyncpg.PostgresError, *_LOST) as failure:
+        except _FAILED as failure:
             if error is not None:
                 return  # the server has undone it, and the first error says more
             found = translated(failure)
-            if self._outermost and isinstance(found, ConnectionLost):
-                raise OutcomeUnknown from failure
-            raise found from failure
+            lost = self._outermost and isinstance(found, ConnectionLost)
+            raise (OutcomeUnknown() if lost else found) from failure
         except BaseException:
-            if self._outermost:  # cancelled, and perhaps not ended
+            if self._outermost and not self._thrown_away:  # cancelled, and perhaps not ended
                 await self._undo()
             raise
 

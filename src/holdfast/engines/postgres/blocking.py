@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from ...clock import monotonic_s
+from ...clock import monotonic_s, pause
 from ...drivers.psycopg import PsycopgConnection, translated
 from ...errors import Closed, HoldfastError, Unavailable
 from ..dialect import Dialect
@@ -63,7 +63,7 @@ class PostgresEngine:
                     return await run_alone(group, connection, item, transaction=self._through_pooler)
             except Serialization as error:
                 last: HoldfastError = error
-                time.sleep(pause_s(attempt))
+                pause(pause_s(attempt))
         raise given_up(last)
 
     async def exclusive(self, call: Call[T]) -> T:
@@ -97,7 +97,7 @@ class PostgresEngine:
                 last: HoldfastError = error
                 if isinstance(error, ConnectionLost):
                     self._pool.check()  # after a restart the others are dead as well
-                time.sleep(pause_s(attempt))
+                pause(pause_s(attempt))
         raise given_up(last)
 
     @contextmanager
@@ -127,9 +127,19 @@ class PostgresEngine:
             except psycopg.Error as error:
                 raise translated(error) from error
             now = monotonic_s()
-            if now - self._used.get(raw, now) < self._options.health_check_s or _answers(raw):
+            recent = now - self._used.get(raw, now) < self._options.health_check_s
+            if (recent and not _has_something_to_say(raw)) or _answers(raw):
                 return raw
             self._pool.putconn(raw)
+
+
+def _has_something_to_say(raw: Raw) -> bool:
+    """Whether something has arrived on an idle connection: most likely the server's farewell."""
+    if raw.closed:
+        return True
+    waiting = select.poll()
+    waiting.register(raw.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(waiting.poll(0))
 
 
 def _answers(raw: Raw) -> bool:

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from ...drivers.asyncpg import AsyncpgConnection
 from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown
 from ..protocol import Group
 from .errors import ConnectionLost, Serialization
-from .pool import AsyncPool
+from .pool import AsyncPool, PooledConnection
 from .retrying import TRIES, given_up, pause_s, run_alone, unknown
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ class Lanes:
         self._pool = pool
         self._waiting: deque[_Waiting] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._kept: list[AsyncpgConnection] = []
+        self._kept: list[PooledConnection] = []
 
     async def do(self, group: Group[Item, T], item: Item) -> T:
         """Do one item, together with whatever else is waiting."""
@@ -62,7 +61,7 @@ class Lanes:
                 return
             await self._send_groups(connection)
 
-    async def _connect(self) -> AsyncpgConnection:
+    async def _connect(self) -> PooledConnection:
         while self._kept:
             connection = self._kept.pop()
             if await self._pool.healthy(connection):
@@ -70,14 +69,18 @@ class Lanes:
             await self._pool.give_back(connection, spoiled=True)
         return await self._pool.take()
 
-    async def _send_groups(self, connection: AsyncpgConnection) -> None:
+    async def _send_groups(self, connection: PooledConnection) -> None:
         """Send groups on one connection until nothing waits or the connection is lost."""
         spoiled = True
         try:
             while self._waiting and not connection.raw.is_closed():
                 taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MOST))]
-                for unit in _units(taken):
-                    await self._settle(connection, unit)
+                try:
+                    for unit in _units(taken):
+                        await self._settle(connection, unit)
+                finally:
+                    for each in taken:  # whatever happens, nobody waits for ever
+                        each.fail(unknown(each.group, each.item))
             spoiled = connection.raw.is_closed()
         finally:
             if spoiled:
@@ -86,7 +89,7 @@ class Lanes:
                 self._pool.used(connection)
                 self._kept.append(connection)
 
-    async def _settle(self, connection: AsyncpgConnection, unit: Sequence[_Waiting]) -> None:
+    async def _settle(self, connection: PooledConnection, unit: Sequence[_Waiting]) -> None:
         """Settle every item of a unit: together if that works, otherwise one by one."""
         try:
             outcomes = await self._together(connection, unit)
@@ -103,7 +106,7 @@ class Lanes:
             for each, outcome in zip(unit, outcomes, strict=True):
                 each.settle(outcome)
 
-    async def _together(self, connection: AsyncpgConnection, unit: Sequence[_Waiting]) -> Sequence[Any]:
+    async def _together(self, connection: PooledConnection, unit: Sequence[_Waiting]) -> Sequence[Any]:
         group, items = unit[0].group, [each.item for each in unit]
         for attempt in range(TRIES):
             try:
@@ -116,7 +119,7 @@ class Lanes:
                 await asyncio.sleep(pause_s(attempt))
         raise given_up(last)
 
-    async def _one_by_one(self, connection: AsyncpgConnection, unit: Sequence[_Waiting]) -> None:
+    async def _one_by_one(self, connection: PooledConnection, unit: Sequence[_Waiting]) -> None:
         for each in unit:
             try:
                 each.settle(await run_alone(each.group, connection, each.item, transaction=self._pool.behind_pooler))

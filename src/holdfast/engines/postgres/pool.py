@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -19,9 +20,21 @@ Raw: TypeAlias = Any
 
 STATEMENTS = 256
 """Prepared statements a connection keeps."""
+CLOSE_S = 10.0
+"""How long closing waits for connections that are still busy before it cuts them."""
 PING_S = 5.0
 """How long a connection that was idle may take to show that it is alive."""
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+class PooledConnection(AsyncpgConnection):
+    """A connection of the pool. Statements go to asyncpg's connection itself: its stand-in, which the pool wants back, refuses
+    every question once the connection has ended, even whether it is closed."""
+
+    def __init__(self, stand_in: Raw) -> None:
+        super().__init__(stand_in._con, thrown_away=True)
+        self.stand_in = stand_in
+        self.server_pid: int = self.raw.get_server_pid()
 
 
 class AsyncPool:
@@ -60,11 +73,15 @@ class AsyncPool:
     async def close(self) -> None:
         """Close every connection, once they have all been given back."""
         pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        if pool is None:
+            return
+        try:
+            await asyncio.wait_for(pool.close(), CLOSE_S)
+        except TimeoutError:
+            pool.terminate()
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[AsyncpgConnection]:
+    async def lend(self) -> AsyncIterator[PooledConnection]:
         """A connection for as long as the block lasts."""
         connection = await self.take()
         try:
@@ -78,7 +95,7 @@ class AsyncPool:
             raise
         await self.give_back(connection)
 
-    async def take(self) -> AsyncpgConnection:
+    async def take(self) -> PooledConnection:
         """A healthy connection.
 
         Raises:
@@ -88,42 +105,48 @@ class AsyncPool:
             if self._pool is None:
                 raise Closed
             try:
-                raw: Raw = await self._pool.acquire(timeout=self._options.connect_timeout_s)
+                stand_in: Raw = await self._pool.acquire(timeout=self._options.connect_timeout_s)
             except TimeoutError:
                 raise Unavailable(f"all {self._options.max_connections} connections are busy") from None
             except _FAILURES as error:
                 raise translated(error) from error
-            connection = AsyncpgConnection(raw)
-            if await self.healthy(connection):
+            connection = PooledConnection(stand_in)
+            try:
+                healthy = await self.healthy(connection)
+            except BaseException:
+                await self.give_back(connection, spoiled=True)
+                raise
+            if healthy:
                 return connection
             await self.give_back(connection, spoiled=True)
 
-    async def healthy(self, connection: AsyncpgConnection) -> bool:
+    async def healthy(self, connection: PooledConnection) -> bool:
         """Whether a connection is not too old and, if it has been idle for long, still answers."""
         raw, now = connection.raw, monotonic_s()
         if raw.is_closed():
             return False
-        key = raw.get_server_pid()
+        key = connection.server_pid
         if now - self._born.setdefault(key, now) > self._options.max_lifetime_s:
             return False
         return now - self._used.get(key, now) < self._options.health_check_s or await _answers(raw)
 
-    def used(self, connection: AsyncpgConnection) -> None:
+    def used(self, connection: PooledConnection) -> None:
         """Note that a connection has just answered."""
-        self._used[connection.raw.get_server_pid()] = monotonic_s()
+        self._used[connection.server_pid] = monotonic_s()
 
-    async def give_back(self, connection: AsyncpgConnection, *, spoiled: bool = False) -> None:
+    async def give_back(self, connection: PooledConnection, *, spoiled: bool = False) -> None:
         """Return a connection; a spoiled one is thrown away and the pool makes another."""
         raw = connection.raw
         if spoiled or raw.is_closed():
-            key = raw.get_server_pid()
-            self._used.pop(key, None)
-            self._born.pop(key, None)
+            self._used.pop(connection.server_pid, None)
+            self._born.pop(connection.server_pid, None)
             raw.terminate()
         else:
             self.used(connection)
+        if self._pool is None:
+            return
         try:
-            await self._pool.release(raw)
+            await self._pool.release(connection.stand_in)
         except _FAILURES:
             return  # it was bad, and is gone
 

@@ -95,11 +95,9 @@ class SqliteEngine:
                     self._stop_leading()
                 else:
                     job.signal.acquire()
-        except BaseException:
+        finally:
             # Interrupted, perhaps by Ctrl-C: a call nobody waits for any more must not be run with somebody else's.
             self._withdraw(job)
-            raise
-        finally:
             self._stop_leading()
         if job.error is not None:
             raise job.error
@@ -139,9 +137,12 @@ class SqliteEngine:
 
     def _lead(self) -> None:
         while self._waiting and len(self._led) < GROUP_MOST:
-            # Never in neither of the two, so that an interruption between the lines loses nobody.
-            self._led.append(self._waiting[0])
-            self._waiting.popleft()
+            # Never in neither of the two, so that an interruption between the lines loses nobody; and taken out by
+            # name, because whoever is interrupted meanwhile takes itself out.
+            job = self._waiting[0] if self._waiting else None
+            if job is not None:
+                self._led.append(job)
+                self._withdraw(job)
         jobs = [job for job in self._led if not job.settled]
         if self._closed:
             for job in jobs:

@@ -9,10 +9,11 @@ from typing import Any, Literal, Protocol, get_args
 import apsw
 
 from ...address import Library
+from ...clock import monotonic_s, pause
 from ...drivers.apsw import ApswConnection
 from ...errors import InvalidInput
 from ..protocol import Connection, Row
-from .errors import translate
+from .errors import Busy, translate
 from .libraries import Claim
 
 Durability = Literal["full", "normal"]
@@ -75,7 +76,7 @@ class SqliteFile:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         if not self.read_only:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _switch_to_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.durability.upper()}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if reader:
@@ -96,6 +97,19 @@ class SqliteFile:
             return stdlib.connect(path, read_only=self.read_only, statements=STATEMENTS)
         mode = apsw.SQLITE_OPEN_READONLY if self.read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         return ApswConnection(_open(path, mode, self.vfs))
+
+
+def _switch_to_wal(connection: SqliteConnection) -> None:
+    """Others may be opening the same new file, and for this one statement SQLite does not wait by itself."""
+    until = monotonic_s() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except Busy:
+            if monotonic_s() > until:
+                raise
+            pause(0.002)
 
 
 def _open(path: str, mode: int, vfs: str | None) -> apsw.Connection:
