@@ -24,7 +24,7 @@ class AsyncPostgresEngine:
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._pool = AsyncPool(url, options)
-        self._lanes = Lanes(self._pool)
+        self._lanes = Lanes(self._pool, options.max_connections)
         self._closed = True
 
     async def open(self) -> None:

@@ -29,8 +29,11 @@ LANES = 2
 class Lanes:
     """The lanes of one engine."""
 
-    def __init__(self, pool: AsyncPool) -> None:
+    def __init__(self, pool: AsyncPool, connections: int) -> None:
         self._pool = pool
+        # Calls need connections as well: of a small pool, lanes take their turn like everybody else.
+        self._most = max(1, min(LANES, connections // 2))
+        self._most_kept = min(LANES, connections // 4)
         self._waiting: deque[_Waiting] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._kept: list[PooledConnection] = []
@@ -39,7 +42,7 @@ class Lanes:
         """Do one item, together with whatever else is waiting."""
         waiting = _Waiting(group, item)
         self._waiting.append(waiting)
-        if len(self._running) < LANES:
+        if len(self._running) < self._most:
             lane = asyncio.create_task(self._run_lane())
             self._running.add(lane)
             lane.add_done_callback(self._running.discard)
@@ -83,8 +86,8 @@ class Lanes:
                         each.fail(unknown(each.group, each.item))
             spoiled = connection.raw.is_closed()
         finally:
-            if spoiled:
-                await self._pool.give_back(connection, spoiled=True)
+            if spoiled or len(self._kept) >= self._most_kept:
+                await self._pool.give_back(connection, spoiled=spoiled)
             else:
                 self._pool.used(connection)
                 self._kept.append(connection)
