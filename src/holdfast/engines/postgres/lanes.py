@@ -43,9 +43,7 @@ class Lanes:
         waiting = _Waiting(group, item)
         self._waiting.append(waiting)
         if len(self._running) < self._most:
-            lane = asyncio.create_task(self._run_lane())
-            self._running.add(lane)
-            lane.add_done_callback(self._running.discard)
+            self._running.add(asyncio.create_task(self._run_lane()))
         result: T = await waiting.future
         return result
 
@@ -56,13 +54,19 @@ class Lanes:
             await self._pool.give_back(self._kept.pop())
 
     async def _run_lane(self) -> None:
-        while self._waiting:
-            try:
-                connection = await self._connect()
-            except Exception as error:  # nothing of what waits was sent
-                self._fail_all(error)
-                return
-            await self._send_groups(connection)
+        try:
+            while self._waiting:
+                try:
+                    connection = await self._connect()
+                except Exception as error:  # nothing of what waits was sent
+                    self._fail_all(error)
+                    return
+                await self._send_groups(connection)
+        finally:
+            # In the same breath as the last look at what waits: whoever comes next must not take this lane for a running one.
+            this = asyncio.current_task()
+            assert this is not None
+            self._running.discard(this)
 
     async def _connect(self) -> PooledConnection:
         while self._kept:
