@@ -1,0 +1,141 @@
+"""Calls cancelled in the middle of an exchange with PostgreSQL: whole or absent, and no answer goes to another's request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from random import Random
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast import PoolOptions
+from holdfast.errors import HoldfastError
+from holdfast.ids import RandomIds
+from holdfast.testing.servers import PostgresServer
+from tests.engines.postgres_handles import backends, opened, soon
+
+ROUNDS = 10
+TINY = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=5.0, health_check_s=0.0)
+"""So few connections that each is used right after somebody else's cancelled call, and each is tried before it is used."""
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_each_answer_belongs_to_its_request_however_others_are_cancelled(
+    seed: int, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    random = Random(seed)
+
+    async def main() -> int:
+        async with opened("async", postgres_url, pool=TINY) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            sessions = [await acme.sessions.create(metadata={"nonce": number}) for number in range(10)]
+            ids = RandomIds()
+            acknowledged: set[str] = set()
+
+            async def read(number: int) -> None:
+                found = await acme.sessions.get(sessions[number].id)
+                assert found.metadata == {"nonce": number}
+
+            async def append(name: str) -> None:
+                message = await acme.messages.append(session.id, role="user", content=name, id=name)
+                assert (message.id, message.content[0]["text"]) == (name, name)
+                acknowledged.add(name)
+
+            async def update(number: int) -> None:
+                changed = await acme.sessions.update(sessions[number].id, agent=f"agent {number}")
+                assert (changed.id, changed.agent) == (sessions[number].id, f"agent {number}")
+
+            cancelled = 0
+            for _ in range(25):
+                calls: list[Any] = [read(n) for n in range(4)] + [append(ids.new()) for _ in range(3)]
+                calls += [update(n) for n in range(3)]
+                random.shuffle(calls)
+                tasks = [asyncio.create_task(call) for call in calls]
+                for task in random.sample(tasks, 6):
+                    await asyncio.sleep(random.choice((0, 0, 0, 0.0005, 0.001)))
+                    task.cancel()
+                for answer in await soon(asyncio.gather(*tasks, return_exceptions=True)):
+                    cancelled += isinstance(answer, asyncio.CancelledError)
+                    assert answer is None or isinstance(answer, asyncio.CancelledError), repr(answer)
+            for number in range(10):
+                await soon(read(number))
+            there = await acme.messages.list(session.id)
+            assert [message.seq for message in there] == list(range(1, len(there) + 1))
+            assert {message.id for message in there} >= acknowledged
+            assert len(backends(postgres_server, postgres_url)) <= TINY.max_connections
+        return cancelled
+
+    assert asyncio.run(soon(main(), 60)) > 20
+
+
+def test_a_call_cancelled_in_mid_exchange_leaves_no_transaction_behind(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async def main() -> None:
+        async with opened("async", postgres_url, pool=TINY) as hf:
+            acme = hf.tenant("acme")
+            for number in range(40):
+                task = asyncio.create_task(acme.sessions.create(key=f"key {number}"))
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await soon(asyncio.gather(task, return_exceptions=True))
+                again = await soon(acme.sessions.upsert(f"key {number}"))  # would wait for ever for an open transaction
+                assert again.key == f"key {number}"
+            assert await acme.sessions.count() == 40
+        query = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+        assert postgres_server.execute(query) == [(0,)]
+
+    asyncio.run(soon(main(), 60))
+
+
+@pytest.mark.parametrize("what", ["append", "create", "get"])
+def test_a_caller_with_a_deadline_gets_away_from_a_frozen_server(what: str, own_postgres: PostgresServer) -> None:
+    url = own_postgres.create_database("frozen")
+
+    async def main() -> None:
+        async with opened("async", url, auto_migrate=True) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            await acme.messages.append(session.id, role="user", content="x")
+            call = {
+                "append": lambda: acme.messages.append(session.id, role="user", content="y"),
+                "create": acme.sessions.create,
+                "get": lambda: acme.sessions.get(session.id),
+            }[what]
+            frozen = freeze(own_postgres)
+            try:
+                waiting = asyncio.ensure_future(asyncio.wait_for(call(), 0.3))
+                done, _ = await asyncio.wait([waiting], timeout=5)
+            finally:
+                thaw(own_postgres, frozen)
+            assert done, "the deadline was not kept"
+            assert isinstance(waiting.exception(), TimeoutError)
+            for _ in range(50):
+                try:
+                    assert (await soon(acme.sessions.get(session.id))).id == session.id
+                    break
+                except HoldfastError:
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(soon(main(), 60))
+
+
+def freeze(server: PostgresServer) -> list[psutil.Process]:
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    children = psutil.Process(server.pid).children()
+    for child in children:
+        child.suspend()
+    return children
+
+
+def thaw(server: PostgresServer, children: list[psutil.Process]) -> None:
+    for child in children:
+        child.resume()
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGCONT)

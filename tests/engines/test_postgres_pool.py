@@ -1,0 +1,245 @@
+"""PostgreSQL's connections: how many there are, how long they live, and what comes of one that is dead."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast, Holdfast, PoolOptions
+from holdfast.errors import Closed, SchemaMismatch, Unavailable
+from holdfast.testing.servers import PostgresServer
+from tests.engines.postgres_handles import (
+    SMALL,
+    ask,
+    ask_aside,
+    backends,
+    both_styles,
+    opened,
+    outcome,
+    soon,
+    terminate,
+)
+from tests.engines.scripts import run_script
+
+
+def test_the_defaults_suit_one_service_in_production() -> None:
+    options = PoolOptions()
+    assert (options.max_connections, options.min_connections) == (25, 5)
+    assert (options.max_lifetime_s, options.max_idle_s, options.health_check_s) == (3_600, 1_800, 60)
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        await asyncio.sleep(0.02)
+
+
+@both_styles
+def test_the_pool_keeps_its_minimum_and_never_exceeds_its_maximum(
+    style: str, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async def main() -> None:
+        pool = PoolOptions(min_connections=2, max_connections=4, connect_timeout_s=10.0)
+        async with opened(style, postgres_url, pool=pool) as hf:
+            await eventually(lambda: 2 <= len(backends(postgres_server, postgres_url)) <= 4)
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            most = 0
+
+            async def work() -> None:
+                nonlocal most
+                for number in range(8):
+                    await ask_aside(style, lambda: acme.sessions.get(session.id))
+                    await ask_aside(style, lambda: acme.messages.append(session.id, role="user", content=str(number)))  # noqa: B023
+                    most = max(most, len(backends(postgres_server, postgres_url)))
+
+            await soon(asyncio.gather(*[work() for _ in range(12)]), 60)
+            assert 2 <= most <= 4
+            assert (await ask(acme.sessions.get(session.id))).message_count == 96
+
+    asyncio.run(main())
+
+
+@both_styles
+def test_a_connection_that_is_old_enough_is_replaced(
+    style: str, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async def main() -> None:
+        pool = PoolOptions(min_connections=1, max_connections=1, max_lifetime_s=0.3)
+        async with opened(style, postgres_url, pool=pool) as hf:
+            await ask(hf.tenant("acme").sessions.list())
+            before = set(backends(postgres_server, postgres_url))
+            assert before
+
+            async def is_replaced() -> bool:
+                await ask(hf.tenant("acme").sessions.list())
+                return not before & set(backends(postgres_server, postgres_url))
+
+            deadline = time.monotonic() + 10
+            while not await is_replaced():
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+
+
+@both_styles
+def test_a_dead_idle_connection_is_noticed_by_the_health_check(
+    style: str, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async def main() -> None:
+        pool = PoolOptions(min_connections=1, max_connections=2, health_check_s=0.0)
+        async with opened(style, postgres_url, pool=pool) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            for number in range(1, 6):
+                assert await asyncio.to_thread(terminate, postgres_server, postgres_url) > 0
+                assert (await soon(ask(acme.messages.append(session.id, role="user", content="x")))).seq == number
+
+    asyncio.run(main())
+
+
+@both_styles
+def test_every_connection_busy_is_unavailable_within_the_time_to_connect(style: str, postgres_url: str) -> None:
+    """All connections wait for a row that somebody else holds; one more caller is told so, and then it goes on."""
+    import psycopg
+
+    async def main() -> None:
+        pool = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=0.5)
+        async with opened(style, postgres_url, pool=pool) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            with psycopg.connect(postgres_url) as other:
+                other.execute("SELECT 1 FROM sessions FOR UPDATE")
+                waiting = [
+                    asyncio.ensure_future(ask_aside(style, lambda: acme.sessions.update(session.id, metadata={"a": 1})))
+                    for _ in range(2)
+                ]
+                deadline = time.monotonic() + 10
+                while other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() < (2,):
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.01)
+                refused = await soon(outcome(acme.sessions.get, session.id))
+                assert isinstance(refused, Unavailable)
+            await soon(asyncio.gather(*waiting))
+            assert (await ask(acme.sessions.get(session.id))).metadata == {"a": 1}
+
+    asyncio.run(main())
+
+
+@both_styles
+def test_no_server_is_unavailable_at_once_and_says_where(style: str, tmp_path: Any) -> None:
+    async def main() -> None:
+        url = f"postgresql://postgres@/x?host={tmp_path}"
+        with pytest.raises(Unavailable, match="cannot connect"):
+            async with opened(style, url, pool=SMALL):
+                pass
+
+    asyncio.run(soon(main()))
+
+
+@both_styles
+def test_no_such_database_is_unavailable(style: str, postgres_server: PostgresServer) -> None:
+    async def main() -> None:
+        with pytest.raises(Unavailable, match="no_such_database"):
+            async with opened(style, postgres_server.url("no_such_database"), pool=SMALL):
+                pass
+
+    asyncio.run(soon(main()))
+
+
+@both_styles
+def test_a_database_without_our_schema_is_a_mismatch(style: str, bare_postgres_url: str) -> None:
+    async def main() -> None:
+        with pytest.raises(SchemaMismatch, match="migrate up"):
+            async with opened(style, bare_postgres_url):
+                pass
+
+    asyncio.run(soon(main()))
+
+
+@both_styles
+def test_a_closed_handle_says_so_and_leaves_no_connection(
+    style: str, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async def main() -> None:
+        async with opened(style, postgres_url) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            await ask(acme.messages.append(session.id, role="user", content="x"))
+            await ask(hf.close())
+        for call in (
+            lambda: acme.sessions.get(session.id),
+            acme.sessions.create,
+            lambda: acme.messages.append(session.id, role="user", content="x"),
+        ):
+            with pytest.raises(Closed):
+                await ask(call())
+        await eventually(lambda: backends(postgres_server, postgres_url) == [])
+
+    asyncio.run(main())
+
+
+def test_closing_finishes_appends_that_were_accepted(postgres_url: str) -> None:
+    async def main() -> None:
+        hf = await AsyncHoldfast(postgres_url, pool=SMALL).open()
+        acme = hf.tenant("acme")
+        session = await acme.sessions.create()
+        appends = [asyncio.create_task(acme.messages.append(session.id, role="user", content="x")) for _ in range(50)]
+        await asyncio.sleep(0)
+        await soon(hf.close())
+        assert sorted(message.seq for message in await asyncio.gather(*appends)) == list(range(1, 51))
+
+    asyncio.run(main())
+
+
+def test_threads_share_the_pool_and_each_append_has_its_own_place(postgres_url: str) -> None:
+    with Holdfast(postgres_url, pool=SMALL) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+
+        def write() -> None:
+            for _ in range(25):
+                acme.messages.append(session.id, role="user", content="x")
+
+        threads = [threading.Thread(target=write) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        there = acme.messages.list(session.id)
+        assert [message.seq for message in there] == list(range(1, 201))
+
+
+ABANDONED = """
+    import sys
+    from holdfast import Holdfast
+
+    hf = Holdfast(sys.argv[1])
+    hf.tenant("acme").sessions.create()
+    print("leaving")
+"""
+
+ABANDONED_ASYNC = """
+    import asyncio, sys
+    from holdfast import AsyncHoldfast
+
+    async def main():
+        hf = await AsyncHoldfast(sys.argv[1]).open()
+        session = await hf.tenant("acme").sessions.create()
+        await hf.tenant("acme").messages.append(session.id, role="user", content="x")
+        print("leaving")
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("script", [ABANDONED, ABANDONED_ASYNC])
+def test_a_program_that_ends_without_closing_ends(script: str, postgres_url: str) -> None:
+    assert run_script(script, postgres_url, warnings="ignore") == "leaving\n"

@@ -1,0 +1,202 @@
+"""PostgreSQL goes away, in part or as a whole, while it is used: nothing is lost, nothing hangs, and it comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, PoolOptions
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.ids import RandomIds
+from holdfast.testing.servers import PostgresServer
+from tests.engines.postgres_handles import SMALL, ask, ask_aside, both_styles, opened, outcome, soon, terminate
+
+QUICK = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=2.0)
+BACK_S = 2.0
+"""After the server is back, a call must succeed within this time."""
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[PostgresServer]:
+    """A server of this module's own, which may be stopped and killed; it is running when a test begins."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_url(mortal: PostgresServer) -> Iterator[str]:
+    if mortal.pid is None:
+        mortal.start()
+    url = mortal.create_database("mortal")
+    Holdfast(url, auto_migrate=True, pool=SMALL).close()
+    yield url
+    if mortal.pid is None:
+        mortal.start()
+    mortal.drop_database("mortal")
+
+
+@both_styles
+@pytest.mark.parametrize("what", ["append", "create", "get"])
+def test_connections_cut_while_idle_are_replaced_without_a_word(
+    style: str, what: str, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async def main() -> None:
+        async with opened(style, postgres_url) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            call = {
+                "append": lambda: acme.messages.append(session.id, role="user", content="x"),
+                "create": acme.sessions.create,
+                "get": lambda: acme.sessions.get(session.id),
+            }[what]
+            for _ in range(5):
+                await soon(ask(call()))
+                assert await asyncio.to_thread(terminate, postgres_server, postgres_url) > 0
+            await soon(ask(call()))
+            if what == "append":
+                assert [each.seq for each in await ask(acme.messages.list(session.id))] == [1, 2, 3, 4, 5, 6]
+
+    asyncio.run(main())
+
+
+def lock_waiters(connection: psycopg.Connection[Any]) -> list[int]:
+    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return [pid for (pid,) in connection.execute(query)]
+
+
+@both_styles
+@pytest.mark.parametrize("what", ["append", "update"])
+def test_a_backend_ended_in_mid_call_is_unknown_for_an_append_and_retried_for_a_transaction(
+    style: str, what: str, postgres_url: str
+) -> None:
+    async def main() -> None:
+        async with opened(style, postgres_url) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            name = RandomIds().new()
+            call = {
+                "append": lambda: acme.messages.append(session.id, role="user", content="x", id=name),
+                "update": lambda: acme.sessions.update(session.id, metadata={"a": 1}),
+            }[what]
+            with psycopg.connect(postgres_url) as other, psycopg.connect(postgres_url, autocommit=True) as watcher:
+                other.execute("SELECT 1 FROM sessions FOR UPDATE")
+                waiting = asyncio.ensure_future(ask_aside(style, call))
+                deadline = time.monotonic() + 10
+                while not (waiters := lock_waiters(watcher)):
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.01)
+                watcher.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s::int[]) AS pid", [waiters])
+                if what == "append":
+                    with pytest.raises(OutcomeUnknown) as caught:
+                        await soon(waiting)
+                    assert caught.value.id == name
+            if what == "append":
+                assert (await soon(ask(call()))).seq == 1
+            else:
+                assert (await soon(waiting)).metadata == {"a": 1}
+            assert (await ask(acme.sessions.get(session.id))).message_count == (what == "append")
+
+    asyncio.run(main())
+
+
+async def first_success_s(call: Any) -> float:
+    """How long until a call succeeds again."""
+    started = time.monotonic()
+    while isinstance(await soon(outcome(call)), HoldfastError):
+        assert time.monotonic() - started < 20
+        await asyncio.sleep(0.01)
+    return time.monotonic() - started
+
+
+@both_styles
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_after_a_restart_calls_succeed_again_on_the_same_handle(
+    style: str, end: str, mortal: PostgresServer, mortal_url: str
+) -> None:
+    async def main() -> None:
+        async with opened(style, mortal_url, pool=QUICK) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            await ask(acme.messages.append(session.id, role="user", content="before"))
+            await asyncio.to_thread(mortal.stop if end == "stop" else mortal.kill)
+            for call in (
+                lambda: acme.messages.append(session.id, role="user", content="meanwhile"),
+                acme.sessions.create,
+                lambda: acme.sessions.get(session.id),
+            ):
+                started = time.monotonic()
+                refused = await soon(outcome(call))
+                assert isinstance(refused, Unavailable), repr(refused)
+                assert time.monotonic() - started < 15
+            await asyncio.to_thread(mortal.start)
+            assert await first_success_s(lambda: acme.sessions.get(session.id)) < BACK_S
+            assert await first_success_s(acme.sessions.create) < BACK_S
+            assert await first_success_s(lambda: acme.messages.append(session.id, role="user", content="x")) < BACK_S
+            texts = [message.content[0]["text"] for message in await ask(acme.messages.list(session.id))]
+            assert texts == ["before", "x"]
+
+    asyncio.run(main())
+
+
+@both_styles
+def test_a_server_that_is_not_there_yet_is_unavailable(style: str, mortal: PostgresServer, mortal_url: str) -> None:
+    async def main() -> None:
+        await asyncio.to_thread(mortal.stop)
+        with pytest.raises(Unavailable):
+            async with opened(style, mortal_url, pool=QUICK):
+                pass
+
+    asyncio.run(soon(main()))
+
+
+@both_styles
+def test_a_server_killed_in_the_middle_of_many_appends_loses_nothing(
+    style: str, mortal: PostgresServer, mortal_url: str
+) -> None:
+    """Every append is acknowledged and there, refused and absent, or unknown and settled by asking again."""
+
+    async def main() -> None:
+        async with opened(style, mortal_url, pool=QUICK) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            ids, acknowledged = RandomIds(), set()
+            stopping = False
+
+            async def write() -> None:
+                while not stopping:
+                    name = ids.new()
+                    while True:
+                        try:
+                            await ask_aside(
+                                style,
+                                lambda: acme.messages.append(session.id, role="user", content=name, id=name),  # noqa: B023
+                            )
+                            acknowledged.add(name)
+                            break
+                        except (Unavailable, OutcomeUnknown):
+                            if stopping:
+                                return
+                            await asyncio.sleep(0.02)
+
+            writers = [asyncio.create_task(write()) for _ in range(4)]
+            for end in (mortal.kill, mortal.stop, mortal.kill):
+                reached = len(acknowledged) + 30
+                deadline = time.monotonic() + 20
+                while len(acknowledged) < reached:
+                    assert time.monotonic() < deadline, "the writers hang"
+                    await asyncio.sleep(0.005)
+                await asyncio.to_thread(end)
+                await asyncio.to_thread(mortal.start)
+            stopping = True
+            await soon(asyncio.gather(*writers), 30)
+            there = await soon(ask(acme.messages.list(session.id)))
+            assert [message.seq for message in there] == list(range(1, len(there) + 1))
+            assert {message.id for message in there} >= acknowledged
+            assert len({message.id for message in there}) == len(there)
+
+    asyncio.run(main())
