@@ -1,0 +1,171 @@
+"""Every snippet runs as it stands, every link leads somewhere, and the tables say what the source says."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Limits, SessionKey
+from holdfast.core.filters import Filterable
+from holdfast.drivers import join
+from holdfast.errors import HoldfastError
+from holdfast.stores.conversation import keys, messages, sessions
+from tests.docs.markdown import FILES, ROOT, Block, anchors, blocks, links
+
+GUIDE = ROOT / "docs" / "guide"
+SESSIONS = (GUIDE / "sessions-and-messages.md").read_text("utf-8")
+JOINING = (GUIDE / "joining-your-transaction.md").read_text("utf-8")
+MARKS = {"fresh", "postgres"}
+
+
+def programs() -> Iterator[list[Block]]:
+    """Blocks that go together: those of one page, up to one that starts afresh."""
+    for file in FILES:
+        number = 0
+        numbered = []
+        for block in blocks(file):
+            number += "fresh" in block.marks or "postgres" in block.marks
+            numbered.append((number, block))
+        for _, together in groupby(numbered, key=lambda pair: pair[0]):
+            yield [block for _, block in together]
+
+
+@pytest.mark.parametrize("program", [pytest.param(each, id=str(each[0])) for each in programs()])
+def test_the_snippets_run_as_they_stand(
+    program: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    if "postgres" in program[0].marks:
+        names["dsn"] = request.getfixturevalue("bare_postgres_url")
+    for block in program:
+        if not block.not_run:
+            _run(block, names)
+
+
+def _run(block: Block, names: dict[str, Any]) -> None:
+    source = "\n" * (block.line - 1) + block.code  # so that a traceback names the line of the page
+    linecache.cache[str(block)] = (len(source), None, source.splitlines(keepends=True), str(block))
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(compile(source, str(block), "exec"), names)
+    if block.output is not None:
+        assert printed.getvalue() == block.output
+
+
+def test_there_are_snippets_and_only_known_marks() -> None:
+    found = [block for file in FILES for block in blocks(file)]
+    assert len(found) > 15
+    assert {mark for block in found for mark in block.marks} <= MARKS
+
+
+def test_a_snippet_that_fails_is_caught_with_its_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n```python\nx = 1\n```\n\nand\n\n<!-- test: fresh -->\n```python\nassert False\n```\n")
+    good, bad = (block._replace(file=ROOT / "page.md") for block in blocks(page))
+    _run(good, {})
+    with pytest.raises(AssertionError) as caught:
+        _run(bad, {})
+    assert (bad.line, bad.marks) == (11, {"fresh"})
+    assert caught.tb.tb_next is not None
+    assert caught.traceback[-1].lineno == 10
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, id=str(file.relative_to(ROOT))) for file in FILES])
+def test_every_link_leads_somewhere(file: Path) -> None:
+    for link in links(file):
+        if re.match(r"[a-z]+:", link):
+            assert link.startswith(("https://", "http://127.0.0.1", "mailto:")), link
+            continue
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path).resolve() if path else file
+        assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors(target), f"{link}: there is no such heading"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or page.suffix != ".md" or not page.exists():
+            continue
+        seen.add(page)
+        waiting += [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if ":" not in link]
+    assert set(FILES) <= seen, sorted(str(file.relative_to(ROOT)) for file in set(FILES) - seen)
+
+
+def _between(text: str, mark: str) -> str:
+    found = re.search(rf"<!-- {re.escape(mark)} -->(.*?)<!-- end -->", text, re.DOTALL)
+    assert found, mark
+    return found[1]
+
+
+def limits_table() -> str:
+    """The table of limits as the page must have it."""
+    tree = ast.parse(inspect.getsource(Limits)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    said = {
+        field.target.id: ast.literal_eval(doc.value)
+        for field, doc in zip(tree.body, tree.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(doc, ast.Expr)
+    }
+    assert list(said) == list(Limits.__struct_fields__)
+    rows = [
+        f"| `{name}` | {getattr(Limits(), name):,} | {what.replace('``', '`').rstrip('.')} |"
+        for name, what in said.items()
+    ]
+    return "\n".join(["", "| name | default | what |", "| --- | --- | --- |", *rows, ""])
+
+
+def test_the_table_of_limits_is_that_of_the_source() -> None:
+    assert _between(SESSIONS, "limits") == limits_table(), f"the page must have\n{limits_table()}"
+
+
+@pytest.mark.parametrize(("mark", "filters"), [("sessions", sessions.FILTERS), ("messages", messages.FILTERS)])
+def test_the_columns_to_filter_by_are_those_of_the_source(mark: str, filters: Filterable) -> None:
+    assert _between(SESSIONS, f"columns: {mark}") == ", ".join(f"`{name}`" for name in filters._columns)
+
+
+def test_the_table_of_keys_is_that_of_the_source() -> None:
+    rows = dict(re.findall(r"^\| `SessionKey\.(\w+)\(.*?\)` \| `(agent:.*?)` \|$", SESSIONS, re.MULTILINE))
+    forms = {re.sub(r"Key$", "", kind.__name__).lower(): kind.FORM for kind in keys._KINDS}
+    forms["main"] = str(SessionKey.main(agent="{agent}"))
+    forms["ws"] = str(SessionKey.ws(agent="{agent}", conversation="{conversation}"))
+    assert rows == forms
+
+
+def test_the_page_on_joining_names_everything_that_can_be_joined() -> None:
+    table = JOINING.partition("## What you can rely on")[0]
+    for path in [*join._BLOCKING, *join._ASYNCHRONOUS]:
+        library, name = path.partition(".")[0], path.rpartition(".")[2]
+        assert library == "sqlalchemy" or f"`{library}.{name}`" in table or name == "PoolConnectionProxy", path
+        assert f"{name}`" in table or name == "PoolConnectionProxy", path
+
+
+@pytest.mark.parametrize("page", ["sessions-and-messages.md", "joining-your-transaction.md"])
+def test_classes_that_the_guide_names_exist(page: str) -> None:
+    theirs = {"Connection", "Session", "AsyncConnection", "AsyncSession", "BEGIN", "None"}
+    known = {kind.__name__ for kind in _subclasses(HoldfastError)} | set(holdfast.__all__) | theirs
+    named = set(re.findall(r"`([A-Z]\w+)`", (GUIDE / page).read_text("utf-8")))
+    assert named
+    assert named <= known, named - known
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _subclasses(each)
