@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from holdfast import Holdfast, NewMessage, PoolOptions, meta
+from holdfast import Holdfast, NewMessage, PoolOptions
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 from holdfast.testing.servers import PgBouncer, PostgresServer
 from tests.engines.postgres_handles import ask, both_styles, database_of, opened, soon
@@ -31,7 +31,7 @@ def test_the_stores_work_through_a_transaction_pooler(style: str, pgbouncer: PgB
                 await ask(acme.messages.append(session.id, role="user", content="Other", id=first.id))
             new = [NewMessage(role="assistant", content=str(number)) for number in range(5)]
             assert [message.seq for message in await ask(acme.messages.append_many(session.id, new))] == [2, 3, 4, 5, 6]
-            assert [each.id for each in await ask(acme.sessions.list(where=[meta("plan") == "pro"]))] == [session.id]
+            assert [each.id for each in await ask(acme.sessions.list(metadata={"plan": "pro"}))] == [session.id]
             await ask(acme.messages.update(first.id, metadata={"a": 1}))
             assert await ask(acme.messages.delete(session.id, [first.id])) == 1
             assert (await ask(acme.sessions.get(session.id))).message_count == 5
