@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -10,12 +9,13 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.testing.kill import TENANT, Ledger, Line, Work, Writers
+from holdfast.testing.servers import PostgresServer
 
 KILLS_IN_TESTS = 50
 KILLS_IN_SOAK = 2_000
 
 
-def kill_many(url: str, *, kills: int, seed: int, settle: Callable[[], None] = lambda: None) -> None:
+def kill_many(url: str, *, kills: int, seed: int) -> None:
     """Kill writers at moments drawn from a seed, some alone and some together, until so many are dead."""
     random = Random(seed)
     killed = 0
@@ -46,6 +46,50 @@ def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> No
 @pytest.mark.parametrize("seed", range(10))
 def test_many_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path, seed: int) -> None:
     kill_many(str(tmp_path / "a.db"), kills=KILLS_IN_SOAK // 10, seed=seed)
+
+
+def test_killed_writers_on_postgres_lose_nothing_that_was_acknowledged(postgres_url: str) -> None:
+    kill_many(postgres_url, kills=KILLS_IN_TESTS, seed=2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_many_killed_writers_on_postgres_lose_nothing_that_was_acknowledged(postgres_url: str, seed: int) -> None:
+    kill_many(postgres_url, kills=KILLS_IN_SOAK // 10, seed=seed)
+
+
+def crash_many(server: PostgresServer, *, crashes: int, seed: int) -> None:
+    """Kill and stop the server under writers in processes of their own, and start it again each time."""
+    random = Random(seed)
+    url = server.create_database("crashing")
+    with Holdfast(url, auto_migrate=True) as hf:
+        sessions = [hf.tenant(TENANT).sessions.create().id for _ in range(4)]
+    with Writers() as writers:
+        for style in ("threads", "tasks", "tasks"):
+            writers.start(Work(url, sessions, style=style, width=4))
+        for _ in range(crashes):
+            writers.work(random.randrange(20, 120))
+            random.choice((server.kill, server.kill, server.stop))()
+            server.start()
+        writers.work(60)
+        writers.kill(*writers.alive)
+        with Holdfast(url) as hf:
+            assert writers.ledger.problems(hf.tenant(TENANT)) == []
+        assert writers.refusals, "the server was never away"
+        assert {refusal.partition(":")[0] for refusal in writers.refusals} <= HONEST
+
+
+HONEST = {"Unavailable", "ConnectionLost", "OutcomeUnknown"}
+"""What a caller may be told while the server is gone."""
+
+
+def test_a_crashing_postgres_loses_nothing_that_was_acknowledged(own_postgres: PostgresServer) -> None:
+    crash_many(own_postgres, crashes=6, seed=1)
+
+
+@pytest.mark.soak
+def test_a_postgres_that_crashes_often_loses_nothing_that_was_acknowledged(own_postgres: PostgresServer) -> None:
+    crash_many(own_postgres, crashes=300, seed=2)
 
 
 def a_ledger(session: str, ids: list[str], seqs: list[int]) -> Ledger:

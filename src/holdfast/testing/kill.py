@@ -30,6 +30,8 @@ from ..stores.conversation.messages import NewMessage
 TENANT = "killed"
 SEVERAL = 3
 """Messages of one ``append_many``."""
+PAUSE_S = 0.01
+"""After a refusal, so that a server that is down is not asked in a tight loop."""
 SILENCE_S = 60.0
 """A writer that says nothing for so long hangs."""
 
@@ -222,6 +224,7 @@ class _Pen:
 
 def _write_in_threads(writer: int, work: Work) -> None:
     handle = Holdfast(work.url).tenant(TENANT)
+    pause = threading.Event()
 
     def write(pen: _Pen, session: str) -> None:
         while True:
@@ -230,6 +233,7 @@ def _write_in_threads(writer: int, work: Work) -> None:
                 done = handle.messages.append_many(session, new)
             except Exception as error:
                 pen.refused(error)
+                pause.wait(PAUSE_S)
                 continue
             pen.done([each.id for each in done], [each.seq for each in done])
 
@@ -251,6 +255,7 @@ async def _write_in_tasks(writer: int, work: Work) -> None:
                 done = await handle.messages.append_many(session, new)
             except Exception as error:
                 pen.refused(error)
+                await asyncio.sleep(PAUSE_S)
                 continue
             pen.done([each.id for each in done], [each.seq for each in done])
 
