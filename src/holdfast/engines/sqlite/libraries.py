@@ -44,8 +44,8 @@ class Claim:
         self._files = {}
 
     def _covers(self, identity: tuple[int, int]) -> bool:
-        # A path that leads elsewhere by now: that file was deleted, and its number given to another.
-        return identity in self._files.values() and _is_open(self._raw) and identity in map(_identity, self._files)
+        # As long as it is open its number stays its own, even if it was deleted.
+        return identity in self._files.values() and _is_open(self._raw)
 
 
 _claims: WeakSet[Claim] = WeakSet()
