@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import IncompleteReadError
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
@@ -15,7 +15,7 @@ from ..engines.protocol import Row
 from ..errors import HoldfastError, InvalidText, OutcomeUnknown, Unavailable
 from .asyncpg_codecs import past_codecs
 
-_FAILED = (asyncpg.PostgresError, asyncpg.DataError, asyncpg.InterfaceError, OSError, asyncio.IncompleteReadError)
+_FAILED = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, IncompleteReadError)
 
 
 class AsyncpgConnection:

@@ -24,6 +24,9 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 Raw = psycopg.Connection[Any]
 
+RECONNECT_S = 2.0
+"""How long one attempt of the pool to replace a connection goes on."""
+
 
 class PostgresEngine:
     """A blocking engine: its methods never suspend.
@@ -47,6 +50,8 @@ class PostgresEngine:
             max_lifetime=options.max_lifetime_s,
             max_idle=options.max_idle_s,
             timeout=options.connect_timeout_s,
+            # An attempt is given up soon and the next call starts a fresh one, instead of pauses that double all through an outage.
+            reconnect_timeout=RECONNECT_S,
             open=True,
         )
 

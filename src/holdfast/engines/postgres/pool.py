@@ -24,7 +24,7 @@ CLOSE_S = 10.0
 """How long closing waits for connections that are still busy before it cuts them."""
 PING_S = 5.0
 """How long a connection that was idle may take to show that it is alive."""
-_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
 
 class PooledConnection(AsyncpgConnection):
