@@ -1,0 +1,148 @@
+"""Arguments for any public method of any store, from its signature alone: a store added later needs no line here."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct, structs
+
+from holdfast.core.blocking import Blocking
+from holdfast.core.filters import Filter, column, meta
+from holdfast.errors import InvalidInput
+
+
+class Pool:
+    """What strangers might try: every text and row the other tenant has, ids of one's own, and ids that never were.
+
+    Each call is about one of those rows and what belongs to it. A parameter that is named like a field, or after a kind of
+    row (``message_ids``), mostly gets what stands there.
+    """
+
+    def __init__(self, *, texts: Sequence[str], rows: Sequence[Struct], cursors: Sequence[str], random: Random) -> None:
+        self.random = random
+        self.ids = [text for text in texts if len(text) == 36 and text.count("-") == 4]
+        self.texts = [*texts, "absent", ""]
+        self.rows, self.cursors = rows, cursors
+        self.refocus()
+
+    def refocus(self) -> None:
+        """Choose what the next call is about."""
+        kind = self.random.choice(
+            sorted({type(row).__name__ for row in self.rows})
+        )  # not mostly the kind there is most of
+        row = self.random.choice([row for row in self.rows if type(row).__name__ == kind])
+        about = getattr(row, "session_id", getattr(row, "id", None))
+        self._focus = [each for each in self.rows if about in structs.astuple(each)]
+        self._by_field: dict[str, list[str]] = {}
+        for each in self._focus:
+            for field, value in structs.asdict(each).items():
+                if isinstance(value, str) and value:
+                    self._by_field.setdefault(field, []).append(value)
+            kind = f"{type(each).__name__.lower()}_id"
+            self._by_field.setdefault(kind, []).append(getattr(each, "id", ""))
+
+    def value(self, name: str, hint: Any) -> Any:
+        """Some value for a parameter of this name and type."""
+        plain = {
+            str: lambda: self._text(name),
+            int: lambda: self.random.choice([0, 1, 2, 5, 50]),
+            bool: lambda: self.random.random() < 0.5,
+            type(None): lambda: None,
+            Any: lambda: self._anything(name),
+            Filter: lambda: self._filter(name),
+        }
+        origin, args = get_origin(hint), get_args(hint)
+        if hint in plain:
+            return plain[hint]()
+        if origin in (Union, types.UnionType):
+            return self.value(name, self.random.choice(args))
+        if origin is Annotated:
+            return self.value(name, args[0])
+        if origin is Mapping:
+            return self.random.choice([{}, {"text": self._text(name)}, {self._text(name): 1}])
+        if origin is Sequence:
+            return [self.value(name, args[0]) for _ in range(self.random.randrange(1, 4))]
+        if isinstance(hint, type) and issubclass(hint, Struct):
+            return self._row(name, hint)
+        raise TypeError(f"no way to make a {hint!r} for {name}: teach tests/isolation/arguments.py this type")
+
+    def _anything(self, name: str) -> Any:
+        text = self._text(name)
+        return self.random.choice([text, [{"type": "text", "text": text}], {"id": self._text("id")}])
+
+    def _filter(self, name: str) -> Filter:
+        field = self.random.choice([*self._by_field])
+        target = self.random.choice([meta("text"), meta(self._text(name)), column(field), column(field)])
+        return self.random.choice([target.eq, target.ne, target.contains])(self._text(field))
+
+    def _row(self, name: str, hint: type[Struct]) -> Any:
+        """A row of the other tenant's, or a new one with fields from the pool, or just text if it cannot be made so."""
+        known = [row for row in self._focus if type(row) is hint]
+        if known:
+            return self.random.choice(known)
+        hints = get_type_hints(hint, include_extras=True)
+        given = [
+            field
+            for field in structs.fields(hint)
+            if field.required or field.name in WANTED or self.random.random() < 0.3
+        ]
+        try:
+            return hint(**{field.name: self.value(field.name, hints[field.name]) for field in given})
+        except InvalidInput:
+            return self._text(name)
+
+    def _text(self, name: str) -> str:
+        if "cursor" in name and self.cursors:
+            return self.random.choice(self.cursors)
+        known = self._by_field.get(name) or self._by_field.get(name.removesuffix("s"))
+        if known and self.random.random() < 0.85:
+            return self.random.choice(known)
+        if name.endswith(("id", "ids")) and self.random.random() < 0.9:
+            return self.random.choice(self.ids)
+        return self.random.choice(self.texts)
+
+
+def stores(holder: object, path: str = "") -> Iterator[tuple[str, Blocking[Any]]]:
+    """Every store that can be reached from a handle, with the way to it."""
+    for name in dir(holder):
+        if name.startswith("_"):
+            continue
+        value = getattr(holder, name)
+        if isinstance(value, Blocking):
+            yield f"{path}{name}", value
+        elif type(value).__module__.startswith("holdfast.") and not callable(value):
+            yield from stores(value, f"{path}{name}.")
+
+
+def methods(store: Blocking[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Every public method of a store."""
+    for name in dir(type(store)):
+        if not name.startswith("_"):
+            yield name, getattr(store, name)
+
+
+def arguments(method: Callable[..., Any], pool: Pool) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments for one call: what is required, and in half of the calls some of what is not."""
+    hints = get_type_hints(inspect.unwrap(method), include_extras=True)
+    pool.refocus()
+    share = pool.random.choice([0.0, 0.4])
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter in inspect.signature(method).parameters.values():
+        required = parameter.default is inspect.Parameter.empty
+        if parameter.name == "self" or not (required or parameter.name in WANTED or pool.random.random() < share):
+            continue
+        value = pool.value(parameter.name, hints[parameter.name])
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    return args, kwargs
+
+
+WANTED = ("role",)
+"""Optional in the signature, and yet hardly any call is complete without it."""

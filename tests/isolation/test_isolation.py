@@ -1,0 +1,279 @@
+"""Tenant A cannot read, change, count or infer anything of tenant B.
+
+The same calls are made with A's handle in two worlds: in one, B is there with data in every store; in the other, B has
+never been. The arguments are B's own ids, keys, rows and cursors. If any answer, any error or any word of it differs, A
+has learned something; if any row of B differs afterwards, A has done something. Methods and arguments are found by
+reflection, so that a store added later is covered without being named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from random import Random
+from typing import Any
+from unittest import mock
+
+import psycopg
+import pytest
+from msgspec import Struct
+
+from holdfast import FixedClock, Holdfast, PoolOptions, TenantHandle
+from holdfast.core.blocking import Blocking, blocking
+from holdfast.core.queries import Query
+from holdfast.core.store import TenantStore, reads
+from holdfast.engines.dialect import Dialect
+from holdfast.engines.protocol import Connection
+from holdfast.errors import HoldfastError
+from holdfast.ids import parse as parse_id
+from holdfast.stores.conversation import message_log, sessions
+from holdfast.testing.contract.world import uuid_of
+from holdfast.testing.workloads import MAKERS, Call, OnEngine, World
+from tests.differential.sides import StepIds, shape
+from tests.isolation.arguments import Pool, arguments, methods, stores
+
+MINE, THEIRS = "acme", "zenith"
+CALLS = 20
+"""Calls of each method, each with arguments of its own; twice as many in all."""
+
+Rows = dict[str, list[tuple[Any, ...]]]
+Planned = tuple[str, str, list[Any], dict[str, Any]]
+"""The way to a store, the name of a method, and its arguments."""
+
+
+class Database:
+    """One database, and every row in it that is somebody's."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock, self.ids = FixedClock(), StepIds()
+        pool = PoolOptions(min_connections=1, max_connections=2)
+        self.holdfast = Holdfast(url, clock=self.clock, ids=self.ids, pool=pool)
+
+    @property
+    def mine(self) -> TenantHandle:
+        return self.holdfast.tenant(MINE)
+
+    def rows_of(self, tenant: str) -> Rows:
+        """Every row of a tenant, in every table that has tenants."""
+        engine = self.holdfast._engine
+        tables = self.fetch(
+            "SELECT table_name FROM information_schema.columns WHERE column_name = 'tenant_id' ORDER BY 1"
+            if engine.dialect is Dialect.POSTGRES
+            else "SELECT m.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE c.name = 'tenant_id' ORDER BY 1"
+        )
+        found = {table: self.fetch(f"SELECT * FROM {table} WHERE tenant_id = '{tenant}'") for (table,) in tables}
+        found["tenants"] = self.fetch(f"SELECT * FROM tenants WHERE id = '{tenant}'")
+        return {table: sorted(rows, key=repr) for table, rows in found.items()}
+
+    def fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        if self.holdfast._engine.dialect is Dialect.POSTGRES:
+            with psycopg.connect(self.url) as connection:
+                return connection.execute(sql.encode()).fetchall()
+        connection_of_the_writer: Any = self.holdfast._engine._connection  # type: ignore[attr-defined]
+        return [*connection_of_the_writer.execute(sql)]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def opened(request: pytest.FixtureRequest) -> Iterator[Callable[[], Database]]:
+    """A function that opens an empty database."""
+    request.node.user_properties.append(("leg", f"{request.param}, isolation of tenants"))
+    made: list[Database] = []
+
+    def open_one() -> Database:
+        if request.param == "sqlite":
+            made.append(Database(":memory:"))
+        else:
+            url = request.getfixturevalue("postgres_url")
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("TRUNCATE tenants, sessions, messages CASCADE")
+            made.append(Database(url))
+        return made[-1]
+
+    yield open_one
+    for database in made:
+        database.holdfast.close()
+
+
+def populate(database: Database, tenant: str, seed: int) -> None:
+    """Data in every store, by every write method there is."""
+    world = World(OnEngine(database.holdfast._engine), Random(seed))
+    world.tenant_name = tenant
+    work = sorted(method for method in MAKERS if not method.startswith("tenants."))
+    for number in range(8 * len(work)):
+        method = work[number % len(work)]
+        if method.endswith((".delete", ".purge")) and number % 3:
+            continue  # more is to be made than removed
+        made = MAKERS[method](world)
+        if made is None:  # nothing there yet to call it on
+            method, made = "sessions.create", MAKERS["sessions.create"](world)
+        assert made is not None
+        Call(seed * 1_000 + number, method, tenant, *made).make(world.handle)
+    for session in world.tenant.sessions.list()[-3:]:
+        world.tenant.sessions.delete(session.id)
+
+
+def seen_by_owner(database: Database) -> tuple[list[Struct], list[str]]:
+    """Rows and cursors as B's own handle shows them: what A may have got hold of somehow."""
+    theirs = database.holdfast.tenant(THEIRS)
+    sessions = [*theirs.sessions.list(), *theirs.sessions.list(deleted=True)]
+    cursors = [theirs.sessions.list(limit=1).next]
+    messages: list[Struct] = []
+    for session in theirs.sessions.list():
+        messages += theirs.messages.list(session.id)
+        cursors += [theirs.messages.list(session.id, limit=1, newest_first=how).next for how in (False, True)]
+    return [*sessions, *messages], [cursor for cursor in cursors if cursor]
+
+
+def strangers_pool(database: Database, seed: int) -> Pool:
+    rows, cursors = seen_by_owner(database)
+    texts = sorted({str(value) for table in database.rows_of(THEIRS).values() for row in table for value in row})
+    texts += [str(value) for row in database.rows_of(MINE)["messages"] for value in row[:4]]
+    short = [text for text in texts if len(text) < 100]
+    return Pool(texts=[*short, uuid_of("nobody")], rows=rows, cursors=cursors, random=Random(seed))
+
+
+def planned_calls(database: Database, seed: int) -> list[Planned]:
+    """Calls of every public method of every store, mixed: first with anything, then with ids that both tenants have."""
+    pool = strangers_pool(database, seed)
+    found = [(path, name, method) for path, store in stores(database.mine) for name, method in methods(store)] * CALLS
+    strange: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in found]
+    pool.random.shuffle(strange)
+    shadows, pool.ids = shadowing(database)
+    shared: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in found]
+    pool.random.shuffle(shared)
+    shared.sort(key=lambda call: call[1] == "purge")  # at the end: afterwards there is nothing left to be about
+    return [*strange, *shadows, *shared]
+
+
+def shadowing(database: Database) -> tuple[list[Planned], list[str]]:
+    """Namesakes of their sessions and messages, so that nothing but the tenant tells the two apart."""
+    rows = database.rows_of(THEIRS)
+    sessions = [str(row[1]) for row in rows["sessions"]]
+    messages = [(str(row[1]), str(row[3])) for row in rows["messages"]]
+    plan: list[Planned] = [("sessions", "create", [], {"id": id, "key": f"shadow {id}"}) for id in sessions]
+    for session, id in messages:
+        plan.append(("messages", "append", [session], {"role": "user", "content": "shadow", "id": id}))
+    return plan, [*sessions, *(id for _, id in messages)]
+
+
+def answers(database: Database, plan: list[Planned]) -> list[str]:
+    """What A hears, word for word."""
+    reachable = dict(stores(database.mine))
+    heard: list[str] = []
+    for step, (path, name, args, kwargs) in enumerate(plan):
+        database.ids.begin(10_000 + step)
+        database.clock.advance(0.5)
+        try:
+            heard.append(repr(shape(getattr(reachable[path], name)(*args, **kwargs))))
+        except HoldfastError as error:
+            heard.append(f"{type(error).__name__}: {error}")
+    return heard
+
+
+def in_two_worlds(
+    opened: Callable[[], Database], seed: int, defect: AbstractContextManager[Any] | None = None
+) -> tuple[list[str], list[str], Rows, Rows, list[Planned]]:
+    """What A hears where B is and where B never was, B's rows before and after, and the calls."""
+    with_them = opened()
+    populate(with_them, MINE, 1)
+    populate(with_them, THEIRS, 2)
+    plan = planned_calls(with_them, seed)
+    before = with_them.rows_of(THEIRS)
+    with defect or nullcontext():
+        heard_with = answers(with_them, plan)
+    after = with_them.rows_of(THEIRS)
+    without = opened()
+    populate(without, MINE, 1)
+    with defect or nullcontext():
+        return heard_with, answers(without, plan), before, after, plan
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_tenant_learns_and_changes_nothing_of_another(opened: Callable[[], Database], seed: int) -> None:
+    heard, elsewhere, before, after, plan = in_two_worlds(opened, seed)
+    for call, one, other in zip(plan, heard, elsewhere, strict=True):
+        assert one == other, f"{call}: the answer tells whether {THEIRS} is there"
+    assert after == before
+    assert all(before.values()), f"{THEIRS} must have something in every table to lose: {before.keys()}"
+    _enough_was_tried(plan, heard)
+
+
+def _enough_was_tried(plan: Any, heard: list[str]) -> None:
+    """Each method was really reached: some of its calls were answered, not only refused for their form."""
+    outcomes: Counter[tuple[str, bool]] = Counter()
+    for (path, name, _, _), said in zip(plan, heard, strict=True):
+        outcomes[
+            f"{path}.{name}", said.startswith(("InvalidInput", "InvalidFilter", "InvalidText", "LimitExceeded"))
+        ] += 1
+    for method in {method for method, _ in outcomes}:
+        assert outcomes[method, False] >= 3, f"{method} was only ever refused: {outcomes[method, True]} times"
+
+
+def test_every_store_and_method_is_found(opened: Callable[[], Database]) -> None:
+    found = {f"{path}.{name}" for path, store in stores(opened().mine) for name, _ in methods(store)}
+    assert {"sessions.create", "sessions.purge", "messages.append", "messages.last"} <= found
+    assert {method for method in MAKERS if not method.startswith("tenants.")} <= found
+
+
+class AsyncLeaky(TenantStore):
+    """A store that somebody adds later, and that forgets the tenant."""
+
+    @reads
+    async def seen(self, connection: Connection, session_id: str) -> int:
+        """Whether there is such a session, whoever has it."""
+        rows = await connection.fetch(f"SELECT 1 FROM sessions WHERE id = '{parse_id(session_id)}'", ())
+        return len(rows)
+
+
+class Leaky(Blocking[AsyncLeaky]):
+    """The same, for those who do not await."""
+
+    seen = blocking(AsyncLeaky.seen)
+
+
+def test_a_store_added_later_is_covered_without_being_named(
+    opened: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leaky(handle: TenantHandle) -> Leaky:
+        return Leaky(AsyncLeaky(handle._engine, handle._scope))
+
+    monkeypatch.setattr(TenantHandle, "leaky", property(leaky), raising=False)
+    heard, elsewhere, _, _, plan = in_two_worlds(opened, 1)
+    assert {path for (path, *_), one, other in zip(plan, heard, elsewhere, strict=True) if one != other} == {"leaky"}
+
+
+FORGETFUL = [
+    *[
+        ("sqlite", sessions.queries, name)
+        for name in ("get", "find", "list", "count", "update", "delete", "restore", "purge")
+    ],
+    *[("sqlite", message_log.queries, name) for name in ("get", "list", "list_newest", "count", "update", "delete")],
+    ("sqlite", message_log.queries, "advance"),
+    *[("postgres", message_log.queries, name) for name in ("append_one", "append", "delete")],
+]
+
+
+@pytest.mark.parametrize(
+    ("opened", "queries", "name"),
+    [
+        pytest.param(
+            engine, queries, name, id=f"{engine} {'session' if queries is sessions.queries else 'message'} {name}"
+        )
+        for engine, queries, name in FORGETFUL
+    ],
+    indirect=["opened"],
+)
+def test_a_query_that_forgets_the_tenant_is_noticed(queries: Any, name: str, opened: Callable[[], Database]) -> None:
+    query = queries.by_name[name]
+    forgetful = Query(name, {dialect: _forget(text) for dialect, text in query.texts.items()})
+    assert forgetful.texts != query.texts
+    heard, elsewhere, before, after, _ = in_two_worlds(opened, 1, mock.patch.multiple(query, **vars(forgetful)))
+    assert heard != elsewhere or before != after
+
+
+def _forget(text: str) -> str:
+    for condition in ("m.tenant_id = :tenant_id AND ", "s.tenant_id = :tenant_id AND ", "tenant_id = :tenant_id AND "):
+        text = text.replace(condition, "")
+    return text
