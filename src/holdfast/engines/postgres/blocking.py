@@ -50,7 +50,7 @@ class PostgresEngine:
             max_lifetime=options.max_lifetime_s,
             max_idle=options.max_idle_s,
             timeout=options.connect_timeout_s,
-            # An attempt is given up soon and the next call starts a fresh one, instead of pauses that double all through an outage.
+            # Given up soon, so that the next call starts afresh, instead of pauses that double all through an outage.
             reconnect_timeout=RECONNECT_S,
             open=True,
         )
