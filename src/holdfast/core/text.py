@@ -99,7 +99,7 @@ def load(text: str) -> Any:
     try:
         value = _decode(text)
         return value if text.isascii() else _unescape_value(value)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise Corrupt(f"a stored JSON value cannot be read: {error}") from error
 
 
@@ -117,7 +117,7 @@ def load_many(texts: Sequence[str]) -> list[Any]:
     """Many stored JSON values. Whether a string is all ASCII is a flag it carries, so asking costs next to nothing."""
     try:
         return [_decode(text) if text.isascii() else load(text) for text in texts]
-    except (ValueError, RecursionError):
+    except (ValueError, msgspec.MsgspecError, RecursionError):
         return [load(text) for text in texts]  # one of them is damaged: find it, and say so
 
 
