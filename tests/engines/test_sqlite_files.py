@@ -27,12 +27,14 @@ from holdfast.testing.powercut import DATABASE
 from tests.engines.scripts import run_script
 from tests.engines.sqlite_handles import on_disk, on_disk_async
 
+both_libraries = pytest.mark.parametrize("library", ["apsw", "stdlib"])
 WAL_SYNC = ("sync", f"{DATABASE}-wal")
 
 
+@both_libraries
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("normal", 1)])
-def test_every_connection_has_the_durability_asked_for(tmp_path: Path, durability, level) -> None:
-    with Holdfast(str(tmp_path / "a.db"), durability=durability) as hf:
+def test_every_connection_has_the_durability_asked_for(tmp_path: Path, library, durability, level) -> None:
+    with Holdfast(str(tmp_path / "a.db"), durability=durability, sqlite=library) as hf:
         engine = hf._engine
         for connection in (engine._connection, engine._take_reader()):
             assert connection.execute("PRAGMA synchronous") == [(level,)]
@@ -83,27 +85,31 @@ def test_the_asynchronous_engine_flushes_before_each_answer_too(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_readers_cannot_write_whatever_they_are_asked_to_run(tmp_path: Path) -> None:
-    with Holdfast(str(tmp_path / "a.db")) as hf:
+@both_libraries
+def test_readers_cannot_write_whatever_they_are_asked_to_run(tmp_path: Path, library) -> None:
+    with Holdfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         with pytest.raises(ReadOnly):
             hf._engine._take_reader().execute("DELETE FROM sessions")
 
 
-def test_a_missing_folder_is_unavailable_and_says_which(tmp_path: Path) -> None:
+@both_libraries
+def test_a_missing_folder_is_unavailable_and_says_which(tmp_path: Path, library) -> None:
     with pytest.raises(Unavailable, match="no/such does not exist"):
-        Holdfast(str(tmp_path / "no/such/a.db"))
+        Holdfast(str(tmp_path / "no/such/a.db"), sqlite=library)
 
 
-def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path) -> None:
+@both_libraries
+def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path, library) -> None:
     with pytest.raises(Unavailable):
-        Holdfast(str(tmp_path))
+        Holdfast(str(tmp_path), sqlite=library)
 
 
-def test_a_file_that_is_no_database_is_corrupt_and_stays_as_it_is(tmp_path: Path) -> None:
+@both_libraries
+def test_a_file_that_is_no_database_is_corrupt_and_stays_as_it_is(tmp_path: Path, library) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Dear diary, " * 1_000)
     with pytest.raises(Corrupt):
-        Holdfast(str(path))
+        Holdfast(str(path), sqlite=library)
     assert path.read_text() == "Dear diary, " * 1_000
 
 
@@ -125,38 +131,42 @@ def filled(path: Path, *, messages: int = 400) -> str:
     return session.id
 
 
-def test_a_damaged_page_is_corrupt_when_it_is_read_and_nothing_else_is_raised(tmp_path: Path) -> None:
+@both_libraries
+def test_a_damaged_page_is_corrupt_when_it_is_read_and_nothing_else_is_raised(tmp_path: Path, library) -> None:
     path = tmp_path / "a.db"
     session = filled(path)
     content = bytearray(path.read_bytes())
     for page in range(20, len(content) // 4096 - 1):
         content[page * 4096 : page * 4096 + 200] = bytes(200)
     path.write_bytes(content)
-    with Holdfast(str(path)) as hf, pytest.raises(Corrupt):
+    with Holdfast(str(path), sqlite=library) as hf, pytest.raises(Corrupt):
         hf.tenant("acme").messages.list(session)
 
 
-def test_a_damaged_header_is_corrupt(tmp_path: Path) -> None:
+@both_libraries
+def test_a_damaged_header_is_corrupt(tmp_path: Path, library) -> None:
     path = tmp_path / "a.db"
     filled(path, messages=1)
     content = bytearray(path.read_bytes())
     content[:16] = bytes(16)
     path.write_bytes(content)
     with pytest.raises(Corrupt):
-        Holdfast(str(path))
+        Holdfast(str(path), sqlite=library)
 
 
-def test_a_file_cut_short_is_corrupt_when_the_lost_part_is_read(tmp_path: Path) -> None:
+@both_libraries
+def test_a_file_cut_short_is_corrupt_when_the_lost_part_is_read(tmp_path: Path, library) -> None:
     path = tmp_path / "a.db"
     session = filled(path)
     os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
-    with pytest.raises(Corrupt), Holdfast(str(path)) as hf:
+    with pytest.raises(Corrupt), Holdfast(str(path), sqlite=library) as hf:
         hf.tenant("acme").messages.list(session)
 
 
-def test_a_file_opened_for_reading_only_reads_and_refuses_to_write(tmp_path: Path) -> None:
+@both_libraries
+def test_a_file_opened_for_reading_only_reads_and_refuses_to_write(tmp_path: Path, library) -> None:
     session = filled(tmp_path / "a.db", messages=3)
-    with Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro") as hf:
+    with Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro", sqlite=library) as hf:
         assert len(hf.tenant("acme").messages.list(session)) == 3
         with pytest.raises(ReadOnly):
             hf.tenant("acme").messages.append(session, role="user", content="x")
@@ -165,9 +175,10 @@ def test_a_file_opened_for_reading_only_reads_and_refuses_to_write(tmp_path: Pat
         assert len(hf.tenant("acme").messages.list(session)) == 3
 
 
-def test_a_file_opened_for_reading_only_must_exist(tmp_path: Path) -> None:
+@both_libraries
+def test_a_file_opened_for_reading_only_must_exist(tmp_path: Path, library) -> None:
     with pytest.raises(Unavailable):
-        Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro")
+        Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro", sqlite=library)
     assert not (tmp_path / "a.db").exists()
 
 

@@ -26,7 +26,7 @@ from tests.engines.sqlite_handles import in_threads, on_disk_async
 
 PATIENCE_S = 20.0
 SOURCE = str(Path(holdfast.__file__).parent)
-ENGINE = tuple(str(Path(SOURCE, part)) for part in ("engines/sqlite", "drivers/apsw.py"))
+ENGINE = tuple(str(Path(SOURCE, part)) for part in ("engines/sqlite", "drivers/apsw.py", "drivers/sqlite3.py"))
 
 
 class Interrupter:
@@ -66,8 +66,11 @@ def interrupted(line: int, call: Callable[[], Any]) -> tuple[str | None, Any]:
     return interrupter.where, answer
 
 
-def test_a_writer_interrupted_at_any_line_leaves_a_whole_call_or_none_and_a_working_handle(tmp_path: Path) -> None:
-    with Holdfast(str(tmp_path / "a.db")) as hf:
+@pytest.mark.parametrize("library", ["apsw", "stdlib"])
+def test_a_writer_interrupted_at_any_line_leaves_a_whole_call_or_none_and_a_working_handle(
+    tmp_path: Path, library: Any
+) -> None:
+    with Holdfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
         acme.messages.append(session.id, role="user", content="everything is prepared by now")

@@ -174,7 +174,7 @@ PROCESS = """
     path, count = sys.argv[1], int(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.readline()
-    with Holdfast(path) as hf:
+    with Holdfast(path, sqlite=sys.argv[3]) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.upsert("shared")
         for number in range(count):
@@ -184,9 +184,12 @@ PROCESS = """
 
 
 def test_processes_create_and_fill_one_new_file_together(tmp_path: Path) -> None:
-    """They all start on a file that does not exist, so they also make its schema at the same moment."""
+    """They all start on a file that does not exist, so they also make its schema at the same moment.
+
+    Of two libraries, too: in processes of their own they see each other's locks.
+    """
     path, each = tmp_path / "a.db", 60
-    processes = [start_script(PROCESS, str(path), str(each)) for _ in range(4)]
+    processes = [start_script(PROCESS, str(path), str(each), library) for library in ("apsw", "stdlib") * 2]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -210,9 +213,10 @@ def test_threads_open_one_new_file_together(tmp_path: Path) -> None:
         hf.close()
 
 
+@pytest.mark.parametrize("library", ["apsw", "stdlib"])
 @pytest.mark.parametrize("url", ["file.db", ":memory:"])
-def test_threads_that_read_and_write_at_once_all_come_to_their_end(tmp_path: Path, url: str) -> None:
-    with Holdfast(url if url == ":memory:" else str(tmp_path / url)) as hf:
+def test_threads_that_read_and_write_at_once_all_come_to_their_end(tmp_path: Path, url: str, library: Any) -> None:
+    with Holdfast(url if url == ":memory:" else str(tmp_path / url), sqlite=library) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
 

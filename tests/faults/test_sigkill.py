@@ -38,8 +38,9 @@ def kill_many(url: str, *, kills: int, seed: int) -> None:
         assert writers.refusals == []
 
 
-def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    kill_many(str(tmp_path / "a.db"), kills=KILLS_IN_TESTS, seed=1)
+@pytest.mark.parametrize(("library", "kills"), [("apsw", KILLS_IN_TESTS), ("stdlib", 15)])
+def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path, library: str, kills: int) -> None:
+    kill_many(f"sqlite:///{tmp_path}/a.db?library={library}", kills=kills, seed=1)
 
 
 @pytest.mark.soak
