@@ -19,7 +19,7 @@ from ..limits import Limits
 from .paging import Page, decode_cursor, encode_cursor, rows_to_read
 from .queries import Query
 from .rows import column_names, columns, mapper
-from .text import escape
+from .text import escape, unescape
 
 R = TypeVar("R", bound=Struct)
 
@@ -32,7 +32,8 @@ class Records(Generic[R]):
         row: the type of its rows; fields are columns.
         key: the fields that identify a record; the first ones are the scope, the last one the name.
         editable: the fields that ``update`` may change.
-        soft_delete: the time column that marks a record as deleted, if deletion can be undone.
+        soft_delete: the time column that marks a record as deleted, if deletion can be undone. The key is then unique among
+            those that are not deleted: the table has a unique index on it ``WHERE`` that column ``IS NULL``.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Records(Generic[R]):
         """The record by that name, made or changed to these values; what makes it what it is stays."""
         fields = tuple(values)
         changed = [field for field in fields if field in self._editable or field == "updated_at"]
-        sets = ", ".join(f"{self._columns[field]} = excluded.{self._columns[field]}" for field in changed)
+        # With nothing to change, the name is set to itself, because only a row that is changed is returned.
+        sets = ", ".join(f"{self._columns[field]} = excluded.{self._columns[field]}" for field in changed or self._key[-1:])
+        taken = f"({self._key_columns()})" + (f" WHERE {self._soft_delete} IS NULL" if self._soft_delete else "")
         query = self._query(
             "upsert",
             fields,
             lambda dialect: (
-                f"{self._insert(fields)}\nON CONFLICT ({self._key_columns()}) DO UPDATE SET {sets} {self._returning(dialect)}"
+                f"{self._insert(fields)}\nON CONFLICT {taken} DO UPDATE SET {sets} {self._returning(dialect)}"
             ),
         )
         row = await query.one(connection, self._params(values))
@@ -211,7 +214,8 @@ class Records(Generic[R]):
         return Page(rows[:limit], encode_cursor(self._table, getattr(rows[limit - 1], name)))
 
     def _name(self, values: Mapping[str, Any]) -> str:
-        return repr(values.get(self._key[-1], "one like it"))
+        name = values.get(self._key[-1], "one like it")
+        return repr(unescape(name) if isinstance(name, str) else name)
 
     def _missing(self, key: Mapping[str, Any]) -> NotFound:
         return NotFound(f"{self._table}: there is no {self._name(key)}")
