@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.drivers.apsw import ApswConnection
+from holdfast.engines.sqlite import checkpoints
 from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.testing import powercut, workloads
@@ -182,6 +183,19 @@ def test_calls_that_share_a_commit_are_all_durable_when_acknowledged(engine: str
     assert report.points > 300
     commits = sum(operation.kind == "sync" for operation in recording.operations)
     assert commits < len(recording.methods), "nothing was shared, so nothing was shown"
+
+
+def test_a_log_that_is_moved_in_the_background_loses_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The asynchronous engine has a thread for it, whose writes to the file come between those of the commits."""
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_PAGES", 6)
+    recording = record_shared_commits("async", count=20)
+    moved = [
+        operation for operation in recording.operations[: recording.acknowledged[-1]] if operation.file == DATABASE
+    ]
+    assert any(operation.kind == "sync" for operation in moved), "the log was never moved"
+    report = powercut.enumerate_cuts(recording, seed=1)
+    assert report.problems == []
+    assert report.points > 600
 
 
 def record_shared_commits(engine: str, count: int) -> Recording:
