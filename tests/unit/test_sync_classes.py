@@ -1,0 +1,226 @@
+"""The synchronous classes are the asynchronous ones without ``await``: nothing missing, nothing more, the same signatures."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from textwrap import dedent, indent
+from typing import Any, get_args
+
+import pytest
+
+import holdfast
+from holdfast import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
+from holdfast.core.blocking import Blocking
+from holdfast.core.store import Store
+from holdfast.errors import NotFound
+from holdfast.stepping import step
+
+
+def subclasses(kind: type) -> Iterator[type]:
+    for module in walk_packages(holdfast.__path__, "holdfast."):
+        if ".stores." in module.name:
+            import_module(module.name)
+    for each in kind.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+
+
+def pair_of(blocking: type) -> type:
+    """The asynchronous class that a synchronous one is made from."""
+    (base,) = [base for base in blocking.__orig_bases__ if getattr(base, "__origin__", None) is Blocking]  # type: ignore[attr-defined]
+    found: type = get_args(base)[0]
+    return found
+
+
+SYNC = sorted(
+    {kind for kind in subclasses(Blocking) if kind.__module__.startswith("holdfast.")}, key=lambda kind: kind.__name__
+)
+METHODS = [pytest.param(kind, name, id=f"{kind.__name__}.{name}") for kind in SYNC for name in public(pair_of(kind))]
+
+
+def test_every_store_has_a_synchronous_class() -> None:
+    stores = {
+        kind
+        for kind in subclasses(Store)
+        if kind.__name__.startswith("Async") and kind.__module__.startswith("holdfast.")
+    }
+    assert {pair_of(kind) for kind in SYNC} == stores
+    assert {kind.__name__ for kind in SYNC} >= {"Sessions", "Messages", "Tenants"}
+
+
+@pytest.mark.parametrize("kind", SYNC)
+def test_a_synchronous_class_has_exactly_the_methods_of_its_pair(kind: type) -> None:
+    assert f"Async{kind.__name__}" == pair_of(kind).__name__
+    assert public(kind).keys() == public(pair_of(kind)).keys()
+
+
+@pytest.mark.parametrize(("kind", "name"), METHODS)
+def test_a_method_has_the_same_signature_and_words_without_await(kind: type, name: str) -> None:
+    mine, theirs = public(kind)[name], public(pair_of(kind))[name]
+    assert inspect.signature(mine) == inspect.signature(theirs)
+    assert mine.__doc__ == theirs.__doc__
+    assert mine.__doc__, f"{name} has no docstring"
+    assert mine.__name__ == name
+    assert not inspect.iscoroutinefunction(mine)
+    assert "connection" not in inspect.signature(mine).parameters
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), [(Holdfast, AsyncHoldfast), (TenantHandle, AsyncTenantHandle)])
+def test_handles_match_too(sync: type, asynchronous: type) -> None:
+    only_async = {"open"}
+    assert public(sync).keys() == public(asynchronous).keys() - only_async
+    assert inspect.signature(sync) == inspect.signature(asynchronous)
+    for name in public(sync):
+        if inspect.isfunction(public(sync)[name]):
+            mine, theirs = inspect.signature(public(sync)[name]), inspect.signature(public(asynchronous)[name])
+            assert mine.parameters.keys() == theirs.parameters.keys(), name
+
+
+def test_handles_offer_the_same_stores() -> None:
+    with Holdfast(":memory:") as hf:
+        sync = {name: value for name, value in vars(hf.tenant("acme")).items() if isinstance(value, Blocking)}
+        asynchronous = {
+            name: value
+            for name, value in vars(AsyncHoldfast(":memory:").tenant("acme")).items()
+            if isinstance(value, Store)
+        }
+    assert sync.keys() == asynchronous.keys() != set()
+    for name in sync:
+        assert pair_of(type(sync[name])) is type(asynchronous[name])
+
+
+def test_a_synchronous_call_leaves_a_normal_traceback() -> None:
+    with Holdfast(":memory:") as hf, pytest.raises(NotFound) as caught:
+        hf.tenant("acme").sessions.get("00000000-0000-7000-8000-000000000000")
+    frames = [(entry.path.name, entry.name) for entry in caught.traceback]  # type: ignore[union-attr]
+    assert ("sessions.py", "get") in frames
+
+
+async def _answer() -> int:
+    return 42
+
+
+async def _fails() -> None:
+    raise ValueError("on the way")
+
+
+class _Suspends:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+closed: list[str] = []
+
+
+async def _suspends() -> None:
+    try:
+        await _Suspends()
+    finally:
+        closed.append("closed")
+
+
+def test_stepping_runs_a_coroutine_to_its_end() -> None:
+    assert step(_answer()) == 42
+    with pytest.raises(ValueError, match="on the way"):
+        step(_fails())
+
+
+def test_a_blocking_call_that_suspends_is_an_error_and_is_cleaned_up() -> None:
+    closed.clear()
+    with pytest.raises(RuntimeError, match="a blocking call suspended"):
+        step(_suspends())
+    assert closed == ["closed"]
+
+
+SNIPPET = """
+from holdfast import *
+
+hf = Holdfast(":memory:")
+acme = hf.tenant("acme")
+reveal_type(acme.sessions.create(key="k"))
+reveal_type(acme.sessions.find("k"))
+reveal_type(acme.sessions.list(limit=3))
+reveal_type(acme.sessions.list().next)
+reveal_type(acme.sessions.count())
+reveal_type(acme.sessions.delete)
+reveal_type(acme.messages.append("id", role="user", content="x"))
+reveal_type(acme.messages.append_many("id", [NewMessage(content=1)]))
+reveal_type(acme.messages.last("id", 5))
+reveal_type(acme.messages.list("id")[0].metadata)
+reveal_type(hf.tenants.get("acme"))
+acme.sessions.create(colour="red")
+acme.sessions.get()
+acme.sessions.get(7)
+acme.messages.append("id", role="user")
+x: str = acme.sessions.count()
+
+
+async def asynchronous() -> None:
+    theirs = AsyncHoldfast(":memory:").tenant("acme")
+    reveal_type(await theirs.sessions.create(key="k"))
+    reveal_type(await theirs.messages.list("id"))
+    await theirs.sessions.get(7)
+"""
+REVEALED = [
+    "holdfast.stores.conversation.sessions.Session",
+    "holdfast.stores.conversation.sessions.Session | None",
+    "holdfast.core.paging.Page[holdfast.stores.conversation.sessions.Session]",
+    "str | None",
+    "int",
+    "def (session_id: str)",
+    "holdfast.stores.conversation.message_log.Message",
+    "list[holdfast.stores.conversation.message_log.Message]",
+    "typing.Sequence[holdfast.stores.conversation.message_log.Message]",
+    "dict[str, Any]",
+    "holdfast.stores.platform.tenants.Tenant",
+    "holdfast.stores.conversation.sessions.Session",
+    "holdfast.core.paging.Page[holdfast.stores.conversation.message_log.Message]",
+]
+REFUSED = [
+    'Unexpected keyword argument "colour"',
+    "Too few arguments",
+    'has incompatible type "int"; expected "str"',
+    'Missing named argument "content"',
+    'Incompatible types in assignment (expression has type "int", variable has type "str")',
+    'has incompatible type "int"; expected "str"',
+]
+
+
+def test_a_type_checker_sees_the_exact_types(tmp_path: Path) -> None:
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(SNIPPET)
+    root = Path(__file__).parents[2]
+    # The cache of the whole project, so that only the snippet itself is checked anew.
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-error-summary",
+        "--cache-dir",
+        root / ".mypy_cache",
+        snippet,
+    ]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=root, check=False)
+    lines = [line.split(": ", 2)[1:] for line in done.stdout.splitlines()]
+    told = indent(done.stdout + done.stderr, "    ")
+    notes = [
+        text.removeprefix("Revealed type is ").strip('"')
+        for kind, text in lines
+        if kind == "note" and "Revealed" in text
+    ]
+    assert [note.replace("builtins.", "") for note in notes] == REVEALED, told
+    errors = [text for kind, text in lines if kind == "error"]
+    assert len(errors) == len(REFUSED), told
+    for wanted, said in zip(REFUSED, errors, strict=True):
+        assert wanted in said, dedent(told)
