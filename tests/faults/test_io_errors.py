@@ -21,6 +21,7 @@ import pytest
 from msgspec import Struct
 
 from holdfast.clock import FixedClock
+from holdfast.engines.sqlite import checkpoints
 from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.engines.sqlite.writer import Job, Writer
@@ -306,6 +307,18 @@ def test_calls_that_share_a_failing_commit_each_get_their_own_true_answer(engine
             answers, found, _ = shared(engine, once(error, number))
             if what := shared_problem(answers, found):
                 problems.append(f"{error} at attempt {number} ({kind}): {what}")
+    assert problems == []
+
+
+def test_a_disk_that_fails_while_the_log_is_moved_in_the_background_spoils_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_PAGES", 6)
+    problems: list[str] = []
+    for number, kind in enumerate(shared("async", None)[2], 1):
+        answers, found, _ = shared("async", once("EIO", number))
+        if what := shared_problem(answers, found):
+            problems.append(f"EIO at attempt {number} ({kind}): {what}")
     assert problems == []
 
 
