@@ -10,6 +10,7 @@ from typing import Any
 from ...clock import from_us
 from ...errors import AlreadyExists, Conflict, InvalidInput, InvalidText, LimitExceeded, NotFound
 from ...limits import Limits
+from ...stores.conversation.keys import SessionKey
 from .suite import contract
 from .values import NOT_JSON, nested
 from .world import World, everything, raises, raises_kind_of, uuid_of
@@ -229,6 +230,20 @@ async def find_goes_by_the_whole_key(world: World) -> None:
         assert await acme.sessions.find(key, user="bob") is None
     assert await acme.sessions.find("absent") is None
     assert await acme.sessions.find("_") is None
+
+
+@contract()
+async def a_key_in_its_parts_is_as_good_as_its_text(world: World) -> None:
+    acme = world.tenant()
+    key = SessionKey.direct(agent="helper", channel="telegram", peer="5511:9@s.whatsapp.net")
+    made = await acme.sessions.create(key=key)
+    assert made.key == str(key)
+    assert SessionKey.parse(made.key) == key
+    assert await acme.sessions.find(key) == await acme.sessions.find(str(key)) == made
+    assert (await acme.sessions.upsert(key, agent="helper")).id == made.id
+    assert (await acme.sessions.upsert(SessionKey.main(agent="helper", name="main"))).id != made.id
+    with raises(AlreadyExists):
+        await acme.sessions.create(key=key)
 
 
 @contract()

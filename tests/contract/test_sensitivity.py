@@ -1,0 +1,102 @@
+"""The contract notices defects: each of these, planted in a store, breaks at least one promise."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from holdfast.core import filters, paging, scope, text
+from holdfast.core.queries import Query
+from holdfast.limits import Limits
+from holdfast.stores.conversation import message_log, messages, sessions
+from holdfast.stores.platform import tenants
+from holdfast.testing.contract import can, cases, play
+from holdfast.testing.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
+
+LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=MEMORY_LACKS)
+
+
+def query(queries: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
+    """A query that says something else."""
+    found = queries.by_name[name]
+    changed = {dialect: each.replace(old, new) for dialect, each in found.texts.items()}
+    assert changed != found.texts, f"{name} does not say {old!r}"
+    return mock.patch.multiple(found, **vars(Query(name, changed)))
+
+
+def without_limit(name: str) -> AbstractContextManager[Any]:
+    """A limit that is never checked."""
+    real = Limits.check
+
+    def check(self: Limits, limit: str, value: int, what: str) -> None:
+        if limit != name:
+            real(self, limit, value, what)
+
+    return mock.patch.object(Limits, "check", check)
+
+
+def keep_everything(value: str) -> str:
+    return value
+
+
+LIVE = " AND (deleted_at IS NULL) IS TRUE"
+HERE, LOG, ALL = sessions.queries, message_log.queries, tenants.queries
+DEFECTS: dict[str, AbstractContextManager[Any]] = {
+    "messages in the order of their time": query(LOG, "list", "ORDER BY seq", "ORDER BY created_at DESC, seq DESC"),
+    "the last messages from the wrong end": query(LOG, "list_newest", "ORDER BY seq DESC", "ORDER BY seq"),
+    "a place given again": query(LOG, "advance_this_minute", "next_seq = next_seq +", "next_seq = message_count + 1 +"),
+    "appends to deleted sessions": query(LOG, "advance", LIVE, ""),
+    "messages of deleted sessions are read": query(LOG, "get", "AND (s.deleted_at IS NULL) IS TRUE", ""),
+    "tokens that are not counted": query(LOG, "recount", "token_count = token_count + :more_tokens,", ""),
+    "removed messages that are still counted": query(LOG, "recount", "message_count - :removed", "message_count"),
+    "an id that may mean anything": mock.patch.object(message_log.Entry, "same_as", return_value=True),
+    "an id that never means the same": mock.patch.object(message_log.Entry, "same_as", return_value=False),
+    "a place that is included": query(LOG, "list", "seq > :after", "seq >= :after"),
+    "messages of any session are removed": query(LOG, "delete", "session_id = :session_id AND ", ""),
+    "an update that renews the time of making": query(LOG, "update", "metadata =", "created_at = :now_at, metadata ="),
+    "a deletion that hides nothing": query(HERE, "delete", "deleted_at = :now_at", "deleted_at = NULL"),
+    "a restoration that counts as use": query(HERE, "restore", "= NULL", "= NULL, updated_at = updated_at + 1"),
+    "a purge that leaves the session": query(HERE, "purge", "id = :id", "id = 'x'"),
+    "an update of deleted sessions": query(HERE, "update", LIVE, ""),
+    "an upsert that forgets the agent": query(HERE, "upsert", "COALESCE(:agent_id, sessions.agent_id)", "''"),
+    "an upsert that forgets the metadata": query(HERE, "upsert", "COALESCE(:metadata, sessions.metadata)", "'{}'"),
+    "the oldest session first": query(HERE, "list", "updated_at DESC", "updated_at"),
+    "ties in any order": query(HERE, "list", "id DESC", "identifier"),
+    "deleted sessions among the others": query(HERE, "count", "deleted_at IS NULL", "TRUE"),
+    "a compare-and-set that does not compare": query(HERE, "lock", "WHERE tenant_id", "WHERE FALSE AND tenant_id"),
+    "a session that changes its tenant": query(HERE, "register_tenant", "NOTHING", "UPDATE SET metadata = '{}'"),
+    "a tenant that leaves its sessions": query(ALL, "purge_sessions", "tenant_id = :tenant_id", "tenant_id = 'x'"),
+    "a tenant deleted by mistake": query(ALL, "live_sessions", "tenant_id = :tenant_id", "tenant_id = 'x'"),
+    "text that is stored as it is": mock.patch.multiple(text, escape=keep_everything, unescape=keep_everything),
+    "names that are not measured": without_limit("key_bytes"),
+    "content that is not measured": without_limit("content_bytes"),
+    "batches that are not measured": without_limit("batch_rows"),
+    "filters that are not counted": without_limit("filters"),
+    "characters taken for bytes": mock.patch.object(text, "size", len),
+    "cursors that are never understood": mock.patch.object(paging, "_in_range", return_value=False),
+    "numbers in cursors that are not looked at": mock.patch.object(paging, "_in_range", return_value=True),
+    "a filter that is ignored": mock.patch.object(filters.Filterable, "compile", return_value=""),
+    "any role": mock.patch.object(messages, "ROLES", ("user", "assistant", "system", None, "tool", "", 7, "User")),
+    "metadata of any shape": mock.patch.object(scope, "metadata", lambda value, limits: text.dump(value or {})),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_contract_notices(defect: str) -> None:
+    with DEFECTS[defect]:
+        for case in cases():
+            if can(LEG, case):
+                try:
+                    play(case, LEG)
+                except Exception:
+                    return
+    pytest.fail(f"nobody noticed {defect}")
+
+
+def test_without_a_defect_all_is_well() -> None:
+    for case in cases():
+        if can(LEG, case):
+            play(case, LEG)
