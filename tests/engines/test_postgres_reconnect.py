@@ -16,7 +16,7 @@ from holdfast.ids import RandomIds
 from holdfast.testing.servers import PostgresServer
 from tests.engines.postgres_handles import SMALL, ask, ask_aside, both_styles, opened, outcome, soon, terminate
 
-QUICK = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=2.0)
+QUICK = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=1.0)
 BACK_S = 2.0
 """After the server is back, a call must succeed within this time."""
 
