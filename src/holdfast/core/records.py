@@ -66,7 +66,9 @@ class Records(Generic[R]):
         fields = tuple(values)
         changed = [field for field in fields if field in self._editable or field == "updated_at"]
         # With nothing to change, the name is set to itself, because only a row that is changed is returned.
-        sets = ", ".join(f"{self._columns[field]} = excluded.{self._columns[field]}" for field in changed or self._key[-1:])
+        sets = ", ".join(
+            f"{self._columns[field]} = excluded.{self._columns[field]}" for field in changed or self._key[-1:]
+        )
         taken = f"({self._key_columns()})" + (f" WHERE {self._soft_delete} IS NULL" if self._soft_delete else "")
         query = self._query(
             "upsert",

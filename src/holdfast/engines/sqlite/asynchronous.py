@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 READERS = 4
 """Threads that read, each with a connection of its own."""
-INLINE_WAIT_S = 0.0005
+INLINE_WAIT_S = 0.001
 """Calls run in the event loop while they wait for the disk less than this, on average over the last few."""
 INLINE_WAIT_EACH_S = 0.000025
 """A shared commit may wait this much longer for each call that shares it; a thread would cost each as much."""

@@ -11,7 +11,7 @@ import apsw
 from ...address import Library
 from ...clock import monotonic_s, pause
 from ...drivers.apsw import ApswConnection
-from ...errors import InvalidInput
+from ...errors import InvalidInput, Unavailable
 from ..protocol import Connection, Row
 from .errors import Busy, translate
 from .libraries import Claim
@@ -91,6 +91,9 @@ class SqliteFile:
 
     def _open(self) -> SqliteConnection:
         path = os.fspath(self.path)
+        folder = os.path.dirname(os.path.abspath(path))
+        if not (self.in_memory or self.vfs or os.path.isdir(folder)):
+            raise Unavailable(f"cannot open {path}: the folder {folder} does not exist")
         if self.library == "stdlib":
             from . import stdlib
 
@@ -119,6 +122,4 @@ def _open(path: str, mode: int, vfs: str | None) -> apsw.Connection:
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return raw
     except apsw.Error as error:
-        folder = os.path.dirname(os.path.abspath(path))
-        hint = "" if os.path.isdir(folder) else f"; the folder {folder} does not exist"
-        raise translate(getattr(error, "extendedresult", 0), f"cannot open {path}: {error}{hint}") from error
+        raise translate(getattr(error, "extendedresult", 0), f"cannot open {path}: {error}") from error
