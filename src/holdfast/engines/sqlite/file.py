@@ -68,7 +68,7 @@ class SqliteFile:
         """
         # Before it is opened: opening and closing it would be enough to take the other library's locks away.
         Claim([self.path], self.library)
-        connection = self._open()
+        connection = self._open_or_say_why()
         self._claim = self._claim or Claim([self.path], self.library)
         connection.raw.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA foreign_keys = ON")
@@ -89,11 +89,17 @@ class SqliteFile:
             self._claim.release()
             self._claim = None
 
+    def _open_or_say_why(self) -> SqliteConnection:
+        try:
+            return self._open()
+        except Unavailable as error:
+            folder = os.path.dirname(os.path.abspath(self.path))
+            if self.vfs or os.path.isdir(folder):
+                raise
+            raise Unavailable(f"{error}; the folder {folder} does not exist") from error.__cause__
+
     def _open(self) -> SqliteConnection:
         path = os.fspath(self.path)
-        folder = os.path.dirname(os.path.abspath(path))
-        if not (self.in_memory or self.vfs or os.path.isdir(folder)):
-            raise Unavailable(f"cannot open {path}: the folder {folder} does not exist")
         if self.library == "stdlib":
             from . import stdlib
 
