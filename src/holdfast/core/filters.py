@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from msgspec import UNSET, Struct, UnsetType, json
 
@@ -98,8 +98,7 @@ class Filterable:
         Raises:
             InvalidFilter: a filter is not part of the language.
         """
-        if isinstance(filters, (str, Filter)) or not isinstance(filters, Sequence):
-            raise InvalidFilter("filters come as a list")
+        filters = listed(filters)
         limits.check("filters", len(filters), "filters")
         parts = [self._one(each, f"filter_{i}", params, dialect, limits) for i, each in enumerate(filters)]
         return "".join(f"\n  AND {part}" for part in parts)
@@ -188,6 +187,17 @@ class Filterable:
         return f"COALESCE({key_compares(*at, kind, _SIGNS[f.op])}, {_false(dialect)})"
 
 
+def listed(filters: Any) -> Sequence[Filter]:
+    """Filters, if they come as a list.
+
+    Raises:
+        InvalidFilter: they do not.
+    """
+    if isinstance(filters, str) or not isinstance(filters, Sequence):
+        raise InvalidFilter("filters come as a list")
+    return cast("Sequence[Filter]", filters)
+
+
 def equal_metadata(metadata: Mapping[str, Any] | None) -> list[Filter]:
     """The filters that a plain dictionary stands for: each key equal to its value."""
     if metadata is not None and not isinstance(metadata, Mapping):
@@ -272,4 +282,4 @@ def _false(dialect: Dialect) -> str:
     return "0" if dialect is Dialect.SQLITE else "FALSE"
 
 
-__all__ = ["Filter", "Filterable", "Operator", "any_of", "column", "equal_metadata", "id_list", "meta"]
+__all__ = ["Filter", "Filterable", "Operator", "any_of", "column", "equal_metadata", "id_list", "listed", "meta"]

@@ -109,6 +109,8 @@ class AsyncMessages(TenantStore):
             Conflict: there is a message with one of the ids and other content, or only some of them are there.
             LimitExceeded: there are more than ``batch_rows``.
         """
+        if not isinstance(messages, Sequence) or not all(isinstance(each, NewMessage) for each in messages):
+            raise InvalidInput("messages must be a list of NewMessage")
         self._scope.limits.check("batch_rows", len(messages), "messages")
         if not messages:
             return []
@@ -210,7 +212,7 @@ class AsyncMessages(TenantStore):
             content=None if content is None else self._content(content, before.kind),
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
             token_count=None if token_count is None else _tokens(token_count),
-            is_preserved=is_preserved,
+            is_preserved=None if is_preserved is None else _flag(is_preserved, "is_preserved"),
         )
         row = await queries.update.one(connection, params)
         if row is None:
@@ -226,6 +228,8 @@ class AsyncMessages(TenantStore):
         Raises:
             NotFound: there is no such live session.
         """
+        if isinstance(message_ids, str) or not isinstance(message_ids, Sequence):
+            raise InvalidInput("message_ids must be a list of ids")
         self._scope.limits.check("batch_rows", len(message_ids), "message ids")
         ids = [parse_id(each, "message id") for each in message_ids]
         params = self._at_now(session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect))
@@ -253,7 +257,7 @@ class AsyncMessages(TenantStore):
 
     def _stretch(self, session_id: str, after: int, before: int) -> dict[str, Any]:
         for place in (after, before):
-            if not isinstance(place, int) or not 0 <= place <= _SEQ_MOST:
+            if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place <= _SEQ_MOST:
                 raise InvalidInput(f"a place in the log is a whole number from 0 on, not {place!r}")
         return self._scope.params(session_id=parse_id(session_id, "session id"), after=after, before=before)
 
@@ -286,8 +290,8 @@ class AsyncMessages(TenantStore):
             self._content(new.content, new.kind),
             _tokens(new.token_count),
             scopes.metadata(new.metadata, limits),
-            bool(new.is_preserved),
-            bool(new.is_summary),
+            _flag(new.is_preserved, "is_preserved"),
+            _flag(new.is_summary, "is_summary"),
         )
 
     def _content(self, content: Any, kind: str) -> str:
@@ -322,6 +326,12 @@ def _are_blocks(content: Any) -> bool:
     return isinstance(content, (list, tuple)) and all(
         isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content
     )
+
+
+def _flag(value: bool, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{what} must be true or false, not {value!r}")
+    return value
 
 
 def _tokens(count: int) -> int:

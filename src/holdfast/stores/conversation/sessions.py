@@ -16,7 +16,7 @@ from ...clock import MINUTE_US, to_us
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.filters import Filter, Filterable, equal_metadata
+from ...core.filters import Filter, Filterable, equal_metadata, listed
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
@@ -343,7 +343,7 @@ def _filters(
     plain = [
         Filter("eq", value, column=name) for name, value in (("user", user), ("agent", agent)) if value is not None
     ]
-    return [*plain, *equal_metadata(metadata), *where]
+    return [*plain, *equal_metadata(metadata), *listed(where)]
 
 
 def _after(cursor: str | None, params: dict[str, Any], connection: Connection) -> str:

@@ -68,7 +68,7 @@ async def a_stretch_of_the_log_excludes_its_ends(world: World) -> None:
             wanted = [each.seq for each in made if each.seq > after and (before is None or each.seq < before)]
             assert await seqs(acme, id, after=after, before=before) == wanted
             assert await seqs(acme, id, after=after, before=before, newest_first=True) == wanted[::-1]
-    wrong: list[Any] = [-1, 2**63, "1", 1.5]
+    wrong: list[Any] = [-1, 2**63, "1", 1.5, True]
     for place in wrong:
         with raises(InvalidInput):
             await acme.messages.list(id, after=place)

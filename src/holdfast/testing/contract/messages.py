@@ -401,6 +401,39 @@ async def append_many_is_all_or_nothing(world: World) -> None:
 
 
 @contract()
+async def what_is_no_list_of_messages_or_no_flag_is_refused(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    message = await acme.messages.append(session.id, role="user", content="x")
+    before = await everything(acme)
+    not_messages: list[Any] = [
+        None,
+        "text",
+        7,
+        ["text"],
+        [None],
+        [{"role": "user", "content": "x"}],
+        NewMessage(content=1),
+    ]
+    for each in not_messages:
+        with raises(InvalidInput):
+            await acme.messages.append_many(session.id, each)
+    not_ids: list[Any] = [None, message.id, 7, {message.id}]
+    for each in not_ids:
+        with raises(InvalidInput):
+            await acme.messages.delete(session.id, each)
+    not_flags: list[Any] = ["yes", 1, 0, [True], "true"]
+    for each in not_flags:
+        with raises(InvalidInput, saying="true or false"):
+            await acme.messages.append(session.id, role="user", content="x", is_preserved=each)
+        with raises(InvalidInput, saying="true or false"):
+            await acme.messages.append(session.id, role="user", content="x", is_summary=each)
+        with raises(InvalidInput, saying="true or false"):
+            await acme.messages.update(message.id, is_preserved=each)
+    assert await everything(acme) == before
+
+
+@contract()
 async def append_many_can_be_repeated_whole_but_not_in_part(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()

@@ -343,6 +343,12 @@ async def what_is_not_in_the_filter_language_is_refused(world: World) -> None:
             await acme.sessions.list(where=[each])
         with raises(InvalidFilter):
             await acme.sessions.count(where=[column("key").eq("k0"), each])
+    not_lists: list[Any] = [column("key").eq("k0"), "key", None, 7]
+    for each in not_lists:
+        with raises(InvalidFilter):
+            await acme.sessions.list(where=each)
+        with raises(InvalidFilter):
+            await acme.sessions.count(where=each)
     not_filters: list[Any] = [["plan"], "plan", 7]
     for each in not_filters:
         with raises(InvalidFilter):
