@@ -7,6 +7,7 @@ from queue import SimpleQueue
 
 import apsw
 
+from ...errors import HoldfastError
 from .file import CHECKPOINT_PAGES, SqliteConnection, SqliteFile
 
 BACKSTOP_PAGES = 16 * CHECKPOINT_PAGES
@@ -38,17 +39,29 @@ class Checkpointer:
             _checkpoint(connection)
         elif pages >= self._asked_at + CHECKPOINT_PAGES:
             self._asked_at = pages
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="holdfast-checkpoint", daemon=True)
-                self._thread.start()
             self._wanted.put(True)
+            self._start()
         return apsw.SQLITE_OK
 
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="holdfast-checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # as at the end of a program; the commit is done all the same, and must say so
+            self._thread = thread
+
     def _work(self) -> None:
-        connection = self._file.connect()
+        connection: SqliteConnection | None = None
         while self._wanted.get():
-            _checkpoint(connection.raw)
-        connection.raw.close()
+            try:
+                connection = connection or self._file.connect()
+                _checkpoint(connection.raw)
+            except HoldfastError:
+                continue  # the disk is failing; the log keeps everything, and a later commit asks again
+        if connection is not None:
+            connection.raw.close()
 
 
 def _checkpoint(connection: apsw.Connection) -> None:
