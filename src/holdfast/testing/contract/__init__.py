@@ -15,7 +15,9 @@ let your test runner play every case on it::
     class MyCaller:                                # one connection of your driver, with your transaction open on it
         def __init__(self, connection): self.connection = connection
         async def execute(self, sql): ...          # run one statement of the caller's own, return its rows
-        async def rollback(self): ...              # end the transaction; commit() likewise
+        async def begin(self): ...                 # begin the next transaction
+        async def commit(self): ...                # end it and keep everything
+        async def rollback(self): ...              # end it and undo everything
 
     @asynccontextmanager
     async def connect(url):                        # open, begin, and close at the end
