@@ -10,6 +10,7 @@ milliseconds; the process that runs the tests is never forked.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -271,6 +272,7 @@ class _Command(Struct):
 
 def _be_nursery() -> None:
     """Fork writers and collect them, as told on the standard input, until it ends."""
+    logging.disable()  # what pools log while a server is away: the ledger says it better
     for text in sys.stdin.buffer:
         command = msgspec.json.decode(text, type=_Command)
         if command.reap is not None:
