@@ -15,7 +15,7 @@ from holdfast import PoolOptions
 from holdfast.errors import HoldfastError
 from holdfast.ids import RandomIds
 from holdfast.testing.servers import PostgresServer
-from tests.engines.postgres_handles import backends, opened, soon
+from tests.engines.postgres_handles import backends, database_of, opened, soon
 
 ROUNDS = 10
 TINY = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=5.0, health_check_s=0.0)
@@ -87,8 +87,8 @@ def test_a_call_cancelled_in_mid_exchange_leaves_no_transaction_behind(
                 again = await soon(acme.sessions.upsert(f"key {number}"))  # would wait for ever for an open transaction
                 assert again.key == f"key {number}"
             assert await acme.sessions.count() == 40
-        query = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
-        assert postgres_server.execute(query) == [(0,)]
+        query = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND datname = '{}'"
+        assert postgres_server.execute(query.format(database_of(postgres_url))) == [(0,)]
 
     asyncio.run(soon(main(), 60))
 
