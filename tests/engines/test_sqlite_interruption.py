@@ -17,7 +17,6 @@ import pytest
 import holdfast
 from holdfast import AsyncHoldfast, Holdfast
 from holdfast.engines.protocol import Connection
-from holdfast.engines.sqlite import checkpoints
 from holdfast.errors import Closed, OutcomeUnknown
 from holdfast.ids import SeededIds
 from holdfast.stepping import step
@@ -368,28 +367,3 @@ def test_an_asynchronous_handle_can_be_opened_again_in_another_loop(tmp_path: Pa
             return await hf.tenant("acme").sessions.count()
 
     assert [asyncio.run(main()) for _ in range(3)] == [1, 2, 3]
-
-
-def test_a_checkpoint_that_cannot_be_begun_does_not_undo_the_answer_to_a_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As at the end of a program, when no thread can be started any more: the commit is done, and must say so."""
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == "holdfast-checkpoint":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    start = threading.Thread.start
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_PAGES", 1)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-
-    async def main() -> None:
-        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
-            acme = hf.tenant("acme")
-            session = await acme.sessions.create()
-            for number in range(1, 6):
-                assert (await acme.messages.append(session.id, role="user", content="x")).seq == number
-            assert len(await acme.messages.list(session.id)) == 5
-
-    asyncio.run(main())

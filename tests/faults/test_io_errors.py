@@ -310,10 +310,11 @@ def test_calls_that_share_a_failing_commit_each_get_their_own_true_answer(engine
     assert problems == []
 
 
-def test_a_disk_that_fails_while_the_log_is_moved_in_the_background_spoils_no_answer(
+def test_a_disk_that_fails_while_the_log_is_moved_spoils_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpoints, "CHECKPOINT_PAGES", 6)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_COMMITS", 1)
     problems: list[str] = []
     for number, kind in enumerate(shared("async", None)[2], 1):
         answers, found, _ = shared("async", once("EIO", number))

@@ -185,9 +185,10 @@ def test_calls_that_share_a_commit_are_all_durable_when_acknowledged(engine: str
     assert commits < len(recording.methods), "nothing was shared, so nothing was shown"
 
 
-def test_a_log_that_is_moved_in_the_background_loses_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The asynchronous engine has a thread for it, whose writes to the file come between those of the commits."""
+def test_a_log_that_is_moved_away_from_the_loop_loses_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The asynchronous engine leaves it to its writing thread, between two commits."""
     monkeypatch.setattr(checkpoints, "CHECKPOINT_PAGES", 6)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_COMMITS", 1)
     recording = record_shared_commits("async", count=20)
     moved = [
         operation for operation in recording.operations[: recording.acknowledged[-1]] if operation.file == DATABASE

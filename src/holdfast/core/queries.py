@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -84,7 +84,8 @@ class Query:
 
     async def one(self, connection: Connection, params: Params, where: str = "") -> Row | None:
         """The first row, or ``None``."""
-        rows = await self.all(connection, params, where)
+        statement = self.statement(connection.dialect, where)
+        rows = await connection.fetch(statement.sql, statement.bind(params))
         return rows[0] if rows else None
 
     async def many(self, connection: Connection, params: Sequence[Params]) -> None:
@@ -100,12 +101,11 @@ class Queries:
         data = pkgutil.get_data(package, file)
         assert data is not None
         self.by_name = parse(data.decode(), *rows)
+        vars(self).update(self.by_name)
 
-    def __getattr__(self, name: str) -> Query:
-        try:
-            return self.by_name[name]
-        except KeyError:
-            raise AttributeError(name) from None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Query: ...
 
 
 def parse(text: str, *rows: type[Struct]) -> dict[str, Query]:

@@ -11,17 +11,14 @@ class Dialect(Enum):
     SQLITE = "sqlite"
     POSTGRES = "postgres"
 
-    @property
-    def placeholder(self) -> str:
+    # Every query looks its statement up by dialect, and Enum's own hash is a function in Python.
+    __hash__ = object.__hash__
+
+    def __init__(self, name: str) -> None:
+        postgres = name == "postgres"
+        self.placeholder = "$" if postgres else "?"
         """How the n-th argument is written."""
-        return "?" if self is Dialect.SQLITE else "$"
-
-    @property
-    def native_time(self) -> bool:
+        self.native_time = postgres
         """Whether times are a type of their own; otherwise they are integers in microseconds."""
-        return self is Dialect.POSTGRES
-
-    @property
-    def changes_in_ctes(self) -> bool:
+        self.changes_in_ctes = postgres
         """Whether WITH may hold an UPDATE whose rows an INSERT then uses, so that both are one statement."""
-        return self is Dialect.POSTGRES

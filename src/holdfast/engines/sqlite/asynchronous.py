@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from ...errors import Closed
 from ...stepping import step
 from ..dialect import Dialect
 from ..protocol import Call, Group
-from .checkpoints import Checkpointer
+from .checkpoints import Checkpoints
 from .file import SqliteConnection, SqliteFile
 from .writer import GROUP_MOST, Job, Writer
 
@@ -47,7 +48,7 @@ class AsyncSqliteEngine:
         self._file = file
         self._closed = True
         self._turn: list[_FutureJob] = []
-        self._writes: SimpleQueue[_FutureJob | None] = SimpleQueue()
+        self._writes: SimpleQueue[_FutureJob | _Order] = SimpleQueue()
         self._reads: SimpleQueue[_FutureJob | None] = SimpleQueue()
         self._readers: list[threading.Thread] = []
         self._read_pace, self._write_pace = _Pace(), _Pace()
@@ -57,9 +58,9 @@ class AsyncSqliteEngine:
         """Open the file and start the writing thread."""
         self._loop = asyncio.get_running_loop()
         self._connection = await asyncio.to_thread(self._file.connect)
-        self._writer = Writer(self._connection)
+        self._writer = Writer(self._connection, self._committed)
         self._reader: SqliteConnection | None = None
-        self._checkpointer = Checkpointer(self._file, self._connection)
+        self._checkpoints = Checkpoints(self._file, self._connection)
         self._write_thread = _start(self._write_loop, "holdfast-writer")
         self._closed = False
 
@@ -96,7 +97,7 @@ class AsyncSqliteEngine:
             return
         self._closed = True
         self._flush_turn()
-        self._writes.put(None)
+        self._writes.put(_Order.STOP)
         for _ in self._readers:
             self._reads.put(None)
         await asyncio.to_thread(self._join)
@@ -104,7 +105,6 @@ class AsyncSqliteEngine:
     def _join(self) -> None:
         for thread in (self._write_thread, *self._readers):
             thread.join()
-        self._checkpointer.close()
         if self._reader is not None:
             self._reader.raw.close()
         self._connection.raw.close()
@@ -145,6 +145,8 @@ class AsyncSqliteEngine:
                 self._connected.release()
             if done:
                 _resolve(jobs)
+                if self._checkpoints.due():
+                    self._writes.put(_Order.CHECKPOINT)
                 return
             self._write_pace.observe(BUSY_WAIT_S)
         for job in jobs:
@@ -157,20 +159,25 @@ class AsyncSqliteEngine:
             for job in jobs:
                 job.error = job.error or error
             return True
-        if done:
-            self._write_pace.observe(self._writer.waited_s - INLINE_WAIT_EACH_S * len(jobs))
         return done
+
+    def _committed(self, waited_s: float, calls: int) -> None:
+        self._write_pace.observe(waited_s - INLINE_WAIT_EACH_S * calls)
 
     def _write_loop(self) -> None:
         going = True
         while going:
             waiting = [self._writes.get()]
             waiting += [self._writes.get() for _ in range(min(self._writes.qsize(), GROUP_MOST - 1))]
-            going = None not in waiting
-            jobs = [job for job in waiting if job is not None]
-            with self._connected:
-                self._run(jobs, patient=True)
-            self._answer(jobs)
+            going = _Order.STOP not in waiting
+            jobs = [job for job in waiting if isinstance(job, _FutureJob)]
+            if jobs:
+                with self._connected:
+                    self._run(jobs, patient=True)
+                self._answer(jobs)
+            if self._checkpoints.due() or _Order.CHECKPOINT in waiting:
+                with self._connected:
+                    self._checkpoints.run()
 
     def _read_loop(self) -> None:
         connection: SqliteConnection | None = None
@@ -191,6 +198,13 @@ class AsyncSqliteEngine:
             self._loop.call_soon_threadsafe(_resolve, jobs)
         except RuntimeError:
             return  # the loop is gone, and with it everybody who could hear the answer
+
+
+class _Order(Enum):
+    """What the writing thread is told besides calls."""
+
+    CHECKPOINT = auto()
+    STOP = auto()
 
 
 class _Pace:

@@ -96,8 +96,9 @@ class SqliteEngine:
                 else:
                     job.signal.acquire()
         finally:
-            # Interrupted, perhaps by Ctrl-C: a call nobody waits for any more must not be run with somebody else's.
-            self._withdraw(job)
+            if self._waiting:
+                # Interrupted, perhaps by Ctrl-C: a call nobody waits for any more must not be run with somebody else's.
+                self._withdraw(job)
             self._stop_leading()
         if job.error is not None:
             raise job.error
@@ -136,14 +137,17 @@ class SqliteEngine:
         self._wake_next()
 
     def _lead(self) -> None:
-        while self._waiting and len(self._led) < GROUP_MOST:
+        led = self._led
+        while self._waiting and len(led) < GROUP_MOST:
             # Never in neither of the two, so that an interruption between the lines loses nobody; and taken out by
             # name, because whoever is interrupted meanwhile takes itself out.
-            job = self._waiting[0] if self._waiting else None
-            if job is not None:
-                self._led.append(job)
-                self._withdraw(job)
-        jobs = [job for job in self._led if not job.settled]
+            try:
+                job = self._waiting[0]
+            except IndexError:
+                break
+            led.append(job)
+            self._withdraw(job)
+        jobs = [job for job in led if not job.settled]
         if self._closed:
             for job in jobs:
                 job.error = Closed()
@@ -153,10 +157,11 @@ class SqliteEngine:
 
     def _wake_next(self) -> None:
         """Whoever queued while the leader was busy could not lead; now it can."""
-        try:
-            self._waiting[0].wake()
-        except IndexError:
-            return
+        if self._waiting:
+            try:
+                self._waiting[0].wake()
+            except IndexError:
+                return  # it has just been taken
 
 
 class _WaitingJob(Job):

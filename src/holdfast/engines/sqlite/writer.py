@@ -7,7 +7,7 @@ failed flush nothing is run again at all, because nobody can know what is on the
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ...clock import Stopwatch
@@ -40,13 +40,15 @@ class Job:
 
 
 class Writer:
-    """The one connection that writes. Not for several threads at once: its owner sees to that."""
+    """The one connection that writes. Not for several threads at once: its owner sees to that.
 
-    def __init__(self, connection: SqliteConnection) -> None:
+    ``committed`` is told after each commit how long it waited for the disk, and for how many calls.
+    """
+
+    def __init__(self, connection: SqliteConnection, committed: Callable[[float, int], None] | None = None) -> None:
         self._connection = connection
+        self._committed = committed
         self._poison: str | None = None
-        self.waited_s = 0.0
-        """How long the last commit waited for the disk."""
 
     def run(self, jobs: Sequence[Job], *, patient: bool = True) -> bool:
         """Settle all jobs: afterwards each has its result, durably, or its error, without a trace.
@@ -78,9 +80,12 @@ class Writer:
                 step(self._run_all(jobs))
             if not self._connection.raw.in_transaction:
                 raise _Undone  # SQLite undid everything, not only the job that failed, as it does on a full disk
-            watch = Stopwatch()
-            self._connection.execute("COMMIT")
-            self.waited_s = watch.waited_s()
+            if self._committed is None:
+                self._connection.execute("COMMIT")
+            else:
+                watch = Stopwatch()
+                self._connection.execute("COMMIT")
+                self._committed(watch.waited_s(), len(jobs))
         except DiskFailed as error:
             self._poison = f"a flush failed, so nothing more is written through this handle; open it again ({error})"
             self._roll_back()
@@ -122,18 +127,28 @@ class Writer:
             key = job if job.group is None else (job.group, job.group.key(job.item))
             units.setdefault(key, []).append(job)
         for unit in units.values():
-            if len(unit) == 1 or not await self._run_group(unit):
+            if len(unit) == 1 or not await self._run_group(unit, alone=len(units) == 1):
                 for job in unit:
                     await self._run_job(job)
 
-    async def _run_group(self, jobs: Sequence[Job]) -> bool:
-        """Do the items of one group with one run; ``False``, and nothing done, if that cannot be."""
+    async def _run_group(self, jobs: Sequence[Job], *, alone: bool) -> bool:
+        """Do the items of one group with one run; ``False``, and nothing done, if that cannot be.
+
+        A group alone in its transaction needs no savepoint, for which SQLite would copy every page before it is changed.
+        """
         group = jobs[0].group
         assert group is not None
+        items = [job.item for job in jobs]
         try:
-            async with self._connection.savepoint():
-                outcomes = await group.run(self._connection, [job.item for job in jobs], careful=False)
+            if alone:
+                outcomes = await group.run(self._connection, items, careful=False)
+            else:
+                async with self._connection.savepoint():
+                    outcomes = await group.run(self._connection, items, careful=False)
         except HoldfastError:
+            if alone:
+                self._roll_back()
+                self._connection.execute("BEGIN IMMEDIATE")
             return False
         for job, outcome in zip(jobs, outcomes, strict=True):
             if isinstance(outcome, Exception):

@@ -18,7 +18,7 @@ from ...core import text
 from ...core.filters import id_list
 from ...core.queries import Queries
 from ...core.rows import mapper
-from ...engines.protocol import Connection
+from ...engines.protocol import Connection, Row
 from ...errors import Conflict, NotFound
 from ...ids import Id
 
@@ -87,6 +87,8 @@ class AppendGroup:
     async def run(
         self, connection: Connection, items: Sequence[Append], *, careful: bool
     ) -> Sequence[list[Message] | Exception]:
+        if len(items) == 1 and not careful:
+            return [await self._run_only(connection, items[0])]
         outcomes: list[list[Message] | Exception | None] = [None] * len(items)
         if careful:
             for place, item in enumerate(items):
@@ -97,6 +99,10 @@ class AppendGroup:
             item = items[place]
             outcomes[place] = _missing(item.session_id) if first is None else _messages(item, first)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _run_only(self, connection: Connection, item: Append) -> list[Message] | Exception:
+        (first,) = await _reserve_and_insert(connection, [item])
+        return _missing(item.session_id) if first is None else _messages(item, first)
 
 
 append_group = AppendGroup()
@@ -119,6 +125,8 @@ async def _reserve_and_insert(connection: Connection, appends: Sequence[Append])
     """Write all entries; the first place of each append, or ``None`` where there is no live session."""
     if not appends:
         return []
+    if len(appends) == 1 and len(appends[0].entries) == 1:
+        return [await _only_one(connection, appends[0])]
     by_session: dict[str, list[int]] = {}
     for index, append in enumerate(appends):
         by_session.setdefault(append.session_id, []).append(index)
@@ -127,14 +135,32 @@ async def _reserve_and_insert(connection: Connection, appends: Sequence[Append])
     return await _step_by_step(connection, appends, by_session)
 
 
+async def _only_one(connection: Connection, append: Append) -> int | None:
+    """One message by itself, which is what most appends are: its place, or ``None`` where there is no live session."""
+    params = _insert_params(append, append.entries[0])
+    if connection.dialect.changes_in_ctes:
+        found = await queries.append_one.one(connection, params)
+    else:
+        found = await _advance(connection, params)
+        if found is not None:
+            params["seq"] = found[0]
+            await queries.insert.one(connection, params)
+    return None if found is None else found[0]
+
+
+async def _advance(connection: Connection, params: Mapping[str, Any]) -> Row | None:
+    """Reserve the next places in a session's log; the first of them."""
+    found = await queries.advance_this_minute.one(connection, params)
+    return found if found is not None else await queries.advance.one(connection, params)
+
+
 async def _step_by_step(
     connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
 ) -> list[int | None]:
     firsts: list[int | None] = [None] * len(appends)
     rows: list[dict[str, Any]] = []
-    for session_id, indexes in by_session.items():
-        head = _head(session_id, [appends[index] for index in indexes])
-        found = await queries.advance_this_minute.one(connection, head) or await queries.advance.one(connection, head)
+    for indexes in by_session.values():
+        found = await _advance(connection, _head([appends[index] for index in indexes]))
         if found is None:
             continue
         seq = found[0]
@@ -142,51 +168,45 @@ async def _step_by_step(
             append = appends[index]
             firsts[index] = seq
             for entry in append.entries:
-                rows.append(_insert_params(append, entry, seq))
+                params = _insert_params(append, entry)
+                params["seq"] = seq
+                rows.append(params)
                 seq += 1
-    if len(rows) == 1:
-        await queries.insert.all(connection, rows[0])
-    elif rows:
+    if rows:
         await queries.insert.many(connection, rows)
     return firsts
-
-
-async def _only_one(connection: Connection, append: Append) -> list[int | None]:
-    params = _insert_params(append, append.entries[0], 0)
-    params.update(now_at=append.now_us, now_minute=append.now_us // MINUTE_US)
-    row = await queries.append_one.one(connection, params)
-    return [None if row is None else row[1]]
 
 
 async def _in_one_statement(
     connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
 ) -> list[int | None]:
-    if len(appends) == 1 and len(appends[0].entries) == 1:
-        return await _only_one(connection, appends[0])
     sessions = sorted(by_session)
-    heads = [_head(session_id, [appends[index] for index in by_session[session_id]]) for session_id in sessions]
+    heads = [_head([appends[index] for index in by_session[session_id]]) for session_id in sessions]
     places: dict[str, int] = dict.fromkeys(sessions, 0)
     rows: list[dict[str, Any]] = []
     for append in appends:
         for entry in append.entries:
-            rows.append(_insert_params(append, entry, places[append.session_id]))
+            params = _insert_params(append, entry)
+            params["place"] = places[append.session_id]
+            rows.append(params)
             places[append.session_id] += 1
-    params: dict[str, Any] = {name: [row[name] for row in rows] for name in _COLUMNS}
-    params.update(
+    together: dict[str, Any] = {name: [row[name] for row in rows] for name in _COLUMNS}
+    together.update(
         tenant_id=appends[0].tenant,
         session_ids=sessions,
         rows=[head["rows"] for head in heads],
-        tokens=[head["tokens"] for head in heads],
-        place=[row["seq"] for row in rows],
-        now_at=max(append.now_us for append in appends),
-        now_minute=max(append.now_us for append in appends) // MINUTE_US,
+        tokens=[head["token_count"] for head in heads],
+        created_at=[row["now_at"] for row in rows],
+        now_at=max(head["now_at"] for head in heads),
+        now_minute=max(head["now_minute"] for head in heads),
     )
-    seqs: dict[str, int] = dict(await queries.append.all(connection, params))
+    seqs: dict[str, int] = dict(await queries.append.all(connection, together))
     return [seqs.get(append.entries[0].id) for append in appends]
 
 
 _COLUMNS = (
     "session_id",
+    "place",
     "id",
     "kind",
     "role",
@@ -195,27 +215,30 @@ _COLUMNS = (
     "metadata",
     "is_preserved",
     "is_summary",
-    "created_at",
 )
 
 
-def _head(session_id: str, appends: Sequence[Append]) -> dict[str, Any]:
-    now = max(append.now_us for append in appends)
-    return {
-        "tenant_id": appends[0].tenant,
-        "session_id": session_id,
-        "rows": sum(len(append.entries) for append in appends),
-        "tokens": sum(entry.token_count for append in appends for entry in append.entries),
-        "now_at": now,
-        "now_minute": now // MINUTE_US,
-    }
+def _head(appends: Sequence[Append]) -> dict[str, Any]:
+    """What several appends to one session add to it."""
+    first = appends[0]
+    head = _insert_params(first, first.entries[0])
+    if len(appends) > 1 or len(first.entries) > 1:
+        now = max(append.now_us for append in appends)
+        head.update(
+            rows=sum(len(append.entries) for append in appends),
+            token_count=sum(entry.token_count for append in appends for entry in append.entries),
+            now_at=now,
+            now_minute=now // MINUTE_US,
+        )
+    return head
 
 
-def _insert_params(append: Append, entry: Entry, seq: int) -> dict[str, Any]:
+def _insert_params(append: Append, entry: Entry) -> dict[str, Any]:
+    """One message as the parameters of everything that writes it; its place follows when it is known."""
     return {
         "tenant_id": append.tenant,
         "session_id": append.session_id,
-        "seq": seq,
+        "rows": 1,
         "id": entry.id,
         "kind": entry.kind,
         "role": entry.role,
@@ -224,7 +247,8 @@ def _insert_params(append: Append, entry: Entry, seq: int) -> dict[str, Any]:
         "metadata": entry.metadata,
         "is_preserved": entry.is_preserved,
         "is_summary": entry.is_summary,
-        "created_at": append.now_us,
+        "now_at": append.now_us,
+        "now_minute": append.now_us // MINUTE_US,
     }
 
 

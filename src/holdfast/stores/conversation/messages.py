@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from ...clock import MINUTE_US
 from ...core import scope as scopes
@@ -88,17 +89,8 @@ class AsyncMessages(TenantStore):
             Conflict: there is a message with this id and other content.
             InvalidInput: the role, the content or another argument is not acceptable.
         """
-        new = NewMessage(
-            role=role,
-            content=content,
-            kind=kind,
-            metadata=metadata,
-            token_count=token_count,
-            is_preserved=is_preserved,
-            is_summary=is_summary,
-            id=id,
-        )
-        done = await self._engine.grouped(append_group, self._prepare(session_id, [new]))
+        entry = self._entry(role, content, kind, metadata, token_count, is_preserved, is_summary, id)
+        done = await self._engine.grouped(append_group, self._at_the_end(session_id, [entry]))
         return done[0]
 
     async def append_many(self, session_id: str, messages: Sequence[NewMessage]) -> list[Message]:
@@ -114,7 +106,10 @@ class AsyncMessages(TenantStore):
         self._scope.limits.check("batch_rows", len(messages), "messages")
         if not messages:
             return []
-        return await self._engine.grouped(append_group, self._prepare(session_id, messages))
+        entries = [self._entry(*astuple(each)) for each in messages]
+        if len({entry.id for entry in entries}) < len(entries):
+            raise InvalidInput("two messages of one call have the same id")
+        return await self._engine.grouped(append_group, self._at_the_end(session_id, entries))
 
     @reads
     async def get(self, connection: Connection, message_id: str) -> Message:
@@ -265,33 +260,38 @@ class AsyncMessages(TenantStore):
         now = self._scope.clock.now_us()
         return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
-    def _prepare(self, session_id: str, messages: Sequence[NewMessage]) -> Append:
-        """Check everything before anything is queued, so that a bad argument costs nobody else anything."""
+    def _at_the_end(self, session_id: str, entries: list[Entry]) -> Append:
         scope = self._scope
-        now = scope.clock.now_us()
-        entries = [self._entry(message) for message in messages]
-        if len({entry.id for entry in entries}) < len(entries):
-            raise InvalidInput("two messages of one call have the same id")
-        return Append(scope.stored_tenant, parse_id(session_id, "session id"), entries, now)
+        return Append(scope.stored_tenant, parse_id(session_id, "session id"), entries, scope.clock.now_us())
 
-    def _entry(self, new: NewMessage) -> Entry:
-        limits = self._scope.limits
-        if new.kind == "message":
-            if new.role not in ROLES:
-                raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {new.role!r}")
-        elif not isinstance(new.kind, str) or not _KIND.fullmatch(new.kind):
-            raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {new.kind!r}")
-        elif new.role is not None and new.role not in ROLES:
-            raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {new.role!r}")
+    def _entry(
+        self,
+        role: str | None,
+        content: Any,
+        kind: str,
+        metadata: Mapping[str, Any] | None,
+        token_count: int,
+        is_preserved: bool,
+        is_summary: bool,
+        id: str | None,
+    ) -> Entry:
+        """Check everything before anything is queued, so that a bad argument costs nobody else anything."""
+        if kind == "message":
+            if role not in ROLES:
+                raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
+        elif not isinstance(kind, str) or not _KIND.fullmatch(kind):
+            raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
+        elif role is not None and role not in ROLES:
+            raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
         return Entry(
-            self._scope.ids.new() if new.id is None else parse_id(new.id, "message id"),
-            text.plain(new.kind),
-            text.plain(new.role),
-            self._content(new.content, new.kind),
-            _tokens(new.token_count),
-            scopes.metadata(new.metadata, limits),
-            _flag(new.is_preserved, "is_preserved"),
-            _flag(new.is_summary, "is_summary"),
+            self._scope.ids.new() if id is None else parse_id(id, "message id"),
+            text.plain(kind),
+            text.plain(role),
+            self._content(content, kind),
+            _tokens(token_count),
+            scopes.metadata(metadata, self._scope.limits),
+            _flag(is_preserved, "is_preserved"),
+            _flag(is_summary, "is_summary"),
         )
 
     def _content(self, content: Any, kind: str) -> str:

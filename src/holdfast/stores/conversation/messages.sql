@@ -6,7 +6,7 @@
 UPDATE sessions SET
     next_seq = next_seq + :rows,
     message_count = message_count + :rows,
-    token_count = token_count + :tokens,
+    token_count = token_count + :token_count,
     updated_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE AND updated_minute = :now_minute
 RETURNING next_seq - :rows;
@@ -16,7 +16,7 @@ RETURNING next_seq - :rows;
 UPDATE sessions SET
     next_seq = next_seq + :rows,
     message_count = message_count + :rows,
-    token_count = token_count + :tokens,
+    token_count = token_count + :token_count,
     updated_at = :now_at,
     updated_minute = :now_minute
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
@@ -26,7 +26,7 @@ RETURNING next_seq - :rows;
 INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
                       is_preserved, is_summary, created_at, updated_at)
 VALUES (:tenant_id, :session_id, :seq, :id, :kind, :role, :content, :token_count, :metadata,
-        :is_preserved, :is_summary, :created_at, :created_at);
+        :is_preserved, :is_summary, :now_at, :now_at);
 
 -- name: append_one @postgres
 -- Both halves in one statement: PostgreSQL lets an INSERT use the rows an UPDATE returned, so that an append is one round trip.
@@ -43,9 +43,9 @@ WITH head AS (
 INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
                       is_preserved, is_summary, created_at, updated_at)
 SELECT :tenant_id, :session_id, head.seq, :id::uuid, :kind::text, :role::text, :content::jsonb, :token_count::integer,
-       :metadata::jsonb, :is_preserved::boolean, :is_summary::boolean, :created_at::timestamptz, :created_at
+       :metadata::jsonb, :is_preserved::boolean, :is_summary::boolean, :now_at::timestamptz, :now_at
 FROM head
-RETURNING id::text, seq;
+RETURNING seq;
 
 -- name: append @postgres
 -- The same for everybody in a group: one statement is one round trip and one flush for all. Sessions come sorted, so that two
