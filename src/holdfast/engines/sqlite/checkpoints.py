@@ -11,7 +11,6 @@ import apsw
 
 from .file import CHECKPOINT_PAGES, SqliteConnection, SqliteFile
 
-
 CHECKPOINT_COMMITS = 64
 """Commits that pass at least before the log is moved: when many calls share each, they fill it quickly."""
 CHECKPOINT_PAGES_MOST = 4 * CHECKPOINT_PAGES
