@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .case import Case, Environment, Job, Result
 
 GROUP = "import"
 _TIMES = 3
+_CORE = ("apsw", "msgspec", "uuid_utils")
 
 _STATEMENTS: dict[str, tuple[Environment, str]] = {
     "Python itself": ("main", "pass"),
@@ -36,12 +43,30 @@ def cases() -> list[Case]:
 def run(job: Job) -> Result:
     """The middle of a few; the first only warms the caches."""
     code = _MEASURE.format(statement=_STATEMENTS[job.contender][1])
-    runs = [_once(code) for _ in range(_TIMES + 1)][1:]
+    with _paths(job.contender) as paths:
+        runs = [_once(code, paths) for _ in range(_TIMES + 1)][1:]
     took, resident = zip(*runs, strict=True)
     return {"import_ms": round(statistics.median(took), 1), "resident_mb": round(statistics.median(resident), 1)}
 
 
-def _once(code: str) -> tuple[float, float]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+@contextmanager
+def _paths(contender: str) -> Iterator[list[str] | None]:
+    """Where a contender's packages are: for Holdfast, what its core requires and nothing that others brought along."""
+    if contender != "Holdfast":
+        yield None
+        return
+    with TemporaryDirectory() as folder:
+        for name in _CORE:
+            found = find_spec(name)
+            assert found is not None and found.submodule_search_locations
+            (Path(folder) / name).symlink_to(found.submodule_search_locations[0])
+        yield [str(Path(__file__).parent.parent / "src"), folder]
+
+
+def _once(code: str, paths: list[str] | None) -> tuple[float, float]:
+    alone = [] if paths is None else ["-S"]
+    environment = os.environ | ({} if paths is None else {"PYTHONPATH": os.pathsep.join(paths)})
+    command = [sys.executable, *alone, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     took, resident = json.loads(done.stdout.splitlines()[-1])
     return took, resident

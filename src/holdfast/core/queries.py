@@ -16,9 +16,9 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -95,17 +95,23 @@ class Query:
 
 
 class Queries:
-    """The queries of one file, as attributes: ``queries.get``."""
+    """The queries of one file, as attributes: ``queries.get``. The file is read when the first of them is wanted."""
 
     def __init__(self, package: str, file: str, *rows: type[Struct]) -> None:
+        self._source = (package, file, rows)
+
+    @cached_property
+    def by_name(self) -> dict[str, Query]:
+        package, file, rows = self._source
         data = pkgutil.get_data(package, file)
         assert data is not None
-        self.by_name = parse(data.decode(), *rows)
-        vars(self).update(self.by_name)
+        return parse(data.decode(), *rows)
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Query: ...
+    def __getattr__(self, name: str) -> Query:
+        if name not in self.by_name:
+            raise AttributeError(name)
+        vars(self).update(self.by_name)  # from now on they are found without coming here
+        return self.by_name[name]
 
 
 def parse(text: str, *rows: type[Struct]) -> dict[str, Query]:

@@ -71,7 +71,7 @@ class Append(Struct, frozen=True, gc=False):
 
     tenant: str
     session_id: str
-    entries: list[Entry]
+    entries: Sequence[Entry]
     now_us: int
 
 

@@ -240,8 +240,8 @@ class AsyncMessages(TenantStore):
         if await queries.recount.one(connection, params) is None:
             raise NotFound(f"there is no session {params['session_id']} here")
 
-    async def _get(self, connection: Connection, message_id: str, query: Query = queries.get) -> Message:
-        row = await query.one(connection, self._scope.params(id=parse_id(message_id, "message id")))
+    async def _get(self, connection: Connection, message_id: str, query: Query | None = None) -> Message:
+        row = await (query or queries.get).one(connection, self._scope.params(id=parse_id(message_id, "message id")))
         if row is None:
             raise NotFound(f"there is no message {message_id} here")
         return mapper(Message, connection.dialect)([row])[0]
@@ -260,7 +260,7 @@ class AsyncMessages(TenantStore):
         now = self._scope.clock.now_us()
         return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
-    def _at_the_end(self, session_id: str, entries: list[Entry]) -> Append:
+    def _at_the_end(self, session_id: str, entries: Sequence[Entry]) -> Append:
         scope = self._scope
         return Append(scope.stored_tenant, parse_id(session_id, "session id"), entries, scope.clock.now_us())
 
