@@ -58,8 +58,9 @@ def _paths(contender: str) -> Iterator[list[str] | None]:
     with TemporaryDirectory() as folder:
         for name in _CORE:
             found = find_spec(name)
-            assert found is not None and found.submodule_search_locations
-            (Path(folder) / name).symlink_to(found.submodule_search_locations[0])
+            assert found is not None
+            (where,) = found.submodule_search_locations or ()
+            (Path(folder) / name).symlink_to(where)
         yield [str(Path(__file__).parent.parent / "src"), folder]
 
 
