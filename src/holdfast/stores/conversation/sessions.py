@@ -265,6 +265,7 @@ class AsyncSessions(TenantStore):
         """
         params = self._scope.params(id=parse_id(session_id, "session id"))
         await queries.purge_messages.all(connection, params)
+        await queries.purge_branches.all(connection, params)
         if await queries.purge.one(connection, params) is None:
             raise _missing(session_id)
 

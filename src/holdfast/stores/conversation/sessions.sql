@@ -84,6 +84,9 @@ RETURNING /*columns Session*/ *;
 -- Said in so many words, because a caller's own SQLite connection may have foreign keys switched off.
 DELETE FROM messages WHERE tenant_id = :tenant_id AND session_id = :id;
 
+-- name: purge_branches
+DELETE FROM branches WHERE tenant_id = :tenant_id AND session_id = :id;
+
 -- name: purge
 DELETE FROM sessions WHERE tenant_id = :tenant_id AND id = :id
 RETURNING id;
