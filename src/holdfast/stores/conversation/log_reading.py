@@ -1,7 +1,7 @@
 """Reading a session's log through its view.
 
-Most sessions have none: they are read with one query, which finds nothing where there is a view. Only then is the view looked up, and
-each of its ranges read with the same query, from the end that was asked for and no further than needed.
+Most sessions have none: they are read with one query, which finds nothing where there is a view. Only then is the view looked
+up, and each of its ranges read with the same query, from the end that was asked for and no further than needed.
 """
 
 from __future__ import annotations

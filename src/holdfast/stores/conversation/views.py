@@ -1,9 +1,9 @@
 """What of its log a session shows.
 
-A message's *place* in the log never changes: it is the block it was written in, times 2^40, plus its ``seq``. A branch writes into
-a block of its own, so two branches may both have a message 7 and neither has to move. What a branch shows is its *view*: a
-list of ranges of places, in the order of ``seq``, the last of which is open at the end and grows with every append. A branch
-therefore shares everything before its fork with the branch it came from, without a copy::
+A message's *place* in the log never changes: it is the block it was written in, times 2^40, plus its ``seq``. A branch writes
+into a block of its own, so two branches may both have a message 7 and neither has to move. What a branch shows is its
+*view*: a list of ranges of places, in the order of ``seq``, the last of which is open at the end and grows with every append.
+A branch therefore shares everything before its fork with the branch it came from, without a copy::
 
     block 0   1  2  3  4  5                 branch 0 shows  [1 ..]
     block 1            4' 5' 6'             branch 1 shows  [1 .. 3] [4' ..]
