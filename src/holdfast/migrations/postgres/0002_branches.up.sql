@@ -10,7 +10,7 @@ ALTER TABLE sessions
     -- Whether messages were appended since the session was last indexed for search.
     ADD COLUMN search_behind BOOLEAN NOT NULL DEFAULT TRUE,
     -- The token count from which on a policy wants the session compacted.
-    ADD COLUMN compact_from    BIGINT;
+    ADD COLUMN compact_from  BIGINT;
 
 CREATE TABLE branches (
     tenant_id    TEXT COLLATE "C" NOT NULL,
