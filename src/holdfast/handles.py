@@ -19,6 +19,7 @@ from .ids import IdSource, RandomIds
 from .limits import Limits
 from .migrations import runner
 from .stepping import step
+from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.platform.tenants import AsyncTenants, Tenants
@@ -31,6 +32,7 @@ class AsyncTenantHandle:
         self._engine, self._scope = engine, scope
         self.sessions = AsyncSessions(engine, scope)
         self.messages = AsyncMessages(engine, scope)
+        self.branches = AsyncBranches(engine, scope)
 
     @property
     def name(self) -> str:
@@ -56,6 +58,7 @@ class TenantHandle:
         self._engine, self._scope = engine, scope
         self.sessions = Sessions(AsyncSessions(engine, scope))
         self.messages = Messages(AsyncMessages(engine, scope))
+        self.branches = Branches(AsyncBranches(engine, scope))
 
     @property
     def name(self) -> str:

@@ -107,6 +107,12 @@ class Queries:
         assert data is not None
         return parse(data.decode(), *rows)
 
+    async def run_all(self, prefix: str, connection: Connection, params: Params) -> None:
+        """Run every query whose name begins so, in the order of the file."""
+        for name, query in self.by_name.items():
+            if name.startswith(prefix):
+                await query.all(connection, params)
+
     def __getattr__(self, name: str) -> Query:
         if name not in self.by_name:
             raise AttributeError(name)

@@ -17,10 +17,11 @@ from ...clock import MINUTE_US, from_us
 from ...core import text
 from ...core.filters import id_list
 from ...core.queries import Queries
-from ...core.rows import mapper
+from ...core.rows import Column, mapper
 from ...engines.protocol import Connection, Row
 from ...errors import Conflict, NotFound
 from ...ids import Id
+from .views import LAST, seq_of
 
 Role = Literal["user", "assistant", "system"]
 
@@ -30,7 +31,7 @@ class Message(Struct, frozen=True, gc=False):
 
     id: Id
     session_id: Id
-    seq: int
+    seq: Annotated[int, Column(f"seq & {LAST}")]
     kind: Annotated[str, "plain"]
     role: Role | None
     content: Any
@@ -75,6 +76,13 @@ class Append(Struct, frozen=True, gc=False):
     now_us: int
 
 
+class Appended(Struct, frozen=True, gc=False):
+    """What an append made, and whether it brought the session to the point where its policy wants it compacted."""
+
+    messages: list[Message]
+    compaction_due: bool = False
+
+
 class AppendGroup:
     """Appends of one tenant, done together."""
 
@@ -86,23 +94,19 @@ class AppendGroup:
 
     async def run(
         self, connection: Connection, items: Sequence[Append], *, careful: bool
-    ) -> Sequence[list[Message] | Exception]:
+    ) -> Sequence[Appended | Exception]:
         if len(items) == 1 and not careful:
-            return [await self._run_only(connection, items[0])]
-        outcomes: list[list[Message] | Exception | None] = [None] * len(items)
+            (only,) = await _reserve_and_insert(connection, items)
+            return [_outcome(items[0], only)]
+        outcomes: list[Appended | Exception | None] = [None] * len(items)
         if careful:
             for place, item in enumerate(items):
                 outcomes[place] = await _already_there(connection, item)
         waiting = [place for place, outcome in enumerate(outcomes) if outcome is None]
-        firsts = await _reserve_and_insert(connection, [items[place] for place in waiting])
-        for place, first in zip(waiting, firsts, strict=True):
-            item = items[place]
-            outcomes[place] = _missing(item.session_id) if first is None else _messages(item, first)
+        reserved = await _reserve_and_insert(connection, [items[place] for place in waiting])
+        for place, found in zip(waiting, reserved, strict=True):
+            outcomes[place] = _outcome(items[place], found)
         return [outcome for outcome in outcomes if outcome is not None]
-
-    async def _run_only(self, connection: Connection, item: Append) -> list[Message] | Exception:
-        (first,) = await _reserve_and_insert(connection, [item])
-        return _missing(item.session_id) if first is None else _messages(item, first)
 
 
 append_group = AppendGroup()
@@ -115,14 +119,15 @@ async def append_entries(connection: Connection, append: Append) -> list[Message
         NotFound: there is no such live session.
         AlreadyExists: there is a message with one of the ids.
     """
-    (first,) = await _reserve_and_insert(connection, [append])
-    if first is None:
+    (found,) = await _reserve_and_insert(connection, [append])
+    if found is None:
         raise _missing(append.session_id)
-    return _messages(append, first)
+    return _appended(append, found).messages
 
 
-async def _reserve_and_insert(connection: Connection, appends: Sequence[Append]) -> list[int | None]:
-    """Write all entries; the first place of each append, or ``None`` where there is no live session."""
+async def _reserve_and_insert(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
+    """Write all entries; of each append the first place, and whether its session is to be compacted now; or ``None`` where
+    there is no live session."""
     if not appends:
         return []
     if len(appends) == 1 and len(appends[0].entries) == 1:
@@ -135,8 +140,8 @@ async def _reserve_and_insert(connection: Connection, appends: Sequence[Append])
     return await _step_by_step(connection, appends, by_session)
 
 
-async def _only_one(connection: Connection, append: Append) -> int | None:
-    """One message by itself, which is what most appends are: its place, or ``None`` where there is no live session."""
+async def _only_one(connection: Connection, append: Append) -> Row | None:
+    """One message by itself, which is what most appends are."""
     params = _insert_params(append, append.entries[0])
     if connection.dialect.changes_in_ctes:
         found = await queries.append_one.one(connection, params)
@@ -145,28 +150,28 @@ async def _only_one(connection: Connection, append: Append) -> int | None:
         if found is not None:
             params["seq"] = found[0]
             await queries.insert.one(connection, params)
-    return None if found is None else found[0]
+    return found
 
 
 async def _advance(connection: Connection, params: Mapping[str, Any]) -> Row | None:
-    """Reserve the next places in a session's log; the first of them."""
+    """Reserve the next places in a session's log."""
     found = await queries.advance_this_minute.one(connection, params)
     return found if found is not None else await queries.advance.one(connection, params)
 
 
 async def _step_by_step(
     connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
-) -> list[int | None]:
-    firsts: list[int | None] = [None] * len(appends)
+) -> list[Row | None]:
+    reserved: list[Row | None] = [None] * len(appends)
     rows: list[dict[str, Any]] = []
     for indexes in by_session.values():
         found = await _advance(connection, _head([appends[index] for index in indexes]))
         if found is None:
             continue
-        seq = found[0]
+        seq, due = found
         for index in indexes:
             append = appends[index]
-            firsts[index] = seq
+            reserved[index] = (seq, due)
             for entry in append.entries:
                 params = _insert_params(append, entry)
                 params["seq"] = seq
@@ -174,12 +179,12 @@ async def _step_by_step(
                 seq += 1
     if rows:
         await queries.insert.many(connection, rows)
-    return firsts
+    return reserved
 
 
 async def _in_one_statement(
     connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
-) -> list[int | None]:
+) -> list[Row | None]:
     sessions = sorted(by_session)
     heads = [_head([appends[index] for index in by_session[session_id]]) for session_id in sessions]
     places: dict[str, int] = dict.fromkeys(sessions, 0)
@@ -200,8 +205,8 @@ async def _in_one_statement(
         now_at=max(head["now_at"] for head in heads),
         now_minute=max(head["now_minute"] for head in heads),
     )
-    seqs: dict[str, int] = dict(await queries.append.all(connection, together))
-    return [seqs.get(append.entries[0].id) for append in appends]
+    written = {id_: (seq, due) for id_, seq, due in await queries.append.all(connection, together)}
+    return [written.get(append.entries[0].id) for append in appends]
 
 
 _COLUMNS = (
@@ -252,9 +257,13 @@ def _insert_params(append: Append, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _messages(append: Append, first: int) -> list[Message]:
-    at = from_us(append.now_us)
-    return [
+def _outcome(append: Append, found: Row | None) -> Appended | Exception:
+    return _missing(append.session_id) if found is None else _appended(append, found)
+
+
+def _appended(append: Append, found: Row) -> Appended:
+    at, first = from_us(append.now_us), seq_of(found[0])
+    messages = [
         Message(
             entry.id,
             append.session_id,
@@ -271,9 +280,10 @@ def _messages(append: Append, first: int) -> list[Message]:
         )
         for place, entry in enumerate(append.entries)
     ]
+    return Appended(messages, bool(found[1]))
 
 
-async def _already_there(connection: Connection, append: Append) -> list[Message] | Exception | None:
+async def _already_there(connection: Connection, append: Append) -> Appended | Exception | None:
     """What a repeated append finds: the first result, a conflict, or nothing yet."""
     ids = [entry.id for entry in append.entries]
     params = {"tenant_id": append.tenant, "ids": id_list(ids, connection.dialect)}
@@ -291,7 +301,7 @@ async def _already_there(connection: Connection, append: Append) -> list[Message
         found = there[entry.id]
         if found.session_id != append.session_id or not entry.same_as(found):
             return Conflict(f"there is a message with the id {entry.id} and other content")
-    return [there[each] for each in ids]
+    return Appended([there[each] for each in ids])
 
 
 def _missing(session_id: str) -> NotFound:

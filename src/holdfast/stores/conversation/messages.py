@@ -29,6 +29,8 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...ids import parse as parse_id
+from . import views
+from .log_reading import count_view, read_log, view_of
 from .message_log import Append, Entry, Message, Role, append_group, queries
 
 ROLES = get_args(Role)
@@ -52,7 +54,7 @@ class NewMessage(Struct, frozen=True, kw_only=True):
 
 FILTERS = Filterable(
     {
-        "seq": ("seq", "number"),
+        "seq": (f"(seq & {views.LAST})", "number"),
         "kind": ("kind", "text"),
         "role": ("role", "text"),
         "token_count": ("token_count", "number"),
@@ -91,7 +93,7 @@ class AsyncMessages(TenantStore):
         """
         entry = self._entry(role, content, kind, metadata, token_count, is_preserved, is_summary, id)
         done = await self._engine.grouped(append_group, self._at_the_end(session_id, [entry]))
-        return done[0]
+        return done.messages[0]
 
     async def append_many(self, session_id: str, messages: Sequence[NewMessage]) -> list[Message]:
         """Add several messages, all or none of them, at consecutive places.
@@ -109,7 +111,8 @@ class AsyncMessages(TenantStore):
         entries = [self._entry(*astuple(each)) for each in messages]
         if len({entry.id for entry in entries}) < len(entries):
             raise InvalidInput("two messages of one call have the same id")
-        return await self._engine.grouped(append_group, self._at_the_end(session_id, entries))
+        done = await self._engine.grouped(append_group, self._at_the_end(session_id, entries))
+        return done.messages
 
     @reads
     async def get(self, connection: Connection, message_id: str) -> Message:
@@ -127,11 +130,9 @@ class AsyncMessages(TenantStore):
         Raises:
             NotFound: there is no such live session.
         """
-        params = self._stretch(session_id, 0, _SEQ_MOST)
+        params = self._stretch(session_id, 0, None)
         params["limit"] = rows_to_read(count, self._scope.limits) - 1
-        rows = await queries.list_newest.all(connection, params)
-        if not rows:
-            await self._require_session(connection, params)
+        rows = await read_log(connection, params, newest_first=True)
         return mapper(Message, connection.dialect)(rows[::-1])
 
     @reads
@@ -161,13 +162,10 @@ class AsyncMessages(TenantStore):
         if cursor is not None:
             (place,) = decode_cursor(cursor, listing, int)
             after, before = (after, place) if newest_first else (place, before)
-        params = self._stretch(session_id, after, _SEQ_MOST if before is None else before)
+        params = self._stretch(session_id, after, before)
         params["limit"] = rows_to_read(limit, limits)
         clause = FILTERS.compile(where, params, connection.dialect, limits)
-        query = queries.list_newest if newest_first else queries.list
-        rows = await query.all(connection, params, clause)
-        if not rows:
-            await self._require_session(connection, params)
+        rows = await read_log(connection, params, clause, newest_first=newest_first)
         return _page(mapper(Message, connection.dialect)(rows), limit, limits.list_rows, listing)
 
     @reads
@@ -178,10 +176,9 @@ class AsyncMessages(TenantStore):
             NotFound: there is no such live session.
         """
         params = self._scope.params(session_id=parse_id(session_id, "session id"))
-        await self._require_session(connection, params)
+        view = await view_of(connection, params)
         clause = FILTERS.compile(where, params, connection.dialect, self._scope.limits)
-        row = await queries.count.one(connection, params, clause)
-        return int(row[0]) if row else 0
+        return (await count_view(connection, params, view, clause))[0]
 
     @writes
     async def update(
@@ -212,8 +209,10 @@ class AsyncMessages(TenantStore):
         row = await queries.update.one(connection, params)
         if row is None:
             raise NotFound(f"there is no message {message_id} here")
-        after = mapper(Message, connection.dialect)([row])[0]
-        await self._recount(connection, params, removed=0, more_tokens=after.token_count - before.token_count)
+        after = mapper(Message, connection.dialect)([row[:-1]])[0]
+        more_tokens = after.token_count - before.token_count
+        shown = more_tokens and views.shows(await view_of(connection, params), row[-1])
+        await self._recount(connection, params, removed=0, more_tokens=more_tokens if shown else 0)
         return after
 
     @writes
@@ -228,10 +227,11 @@ class AsyncMessages(TenantStore):
         self._scope.limits.check("batch_rows", len(message_ids), "message ids")
         ids = [parse_id(each, "message id") for each in message_ids]
         params = self._at_now(session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect))
-        await self._require_session(connection, params)
+        view = await view_of(connection, params)
         rows = await queries.delete.all(connection, params)
         if rows:
-            await self._recount(connection, params, removed=len(rows), more_tokens=-sum(row[0] for row in rows))
+            shown = [tokens for tokens, place in rows if views.shows(view, place)]
+            await self._recount(connection, params, removed=len(shown), more_tokens=-sum(shown))
         return len(rows)
 
     async def _recount(self, connection: Connection, params: dict[str, Any], *, removed: int, more_tokens: int) -> None:
@@ -246,15 +246,16 @@ class AsyncMessages(TenantStore):
             raise NotFound(f"there is no message {message_id} here")
         return mapper(Message, connection.dialect)([row])[0]
 
-    async def _require_session(self, connection: Connection, params: Mapping[str, Any]) -> None:
-        if await queries.live_session.one(connection, params) is None:
-            raise NotFound(f"there is no session {params['session_id']} here")
-
-    def _stretch(self, session_id: str, after: int, before: int) -> dict[str, Any]:
+    def _stretch(self, session_id: str, after: int, before: int | None) -> dict[str, Any]:
+        before = views.BLOCK if before is None else before
         for place in (after, before):
             if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place <= _SEQ_MOST:
                 raise InvalidInput(f"a place in the log is a whole number from 0 on, not {place!r}")
-        return self._scope.params(session_id=parse_id(session_id, "session id"), after=after, before=before)
+        return self._scope.params(
+            session_id=parse_id(session_id, "session id"),
+            after=min(after, views.LAST),
+            before=min(before, views.BLOCK),
+        )
 
     def _at_now(self, **values: Any) -> dict[str, Any]:
         now = self._scope.clock.now_us()

@@ -2,14 +2,15 @@
 
 -- name: advance_this_minute
 -- Reserve the next places in a session's log. Only SQLite needs this half: it rewrites an index whenever its column is
--- named in SET, even when the value stays the same, so within one minute the column is not named.
+-- named in SET, even when the value stays the same, so as long as they stay the same those columns are not named.
 UPDATE sessions SET
     next_seq = next_seq + :rows,
     message_count = message_count + :rows,
     token_count = token_count + :token_count,
     updated_at = :now_at
-WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE AND updated_minute = :now_minute
-RETURNING next_seq - :rows;
+WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
+  AND updated_minute = :now_minute AND search_behind
+RETURNING next_seq - :rows, (token_count >= compact_from) IS TRUE;
 
 -- name: advance
 -- Reserve the next places in a session's log.
@@ -18,9 +19,10 @@ UPDATE sessions SET
     message_count = message_count + :rows,
     token_count = token_count + :token_count,
     updated_at = :now_at,
-    updated_minute = :now_minute
+    updated_minute = :now_minute,
+    search_behind = TRUE
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
-RETURNING next_seq - :rows;
+RETURNING next_seq - :rows, (token_count >= compact_from) IS TRUE;
 
 -- name: insert
 INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
@@ -36,16 +38,19 @@ WITH head AS (
         message_count = message_count + 1,
         token_count = token_count + :token_count,
         updated_at = :now_at,
-        updated_minute = :now_minute
+        updated_minute = :now_minute,
+        search_behind = TRUE
     WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
-    RETURNING next_seq - 1 AS seq
+    RETURNING next_seq - 1 AS seq, (token_count >= compact_from) IS TRUE AS due
+), added AS (
+    INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
+                          is_preserved, is_summary, created_at, updated_at)
+    SELECT :tenant_id, :session_id, head.seq, :id::uuid, :kind::text, :role::text, :content::jsonb, :token_count::integer,
+           :metadata::jsonb, :is_preserved::boolean, :is_summary::boolean, :now_at::timestamptz, :now_at
+    FROM head
+    RETURNING seq
 )
-INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
-                      is_preserved, is_summary, created_at, updated_at)
-SELECT :tenant_id, :session_id, head.seq, :id::uuid, :kind::text, :role::text, :content::jsonb, :token_count::integer,
-       :metadata::jsonb, :is_preserved::boolean, :is_summary::boolean, :now_at::timestamptz, :now_at
-FROM head
-RETURNING seq;
+SELECT added.seq, head.due FROM added JOIN head ON head.seq = added.seq;
 
 -- name: append @postgres
 -- The same for everybody in a group: one statement is one round trip and one flush for all. Sessions come sorted, so that two
@@ -56,22 +61,25 @@ WITH head AS (
         message_count = s.message_count + t.rows,
         token_count = s.token_count + t.tokens,
         updated_at = :now_at,
-        updated_minute = :now_minute
+        updated_minute = :now_minute,
+        search_behind = TRUE
     FROM unnest(:session_ids::uuid[], :rows::bigint[], :tokens::bigint[]) AS t (id, rows, tokens)
     WHERE s.tenant_id = :tenant_id AND s.id = ANY(:session_ids::uuid[]) AND s.id = t.id
           AND (s.deleted_at IS NULL) IS TRUE
-    RETURNING s.id, s.next_seq - t.rows AS first_seq
+    RETURNING s.id, s.next_seq - t.rows AS first_seq, (s.token_count >= s.compact_from) IS TRUE AS due
+), added AS (
+    INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
+                          is_preserved, is_summary, created_at, updated_at)
+    SELECT :tenant_id, head.id, head.first_seq + i.place, i.id, i.kind, i.role, i.content, i.token_count, i.metadata,
+           i.is_preserved, i.is_summary, i.created_at, i.created_at
+    FROM unnest(:session_id::uuid[], :place::bigint[], :id::uuid[], :kind::text[], :role::text[], :content::jsonb[],
+                :token_count::integer[], :metadata::jsonb[], :is_preserved::boolean[], :is_summary::boolean[],
+                :created_at::timestamptz[])
+         AS i (session_id, place, id, kind, role, content, token_count, metadata, is_preserved, is_summary, created_at)
+    JOIN head ON head.id = i.session_id
+    RETURNING id, session_id, seq
 )
-INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
-                      is_preserved, is_summary, created_at, updated_at)
-SELECT :tenant_id, head.id, head.first_seq + i.place, i.id, i.kind, i.role, i.content, i.token_count, i.metadata,
-       i.is_preserved, i.is_summary, i.created_at, i.created_at
-FROM unnest(:session_id::uuid[], :place::bigint[], :id::uuid[], :kind::text[], :role::text[], :content::jsonb[],
-            :token_count::integer[], :metadata::jsonb[], :is_preserved::boolean[], :is_summary::boolean[],
-            :created_at::timestamptz[])
-     AS i (session_id, place, id, kind, role, content, token_count, metadata, is_preserved, is_summary, created_at)
-JOIN head ON head.id = i.session_id
-RETURNING id::text, seq;
+SELECT added.id::text, added.seq, head.due FROM added JOIN head ON head.id = added.session_id;
 
 -- name: by_ids @sqlite
 -- Messages by their ids, of any session: SQLite takes the list as JSON, PostgreSQL as an array.
@@ -96,10 +104,12 @@ WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND (
 /*pg FOR UPDATE OF m*/;
 
 -- name: list
--- A stretch of a live session's log, oldest first.
+-- A stretch of a live session's log, oldest first. Where the session has a view, nothing, until the caller has looked it up.
 SELECT /*columns Message*/ * FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
-  AND EXISTS (SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE)
+  AND EXISTS (SELECT 1 FROM sessions
+              WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
+                AND ((view IS NULL) IS TRUE OR :viewed /*pg ::boolean*/))
 ORDER BY seq
 LIMIT :limit;
 
@@ -107,17 +117,20 @@ LIMIT :limit;
 -- The same stretch, newest first: the last N cost the same however long the log is.
 SELECT /*columns Message*/ * FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
-  AND EXISTS (SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE)
+  AND EXISTS (SELECT 1 FROM sessions
+              WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
+                AND ((view IS NULL) IS TRUE OR :viewed /*pg ::boolean*/))
 ORDER BY seq DESC
 LIMIT :limit;
 
 -- name: count
--- How many messages of a live session match.
-SELECT COUNT(*) FROM messages
-WHERE tenant_id = :tenant_id AND session_id = :session_id/*where*/;
+-- How many messages of a stretch match, and their tokens.
+SELECT COUNT(*), COALESCE(SUM(token_count), 0) FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/;
 
 -- name: live_session
-SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;
+-- What a live session shows of its log.
+SELECT view/*pg ::text*/ FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: update
 -- What is not given stays. The old token count is returned by `get` before.
@@ -128,18 +141,18 @@ UPDATE messages SET
     is_preserved = COALESCE(:is_preserved, is_preserved),
     updated_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :id
-RETURNING /*columns Message*/ *;
+RETURNING /*columns Message*/ *, seq;
 
 -- name: delete @sqlite
 -- Exactly these messages of this session: SQLite takes the list as JSON, PostgreSQL as an array.
 DELETE FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND id IN (SELECT value FROM json_each(:ids))
-RETURNING token_count;
+RETURNING token_count, seq;
 
 -- name: delete @postgres
 DELETE FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = ANY(:ids::uuid[])
-RETURNING token_count;
+RETURNING token_count, seq;
 
 -- name: recount
 -- The session's counters follow what was changed or removed.

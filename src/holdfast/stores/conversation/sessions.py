@@ -264,7 +264,7 @@ class AsyncSessions(TenantStore):
             NotFound: there is no such session.
         """
         params = self._scope.params(id=parse_id(session_id, "session id"))
-        await queries.purge_messages.all(connection, params)
+        await queries.run_all("purge_", connection, params)
         if await queries.purge.one(connection, params) is None:
             raise _missing(session_id)
 

@@ -81,8 +81,12 @@ WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NOT NULL) IS TRUE
 RETURNING /*columns Session*/ *;
 
 -- name: purge_messages
--- Said in so many words, because a caller's own SQLite connection may have foreign keys switched off.
+-- Everything below a session, each table in so many words, because a caller's own SQLite connection may have foreign keys
+-- switched off. All queries called purge_... are run, in this order.
 DELETE FROM messages WHERE tenant_id = :tenant_id AND session_id = :id;
+
+-- name: purge_branches
+DELETE FROM branches WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: purge
 DELETE FROM sessions WHERE tenant_id = :tenant_id AND id = :id

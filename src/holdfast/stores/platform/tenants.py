@@ -91,8 +91,7 @@ class AsyncTenants(Store):
         key = self._key(tenant)
         params = {"tenant_id": key["id"]}
         if cascade:
-            await queries.purge_messages.all(connection, params)
-            await queries.purge_sessions.all(connection, params)
+            await queries.run_all("purge_", connection, params)
         elif await queries.live_sessions.one(connection, params) is not None:
             raise Conflict(f"tenant {tenant!r} still has sessions; delete it with cascade=True to remove them too")
         await records.delete(connection, key, now_us=self._setting.clock.now_us())

@@ -3,7 +3,11 @@
 SELECT 1 FROM sessions WHERE tenant_id = :tenant_id LIMIT 1;
 
 -- name: purge_messages
+-- All that belongs to a tenant: all queries called purge_... are run, in this order.
 DELETE FROM messages WHERE tenant_id = :tenant_id;
+
+-- name: purge_branches
+DELETE FROM branches WHERE tenant_id = :tenant_id;
 
 -- name: purge_sessions
 DELETE FROM sessions WHERE tenant_id = :tenant_id;

@@ -1,0 +1,3 @@
+DROP TABLE compaction_policies;
+DROP TABLE message_archive;
+DROP TABLE compaction_events;

@@ -1,0 +1,3 @@
+DROP TABLE feedback;
+DROP TABLE contacts;
+DROP TABLE pending_messages;
