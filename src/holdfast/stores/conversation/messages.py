@@ -29,6 +29,7 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...ids import parse as parse_id
+from ...limits import Limits
 from . import views
 from .log_reading import count_view, read_log, view_of
 from .message_log import Append, Entry, Message, Role, append_group, queries
@@ -91,7 +92,7 @@ class AsyncMessages(TenantStore):
             Conflict: there is a message with this id and other content.
             InvalidInput: the role, the content or another argument is not acceptable.
         """
-        entry = self._entry(role, content, kind, metadata, token_count, is_preserved, is_summary, id)
+        entry = new_entry(self._scope, role, content, kind, metadata, token_count, is_preserved, is_summary, id)
         done = await self._engine.grouped(append_group, self._at_the_end(session_id, [entry]))
         return done.messages[0]
 
@@ -108,7 +109,7 @@ class AsyncMessages(TenantStore):
         self._scope.limits.check("batch_rows", len(messages), "messages")
         if not messages:
             return []
-        entries = [self._entry(*astuple(each)) for each in messages]
+        entries = [new_entry(self._scope, *astuple(each)) for each in messages]
         if len({entry.id for entry in entries}) < len(entries):
             raise InvalidInput("two messages of one call have the same id")
         done = await self._engine.grouped(append_group, self._at_the_end(session_id, entries))
@@ -201,7 +202,7 @@ class AsyncMessages(TenantStore):
         params = self._at_now(
             id=before.id,
             session_id=before.session_id,
-            content=None if content is None else self._content(content, before.kind),
+            content=None if content is None else _stored_content(content, before.kind, limits),
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
             token_count=None if token_count is None else _tokens(token_count),
             is_preserved=None if is_preserved is None else _flag(is_preserved, "is_preserved"),
@@ -265,50 +266,6 @@ class AsyncMessages(TenantStore):
         scope = self._scope
         return Append(scope.stored_tenant, parse_id(session_id, "session id"), entries, scope.clock.now_us())
 
-    def _entry(
-        self,
-        role: str | None,
-        content: Any,
-        kind: str,
-        metadata: Mapping[str, Any] | None,
-        token_count: int,
-        is_preserved: bool,
-        is_summary: bool,
-        id: str | None,
-    ) -> Entry:
-        """Check everything before anything is queued, so that a bad argument costs nobody else anything."""
-        if kind == "message":
-            if role not in ROLES:
-                raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
-        elif not isinstance(kind, str) or not _KIND.fullmatch(kind):
-            raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
-        elif role is not None and role not in ROLES:
-            raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
-        return Entry(
-            self._scope.ids.new() if id is None else parse_id(id, "message id"),
-            text.plain(kind),
-            text.plain(role),
-            self._content(content, kind),
-            _tokens(token_count),
-            scopes.metadata(metadata, self._scope.limits),
-            _flag(is_preserved, "is_preserved"),
-            _flag(is_summary, "is_summary"),
-        )
-
-    def _content(self, content: Any, kind: str) -> str:
-        limits = self._scope.limits
-        if kind != "message":
-            stored = text.dump(content, depth=limits.json_depth)
-        elif isinstance(content, str):
-            # Plain text is the common case, and its block need not be searched for anything.
-            stored = f'[{{"type":"text","text":{text.dump(content)}}}]'
-        elif _are_blocks(content):
-            stored = text.dump(content, depth=limits.json_depth)
-        else:
-            raise InvalidInput("content must be text or a list of content blocks, each with a 'type'")
-        limits.check("content_bytes", text.size(stored), "content")
-        return stored
-
 
 class Messages(Blocking[AsyncMessages]):
     """The messages of one tenant's sessions."""
@@ -321,6 +278,56 @@ class Messages(Blocking[AsyncMessages]):
     count = blocking(AsyncMessages.count)
     update = blocking(AsyncMessages.update)
     delete = blocking(AsyncMessages.delete)
+
+
+def new_entry(
+    scope: scopes.Scope,
+    role: str | None,
+    content: Any,
+    kind: str,
+    metadata: Mapping[str, Any] | None,
+    token_count: int,
+    is_preserved: bool,
+    is_summary: bool,
+    id: str | None,
+) -> Entry:
+    """A message, checked as a whole before anything is queued, so that a bad argument costs nobody else anything; for other
+    stores too.
+
+    Raises:
+        InvalidInput: something about it is not acceptable.
+    """
+    if kind == "message":
+        if role not in ROLES:
+            raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
+    elif not isinstance(kind, str) or not _KIND.fullmatch(kind):
+        raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
+    elif role is not None and role not in ROLES:
+        raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
+    return Entry(
+        scope.ids.new() if id is None else parse_id(id, "message id"),
+        text.plain(kind),
+        text.plain(role),
+        _stored_content(content, kind, scope.limits),
+        _tokens(token_count),
+        scopes.metadata(metadata, scope.limits),
+        _flag(is_preserved, "is_preserved"),
+        _flag(is_summary, "is_summary"),
+    )
+
+
+def _stored_content(content: Any, kind: str, limits: Limits) -> str:
+    if kind != "message":
+        stored = text.dump(content, depth=limits.json_depth)
+    elif isinstance(content, str):
+        # Plain text is the common case, and its block need not be searched for anything.
+        stored = f'[{{"type":"text","text":{text.dump(content)}}}]'
+    elif _are_blocks(content):
+        stored = text.dump(content, depth=limits.json_depth)
+    else:
+        raise InvalidInput("content must be text or a list of content blocks, each with a 'type'")
+    limits.check("content_bytes", text.size(stored), "content")
+    return stored
 
 
 def _are_blocks(content: Any) -> bool:
