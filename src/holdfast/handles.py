@@ -15,6 +15,7 @@ from .engines.opening import AsyncOwnEngine, OwnEngine
 from .engines.postgres.options import PoolOptions
 from .engines.protocol import Engine
 from .engines.sqlite.file import Durability
+from .errors import InvalidInput
 from .ids import IdSource, RandomIds
 from .limits import Limits
 from .migrations import runner
@@ -22,6 +23,7 @@ from .stepping import step
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.sessions import AsyncSessions, Sessions
+from .stores.conversation.tokens import TokenCounter
 from .stores.platform.tenants import AsyncTenants, Tenants
 
 
@@ -48,7 +50,7 @@ class AsyncTenantHandle:
             InvalidInput: the object is none of these, or of the other engine.
         """
         joined = join.asynchronous(connection, self._engine.dialect)
-        return AsyncTenantHandle(JoinedEngine(joined, turns.of_tasks(connection)), self._scope)
+        return AsyncTenantHandle(JoinedEngine(joined, turns.of_tasks(connection), blocking=False), self._scope)
 
 
 class TenantHandle:
@@ -74,7 +76,7 @@ class TenantHandle:
             InvalidInput: the object is none of these, or of the other engine.
         """
         joined = join.blocking(connection, self._engine.dialect)
-        return TenantHandle(JoinedEngine(joined, turns.of_threads(connection)), self._scope)
+        return TenantHandle(JoinedEngine(joined, turns.of_threads(connection), blocking=True), self._scope)
 
 
 class Holdfast:
@@ -89,6 +91,7 @@ class Holdfast:
         limits: what one call may carry.
         clock: where the time comes from.
         ids: where new ids come from.
+        count_tokens: how many tokens the content of a message has, where nobody said; without it, an estimate.
 
     Raises:
         SchemaMismatch: the schema is newer than this release, or older and not to be migrated.
@@ -106,8 +109,9 @@ class Holdfast:
         limits: Limits | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
+        count_tokens: TokenCounter | None = None,
     ) -> None:
-        self._setting = _setting(limits, clock, ids)
+        self._setting = _setting(limits, clock, ids, count_tokens)
         where = address.parse(url, library=sqlite)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool or PoolOptions())
         try:
@@ -154,8 +158,9 @@ class AsyncHoldfast:
         limits: Limits | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
+        count_tokens: TokenCounter | None = None,
     ) -> None:
-        self._setting = _setting(limits, clock, ids)
+        self._setting = _setting(limits, clock, ids, count_tokens)
         where = address.parse(url, library=sqlite)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool or PoolOptions())
@@ -196,8 +201,14 @@ class AsyncHoldfast:
         await self.close()
 
 
-def _setting(limits: Limits | None, clock: Clock | None, ids: IdSource | None) -> Setting:
-    return Setting(clock=clock or SystemClock(), ids=ids or RandomIds(), limits=limits or Limits())
+def _setting(
+    limits: Limits | None, clock: Clock | None, ids: IdSource | None, count_tokens: TokenCounter | None
+) -> Setting:
+    if count_tokens is not None and not callable(count_tokens):
+        raise InvalidInput("count_tokens must be a function from a message's content to a number of tokens")
+    return Setting(
+        clock=clock or SystemClock(), ids=ids or RandomIds(), limits=limits or Limits(), count_tokens=count_tokens
+    )
 
 
 def _migrates(where: address.Address, auto_migrate: bool | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..clock import Clock
@@ -13,12 +13,25 @@ from . import text
 
 
 class Setting:
-    """What every call needs from outside."""
+    """What every call needs from outside.
 
-    __slots__ = ("clock", "ids", "limits")
+    ``count_tokens`` is the caller's own way to count, if there is one. ``shared`` is for what cannot be stored and yet belongs to
+    all handles of one Holdfast, such as a function that was attached to a session: each store keeps its own under its name.
+    """
 
-    def __init__(self, *, clock: Clock, ids: IdSource, limits: Limits) -> None:
-        self.clock, self.ids, self.limits = clock, ids, limits
+    __slots__ = ("clock", "count_tokens", "ids", "limits", "shared")
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        limits: Limits,
+        count_tokens: Callable[[Any], int] | None = None,
+        shared: dict[str, Any] | None = None,
+    ) -> None:
+        self.clock, self.ids, self.limits, self.count_tokens = clock, ids, limits, count_tokens
+        self.shared: dict[str, Any] = {} if shared is None else shared
 
 
 class Scope(Setting):
@@ -31,7 +44,13 @@ class Scope(Setting):
     __slots__ = ("stored_tenant", "tenant")
 
     def __init__(self, tenant: str, setting: Setting) -> None:
-        super().__init__(clock=setting.clock, ids=setting.ids, limits=setting.limits)
+        super().__init__(
+            clock=setting.clock,
+            ids=setting.ids,
+            limits=setting.limits,
+            count_tokens=setting.count_tokens,
+            shared=setting.shared,
+        )
         self.tenant = tenant
         self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_bytes")
 

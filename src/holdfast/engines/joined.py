@@ -18,8 +18,10 @@ class JoinedEngine:
     Each write is a savepoint, so one that fails leaves the caller's work alone.
     """
 
-    def __init__(self, connection: Connection, turn: AbstractAsyncContextManager[None]) -> None:
-        self._connection, self._turn = connection, turn
+    joined = True
+
+    def __init__(self, connection: Connection, turn: AbstractAsyncContextManager[None], *, blocking: bool) -> None:
+        self._connection, self._turn, self.blocking = connection, turn, blocking
 
     @property
     def dialect(self) -> Dialect:

@@ -85,6 +85,14 @@ class Engine(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
+    @property
+    def blocking(self) -> bool:
+        """Whether there is no event loop in which something of the caller's could be awaited."""
+
+    @property
+    def joined(self) -> bool:
+        """Whether every call runs in the caller's own transaction, so that nothing happens outside of one."""
+
     async def read(self, call: Call[T]) -> T:
         """Run a call that only reads."""
 

@@ -219,6 +219,8 @@ class _Probe:
     """An engine that runs nothing and notes where a method wanted to go."""
 
     dialect = Dialect.SQLITE
+    blocking = True
+    joined = False
 
     def __init__(self) -> None:
         self._went: list[str] = []

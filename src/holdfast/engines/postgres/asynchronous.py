@@ -21,6 +21,8 @@ class AsyncPostgresEngine:
     """An asynchronous engine for one event loop."""
 
     dialect = Dialect.POSTGRES
+    blocking = False
+    joined = False
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._pool = AsyncPool(url, options)

@@ -36,6 +36,8 @@ class PostgresEngine:
     """
 
     dialect = Dialect.POSTGRES
+    blocking = True
+    joined = False
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._options = options

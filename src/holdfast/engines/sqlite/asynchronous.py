@@ -43,6 +43,8 @@ class AsyncSqliteEngine:
     """An asynchronous engine for one event loop."""
 
     dialect = Dialect.SQLITE
+    blocking = False
+    joined = False
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

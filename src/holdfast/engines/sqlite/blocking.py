@@ -26,6 +26,8 @@ class SqliteEngine:
     """A blocking engine: its methods never suspend."""
 
     dialect = Dialect.SQLITE
+    blocking = True
+    joined = False
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

@@ -1,0 +1,89 @@
+"""How many tokens a message takes up in a model's window.
+
+The count that came with the message is the truth: whoever appended it knew the model. Only where none was given, or zero, is the
+content counted, by the function that was given to ``Holdfast(count_tokens=...)`` or else by ``estimate``. What a provider
+bills for a request holds the whole context once more; it is never part of these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...core import text
+from ...core.scope import Setting
+from ...errors import InvalidInput
+from .message_log import Message
+
+TokenCounter = Callable[[Any], int]
+"""From the content of a message, a list of blocks or any other JSON value, to a number of tokens."""
+
+TOKENS_MOST = 2**31 - 1
+BYTES_PER_TOKEN = 4
+MESSAGE_TOKENS = 4
+"""What surrounds every message: its role and its ends."""
+TOOL_TOKENS = 10
+"""What surrounds the call of a tool, or its result."""
+MEDIA_TOKENS = 200
+"""A picture or a document, whose bytes say nothing about its tokens."""
+
+_MEDIA = ("image", "document")
+_WORDS = ("text", "thinking")
+
+
+def estimate(content: Any) -> int:
+    """About as many tokens as a content has: a quarter of its bytes, and a little for each message and each tool call."""
+    return MESSAGE_TOKENS + _content(content)
+
+
+def counter_of(setting: Setting) -> TokenCounter:
+    """The way to count in a setting, which checks what a caller's own function answers."""
+    own = setting.count_tokens
+    if own is None:
+        return estimate
+
+    def count(content: Any) -> int:
+        found = own(content)
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= TOKENS_MOST:
+            raise InvalidInput(f"count_tokens must return a whole number from 0 on, not {found!r}")
+        return found
+
+    return count
+
+
+def tokens_of(message: Message, count: TokenCounter) -> int:
+    """The tokens of a message: the count that was given with it, or else that of the counter."""
+    return message.token_count or count(message.content)
+
+
+def _content(content: Any) -> int:
+    if isinstance(content, str):
+        return _text(content)
+    if isinstance(content, (list, tuple)) and all(isinstance(block, Mapping) for block in content):
+        return sum(map(_block, content))
+    return _json(content)
+
+
+def _block(block: Mapping[str, Any]) -> int:
+    kind = block.get("type")
+    if kind in _WORDS and isinstance(block.get(kind), str):
+        return _text(block[kind])
+    if kind in _MEDIA:
+        return MEDIA_TOKENS
+    if isinstance(kind, str) and kind.endswith("tool_use"):
+        return TOOL_TOKENS + _content(block.get("name") or "") + _json(block.get("input"))
+    if "tool_use_id" in block:
+        return TOOL_TOKENS + _content(block.get("content") or "")
+    return _json(block)
+
+
+def _json(value: Any) -> int:
+    return _tokens(text.size(text.dump(value, depth=text.DEPTH_MOST)))
+
+
+def _text(words: str) -> int:
+    return _tokens(len(words) if words.isascii() else len(words.encode(errors="surrogatepass")))
+
+
+def _tokens(size_bytes: int) -> int:
+    return -(-size_bytes // BYTES_PER_TOKEN)
