@@ -7,23 +7,39 @@ from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from .ids import IdSource, RandomIds, SeededIds
 from .limits import Limits
+from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
+from .stores.conversation.feedback import AsyncFeedbacks, Feedback, Feedbacks
 from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
 from .stores.conversation.message_log import Message
 from .stores.conversation.messages import AsyncMessages, Messages, NewMessage
+from .stores.conversation.pending_messages import (
+    AsyncPendingMessages,
+    NewPendingMessage,
+    PendingGroup,
+    PendingMessage,
+    PendingMessages,
+)
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncContacts",
+    "AsyncFeedbacks",
     "AsyncHoldfast",
     "AsyncMessages",
+    "AsyncPendingMessages",
     "AsyncSessions",
     "AsyncTenantHandle",
     "AsyncTenants",
     "Clock",
+    "Contact",
+    "Contacts",
     "CronKey",
     "DirectKey",
+    "Feedback",
+    "Feedbacks",
     "Filter",
     "FixedClock",
     "GroupKey",
@@ -34,7 +50,11 @@ __all__ = [
     "Message",
     "Messages",
     "NewMessage",
+    "NewPendingMessage",
     "Page",
+    "PendingGroup",
+    "PendingMessage",
+    "PendingMessages",
     "PoolOptions",
     "RandomIds",
     "SeededIds",

@@ -21,7 +21,10 @@ from .limits import Limits
 from .migrations import runner
 from .stepping import step
 from .stores.conversation.branches import AsyncBranches, Branches
+from .stores.conversation.contacts import AsyncContacts, Contacts
+from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
 from .stores.conversation.messages import AsyncMessages, Messages
+from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.tokens import TokenCounter
 from .stores.platform.tenants import AsyncTenants, Tenants
@@ -35,6 +38,9 @@ class AsyncTenantHandle:
         self.sessions = AsyncSessions(engine, scope)
         self.messages = AsyncMessages(engine, scope)
         self.branches = AsyncBranches(engine, scope)
+        self.pending_messages = AsyncPendingMessages(engine, scope)
+        self.contacts = AsyncContacts(engine, scope)
+        self.feedback = AsyncFeedbacks(engine, scope)
 
     @property
     def name(self) -> str:
@@ -61,6 +67,9 @@ class TenantHandle:
         self.sessions = Sessions(AsyncSessions(engine, scope))
         self.messages = Messages(AsyncMessages(engine, scope))
         self.branches = Branches(AsyncBranches(engine, scope))
+        self.pending_messages = PendingMessages(AsyncPendingMessages(engine, scope))
+        self.contacts = Contacts(AsyncContacts(engine, scope))
+        self.feedback = Feedbacks(AsyncFeedbacks(engine, scope))
 
     @property
     def name(self) -> str:

@@ -8,6 +8,8 @@ from .errors import LimitExceeded
 
 KIB = 1024
 MIB = 1024 * KIB
+SEARCH_CHARS = 100
+"""Characters, in one case, of the beginning of a name that can be searched for. It is stored with the names, so it is fixed."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -19,6 +21,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of a session key as UTF-8."""
     name_bytes: int = 255
     """Bytes of a user, agent or other name as UTF-8."""
+    display_bytes: int = KIB
+    """Bytes of a name that is only shown, such as a contact's, as UTF-8."""
+    url_bytes: int = 2 * KIB
+    """Bytes of an address, such as that of a picture, as UTF-8."""
+    text_bytes: int = 64 * KIB
+    """Bytes of a text that people write beside the conversation, such as feedback, as UTF-8."""
     content_bytes: int = 16 * MIB
     """Bytes of one message's content as JSON."""
     metadata_bytes: int = 256 * KIB

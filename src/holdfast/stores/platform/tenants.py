@@ -86,14 +86,14 @@ class AsyncTenants(Store):
 
         Raises:
             NotFound: there is no such tenant.
-            Conflict: it still has sessions, and ``cascade`` was not asked for.
+            Conflict: it still has sessions, contacts or pending messages, and ``cascade`` was not asked for.
         """
         key = self._key(tenant)
         params = {"tenant_id": key["id"]}
         if cascade:
             await queries.run_all("purge_", connection, params)
         elif await queries.live_sessions.one(connection, params) is not None:
-            raise Conflict(f"tenant {tenant!r} still has sessions; delete it with cascade=True to remove them too")
+            raise Conflict(f"tenant {tenant!r} still has sessions, contacts or pending messages; cascade=True removes them too")
         await records.delete(connection, key, now_us=self._setting.clock.now_us())
 
     def _key(self, tenant: str) -> dict[str, str]:

@@ -1,9 +1,17 @@
 -- name: live_sessions
 -- Whether anything hangs on a tenant.
-SELECT 1 FROM sessions WHERE tenant_id = :tenant_id LIMIT 1;
+SELECT 1 FROM sessions WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM contacts WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM pending_messages WHERE tenant_id = :tenant_id
+LIMIT 1;
+
+-- name: purge_feedback
+-- All that belongs to a tenant: all queries called purge_... are run, in this order.
+DELETE FROM feedback WHERE tenant_id = :tenant_id;
 
 -- name: purge_messages
--- All that belongs to a tenant: all queries called purge_... are run, in this order.
 DELETE FROM messages WHERE tenant_id = :tenant_id;
 
 -- name: purge_branches
@@ -11,3 +19,12 @@ DELETE FROM branches WHERE tenant_id = :tenant_id;
 
 -- name: purge_sessions
 DELETE FROM sessions WHERE tenant_id = :tenant_id;
+
+-- name: purge_pending_messages
+DELETE FROM pending_messages WHERE tenant_id = :tenant_id;
+
+-- name: purge_pending_groups
+DELETE FROM pending_groups WHERE tenant_id = :tenant_id;
+
+-- name: purge_contacts
+DELETE FROM contacts WHERE tenant_id = :tenant_id;
