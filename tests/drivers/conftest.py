@@ -46,7 +46,7 @@ def postgres_with_table(_shared_url: str, postgres_server: PostgresServer) -> It
     yield _shared_url
     database = _shared_url.partition("@/")[2].partition("?")[0]
     postgres_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
-    postgres_server.execute("TRUNCATE messages, sessions, tenants, callers_own", database=database)
+    postgres_server.execute("TRUNCATE messages, sessions, tenants, callers_own CASCADE", database=database)
 
 
 class Stage:
