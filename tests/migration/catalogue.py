@@ -141,11 +141,12 @@ SELECT line FROM (
     SELECT format('%s %s %s', relname, relkind, reloptions) AS line FROM pg_class
         WHERE relnamespace = current_schema()::regnamespace
     UNION ALL
-    SELECT format('%s %s %s %s %s %s', relname, attnum, attname, format_type(atttypid, atttypmod), attnotnull,
-                  pg_get_expr(adbin, adrelid))
+    -- By their order: a column that was dropped leaves its number behind.
+    SELECT format('%s %s %s %s %s %s', relname, row_number() OVER (PARTITION BY attrelid ORDER BY attnum), attname,
+                  format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid))
         FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
         LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-        WHERE relnamespace = current_schema()::regnamespace AND attnum > 0
+        WHERE relnamespace = current_schema()::regnamespace AND attnum > 0 AND NOT attisdropped
     UNION ALL SELECT format('%s %s', conname, pg_get_constraintdef(oid)) FROM pg_constraint
         WHERE connamespace = current_schema()::regnamespace
     UNION ALL SELECT pg_get_indexdef(indexrelid) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid

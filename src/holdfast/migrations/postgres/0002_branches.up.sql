@@ -23,7 +23,6 @@ CREATE TABLE branches (
     view         JSONB,
     next_seq     BIGINT           NOT NULL,
     created_at   TIMESTAMPTZ      NOT NULL DEFAULT now(),
-    updated_at   TIMESTAMPTZ      NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, session_id, number),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE,
     CHECK (origin = 'start' OR origin = 'fork' OR origin = 'rewind')

@@ -22,7 +22,6 @@ CREATE TABLE branches (
     view         TEXT,
     next_seq     INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
-    updated_at   INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, session_id, number),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE,
     CHECK (origin = 'start' OR origin = 'fork' OR origin = 'rewind')

@@ -3,6 +3,9 @@
 A fork shares everything up to the message it starts after with the branch it came from; nothing is copied, however long the
 history is (``views`` says how). A session shows one branch at a time, and appends go to the end of that one. ``rewind`` is a
 fork that is switched to at once, so what came after is not lost: ``redo`` goes back to it.
+
+A message that branches share is one message: who changes or deletes it does so for all of them. A message has one id in its
+session whatever the branch, so an append that is repeated after a switch returns the first result, on the branch it is on.
 """
 
 from __future__ import annotations
@@ -16,22 +19,26 @@ from msgspec import Struct
 from ...clock import MINUTE_US
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
+from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
-from ...errors import Conflict, InvalidInput, NotFound
+from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from . import views
-from .log_reading import count_view, view_of
+from .log_reading import count_view
 from .views import View
 
 Origin = Literal["start", "fork", "rewind"]
 
 
 class Branch(Struct, frozen=True):
-    """One way a session went. ``forked_after`` is the last message it shares with its parent."""
+    """One way a session went. Numbers rise from 0, the branch it began with, but not always by one.
+
+    ``parent`` is the branch it was forked from, and ``forked_after`` the number of the last message they share.
+    """
 
     session_id: Id
     number: int
@@ -40,7 +47,6 @@ class Branch(Struct, frozen=True):
     origin: Origin
     label: str
     created_at: datetime
-    updated_at: datetime
 
 
 class Head(Struct, frozen=True):
@@ -69,13 +75,14 @@ class AsyncBranches(TenantStore):
     ) -> Branch:
         """A new branch that starts after the message ``at``, or after the last one. The session goes on as it was.
 
+        Takes as long for a long history as for a short one.
+
         Raises:
             NotFound: there is no such live session.
-            InvalidInput: there is no message ``at`` in the branch the session shows.
+            InvalidInput: ``at`` is not the number of a message that the session shows, nor 0.
         """
-        params = self._params(session_id)
-        head = await lock_head(connection, params)
-        return await self._fork(connection, params, head, at, origin="fork", label=label)
+        params = self._params(session_id, label)
+        return await self._fork(connection, params, await lock_head(connection, params), at, "fork")
 
     @writes
     async def switch(self, connection: Connection, session_id: str, number: int) -> Branch:
@@ -86,8 +93,7 @@ class AsyncBranches(TenantStore):
         """
         params = self._params(session_id)
         head = await lock_head(connection, params)
-        await self._remember(connection, params, head)
-        return await self._show(connection, params, number)
+        return await self._show(connection, params, head, _number(number))
 
     @writes
     async def rewind(self, connection: Connection, session_id: str, *, to: int, label: str | None = None) -> Branch:
@@ -97,16 +103,18 @@ class AsyncBranches(TenantStore):
 
         Raises:
             NotFound: there is no such live session.
-            InvalidInput: there is no message ``to`` in the branch the session shows.
+            InvalidInput: ``to`` is not the number of a message that the session shows, nor 0.
         """
-        params = self._params(session_id)
+        params = self._params(session_id, label)
         head = await lock_head(connection, params)
-        branch = await self._fork(connection, params, head, to, origin="rewind", label=label)
-        return await self._show(connection, params, branch.number)
+        branch = await self._fork(connection, params, head, _number(to), "rewind")
+        return await self._show(connection, params, head, branch.number)
 
     @writes
     async def redo(self, connection: Connection, session_id: str) -> Branch:
-        """Undo the rewind that made the branch the session shows: back to the branch that was rewound.
+        """Undo the rewind that made the branch the session shows: back to the branch that was rewound, to its end.
+
+        What was appended since the rewind stays on the branch it is on.
 
         Raises:
             NotFound: there is no such live session.
@@ -114,24 +122,31 @@ class AsyncBranches(TenantStore):
         """
         params = self._params(session_id)
         head = await lock_head(connection, params)
-        await self._remember(connection, params, head)
-        row = await queries.find.one(connection, {**params, "number": head.branch})
-        assert row is not None
-        current = mapper(Branch, connection.dialect)([row[:-2]])[0]
+        current = await self._find(connection, params, head.branch)
         if current.origin != "rewind" or current.parent is None:
-            raise Conflict("there is no rewind to redo: the session shows a branch that none made")
-        return await self._show(connection, params, current.parent)
+            raise Conflict("there is no rewind to redo: the session shows a branch that none made; see branches.list")
+        return await self._show(connection, params, head, current.parent)
 
     @reads
-    async def list(self, connection: Connection, session_id: str) -> Sequence[Branch]:
-        """All branches of a session, in the order they were made; empty as long as it was never forked.
+    async def list(
+        self, connection: Connection, session_id: str, *, limit: int | None = None, cursor: str | None = None
+    ) -> Page[Branch]:
+        """The branches of a session in the order they were made, from the one it began with on.
+
+        With ``limit``, a page; its ``next`` is the cursor of the one after.
 
         Raises:
             NotFound: there is no such live session.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
-        params = self._params(session_id)
-        await view_of(connection, params)
-        return mapper(Branch, connection.dialect)(await queries.list.all(connection, params))
+        limits = self._scope.limits
+        after = -1 if cursor is None else decode_cursor(cursor, "branches", int)[0]
+        params = {**self._params(session_id), "after": after, "limit": rows_to_read(limit, limits)}
+        rows = await queries.list.all(connection, params)
+        if not rows:
+            first = await self._find(connection, params, 0)
+            return Page([first] if cursor is None else [])
+        return _page(_branches(connection, rows), limit, limits.list_rows)
 
     @reads
     async def current(self, connection: Connection, session_id: str) -> int:
@@ -143,55 +158,65 @@ class AsyncBranches(TenantStore):
         return (await find_head(connection, self._params(session_id))).branch
 
     async def _fork(
-        self,
-        connection: Connection,
-        params: dict[str, Any],
-        head: Head,
-        at: int | None,
-        *,
-        origin: Origin,
-        label: str | None,
+        self, connection: Connection, params: dict[str, Any], head: Head, at: int | None, origin: Origin
     ) -> Branch:
-        seq = _message(at, head)
+        seq = head.last_seq if at is None else await self._message(connection, params, head, at)
         number = await take_block(connection, params)
-        await self._remember(connection, params, head)
         view = views.followed_by(views.until(head.view, seq), number, seq + 1)
         new = {
             "number": number,
             "parent": head.branch,
             "forked_after": seq,
             "origin": origin,
-            "label": "" if label is None else scopes.name(label, "label", self._scope.limits),
             "view": views.dump(view),
             "next_seq": views.first_of(number) + seq + 1,
         }
-        await queries.create.all(connection, {**params, **new})
-        return await self._find(connection, params, number)
+        await queries.remember.all(connection, params)
+        return _branches(connection, await queries.create.all(connection, {**params, **new}))[0]
 
-    async def _remember(self, connection: Connection, params: dict[str, Any], head: Head) -> None:
-        now = {"number": head.branch, "view": views.dump(head.view), "next_seq": head.next_place}
-        await queries.remember.all(connection, {**params, **now})
+    async def _message(self, connection: Connection, params: dict[str, Any], head: Head, seq: int) -> int:
+        """The number of a message that is there: one that was compacted away has no before and after any more."""
+        if _number(seq) in (0, head.last_seq):
+            return seq
+        place = views.place_of(head.view, seq)
+        if place is None or await queries.message.one(connection, {**params, "place": place}) is None:
+            raise InvalidInput(
+                f"the session shows no message {seq}: take the number of one in messages.list, or 0 for the beginning"
+            )
+        return seq
 
-    async def _show(self, connection: Connection, params: dict[str, Any], number: int) -> Branch:
-        row = await queries.find.one(connection, {**params, "number": _number(number)})
+    async def _show(self, connection: Connection, params: dict[str, Any], head: Head, number: int) -> Branch:
+        """Leave the branch that is shown, as it is now, for another one."""
+        if number == head.branch:
+            return await self._find(connection, params, number)
+        await queries.remember.all(connection, params)
+        row = await queries.find.one(connection, {**params, "number": number})
         if row is None:
             raise NotFound(f"session {params['session_id']} has no branch {number}")
-        view = views.load(row[-2])
         # Counted anew, so that nothing done to shared messages meanwhile can be missed.
-        count, tokens = await count_view(connection, params, view)
+        count, tokens = await count_view(connection, params, views.load(row[-2]))
         shown = {"number": number, "view": row[-2], "next_seq": row[-1], "message_count": count, "tokens": tokens}
         await queries.show.all(connection, {**params, **shown})
-        return mapper(Branch, connection.dialect)([row[:-2]])[0]
+        return _branches(connection, [row[:-2]])[0]
 
     async def _find(self, connection: Connection, params: dict[str, Any], number: int) -> Branch:
+        """A branch that is there: that it is shown says so, or that it is the first, which may have no row yet."""
         row = await queries.find.one(connection, {**params, "number": number})
-        assert row is not None
-        return mapper(Branch, connection.dialect)([row[:-2]])[0]
+        if row is not None:
+            return _branches(connection, [row[:-2]])[0]
+        row = await queries.first.one(connection, params)
+        if row is None:
+            raise _missing(params)
+        return _branches(connection, [row])[0]
 
-    def _params(self, session_id: str) -> dict[str, Any]:
+    def _params(self, session_id: str, label: str | None = None) -> dict[str, Any]:
         now = self._scope.clock.now_us()
-        session = parse_id(session_id, "session id")
-        return self._scope.params(session_id=session, now_at=now, now_minute=now // MINUTE_US)
+        return self._scope.params(
+            session_id=parse_id(session_id, "session id"),
+            label="" if label is None else scopes.name(label, "label", self._scope.limits),
+            now_at=now,
+            now_minute=now // MINUTE_US,
+        )
 
 
 class Branches(Blocking[AsyncBranches]):
@@ -220,9 +245,15 @@ async def find_head(connection: Connection, params: dict[str, Any]) -> Head:
 
 
 async def take_block(connection: Connection, params: dict[str, Any]) -> int:
-    """A block of the session's log that nothing has been written to; for other stores too."""
+    """A block of the session's log that nothing has been written to; for other stores too.
+
+    Raises:
+        LimitExceeded: the session has no more.
+    """
     row = await queries.take_block.one(connection, params)
     assert row is not None
+    if row[0] >= views.BLOCKS_MOST:
+        raise LimitExceeded(f"a session has room for {views.BLOCKS_MOST:,} branches and compactions; fork another one")
     return int(row[0])
 
 
@@ -233,19 +264,29 @@ async def shared_places(connection: Connection, params: dict[str, Any], branch: 
 
 def _head(row: Row | None, params: dict[str, Any]) -> Head:
     if row is None:
-        raise NotFound(f"there is no session {params['session_id']} here")
+        raise _missing(params)
     return Head(row[0], views.load(row[1]), row[2], row[3])
 
 
-def _message(seq: int | None, head: Head) -> int:
-    if seq is None:
-        return head.last_seq
-    if not isinstance(seq, int) or isinstance(seq, bool) or not 0 <= seq <= head.last_seq:
-        raise InvalidInput(f"the session has messages up to {head.last_seq}; {seq!r} is not one of them, nor 0")
-    return seq
+def _missing(params: dict[str, Any]) -> NotFound:
+    return NotFound(f"there is no session {params['session_id']} here")
+
+
+def _branches(connection: Connection, rows: Sequence[Row]) -> list[Branch]:
+    return mapper(Branch, connection.dialect)(rows)
+
+
+def _page(branches: list[Branch], limit: int | None, most: int) -> Page[Branch]:
+    if limit is None:
+        if len(branches) > most:
+            raise LimitExceeded(f"there are more than list_rows = {most:,} branches: page them with limit= and cursor=")
+        return Page(branches)
+    if len(branches) <= limit:
+        return Page(branches)
+    return Page(branches[:limit], encode_cursor("branches", branches[limit - 1].number))
 
 
 def _number(number: int) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**22:
-        raise InvalidInput(f"a branch is a whole number from 0 on, not {number!r}")
-    return number
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise InvalidInput(f"messages and branches have whole numbers from 0 on, not {number!r}")
+    return min(number, views.LAST)

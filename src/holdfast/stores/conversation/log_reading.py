@@ -1,19 +1,42 @@
 """Reading a session's log through its view.
 
 Most sessions have none: they are read with one query, which finds nothing where there is a view. Only then is the view looked
-up, and each of its ranges read with the same query, from the end that was asked for and no further than needed.
+up, and its ranges read with another query, from the end that was asked for and no further than needed. An answer always
+comes from one statement that has also seen that the session still shows that view, so nobody finds a log half
+switched or half compacted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
+from ...core.queries import Queries
 from ...engines.protocol import Connection, Row
-from ...errors import NotFound
-from . import views
-from .message_log import queries
-from .views import View
+from ...errors import NotFound, Unavailable
+from . import message_log, views
+from .message_log import Message
+from .views import Range, View
+
+TRIES = 16
+"""How often a view is looked up anew because the session was switched while it was read."""
+WIDER = 4
+"""How many times as many places are read when there were too few messages in the first."""
+
+queries = Queries(__package__, "log_reading.sql", Message)
+_seq = itemgetter(Message.__struct_fields__.index("seq"))
+
+
+class Shown(Struct, frozen=True):
+    """What a live session shows of its log."""
+
+    view: View
+    next_place: int
+    message_count: int
 
 
 async def read_log(
@@ -24,21 +47,18 @@ async def read_log(
     Raises:
         NotFound: there is no such live session.
     """
-    query = queries.list_newest if newest_first else queries.list
-    rows = await query.all(connection, {**params, "viewed": False}, clause)
+    query = message_log.queries.list_newest if newest_first else message_log.queries.list
+    rows = await query.all(connection, params, clause)
     if rows:
         return rows
-    view = await view_of(connection, params)
-    if view == views.PLAIN:
-        return rows
-    ranges = list(views.within(view, params["after"], params["before"]))
-    found: list[Row] = []
-    for first, last in reversed(ranges) if newest_first else ranges:
-        more = {**params, "viewed": True, "after": first - 1, "before": last + 1, "limit": params["limit"] - len(found)}
-        found += await query.all(connection, more, clause)
-        if len(found) >= params["limit"]:
-            break
-    return found
+    for _ in range(TRIES):
+        shown = await _shown(connection, params)
+        if not shown.message_count:
+            return rows
+        found = await _read_view(connection, params, clause, shown, newest_first)
+        if found is not None:
+            return found
+    raise _restless(params)
 
 
 async def view_of(connection: Connection, params: Mapping[str, Any]) -> View:
@@ -47,19 +67,67 @@ async def view_of(connection: Connection, params: Mapping[str, Any]) -> View:
     Raises:
         NotFound: there is no such live session.
     """
-    row = await queries.live_session.one(connection, params)
-    if row is None:
-        raise NotFound(f"there is no session {params['session_id']} here")
-    return views.load(row[0])
+    return (await _shown(connection, params)).view
+
+
+async def count_log(connection: Connection, params: Mapping[str, Any], clause: str = "") -> int:
+    """How many messages a live session shows.
+
+    Raises:
+        NotFound: there is no such live session.
+    """
+    view = await view_of(connection, params)
+    for _ in range(TRIES):
+        count, _tokens = await count_view(connection, params, view, clause)
+        used, view = view, await view_of(connection, params)
+        if used == view:
+            return count
+    raise _restless(params)
 
 
 async def count_view(
     connection: Connection, params: Mapping[str, Any], view: View, clause: str = ""
 ) -> tuple[int, int]:
     """How many messages a view shows, and their tokens."""
-    count = tokens = 0
-    for first, last in view:
-        row = await queries.count.one(connection, {**params, "after": first - 1, "before": last + 1}, clause)
-        assert row is not None
-        count, tokens = count + int(row[0]), tokens + int(row[1])
-    return count, tokens
+    row = await queries.count.one(connection, {**params, "ranges": _json(view)}, clause)
+    assert row is not None
+    return int(row[0]), int(row[1])
+
+
+async def _shown(connection: Connection, params: Mapping[str, Any]) -> Shown:
+    row = await queries.shown.one(connection, params)
+    if row is None:
+        raise NotFound(f"there is no session {params['session_id']} here")
+    return Shown(views.load(row[0]), row[1], row[2])
+
+
+async def _read_view(
+    connection: Connection, params: Mapping[str, Any], clause: str, shown: Shown, newest_first: bool
+) -> Sequence[Row] | None:
+    """What was asked for, through a view; ``None`` if the session shows another by now."""
+    limit, ranges = params["limit"], tuple(views.within(shown.view, params["after"], params["before"]))
+    places = limit
+    while True:
+        # As many places as messages are wanted; where messages were deleted or do not match, that may be too few.
+        near = _nearest(ranges, places, shown, newest_first)
+        asked = {**params, "view": views.dump(shown.view), "ranges": _json(near)}
+        rows = await queries.ranges.all(connection, asked, clause)
+        if not rows:
+            return None
+        found = sorted((row for row in rows if row[0] is not None), key=_seq, reverse=newest_first)
+        if len(found) >= limit or near == ranges:
+            return found[:limit]
+        places *= WIDER
+
+
+def _nearest(ranges: View, places: int, shown: Shown, newest_first: bool) -> View:
+    nearest = views.last_places if newest_first else views.first_places
+    return nearest(ranges, places, shown.next_place)
+
+
+def _json(ranges: Sequence[Range]) -> str:
+    return msgspec.json.encode(ranges).decode()
+
+
+def _restless(params: Mapping[str, Any]) -> Unavailable:
+    return Unavailable(f"session {params['session_id']} is being switched all the time; nothing was read, try again")

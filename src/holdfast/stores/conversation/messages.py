@@ -31,7 +31,8 @@ from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...ids import parse as parse_id
 from ...limits import Limits
 from . import views
-from .log_reading import count_view, read_log, view_of
+from .branches import lock_head
+from .log_reading import count_log, read_log
 from .message_log import Append, Entry, Message, Role, append_group, queries
 
 ROLES = get_args(Role)
@@ -117,7 +118,7 @@ class AsyncMessages(TenantStore):
 
     @reads
     async def get(self, connection: Connection, message_id: str) -> Message:
-        """One message.
+        """One message, on whatever branch it is.
 
         Raises:
             NotFound: there is none in a live session.
@@ -177,9 +178,8 @@ class AsyncMessages(TenantStore):
             NotFound: there is no such live session.
         """
         params = self._scope.params(session_id=parse_id(session_id, "session id"))
-        view = await view_of(connection, params)
         clause = FILTERS.compile(where, params, connection.dialect, self._scope.limits)
-        return (await count_view(connection, params, view, clause))[0]
+        return await count_log(connection, params, clause)
 
     @writes
     async def update(
@@ -194,14 +194,19 @@ class AsyncMessages(TenantStore):
     ) -> Message:
         """Change what is given; the message keeps its place and the time it was made.
 
+        Branches that share the message all show it changed.
+
         Raises:
             NotFound: there is no such message in a live session.
         """
         limits = self._scope.limits
+        # The session first and then the message, as everybody does; and read again, because somebody may have been first.
+        session_id = (await self._get(connection, message_id)).session_id
+        head = await lock_head(connection, self._scope.params(session_id=session_id))
         before = await self._get(connection, message_id, queries.lock)
         params = self._at_now(
             id=before.id,
-            session_id=before.session_id,
+            session_id=session_id,
             content=None if content is None else _stored_content(content, before.kind, limits),
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
             token_count=None if token_count is None else _tokens(token_count),
@@ -211,14 +216,15 @@ class AsyncMessages(TenantStore):
         if row is None:
             raise NotFound(f"there is no message {message_id} here")
         after = mapper(Message, connection.dialect)([row[:-1]])[0]
-        more_tokens = after.token_count - before.token_count
-        shown = more_tokens and views.shows(await view_of(connection, params), row[-1])
-        await self._recount(connection, params, removed=0, more_tokens=more_tokens if shown else 0)
+        more_tokens = after.token_count - before.token_count if views.shows(head.view, row[-1]) else 0
+        await self._recount(connection, params, removed=0, more_tokens=more_tokens)
         return after
 
     @writes
     async def delete(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> int:
         """Remove exactly these messages of a session and say how many there were. Their places stay empty.
+
+        They may be on any branch, and are gone from every branch that shares them.
 
         Raises:
             NotFound: there is no such live session.
@@ -228,10 +234,10 @@ class AsyncMessages(TenantStore):
         self._scope.limits.check("batch_rows", len(message_ids), "message ids")
         ids = [parse_id(each, "message id") for each in message_ids]
         params = self._at_now(session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect))
-        view = await view_of(connection, params)
+        head = await lock_head(connection, params)
         rows = await queries.delete.all(connection, params)
         if rows:
-            shown = [tokens for tokens, place in rows if views.shows(view, place)]
+            shown = [tokens for tokens, place in rows if views.shows(head.view, place)]
             await self._recount(connection, params, removed=len(shown), more_tokens=-sum(shown))
         return len(rows)
 

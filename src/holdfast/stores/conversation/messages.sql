@@ -104,12 +104,12 @@ WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND (
 /*pg FOR UPDATE OF m*/;
 
 -- name: list
--- A stretch of a live session's log, oldest first. Where the session has a view, nothing, until the caller has looked it up.
+-- A stretch of a live session's log, oldest first. Where the session has a view, nothing: see log_reading.sql.
 SELECT /*columns Message*/ * FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
   AND EXISTS (SELECT 1 FROM sessions
               WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
-                AND ((view IS NULL) IS TRUE OR :viewed /*pg ::boolean*/))
+                AND (view IS NULL) IS TRUE)
 ORDER BY seq
 LIMIT :limit;
 
@@ -119,14 +119,9 @@ SELECT /*columns Message*/ * FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
   AND EXISTS (SELECT 1 FROM sessions
               WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
-                AND ((view IS NULL) IS TRUE OR :viewed /*pg ::boolean*/))
+                AND (view IS NULL) IS TRUE)
 ORDER BY seq DESC
 LIMIT :limit;
-
--- name: count
--- How many messages of a stretch match, and their tokens.
-SELECT COUNT(*), COALESCE(SUM(token_count), 0) FROM messages
-WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/;
 
 -- name: live_session
 -- What a live session shows of its log.

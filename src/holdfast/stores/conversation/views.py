@@ -13,7 +13,8 @@ A session that was never branched has no view written down: it shows all of bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -27,6 +28,8 @@ LAST = BLOCK - 1
 Range = tuple[int, int]
 View = Sequence[Range]
 PLAIN: View = ((1, LAST),)
+BLOCKS_MOST = 2**22
+"""Blocks one session may have: more, and a place would no longer fit into 63 bits."""
 
 _decode = msgspec.json.Decoder(tuple[Range, ...]).decode
 
@@ -91,17 +94,33 @@ def shows(view: View, place: int) -> bool:
     return any(first <= place <= last for first, last in view)
 
 
-def without(view: View, places: Sequence[int]) -> View:
+def place_of(view: View, seq: int) -> int | None:
+    """Where the message of this number was written, if a view includes its place."""
+    for first, last in view:
+        if seq_of(first) <= seq <= seq_of(last):
+            return block_of(first) + seq
+    return None
+
+
+def without(view: View, places: Iterable[int]) -> View:
     """A view that no longer includes these places."""
-    ranges = list(view)
-    for place in sorted(places, key=seq_of):
-        ranges = [left for each in ranges for left in _split(each, place)]
-    return tuple(ranges)
+    gone = sorted(places)
+    left: list[Range] = []
+    for first, last in view:
+        for place in gone[bisect_left(gone, first) : bisect_right(gone, last)]:
+            if first < place:
+                left.append((first, place - 1))
+            first = place + 1
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
 
 
-def including(view: View, places: Sequence[int]) -> View:
-    """A view that includes these places too, each where its ``seq`` belongs."""
-    ranges = sorted([*view, *((place, place) for place in places)], key=lambda each: seq_of(each[0]))
+def including(view: View, places: Iterable[int]) -> View:
+    """A view that includes these places too, each where its ``seq`` belongs. No two places may have the same ``seq``."""
+    there = sorted(view)
+    new = {place for place in places if not _covered(there, place)}
+    ranges = sorted([*view, *((place, place) for place in new)], key=lambda each: seq_of(each[0]))
     joined: list[Range] = []
     for first, last in ranges:
         if joined and joined[-1][1] + 1 == first and block_of(joined[-1][1]) == block_of(first):
@@ -111,8 +130,41 @@ def including(view: View, places: Sequence[int]) -> View:
     return tuple(joined)
 
 
-def _split(each: Range, place: int) -> list[Range]:
-    first, last = each
-    if not first <= place <= last:
-        return [each]
-    return [left for left in ((first, place - 1), (place + 1, last)) if left[0] <= left[1]]
+def first_places(ranges: Iterable[Range], count: int, next_place: int) -> View:
+    """So many places from the beginning of some ranges, where ``next_place`` is the first that was not written yet.
+
+    What is open at the end stays open if it is reached, so that whatever is written meanwhile is among them.
+    """
+    taken: list[Range] = []
+    for first, last in ranges:
+        if count <= 0:
+            break
+        size = _written(first, last, next_place) - first + 1
+        taken.append((first, last if size <= count else first + count - 1))
+        count -= size
+    return tuple(taken)
+
+
+def last_places(ranges: Iterable[Range], count: int, next_place: int) -> View:
+    """The same from the end of the ranges."""
+    taken: list[Range] = []
+    for first, last in reversed([*ranges]):
+        if count <= 0:
+            break
+        written = _written(first, last, next_place)
+        taken.append((max(first, written - count + 1), last))
+        count -= written - first + 1
+    return tuple(reversed(taken))
+
+
+def _written(first: int, last: int, next_place: int) -> int:
+    """The last place of a range that was written to, or the one before its first."""
+    if block_of(first) != block_of(next_place):
+        return last
+    return max(first - 1, min(last, next_place - 1))
+
+
+def _covered(ranges: Sequence[Range], place: int) -> bool:
+    """Whether one of these ranges, which are in the order of places, includes a place."""
+    before = bisect_right(ranges, place, key=lambda each: each[0])
+    return before > 0 and place <= ranges[before - 1][1]
