@@ -28,8 +28,8 @@ from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
+from . import sessions
 from .keys import GroupKey
-from .sessions import queries as sessions
 
 _TRIES = 3
 """How often an append looks again when somebody else has brought the same ids meanwhile."""
@@ -250,7 +250,7 @@ class AsyncPendingMessages(TenantStore):
             assert row is not None
             firsts[channel, key] = int(row[0])
         if 1 in firsts.values():
-            await sessions.register_tenant.all(connection, new[0])
+            await sessions.queries.register_tenant.all(connection, new[0])
         placed = [{**each, "seq": firsts[_name(each)] + each["place"]} for each in new]
         await queries.insert.many(connection, placed)
         return [_message(each) for each in placed]
