@@ -144,7 +144,7 @@ class AsyncBranches(TenantStore):
         params = {**self._params(session_id), "after": after, "limit": rows_to_read(limit, limits)}
         rows = await queries.list.all(connection, params)
         if not rows:
-            first = await self._find(connection, params, 0)
+            first = await self._first(connection, params)
             return Page([first] if cursor is None else [])
         return _page(_branches(connection, rows), limit, limits.list_rows)
 
@@ -200,10 +200,11 @@ class AsyncBranches(TenantStore):
         return _branches(connection, [row[:-2]])[0]
 
     async def _find(self, connection: Connection, params: dict[str, Any], number: int) -> Branch:
-        """A branch that is there: that it is shown says so, or that it is the first, which may have no row yet."""
+        """A branch that is there; only the first may have no row yet."""
         row = await queries.find.one(connection, {**params, "number": number})
-        if row is not None:
-            return _branches(connection, [row[:-2]])[0]
+        return await self._first(connection, params) if row is None else _branches(connection, [row[:-2]])[0]
+
+    async def _first(self, connection: Connection, params: dict[str, Any]) -> Branch:
         row = await queries.first.one(connection, params)
         if row is None:
             raise _missing(params)
