@@ -39,10 +39,43 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Rows one page may ask for."""
     list_rows: int = 10_000
     """Rows a list without ``limit`` may return before it must be paged."""
+    buffered_sessions: int = 1_000
+    """Buffered sessions one handle keeps; of those without unsaved changes, the one used longest ago makes room."""
+    buffered_messages: int = 10_000
+    """Messages one buffered session may hold."""
     filters: int = 32
     """Filters in one call."""
     filter_values: int = 1_000
     """Values in one membership filter."""
+    query_chars: int = 10_000
+    """Characters of one search."""
+    query_words: int = 50
+    """Words in one search."""
+
+    tags: int = 100
+    """Tags of one agent."""
+    tools: int = 1_000
+    """Tools of one agent."""
+    system_bytes: int = MIB
+    """Bytes of an agent's system prompt as UTF-8."""
+    blocks: int = 100
+    """Core blocks of one agent."""
+    block_bytes: int = 64 * KIB
+    """Bytes of one core block as UTF-8, and the limit of a block that is given none of its own."""
+    state_bytes: int = 16 * MIB
+    """Bytes of the state of one step as JSON."""
+    tool_input_bytes: int = MIB
+    """Bytes of what one tool call is given, as JSON."""
+    tool_result_bytes: int = 16 * MIB
+    """Bytes of what one tool call came to, as JSON."""
+    open_tool_calls: int = 256
+    """Tool calls of one run that no step has taken in yet."""
+    run_attempts: int = 5
+    """Claims of one run in a row that may come to nothing before it fails, unless it was started with another number."""
+    run_depth: int = 8
+    """Runs one below the other: an agent that calls an agent that calls an agent."""
+    lease_ms: int = 900_000
+    """Milliseconds a lease may last before it must be renewed."""
 
     def check(self, name: str, value: int, what: str) -> None:
         """Raise ``LimitExceeded`` when ``value`` is over the limit called ``name``."""

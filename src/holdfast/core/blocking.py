@@ -11,6 +11,7 @@ from ..stepping import step
 P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
+F = TypeVar("F")
 
 
 class Blocking(Generic[A]):
@@ -28,5 +29,17 @@ def blocking(
     @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return step(method(self._async, *args, **kwargs))
+
+    return call
+
+
+def blocking_as(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]], face: Callable[[T], F]
+) -> Callable[Concatenate[Blocking[A], P], F]:
+    """The same method, called without ``await``, whose answer can itself be used without."""
+
+    @wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> F:
+        return face(step(method(self._async, *args, **kwargs)))
 
     return call

@@ -1,1 +1,2 @@
+DROP INDEX messages_system;
 DROP TABLE session_state;

@@ -12,13 +12,16 @@ CREATE TABLE session_state (
     output_tokens                 BIGINT           NOT NULL DEFAULT 0,
     compaction_count              BIGINT           NOT NULL DEFAULT 0,
     memory_flush_compaction_count BIGINT           NOT NULL DEFAULT 0,
-    memory_flush_at               TIMESTAMPTZ     ,
+    memory_flush_at               TIMESTAMPTZ,
     spawned_by                    TEXT COLLATE "C" NOT NULL DEFAULT '',
     spawn_depth                   BIGINT           NOT NULL DEFAULT 0,
-    -- Raised by every save, so that a writer sees that another was here.
-    revision                      BIGINT           NOT NULL DEFAULT 0,
+    -- The save that wrote this row: a writer sees that another was here, and one whose answer was lost that it was itself.
+    save_id                       UUID             NOT NULL,
     created_at                    TIMESTAMPTZ      NOT NULL,
     updated_at                    TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, session_id),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
 );
+
+-- What stands at the head of every context, however long the log is.
+CREATE INDEX messages_system ON messages (tenant_id, session_id, seq) WHERE role = 'system';

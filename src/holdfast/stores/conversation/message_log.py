@@ -122,7 +122,29 @@ async def append_entries(connection: Connection, append: Append) -> list[Message
     (found,) = await _reserve_and_insert(connection, [append])
     if found is None:
         raise _missing(append.session_id)
-    return _appended(append, found).messages
+    return appended(append, found).messages
+
+
+async def append_at(connection: Connection, append: Append) -> Row | None:
+    """Add entries to a session's log as part of a larger transaction: the place of the first and whether the session is to be
+    compacted now, from which ``appended`` makes the messages; or ``None`` where there is no live session.
+
+    Raises:
+        AlreadyExists: there is a message with one of the ids.
+    """
+    (found,) = await _reserve_and_insert(connection, [append])
+    return found
+
+
+async def append_all(connection: Connection, appends: Sequence[Append]) -> bool:
+    """Add entries of several moments to a session's log, as part of a larger transaction that holds the session; and say whether
+    it is to be compacted now.
+
+    Raises:
+        AlreadyExists: there is a message with one of the ids.
+    """
+    found = await _reserve_and_insert(connection, appends)
+    return any(each is not None and each[1] for each in found)
 
 
 async def _reserve_and_insert(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
@@ -258,10 +280,11 @@ def _insert_params(append: Append, entry: Entry) -> dict[str, Any]:
 
 
 def _outcome(append: Append, found: Row | None) -> Appended | Exception:
-    return _missing(append.session_id) if found is None else _appended(append, found)
+    return _missing(append.session_id) if found is None else appended(append, found)
 
 
-def _appended(append: Append, found: Row) -> Appended:
+def appended(append: Append, found: Row) -> Appended:
+    """What an append made, from the place of its first entry and whether the session is to be compacted now."""
     at, first = from_us(append.now_us), seq_of(found[0])
     messages = [
         Message(

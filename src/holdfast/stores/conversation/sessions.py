@@ -15,17 +15,19 @@ from msgspec import Struct
 from ...clock import MINUTE_US, to_us
 from ...core import scope as scopes
 from ...core import text
-from ...core.blocking import Blocking, blocking
+from ...core.blocking import Blocking, blocking, blocking_as
 from ...core.filters import Filter, Filterable, equal_metadata, listed
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
-from ...engines.protocol import Connection, Row
+from ...engines.protocol import Connection, Engine, Row
 from ...errors import AlreadyExists, Conflict, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
+from .buffer_memory import Buffers
+from .buffered import AsyncBufferedSession, BufferedSession, face_of
 from .keys import SessionKey
 
 
@@ -65,6 +67,10 @@ FILTERS = Filterable(
 
 class AsyncSessions(TenantStore):
     """The sessions of one tenant."""
+
+    def __init__(self, engine: Engine, scope: scopes.Scope) -> None:
+        super().__init__(engine, scope)
+        self._buffers = Buffers(engine, scope)
 
     @writes
     async def create(
@@ -223,16 +229,16 @@ class AsyncSessions(TenantStore):
             raise _missing(session_id)
         return _session(connection, row)
 
-    @writes
-    async def delete(self, connection: Connection, session_id: str) -> None:
+    async def delete(self, session_id: str) -> None:
         """Hide a session and everything below it. Its key is free at once; ``restore`` undoes it.
+
+        A buffer of it, with all that was not saved, is dropped.
 
         Raises:
             NotFound: there is no such live session.
         """
-        params = self._at_now(id=parse_id(session_id, "session id"))
-        if await queries.delete.one(connection, params) is None:
-            raise _missing(session_id)
+        await self._delete(session_id)
+        self._buffers.drop(parse_id(session_id, "session id"))
 
     @writes
     async def restore(self, connection: Connection, session_id: str) -> Session:
@@ -256,13 +262,43 @@ class AsyncSessions(TenantStore):
             raise Conflict(f"session {session_id} was changed meanwhile; try again")
         return _session(connection, row)
 
-    @writes
-    async def purge(self, connection: Connection, session_id: str) -> None:
+    async def purge(self, session_id: str) -> None:
         """Remove a session, deleted or not, with everything below it, for good.
+
+        A buffer of it, with all that was not saved, is dropped.
 
         Raises:
             NotFound: there is no such session.
         """
+        await self._purge(session_id)
+        self._buffers.drop(parse_id(session_id, "session id"))
+
+    async def buffered(
+        self, key: str | SessionKey, *, user: str | None = None, agent: str | None = None
+    ) -> AsyncBufferedSession:
+        """The user's live session under this key, in memory: what is added to it is written by its ``save`` and **lost with the
+        process until then**. If there is no such session, ``save`` makes it.
+
+        As long as this handle keeps it (see ``Limits.buffered_sessions``), the same key gives the same live buffer, and nothing
+        is read again. An ``agent`` replaces the session's.
+
+        Raises:
+            LimitExceeded: all buffers that the handle keeps have unsaved changes, or the session has more than
+                ``buffered_messages``.
+        """
+        limits = self._scope.limits
+        stored_user = "" if user is None else scopes.name(user, "user", limits)
+        named = None if agent is None else text.unescape(scopes.name(agent, "agent", limits))
+        return face_of(await self._buffers.open(_stored_key(key, limits), stored_user, named))
+
+    @writes
+    async def _delete(self, connection: Connection, session_id: str) -> None:
+        params = self._at_now(id=parse_id(session_id, "session id"))
+        if await queries.delete.one(connection, params) is None:
+            raise _missing(session_id)
+
+    @writes
+    async def _purge(self, connection: Connection, session_id: str) -> None:
         params = self._scope.params(id=parse_id(session_id, "session id"))
         await queries.run_all("purge_", connection, params)
         if await queries.purge.one(connection, params) is None:
@@ -292,6 +328,10 @@ class AsyncSessions(TenantStore):
         return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
 
+def _blocking_buffer(buffer: AsyncBufferedSession) -> BufferedSession:
+    return buffer.blocking
+
+
 class Sessions(Blocking[AsyncSessions]):
     """The sessions of one tenant."""
 
@@ -305,6 +345,7 @@ class Sessions(Blocking[AsyncSessions]):
     delete = blocking(AsyncSessions.delete)
     restore = blocking(AsyncSessions.restore)
     purge = blocking(AsyncSessions.purge)
+    buffered = blocking_as(AsyncSessions.buffered, _blocking_buffer)
 
 
 async def find_session(connection: Connection, scope: scopes.Scope, session_id: str) -> Session | None:

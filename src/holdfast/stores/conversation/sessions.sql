@@ -91,6 +91,9 @@ DELETE FROM messages WHERE tenant_id = :tenant_id AND session_id = :id;
 -- name: purge_branches
 DELETE FROM branches WHERE tenant_id = :tenant_id AND session_id = :id;
 
+-- name: purge_session_state
+DELETE FROM session_state WHERE tenant_id = :tenant_id AND session_id = :id;
+
 -- name: purge
 DELETE FROM sessions WHERE tenant_id = :tenant_id AND id = :id
 RETURNING id;

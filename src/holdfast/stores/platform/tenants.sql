@@ -17,6 +17,9 @@ DELETE FROM messages WHERE tenant_id = :tenant_id;
 -- name: purge_branches
 DELETE FROM branches WHERE tenant_id = :tenant_id;
 
+-- name: purge_session_state
+DELETE FROM session_state WHERE tenant_id = :tenant_id;
+
 -- name: purge_sessions
 DELETE FROM sessions WHERE tenant_id = :tenant_id;
 

@@ -1,0 +1,63 @@
+-- Why "(deleted_at IS NULL) IS TRUE": see sessions.sql.
+
+-- name: open
+-- The live session of one user under a key, as a buffer begins with it, and what was last saved beside it.
+SELECT /*columns Mark s*/ *, /*columns SessionState t*/ *, t.save_id/*pg ::text*/
+FROM sessions AS s/*index*/
+LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = s.id
+WHERE s.tenant_id = :tenant_id AND s.identifier = :identifier AND s.user_id = :user_id AND s.deleted_at IS NULL;
+
+-- name: lock
+-- One live session, held until the transaction ends, to compare before it is saved.
+SELECT /*columns Mark*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
+/*pg FOR UPDATE*/;
+
+-- name: last_save
+-- Who wrote the state of a session; asked once the session is held, so that nobody can write it meanwhile.
+SELECT save_id/*pg ::text*/ FROM session_state WHERE tenant_id = :tenant_id AND session_id = :id;
+
+-- name: create
+-- A session that is not there yet; nothing, where the user's key or the id is taken.
+INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute)
+VALUES (:tenant_id, :id, :identifier, :user_id, :agent_id, :metadata, :now_at, :now_at, :now_minute)
+ON CONFLICT DO NOTHING
+RETURNING /*columns Mark*/ *;
+
+-- name: register_tenant
+-- A tenant comes into being with its first session.
+INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: touch
+-- The session itself; what it looks like then is what the next save compares with.
+UPDATE sessions SET
+    agent_id = :agent_id,
+    metadata = :metadata,
+    updated_at = :now_at,
+    updated_minute = :now_minute
+WHERE tenant_id = :tenant_id AND id = :id
+RETURNING /*columns Mark*/ *;
+
+-- name: save
+-- What is kept beside the messages, made if it is not there.
+INSERT INTO session_state (tenant_id, session_id, summary, label, model, provider, channel, input_tokens, output_tokens,
+                           compaction_count, memory_flush_compaction_count, memory_flush_at, spawned_by, spawn_depth,
+                           save_id, created_at, updated_at)
+VALUES (:tenant_id, :id, :summary, :label, :model, :provider, :channel, :input_tokens, :output_tokens,
+        :compaction_count, :memory_flush_compaction_count, :memory_flush_at, :spawned_by, :spawn_depth,
+        :save_id, :now_at, :now_at)
+ON CONFLICT (tenant_id, session_id) DO UPDATE SET
+    summary = excluded.summary,
+    label = excluded.label,
+    model = excluded.model,
+    provider = excluded.provider,
+    channel = excluded.channel,
+    input_tokens = excluded.input_tokens,
+    output_tokens = excluded.output_tokens,
+    compaction_count = excluded.compaction_count,
+    memory_flush_compaction_count = excluded.memory_flush_compaction_count,
+    memory_flush_at = excluded.memory_flush_at,
+    spawned_by = excluded.spawned_by,
+    spawn_depth = excluded.spawn_depth,
+    save_id = excluded.save_id,
+    updated_at = excluded.updated_at;
