@@ -236,6 +236,7 @@ class AsyncMessages(TenantStore):
         params = self._at_now(session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect))
         head = await lock_head(connection, params)
         rows = await queries.delete.all(connection, params)
+        await queries.delete_feedback.all(connection, params)
         if rows:
             shown = [tokens for tokens, place in rows if views.shows(head.view, place)]
             await self._recount(connection, params, removed=len(shown), more_tokens=-sum(shown))

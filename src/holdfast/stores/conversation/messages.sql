@@ -149,6 +149,16 @@ DELETE FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = ANY(:ids::uuid[])
 RETURNING token_count, seq;
 
+-- name: delete_feedback @sqlite
+-- What hangs on them, in so many words, because a caller's own SQLite connection may have foreign keys switched off. After them,
+-- because whoever gives feedback holds the message first and what was said before second.
+DELETE FROM feedback
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND message_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_feedback @postgres
+DELETE FROM feedback
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND message_id = ANY(:ids::uuid[]);
+
 -- name: recount
 -- The session's counters follow what was changed or removed.
 UPDATE sessions SET

@@ -80,13 +80,13 @@ UPDATE sessions SET deleted_at = NULL
 WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NOT NULL) IS TRUE
 RETURNING /*columns Session*/ *;
 
--- name: purge_feedback
+-- name: purge_messages
 -- Everything below a session, each table in so many words, because a caller's own SQLite connection may have foreign keys
 -- switched off. All queries called purge_... are run, in this order.
-DELETE FROM feedback WHERE tenant_id = :tenant_id AND session_id = :id;
-
--- name: purge_messages
 DELETE FROM messages WHERE tenant_id = :tenant_id AND session_id = :id;
+
+-- name: purge_feedback
+DELETE FROM feedback WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: purge_branches
 DELETE FROM branches WHERE tenant_id = :tenant_id AND session_id = :id;

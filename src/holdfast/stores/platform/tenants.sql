@@ -7,12 +7,12 @@ UNION ALL
 SELECT 1 FROM pending_messages WHERE tenant_id = :tenant_id
 LIMIT 1;
 
--- name: purge_feedback
--- All that belongs to a tenant: all queries called purge_... are run, in this order.
-DELETE FROM feedback WHERE tenant_id = :tenant_id;
-
 -- name: purge_messages
+-- All that belongs to a tenant: all queries called purge_... are run, in this order.
 DELETE FROM messages WHERE tenant_id = :tenant_id;
+
+-- name: purge_feedback
+DELETE FROM feedback WHERE tenant_id = :tenant_id;
 
 -- name: purge_branches
 DELETE FROM branches WHERE tenant_id = :tenant_id;
