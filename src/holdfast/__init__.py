@@ -19,6 +19,7 @@ from .stores.conversation.pending_messages import (
     PendingMessage,
     PendingMessages,
 )
+from .stores.conversation.search import Hit
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
 
@@ -43,6 +44,7 @@ __all__ = [
     "Filter",
     "FixedClock",
     "GroupKey",
+    "Hit",
     "Holdfast",
     "IdSource",
     "Limits",

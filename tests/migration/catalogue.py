@@ -17,8 +17,13 @@ STORED_AS = {
     "timestamp with time zone": "INTEGER",
     "double precision": "REAL",
     "bytea": "BLOB",
+    "tsvector": "TEXT",
 }
 """Types of PostgreSQL, and what SQLite keeps in their place."""
+
+
+SQLITES_TEXT_INDEX = "message_index"
+"""Where PostgreSQL has an index over words, SQLite has a virtual table of this name, and tables of its own that begin so."""
 
 
 class Column(NamedTuple):
@@ -61,7 +66,10 @@ class Table(NamedTuple):
 
 def of_sqlite(connection: apsw.Connection) -> dict[str, Table]:
     """The tables of a SQLite database."""
-    names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    names = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND substr(name, 1, ?) <> ?",
+        (len(SQLITES_TEXT_INDEX), SQLITES_TEXT_INDEX),
+    )
     return {name: _sqlite_table(connection, name) for (name,) in names.fetchall()}
 
 
@@ -103,6 +111,11 @@ _INDEXES = """
 SELECT t.relname, c.relname, i.indisprimary, i.indisunique, i.indpred IS NOT NULL,
        ARRAY(SELECT pg_get_indexdef(i.indexrelid, n, true) FROM generate_series(1, i.indnkeyatts) AS n ORDER BY n)
 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_class AS t ON t.oid = i.indrelid
+JOIN pg_am AS a ON a.oid = c.relam AND a.amname <> 'gin'
+WHERE t.relnamespace = current_schema()::regnamespace"""
+_WORD_INDEXES = """
+SELECT t.relname, c.relname, pg_get_indexdef(c.oid, 0, true) FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_class AS t ON t.oid = i.indrelid JOIN pg_am AS a ON a.oid = c.relam AND a.amname = 'gin'
 WHERE t.relnamespace = current_schema()::regnamespace"""
 _FOREIGN_KEYS = """
 SELECT s.relname, t.relname,
@@ -134,6 +147,17 @@ def of_postgres(connection: psycopg.Connection[Any]) -> dict[str, Table]:
         table: Table(each, primary.get(table, ()), indexes.get(table, {}), frozenset(keys.get(table, ())))
         for table, each in columns.items()
     }
+
+
+def word_indexes_of_postgres(connection: psycopg.Connection[Any]) -> list[tuple[str, str, str]]:
+    """The indexes over words: table, name and definition. Their keys are words, which have their tenant inside."""
+    return connection.execute(_WORD_INDEXES).fetchall()
+
+
+def word_indexes_of_sqlite(connection: apsw.Connection) -> list[str]:
+    """The virtual tables of a SQLite database."""
+    rows = connection.execute("SELECT name FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE%' ORDER BY name")
+    return [name for (name,) in rows.fetchall()]
 
 
 _EVERYTHING = """

@@ -34,6 +34,8 @@ from . import views
 from .branches import lock_head
 from .log_reading import count_log, read_log
 from .message_log import Append, Entry, Message, Role, append_group, queries
+from .search import Hit, Search
+from .search_index import forget, reconsider
 
 ROLES = get_args(Role)
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -218,6 +220,8 @@ class AsyncMessages(TenantStore):
         after = mapper(Message, connection.dialect)([row[:-1]])[0]
         more_tokens = after.token_count - before.token_count if views.shows(head.view, row[-1]) else 0
         await self._recount(connection, params, removed=0, more_tokens=more_tokens)
+        if content is not None:
+            await reconsider(connection, params, [after.id])
         return after
 
     @writes
@@ -240,7 +244,47 @@ class AsyncMessages(TenantStore):
         if rows:
             shown = [tokens for tokens, place in rows if views.shows(head.view, place)]
             await self._recount(connection, params, removed=len(shown), more_tokens=-sum(shown))
+            await forget(connection, params)
         return len(rows)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        session_id: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+        start_mark: str = "**",
+        end_mark: str = "**",
+    ) -> Page[Hit]:
+        """Messages with all words of a query, in what live sessions show now; everything committed so far is searched.
+
+        ``"quoted words"`` stand next to each other, ``-this`` must not be there, ``begin*`` is the beginning of a word; case
+        and diacritics do not matter, and everything else is taken literally. Long messages that mention a word in passing
+        come after all others; among equals the newest is first. Each hit has a snippet, in which the marks stand
+        around what was found; nothing else in it is escaped.
+
+        The first search after many appends takes longer, because it is searching that indexes. On a database that cannot be
+        written, what was indexed before is searched.
+
+        Raises:
+            InvalidInput: there is no word in the query.
+            NotFound: there is no such live session.
+        """
+        wanted = Search(
+            self._scope,
+            query,
+            session_id=session_id,
+            user=user,
+            agent=agent,
+            limit=limit,
+            cursor=cursor,
+            start_mark=start_mark,
+            end_mark=end_mark,
+        )
+        return await wanted.run(self._engine)
 
     async def _recount(self, connection: Connection, params: dict[str, Any], *, removed: int, more_tokens: int) -> None:
         """Let the session's counters follow a change, which is undone if the session was deleted meanwhile."""
@@ -285,6 +329,7 @@ class Messages(Blocking[AsyncMessages]):
     count = blocking(AsyncMessages.count)
     update = blocking(AsyncMessages.update)
     delete = blocking(AsyncMessages.delete)
+    search = blocking(AsyncMessages.search)
 
 
 def new_entry(

@@ -29,6 +29,7 @@ from ...limits import Limits
 from .buffer_memory import Buffers
 from .buffered import AsyncBufferedSession, BufferedSession, face_of
 from .keys import SessionKey
+from .search_index import forget
 
 
 class Session(Struct, frozen=True):
@@ -301,6 +302,7 @@ class AsyncSessions(TenantStore):
     async def _purge(self, connection: Connection, session_id: str) -> None:
         params = self._scope.params(id=parse_id(session_id, "session id"))
         await queries.run_all("purge_", connection, params)
+        await forget(connection, params)
         if await queries.purge.one(connection, params) is None:
             raise _missing(session_id)
 

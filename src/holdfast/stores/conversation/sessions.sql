@@ -94,6 +94,9 @@ DELETE FROM branches WHERE tenant_id = :tenant_id AND session_id = :id;
 -- name: purge_session_state
 DELETE FROM session_state WHERE tenant_id = :tenant_id AND session_id = :id;
 
+-- name: purge_search_progress
+DELETE FROM search_progress WHERE tenant_id = :tenant_id AND session_id = :id;
+
 -- name: purge
 DELETE FROM sessions WHERE tenant_id = :tenant_id AND id = :id
 RETURNING id;

@@ -16,6 +16,7 @@ from ...core.records import Records
 from ...core.store import Store, reads, writes
 from ...engines.protocol import Connection, Engine
 from ...errors import Conflict
+from ..conversation.search_index import forget
 
 
 class Tenant(Struct, frozen=True):
@@ -92,6 +93,7 @@ class AsyncTenants(Store):
         params = {"tenant_id": key["id"]}
         if cascade:
             await queries.run_all("purge_", connection, params)
+            await forget(connection, params)
         elif await queries.live_sessions.one(connection, params) is not None:
             raise Conflict(f"tenant {tenant!r} still has sessions, contacts or pending messages; cascade=True removes them too")
         await records.delete(connection, key, now_us=self._setting.clock.now_us())
