@@ -20,17 +20,15 @@ DELETE FROM branches WHERE tenant_id = :tenant_id;
 -- name: purge_session_state
 DELETE FROM session_state WHERE tenant_id = :tenant_id;
 
--- name: purge_search_progress
-DELETE FROM search_progress WHERE tenant_id = :tenant_id;
-
 -- name: purge_sessions
 DELETE FROM sessions WHERE tenant_id = :tenant_id;
 
+-- name: purge_pending_groups
+-- Before what waits in them, because it waits for whoever is writing there.
+DELETE FROM pending_groups WHERE tenant_id = :tenant_id;
+
 -- name: purge_pending_messages
 DELETE FROM pending_messages WHERE tenant_id = :tenant_id;
-
--- name: purge_pending_groups
-DELETE FROM pending_groups WHERE tenant_id = :tenant_id;
 
 -- name: purge_contacts
 DELETE FROM contacts WHERE tenant_id = :tenant_id;
