@@ -27,6 +27,7 @@ from ..stores.conversation.sessions import Session
 from ..stores.platform.tenants import Tenant
 from . import oracle
 from .contract.values import same
+from .model_branches import ModelBranches
 
 T = TypeVar("T")
 Log = list[Message]
@@ -103,6 +104,7 @@ class ModelTenant:
         self.name = name
         self.sessions = ModelSessions(model, self)
         self.messages = ModelMessages(model, self)
+        self.branches = ModelBranches(model, self)
 
 
 class ModelTenants:
@@ -160,7 +162,6 @@ class ModelSessions:
     def __init__(self, model: Model, tenant: ModelTenant) -> None:
         self._model, self._tenant = model, tenant
         self.rows: dict[str, Session] = {}
-        self.next_seq: dict[str, int] = {}
 
     def create(
         self, *, key: Any = None, user: Any = None, agent: Any = None, metadata: Any = None, id: Any = None
@@ -284,7 +285,7 @@ class ModelSessions:
         self._model.tenants.register(self._tenant.name, {})
         now = self._model.now()
         self.rows[id] = Session(id, key, user, agent, metadata, 0, 0, 0, now, now)
-        self.next_seq[id] = 1
+        self._tenant.branches.begin(id)
         return self.rows[id]
 
     def _set(self, there: Session, **changes: Any) -> Session:
@@ -360,23 +361,26 @@ class ModelMessages:
             updated_at=self._model.now(),
         )
         self.rows[there.id] = changed
-        self._tenant.sessions.counted(there.session_id, 0, changed.token_count - there.token_count)
+        shown = there.id in self._tenant.branches.way(there.session_id).ids
+        self._tenant.sessions.counted(there.session_id, 0, changed.token_count - there.token_count if shown else 0)
         return changed
 
     def delete(self, session_id: Any, message_ids: Sequence[Any]) -> int:
         if len(message_ids) > self._model.limits.batch_rows:
             raise LimitExceeded
         ids = {parse_id(each) for each in message_ids}
-        gone = [each for each in self._log(session_id) if each.id in ids]
+        where = self._tenant.sessions.get(session_id).id
+        gone = [each for each in self.rows.values() if each.id in ids and each.session_id == where]
+        shown = [each for each in self._log(where) if each.id in ids]
         for message in gone:
             del self.rows[message.id]
         if gone:
-            self._tenant.sessions.counted(gone[0].session_id, -len(gone), -sum(each.token_count for each in gone))
+            self._tenant.sessions.counted(where, -len(shown), -sum(each.token_count for each in shown))
         return len(gone)
 
     def _log(self, session_id: Any) -> Log:
         session = self._tenant.sessions.get(session_id)
-        return sorted((each for each in self.rows.values() if each.session_id == session.id), key=lambda each: each.seq)
+        return [self.rows[each] for each in self._tenant.branches.way(session.id).ids if each in self.rows]
 
     def _append(self, session_id: Any, messages: Sequence[NewMessage]) -> Log:
         now, sessions = self._model.now(), self._tenant.sessions
@@ -393,9 +397,11 @@ class ModelMessages:
             ):
                 raise Conflict
             return there
+        way = self._tenant.branches.way(where)
         for message in new:
-            placed = msgspec.structs.replace(message, session_id=where, seq=sessions.next_seq[where])
-            sessions.next_seq[where] += 1
+            placed = msgspec.structs.replace(message, session_id=where, seq=way.next_seq)
+            way.next_seq += 1
+            way.ids.append(placed.id)
             self.rows[placed.id] = placed
         sessions.counted(where, len(new), sum(message.token_count for message in new))
         return [self.rows[id] for id in ids]
