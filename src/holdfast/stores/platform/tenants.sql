@@ -20,6 +20,9 @@ DELETE FROM branches WHERE tenant_id = :tenant_id;
 -- name: purge_session_state
 DELETE FROM session_state WHERE tenant_id = :tenant_id;
 
+-- name: purge_search_progress
+DELETE FROM search_progress WHERE tenant_id = :tenant_id;
+
 -- name: purge_sessions
 DELETE FROM sessions WHERE tenant_id = :tenant_id;
 
