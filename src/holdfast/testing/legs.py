@@ -25,6 +25,7 @@ from ..engines.postgres.options import PoolOptions
 from ..handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from ..ids import SeededIds
 from ..limits import Limits
+from ..stores.conversation.buffered import BufferedSession
 from ..stores.platform.tenants import AsyncTenants
 from . import callers
 from .contract.world import Caller, World
@@ -104,7 +105,9 @@ class SqlitePlace:
             schema = connection.execute(
                 "SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name"
             ).fetchall()
-            rows: Dump = {str(name): _sorted(connection.execute(f'SELECT * FROM "{name}"')) for name, _ in schema}
+            # A virtual table is read through the tables that it keeps its data in.
+            plain = [name for name, sql in schema if not sql.startswith("CREATE VIRTUAL TABLE")]
+            rows: Dump = {str(name): _sorted(connection.execute(f'SELECT * FROM "{name}"')) for name in plain}
             rows["the schema"] = schema
         finally:
             connection.close()
@@ -335,9 +338,32 @@ class _Awaited:
 
         @wraps(method)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            return method(*args, **kwargs)
+            answer = method(*args, **kwargs)
+            return _AwaitedBuffer(answer) if isinstance(answer, BufferedSession) else answer
 
         return call
+
+
+class _AwaitedBuffer:
+    """A buffered session, of which only what goes to the database is awaited."""
+
+    def __init__(self, buffer: BufferedSession) -> None:
+        self._buffer = buffer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._buffer, name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AwaitedBuffer) and self._buffer is other._buffer
+
+    def __hash__(self) -> int:
+        return hash(self._buffer)
+
+    async def save(self) -> None:
+        self._buffer.save()
+
+    async def reload(self) -> None:
+        self._buffer.reload()
 
 
 def _move_in(hf: Holdfast) -> None:
@@ -349,6 +375,7 @@ def _move_in(hf: Holdfast) -> None:
         )
         for text in ("one", "two"):
             resident.messages.append(made.id, role="user", content=f"{text} of {number}", token_count=2)
+    resident.messages.search("one")
     resident.sessions.delete(made.id)
 
 
