@@ -26,6 +26,7 @@ from ..ids import SeededIds
 from ..limits import Limits
 from ..migrations import runner
 from ..stepping import step
+from ..stores.conversation.buffered import AsyncBufferedSession, Buffer, BufferedSession
 from ..stores.conversation.messages import NewMessage
 from ..stores.conversation.sessions import Session
 from ..stores.platform.tenants import AsyncTenants, Tenants
@@ -91,7 +92,11 @@ class Call(Struct, frozen=True):
 
         def make() -> Any:
             try:
-                return method(*self.args, **self.kwargs)
+                answer = method(*self.args, **self.kwargs)
+                if isinstance(answer, BufferedSession):
+                    _use(answer, self.number)
+                    answer.save()
+                return answer
             except HoldfastError as error:
                 return error
 
@@ -103,7 +108,11 @@ class Call(Struct, frozen=True):
 
         async def make() -> Any:
             try:
-                return await method(*self.args, **self.kwargs)
+                answer = await method(*self.args, **self.kwargs)
+                if isinstance(answer, AsyncBufferedSession):
+                    _use(answer, self.number)
+                    await answer.save()
+                return answer
             except HoldfastError as error:
                 return error
 
@@ -328,6 +337,27 @@ def _purge_session(world: World) -> Arguments | None:
     return ((there.id,), {}) if there else None
 
 
+@maker("sessions.buffered")
+def _save_buffer(world: World) -> Arguments:
+    """A buffer is filled and saved: see ``Call``."""
+    there = world.session(filled=world.random.random() < 0.7)
+    key, user = (there.key, there.user) if there else (world.name("key"), "ada")
+    return (key,), {"user": user or None}
+
+
+def _use(buffer: Buffer, number: int) -> None:
+    """Some of everything that a buffer can hold."""
+    if number % 2:
+        buffer.truncate_history(number % 3)
+    for turn in range(1 + number % 4):
+        buffer.add_message(role="user", content=f"{number} {turn} " * (200 if number % 5 == 0 else 1), token_count=turn)
+    buffer.set_summary(f"up to {number}")
+    buffer.update_metadata({"saved": number})
+    buffer.accumulate_tokens(input_tokens=number, output_tokens=1)
+    buffer.increment_compaction()
+    buffer.set_memory_flush_done()
+
+
 # Messages
 
 
@@ -357,6 +387,50 @@ def _update_message(world: World) -> Arguments | None:
 def _delete_messages(world: World) -> Arguments | None:
     there = world.session(filled=True)
     return ((there.id, _messages(world, there)[:2]), {}) if there else None
+
+
+# Branches
+
+
+@maker("branches.fork")
+def _fork(world: World) -> Arguments | None:
+    there = world.session(filled=True)
+    if there is None:
+        return None
+    message = world.random.choice(world.tenant.messages.list(there.id))
+    return (there.id,), {"at": message.seq, "label": world.random.choice((None, world.name("branch")))}
+
+
+@maker("branches.rewind")
+def _rewind(world: World) -> Arguments | None:
+    there = world.session(filled=True)
+    if there is None:
+        return None
+    message = world.random.choice(world.tenant.messages.list(there.id))
+    return (there.id,), {"to": world.random.choice((0, message.seq))}
+
+
+@maker("branches.switch")
+def _switch(world: World) -> Arguments | None:
+    """To another branch; where there is none yet, one has to be made first."""
+    choice = [
+        (session.id, branch.number)
+        for session in world.tenant.sessions.list()
+        for branch in world.tenant.branches.list(session.id)
+        if branch.number != world.tenant.branches.current(session.id)
+    ]
+    return (world.random.choice(choice), {}) if choice else None
+
+
+@maker("branches.redo")
+def _redo(world: World) -> Arguments | None:
+    choice = [
+        session.id
+        for session in world.tenant.sessions.list()
+        for branch in world.tenant.branches.list(session.id)
+        if branch.origin == "rewind" and branch.number == world.tenant.branches.current(session.id)
+    ]
+    return ((world.random.choice(choice),), {}) if choice else None
 
 
 def _messages(world: World, session: Session) -> Sequence[str]:
