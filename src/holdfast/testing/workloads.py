@@ -435,3 +435,7 @@ def _redo(world: World) -> Arguments | None:
 
 def _messages(world: World, session: Session) -> Sequence[str]:
     return [message.id for message in world.tenant.messages.list(session.id)]
+
+
+# Makers in files of their own register themselves here; last, because they need what stands above.
+from . import workload_channels  # noqa: E402, F401
