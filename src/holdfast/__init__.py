@@ -7,6 +7,13 @@ from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from .ids import IdSource, RandomIds, SeededIds
 from .limits import Limits
+from .stores.conversation.buffer_saving import SessionState
+from .stores.conversation.buffered import AsyncBufferedSession, BufferedSession
+from .stores.conversation.compaction_events import ArchivedMessage, CompactionEvent
+from .stores.conversation.compaction_plan import Plan
+from .stores.conversation.compaction_policy import CompactionPolicy
+from .stores.conversation.compaction_strategies import Changes, History, Strategy, Summarizer
+from .stores.conversation.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
 from .stores.conversation.feedback import AsyncFeedbacks, Feedback, Feedbacks
 from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
@@ -21,20 +28,51 @@ from .stores.conversation.pending_messages import (
 )
 from .stores.conversation.search import Hit
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
+from .stores.conversation.tokens import TokenCounter
+from .stores.execution.leases import AsyncLeases, AsyncRunQueue, ClaimedRun, Leases, RunQueue
+from .stores.execution.ledger import NewToolCall, PendingCall, ToolCall, ToolOutcome
+from .stores.execution.run_states import Run
+from .stores.execution.runs import AsyncRuns, LoadedRun, Runs
+from .stores.execution.step_log import CommittedStep, Step, Usage
+from .stores.execution.steps import AsyncSteps, Steps
+from .stores.execution.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.memory.blocks import AsyncBlocks, Block, Blocks, NewBlock
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
+from .stores.registry.agents import Agent, Agents, AsyncAgents
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
+    "Agents",
+    "ArchivedMessage",
+    "AsyncAgents",
+    "AsyncBlocks",
+    "AsyncBufferedSession",
+    "AsyncCompactions",
     "AsyncContacts",
     "AsyncFeedbacks",
     "AsyncHoldfast",
+    "AsyncLeases",
     "AsyncMessages",
     "AsyncPendingMessages",
+    "AsyncRunQueue",
+    "AsyncRuns",
     "AsyncSessions",
+    "AsyncSteps",
     "AsyncTenantHandle",
     "AsyncTenants",
+    "AsyncToolCalls",
+    "Block",
+    "Blocks",
+    "BufferedSession",
+    "Changes",
+    "ClaimedRun",
     "Clock",
+    "CommittedStep",
+    "CompactionEvent",
+    "CompactionPolicy",
+    "Compactions",
     "Contact",
     "Contacts",
     "CronKey",
@@ -44,31 +82,51 @@ __all__ = [
     "Filter",
     "FixedClock",
     "GroupKey",
+    "History",
     "Hit",
     "Holdfast",
     "IdSource",
+    "Leases",
     "Limits",
+    "LoadedRun",
     "MainKey",
     "Message",
     "Messages",
+    "NewBlock",
     "NewMessage",
     "NewPendingMessage",
+    "NewToolCall",
     "Page",
+    "PendingCall",
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "Plan",
     "PoolOptions",
     "RandomIds",
+    "Run",
+    "RunQueue",
+    "Runs",
     "SeededIds",
     "Session",
     "SessionKey",
+    "SessionState",
     "Sessions",
+    "Step",
+    "Steps",
+    "Strategy",
     "SubagentKey",
+    "Summarizer",
     "SystemClock",
     "TeamKey",
     "Tenant",
     "TenantHandle",
     "Tenants",
+    "TokenCounter",
+    "ToolCall",
+    "ToolCalls",
+    "ToolOutcome",
+    "Usage",
     "column",
     "meta",
 ]

@@ -49,6 +49,10 @@ class Fenced(Conflict):
     """A newer holder has taken over; this one may no longer write."""
 
 
+class NothingToCompact(Conflict):
+    """A compaction would not make this session smaller; nothing was changed."""
+
+
 class Forbidden(HoldfastError):
     """This caller may not do that."""
 

@@ -21,6 +21,7 @@ from .limits import Limits
 from .migrations import runner
 from .stepping import step
 from .stores.conversation.branches import AsyncBranches, Branches
+from .stores.conversation.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
 from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
 from .stores.conversation.messages import AsyncMessages, Messages
@@ -38,6 +39,7 @@ class AsyncTenantHandle:
         self.sessions = AsyncSessions(engine, scope)
         self.messages = AsyncMessages(engine, scope)
         self.branches = AsyncBranches(engine, scope)
+        self.compactions = AsyncCompactions(engine, scope)
         self.pending_messages = AsyncPendingMessages(engine, scope)
         self.contacts = AsyncContacts(engine, scope)
         self.feedback = AsyncFeedbacks(engine, scope)
@@ -67,6 +69,7 @@ class TenantHandle:
         self.sessions = Sessions(AsyncSessions(engine, scope))
         self.messages = Messages(AsyncMessages(engine, scope))
         self.branches = Branches(AsyncBranches(engine, scope))
+        self.compactions = Compactions(AsyncCompactions(engine, scope))
         self.pending_messages = PendingMessages(AsyncPendingMessages(engine, scope))
         self.contacts = Contacts(AsyncContacts(engine, scope))
         self.feedback = Feedbacks(AsyncFeedbacks(engine, scope))

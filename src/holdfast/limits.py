@@ -39,6 +39,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Rows one page may ask for."""
     list_rows: int = 10_000
     """Rows a list without ``limit`` may return before it must be paged."""
+    compaction_rows: int = 100_000
+    """Messages a session may show for one compaction to look at."""
     buffered_sessions: int = 1_000
     """Buffered sessions one handle keeps; of those without unsaved changes, the one used longest ago makes room."""
     buffered_messages: int = 10_000

@@ -17,9 +17,8 @@ CREATE TABLE compaction_events (
     preserved_message_ids JSONB            NOT NULL DEFAULT '[]',
     model_used            TEXT COLLATE "C",
     duration_ms           BIGINT           NOT NULL DEFAULT 0,
-    -- Where branches share what was compacted nothing leaves the log, only the view changes: from this one ...
-    view_before           JSONB,
-    -- ... to one that uses this block. Nothing, where messages were really removed.
+    -- Where branches share what was compacted nothing leaves the log: what was made is in this block, and only what the session
+    -- shows has changed. Nothing, where messages were really removed.
     block                 BIGINT,
     created_at            TIMESTAMPTZ      NOT NULL DEFAULT now(),
     rolled_back_at        TIMESTAMPTZ,
@@ -37,11 +36,12 @@ CREATE TABLE message_archive (
     seq                 BIGINT           NOT NULL,
     id                  UUID             NOT NULL,
     session_id          UUID             NOT NULL,
+    -- Whether the message is still in the log, with another content.
+    is_rewritten        BOOLEAN          NOT NULL,
     original_message    JSONB            NOT NULL,
     archived_at         TIMESTAMPTZ      NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, compaction_event_id, seq),
-    FOREIGN KEY (tenant_id, compaction_event_id) REFERENCES compaction_events (tenant_id, id) ON DELETE CASCADE,
-    FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
+    FOREIGN KEY (tenant_id, compaction_event_id) REFERENCES compaction_events (tenant_id, id) ON DELETE CASCADE
 );
 
 CREATE INDEX message_archive_by_session ON message_archive (tenant_id, session_id, archived_at);
@@ -49,12 +49,14 @@ CREATE INDEX message_archive_by_message ON message_archive (tenant_id, id);
 
 -- Policies that compact by themselves: of one session, or of every session of an agent.
 CREATE TABLE compaction_policies (
-    tenant_id  TEXT COLLATE "C" NOT NULL,
-    scope      TEXT COLLATE "C" NOT NULL,
-    name       TEXT COLLATE "C" NOT NULL,
-    policy     JSONB            NOT NULL,
-    created_at TIMESTAMPTZ      NOT NULL DEFAULT now(),
-    updated_at TIMESTAMPTZ      NOT NULL DEFAULT now(),
+    tenant_id    TEXT COLLATE "C" NOT NULL,
+    scope        TEXT COLLATE "C" NOT NULL,
+    name         TEXT COLLATE "C" NOT NULL,
+    policy       JSONB            NOT NULL,
+    -- The token count from which on the policy wants a session compacted.
+    compact_from BIGINT           NOT NULL,
+    created_at   TIMESTAMPTZ      NOT NULL DEFAULT now(),
+    updated_at   TIMESTAMPTZ      NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, scope, name),
     CHECK (scope = 'session' OR scope = 'agent')
 );

@@ -17,9 +17,8 @@ CREATE TABLE compaction_events (
     preserved_message_ids TEXT    NOT NULL DEFAULT '[]',
     model_used            TEXT,
     duration_ms           INTEGER NOT NULL DEFAULT 0,
-    -- Where branches share what was compacted nothing leaves the log, only the view changes: from this one ...
-    view_before           TEXT,
-    -- ... to one that uses this block. Nothing, where messages were really removed.
+    -- Where branches share what was compacted nothing leaves the log: what was made is in this block, and only what the session
+    -- shows has changed. Nothing, where messages were really removed.
     block                 INTEGER,
     created_at            INTEGER NOT NULL,
     rolled_back_at        INTEGER,
@@ -37,11 +36,12 @@ CREATE TABLE message_archive (
     seq                 INTEGER NOT NULL,
     id                  TEXT    NOT NULL,
     session_id          TEXT    NOT NULL,
+    -- Whether the message is still in the log, with another content.
+    is_rewritten        INTEGER NOT NULL,
     original_message    TEXT    NOT NULL,
     archived_at         INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, compaction_event_id, seq),
-    FOREIGN KEY (tenant_id, compaction_event_id) REFERENCES compaction_events (tenant_id, id) ON DELETE CASCADE,
-    FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
+    FOREIGN KEY (tenant_id, compaction_event_id) REFERENCES compaction_events (tenant_id, id) ON DELETE CASCADE
 ) STRICT;
 
 CREATE INDEX message_archive_by_session ON message_archive (tenant_id, session_id, archived_at);
@@ -49,12 +49,14 @@ CREATE INDEX message_archive_by_message ON message_archive (tenant_id, id);
 
 -- Policies that compact by themselves: of one session, or of every session of an agent.
 CREATE TABLE compaction_policies (
-    tenant_id  TEXT    NOT NULL,
-    scope      TEXT    NOT NULL,
-    name       TEXT    NOT NULL,
-    policy     TEXT    NOT NULL,
-    created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL,
+    tenant_id    TEXT    NOT NULL,
+    scope        TEXT    NOT NULL,
+    name         TEXT    NOT NULL,
+    policy       TEXT    NOT NULL,
+    -- The token count from which on the policy wants a session compacted.
+    compact_from INTEGER NOT NULL,
+    created_at   INTEGER NOT NULL,
+    updated_at   INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, scope, name),
     CHECK (scope = 'session' OR scope = 'agent')
 ) STRICT, WITHOUT ROWID;

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from ...clock import MINUTE_US
 from ...core import scope as scopes
@@ -32,6 +32,8 @@ from ...ids import parse as parse_id
 from ...limits import Limits
 from . import views
 from .branches import lock_head
+from .compaction_attachments import concern
+from .compaction_automatic import compact_if_attached, with_tokens
 from .log_reading import count_log, read_log
 from .message_log import Append, Entry, Message, Role, append_group, queries
 from .search import Hit, Search
@@ -96,8 +98,7 @@ class AsyncMessages(TenantStore):
             InvalidInput: the role, the content or another argument is not acceptable.
         """
         entry = new_entry(self._scope, role, content, kind, metadata, token_count, is_preserved, is_summary, id)
-        done = await self._engine.grouped(append_group, self._at_the_end(session_id, [entry]))
-        return done.messages[0]
+        return (await self._append(session_id, [entry]))[0]
 
     async def append_many(self, session_id: str, messages: Sequence[NewMessage]) -> list[Message]:
         """Add several messages, all or none of them, at consecutive places.
@@ -115,7 +116,15 @@ class AsyncMessages(TenantStore):
         entries = [new_entry(self._scope, *astuple(each)) for each in messages]
         if len({entry.id for entry in entries}) < len(entries):
             raise InvalidInput("two messages of one call have the same id")
-        done = await self._engine.grouped(append_group, self._at_the_end(session_id, entries))
+        return await self._append(session_id, entries)
+
+    async def _append(self, session_id: str, entries: Sequence[Entry]) -> list[Message]:
+        append = self._at_the_end(session_id, entries)
+        if concern(self._scope, append.session_id):
+            append = replace(append, entries=with_tokens(self._scope, entries))
+        done = await self._engine.grouped(append_group, append)
+        if done.compaction_due:
+            await compact_if_attached(self._engine, self._scope, append.session_id)
         return done.messages
 
     @reads

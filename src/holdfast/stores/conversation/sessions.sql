@@ -3,18 +3,29 @@
 
 -- name: create
 -- A session of its own; refused by the unique index when the user's key is taken.
-INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute)
-VALUES (:tenant_id, :id, :identifier, :user_id, :agent_id, :metadata, :now_at, :now_at, :now_minute)
+INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
+                      compact_from)
+VALUES (:tenant_id, :id, :identifier, :user_id, :agent_id, :metadata, :now_at, :now_at, :now_minute,
+        (SELECT compact_from FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id))
 ON CONFLICT DO NOTHING
 RETURNING /*columns Session*/ *;
 
 -- name: upsert
 -- The user's live session under this key, made if need be; what is given replaces what was there.
-INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute)
+INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
+                      compact_from)
 VALUES (:tenant_id, :id, :identifier, :user_id, COALESCE(:agent_id, ''), COALESCE(:metadata /*pg ::jsonb*/, '{}'),
-        :now_at, :now_at, :now_minute)
+        :now_at, :now_at, :now_minute,
+        (SELECT compact_from FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id))
 ON CONFLICT (tenant_id, identifier, user_id) WHERE deleted_at IS NULL DO UPDATE SET
     agent_id = COALESCE(:agent_id, sessions.agent_id),
+    compact_from = CASE WHEN COALESCE(:agent_id, sessions.agent_id) = sessions.agent_id THEN sessions.compact_from ELSE
+        (SELECT p.compact_from FROM compaction_policies AS p
+         WHERE p.tenant_id = :tenant_id AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
+                                             OR (p.scope = 'agent' AND p.name = :agent_id))
+         ORDER BY p.scope DESC LIMIT 1) END,
     metadata = COALESCE(:metadata, sessions.metadata),
     updated_at = :now_at,
     updated_minute = :now_minute
@@ -62,6 +73,11 @@ SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id =
 -- What is not given stays.
 UPDATE sessions SET
     agent_id = COALESCE(:agent_id, agent_id),
+    compact_from = CASE WHEN COALESCE(:agent_id, sessions.agent_id) = sessions.agent_id THEN sessions.compact_from ELSE
+        (SELECT p.compact_from FROM compaction_policies AS p
+         WHERE p.tenant_id = :tenant_id AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
+                                             OR (p.scope = 'agent' AND p.name = :agent_id))
+         ORDER BY p.scope DESC LIMIT 1) END,
     metadata = COALESCE(:metadata, metadata),
     updated_at = :now_at,
     updated_minute = :now_minute
@@ -76,7 +92,13 @@ RETURNING id;
 
 -- name: restore
 -- Back as it was; refused by the unique index when its key has been taken meanwhile.
-UPDATE sessions SET deleted_at = NULL
+UPDATE sessions SET
+    deleted_at = NULL,
+    compact_from = (
+        SELECT p.compact_from FROM compaction_policies AS p
+        WHERE p.tenant_id = :tenant_id AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
+                                            OR (p.scope = 'agent' AND p.name = sessions.agent_id))
+        ORDER BY p.scope DESC LIMIT 1)
 WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NOT NULL) IS TRUE
 RETURNING /*columns Session*/ *;
 
@@ -91,11 +113,35 @@ DELETE FROM feedback WHERE tenant_id = :tenant_id AND session_id = :id;
 -- name: purge_branches
 DELETE FROM branches WHERE tenant_id = :tenant_id AND session_id = :id;
 
+-- name: purge_message_archive
+DELETE FROM message_archive WHERE tenant_id = :tenant_id AND session_id = :id;
+
+-- name: purge_compaction_events
+DELETE FROM compaction_events WHERE tenant_id = :tenant_id AND session_id = :id;
+
+-- name: purge_compaction_policy
+DELETE FROM compaction_policies WHERE tenant_id = :tenant_id AND scope = 'session' AND name = :id;
+
 -- name: purge_session_state
 DELETE FROM session_state WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: purge_search_progress
 DELETE FROM search_progress WHERE tenant_id = :tenant_id AND session_id = :id;
+
+-- name: purge_run_queue
+DELETE FROM run_queue WHERE tenant = :tenant_id
+  AND run_id IN (SELECT id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id);
+
+-- name: purge_tool_calls
+DELETE FROM tool_calls WHERE tenant_id = :tenant_id
+  AND run_id IN (SELECT id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id);
+
+-- name: purge_run_steps
+DELETE FROM run_steps WHERE tenant_id = :tenant_id
+  AND run_id IN (SELECT id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id);
+
+-- name: purge_runs
+DELETE FROM runs WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: purge
 DELETE FROM sessions WHERE tenant_id = :tenant_id AND id = :id

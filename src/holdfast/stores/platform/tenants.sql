@@ -17,6 +17,15 @@ DELETE FROM feedback WHERE tenant_id = :tenant_id;
 -- name: purge_branches
 DELETE FROM branches WHERE tenant_id = :tenant_id;
 
+-- name: purge_message_archive
+DELETE FROM message_archive WHERE tenant_id = :tenant_id;
+
+-- name: purge_compaction_events
+DELETE FROM compaction_events WHERE tenant_id = :tenant_id;
+
+-- name: purge_compaction_policies
+DELETE FROM compaction_policies WHERE tenant_id = :tenant_id;
+
 -- name: purge_session_state
 DELETE FROM session_state WHERE tenant_id = :tenant_id;
 
