@@ -28,7 +28,15 @@ from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.tokens import TokenCounter
+from .stores.execution.checkpoints import AsyncCheckpoints, Checkpoints
+from .stores.execution.leases import AsyncLeases, AsyncRunQueue, Leases, RunQueue
+from .stores.execution.runs import AsyncRuns, Runs
+from .stores.execution.steps import AsyncSteps, Steps
+from .stores.execution.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.memory.blocks import AsyncBlocks, Blocks
+from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.tenants import AsyncTenants, Tenants
+from .stores.registry.agents import Agents, AsyncAgents
 
 
 class AsyncTenantHandle:
@@ -43,6 +51,14 @@ class AsyncTenantHandle:
         self.pending_messages = AsyncPendingMessages(engine, scope)
         self.contacts = AsyncContacts(engine, scope)
         self.feedback = AsyncFeedbacks(engine, scope)
+        self.agents = AsyncAgents(engine, scope)
+        self.blocks = AsyncBlocks(engine, scope)
+        self.runs = AsyncRuns(engine, scope)
+        self.steps = AsyncSteps(engine, scope)
+        self.leases = AsyncLeases(engine, scope)
+        self.tool_calls = AsyncToolCalls(engine, scope)
+        self.checkpoints = AsyncCheckpoints(engine, scope)
+        self.objects = AsyncObjects(engine, scope)
 
     @property
     def name(self) -> str:
@@ -73,6 +89,14 @@ class TenantHandle:
         self.pending_messages = PendingMessages(AsyncPendingMessages(engine, scope))
         self.contacts = Contacts(AsyncContacts(engine, scope))
         self.feedback = Feedbacks(AsyncFeedbacks(engine, scope))
+        self.agents = Agents(AsyncAgents(engine, scope))
+        self.blocks = Blocks(AsyncBlocks(engine, scope))
+        self.runs = Runs(AsyncRuns(engine, scope))
+        self.steps = Steps(AsyncSteps(engine, scope))
+        self.leases = Leases(AsyncLeases(engine, scope))
+        self.tool_calls = ToolCalls(AsyncToolCalls(engine, scope))
+        self.checkpoints = Checkpoints(AsyncCheckpoints(engine, scope))
+        self.objects = Objects(AsyncObjects(engine, scope))
 
     @property
     def name(self) -> str:
@@ -145,6 +169,11 @@ class Holdfast:
         """All tenants."""
         return Tenants(AsyncTenants(self._engine, self._setting))
 
+    @property
+    def run_queue(self) -> RunQueue:
+        """The runs of all tenants that wait for somebody to drive them."""
+        return RunQueue(AsyncRunQueue(self._engine, self._setting))
+
     def close(self) -> None:
         """Finish what was accepted and let go of the database. Closing twice is fine."""
         step(self._engine.close())
@@ -199,6 +228,11 @@ class AsyncHoldfast:
     def tenants(self) -> AsyncTenants:
         """All tenants."""
         return AsyncTenants(self._engine, self._setting)
+
+    @property
+    def run_queue(self) -> AsyncRunQueue:
+        """The runs of all tenants that wait for somebody to drive them."""
+        return AsyncRunQueue(self._engine, self._setting)
 
     async def close(self) -> None:
         """Finish what was accepted and let go of the database. Closing twice is fine."""

@@ -76,6 +76,16 @@ def name(value: object, what: str, limits: Limits, *, limit: str = "name_bytes")
     return stored
 
 
+def free_text(value: object, what: str, limits: Limits, *, limit: str = "text_bytes") -> str:
+    """A text the caller gave, which may be empty, in the form that is stored.
+
+    Raises:
+        InvalidInput: it is not a string.
+        LimitExceeded: it is too long.
+    """
+    return "" if value == "" else name(value, what, limits, limit=limit)
+
+
 def metadata(value: object, limits: Limits) -> str:
     """A metadata object the caller gave, in the form that is stored.
 

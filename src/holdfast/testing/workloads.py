@@ -29,9 +29,12 @@ from ..stepping import step
 from ..stores.conversation.buffered import AsyncBufferedSession, Buffer, BufferedSession
 from ..stores.conversation.messages import NewMessage
 from ..stores.conversation.sessions import Session
+from ..stores.execution.leases import AsyncRunQueue, RunQueue
 from ..stores.platform.tenants import AsyncTenants, Tenants
 
 TENANTS = ("acme", "zenith")
+ABOVE_TENANTS = ("tenants.", "run_queue.")
+"""How the methods of the stores begin that belong to no tenant."""
 
 
 class OnEngine:
@@ -56,6 +59,11 @@ class OnEngine:
     def tenants(self) -> Tenants:
         """All tenants."""
         return Tenants(AsyncTenants(self.engine, self._setting))
+
+    @property
+    def run_queue(self) -> RunQueue:
+        """The runs of all tenants."""
+        return RunQueue(AsyncRunQueue(self.engine, self._setting))
 
     def tenant(self, name: str) -> TenantHandle:
         """The handle of one tenant."""
@@ -120,7 +128,7 @@ class Call(Struct, frozen=True):
 
     def _store(self, handle: OnEngine) -> Blocking[Any]:
         handle.begin(self.number)
-        target: Any = handle if self.method.startswith("tenants.") else handle.tenant(self.tenant)
+        target: Any = handle if self.method.startswith(ABOVE_TENANTS) else handle.tenant(self.tenant)
         for part in self.method.split(".")[:-1]:
             target = getattr(target, part)
         store: Blocking[Any] = target
@@ -161,13 +169,18 @@ Maker = Callable[[World], Arguments | None]
 """Arguments of one call, or ``None`` when there is nothing to call it on yet."""
 
 MAKERS: dict[str, Maker] = {}
+_BEFORE: dict[str, str] = {}
 
 
-def maker(method: str) -> Callable[[Maker], Maker]:
-    """Register the maker of a method, named as callers reach it: ``store.method``."""
+def maker(method: str, *, before: str = "sessions.create") -> Callable[[Maker], Maker]:
+    """Register the maker of a method, named as callers reach it: ``store.method``.
+
+    Where there is nothing yet to call it on, the method ``before`` is called instead, which makes such a thing.
+    """
 
     def register(function: Maker) -> Maker:
         MAKERS[method] = function
+        _BEFORE[method] = before
         return function
 
     return register
@@ -178,6 +191,10 @@ def _setting_of(number: int) -> Setting:
     clock.advance(7.0 * number)
     ids = SeededIds(number, start_ms=clock.now_us() // 1000)
     return Setting(clock=clock, ids=ids, limits=Limits())
+
+
+_STEPS_BEFORE = 5
+"""Calls in a row that lead up to one that could not be made at first."""
 
 
 def write_methods() -> list[str]:
@@ -214,14 +231,21 @@ def calls(world: World, count: int) -> Iterator[Call]:
         if not waiting:
             waiting = sorted(MAKERS)
             world.random.shuffle(waiting)
-        method = waiting.pop()
+        wanted = waiting.pop()
         world.tenant_name = world.random.choice(TENANTS)
-        arguments = MAKERS[method](world)
-        if arguments is None:
-            method, arguments = "sessions.create", MAKERS["sessions.create"](world)
-        assert arguments is not None
-        made += 1
-        yield Call(made, method, world.tenant_name, *arguments)
+        for _ in range(_STEPS_BEFORE):
+            made += 1
+            method, arguments = possible(world, wanted)
+            yield Call(made, method, world.tenant_name, *arguments)
+            if method in (wanted, "sessions.create") or made >= count:
+                break
+
+
+def possible(world: World, method: str) -> tuple[str, Arguments]:
+    """The method, or the one before it that can be called now, with its arguments."""
+    while (arguments := MAKERS[method](world)) is None:
+        method = _BEFORE[method]
+    return method, arguments
 
 
 class _Probe:
@@ -438,4 +462,4 @@ def _messages(world: World, session: Session) -> Sequence[str]:
 
 
 # Makers in files of their own register themselves here; last, because they need what stands above.
-from . import workload_channels  # noqa: E402, F401
+from . import workload_channels, workload_checkpoints, workload_runs  # noqa: E402, F401

@@ -4,6 +4,8 @@ SELECT 1 FROM sessions WHERE tenant_id = :tenant_id
 UNION ALL
 SELECT 1 FROM contacts WHERE tenant_id = :tenant_id
 UNION ALL
+SELECT 1 FROM agents WHERE tenant_id = :tenant_id
+UNION ALL
 SELECT 1 FROM pending_messages WHERE tenant_id = :tenant_id
 LIMIT 1;
 
@@ -32,6 +34,27 @@ DELETE FROM session_state WHERE tenant_id = :tenant_id;
 -- name: purge_search_progress
 DELETE FROM search_progress WHERE tenant_id = :tenant_id;
 
+-- name: purge_run_queue
+DELETE FROM run_queue WHERE tenant = :tenant_id;
+
+-- name: purge_tool_calls
+DELETE FROM tool_calls WHERE tenant_id = :tenant_id;
+
+-- name: purge_run_steps
+DELETE FROM run_steps WHERE tenant_id = :tenant_id;
+
+-- name: purge_runs
+DELETE FROM runs WHERE tenant_id = :tenant_id;
+
+-- name: purge_core_blocks
+DELETE FROM core_blocks WHERE tenant_id = :tenant_id;
+
+-- name: purge_agent_tags
+DELETE FROM agent_tags WHERE tenant_id = :tenant_id;
+
+-- name: purge_agents
+DELETE FROM agents WHERE tenant_id = :tenant_id;
+
 -- name: purge_sessions
 DELETE FROM sessions WHERE tenant_id = :tenant_id;
 
@@ -44,3 +67,24 @@ DELETE FROM pending_messages WHERE tenant_id = :tenant_id;
 
 -- name: purge_contacts
 DELETE FROM contacts WHERE tenant_id = :tenant_id;
+
+-- name: purge_lg_checkpoint_write
+DELETE FROM lg_checkpoint_write WHERE tenant_id = :tenant_id;
+
+-- name: purge_lg_checkpoint
+DELETE FROM lg_checkpoint WHERE tenant_id = :tenant_id;
+
+-- name: purge_lg_piece
+DELETE FROM lg_piece WHERE tenant_id = :tenant_id;
+
+-- name: purge_lg_thread
+DELETE FROM lg_thread WHERE tenant_id = :tenant_id;
+
+-- name: purge_lg_log
+DELETE FROM lg_log WHERE tenant_id = :tenant_id;
+
+-- name: purge_object_refs
+DELETE FROM object_refs WHERE tenant_id = :tenant_id;
+
+-- name: purge_objects
+DELETE FROM objects WHERE tenant_id = :tenant_id;

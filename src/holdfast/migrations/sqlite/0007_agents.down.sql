@@ -1,0 +1,3 @@
+DROP TABLE core_blocks;
+DROP TABLE agent_tags;
+DROP TABLE agents;
