@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from . import growth
+from . import growth, search
 from .floor import PAGE as FLUSH_BYTES
 from .results import Results, ratios
 
@@ -133,6 +133,21 @@ def _growth() -> list[Figure]:
     return found
 
 
+def _search() -> list[Figure]:
+    texts = {
+        "rare": "a word in one message of 500",
+        "common": "a word in two messages of three",
+        "both": "both",
+        "phrase": "two words next to each other",
+    }
+    sides = {"search-sqlite": ("Holdfast, sync", "FTS5"), "search-postgres": ("Holdfast", "tsvector")}
+    return [
+        Figure(f"{texts[kind]}, of {theirs} by hand", group, f"{kind}_us", (ours, {}), ((theirs, {}),), "at most", 1.5)
+        for group, (ours, theirs) in sides.items()
+        for kind in search.KINDS
+    ]
+
+
 def _import() -> list[Figure]:
     ours = ("Holdfast", dict[str, int]())
     return [
@@ -149,6 +164,8 @@ TITLES = {
     "history": "History, SQLite",
     "growth-sqlite": "Growth, SQLite",
     "growth-postgres": "Growth, PostgreSQL",
+    "search-sqlite": "Search in 100,000 messages, SQLite",
+    "search-postgres": "Search in 100,000 messages, PostgreSQL",
     "import": "Import",
 }
-FIGURES = [*_append_sqlite(), *_append_postgres(), *_history(), *_growth(), *_import()]
+FIGURES = [*_append_sqlite(), *_append_postgres(), *_history(), *_growth(), *_search(), *_import()]

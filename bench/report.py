@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import append_postgres, append_sqlite, growth
+from . import append_postgres, append_sqlite, growth, search
 from .figures import FIGURES, TITLES, Figure, Measured
 from .results import Results
 
@@ -134,6 +134,22 @@ def _growth(results: Results, group: str) -> str:
     return f"## {TITLES[group]}\n\n" + _table(["µs", "small", "large"], rows)
 
 
+def _search(results: Results, group: str) -> str:
+    metrics = [f"{kind}_us" for kind in search.KINDS]
+    rows = [
+        [name, *(_whole(results.middle(group, name, metric)) for metric in metrics)]
+        for name in _ordered(results, group, metric=metrics[0])
+    ]
+    return f"## {TITLES[group]}\n\n{_SEARCHES}\n\n" + _table(["µs for 20 hits, warm, decoded", *search.KINDS], rows)
+
+
+_SEARCHES = (
+    "The newest 20 messages that match: a number that one message of 500 has, a word that two of three have, both, and a phrase"
+    " of two words. By hand, an index of one's own is searched and the same rows are decoded, once with the engine's own snippets"
+    " and once without any."
+)
+
+
 def _import(results: Results, group: str) -> str:
     rows = [
         [name, *(_whole(results.middle(group, name, metric)) for metric in ("import_ms", "resident_mb"))]
@@ -150,6 +166,8 @@ _SECTIONS: dict[str, Any] = {
     "history": _history,
     "growth-sqlite": _growth,
     "growth-postgres": _growth,
+    "search-sqlite": _search,
+    "search-postgres": _search,
     "import": _import,
 }
 

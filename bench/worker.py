@@ -17,6 +17,8 @@ FAMILIES = {
     "history": "history",
     "growth-sqlite": "growth",
     "growth-postgres": "growth",
+    "search-sqlite": "search",
+    "search-postgres": "search",
     "import": "importing",
 }
 MARK = "RESULT "

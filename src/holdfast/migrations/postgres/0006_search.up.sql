@@ -6,20 +6,20 @@ CREATE INDEX sessions_search_behind ON sessions (tenant_id, id) WHERE search_beh
 -- The words of each indexed message, in one case and without diacritics, each with its tenant in front.
 CREATE TABLE message_texts (
     tenant_id  TEXT COLLATE "C" NOT NULL,
+    -- The order of hits: later messages have higher numbers.
+    number     BIGINT           NOT NULL,
     message_id UUID             NOT NULL,
     session_id UUID             NOT NULL,
     -- The place of the message in its session's log.
     seq        BIGINT           NOT NULL,
-    -- The order of hits: later messages have higher numbers.
-    number     BIGINT           NOT NULL,
-    words      TSVECTOR         NOT NULL,
     -- Of the message, when it was indexed.
     updated_at TIMESTAMPTZ      NOT NULL,
-    PRIMARY KEY (tenant_id, message_id),
+    words      TSVECTOR         NOT NULL,
+    PRIMARY KEY (tenant_id, number),
     FOREIGN KEY (tenant_id, message_id) REFERENCES messages (tenant_id, id) ON DELETE CASCADE
 );
 
-CREATE UNIQUE INDEX message_texts_by_number ON message_texts (tenant_id, number);
+CREATE UNIQUE INDEX message_texts_by_message ON message_texts (tenant_id, message_id);
 -- The tenant is part of every word, so the words of one tenant lie together here, too. Written to at once and not at leisure,
 -- because whoever writes is about to search.
 CREATE INDEX message_texts_words ON message_texts USING gin (words) WITH (fastupdate = off);

@@ -6,20 +6,20 @@ CREATE INDEX sessions_search_behind ON sessions (tenant_id, id) WHERE search_beh
 -- The words of each indexed message, in one case and without diacritics.
 CREATE TABLE message_texts (
     tenant_id  TEXT    NOT NULL,
+    -- The order of hits: later messages have higher numbers. It is the message's rowid in the index.
+    number     INTEGER NOT NULL,
     message_id TEXT    NOT NULL,
     session_id TEXT    NOT NULL,
     -- The place of the message in its session's log.
     seq        INTEGER NOT NULL,
-    -- The order of hits: later messages have higher numbers. It is the message's rowid in the index.
-    number     INTEGER NOT NULL,
-    words      TEXT    NOT NULL,
     -- Of the message, when it was indexed.
     updated_at INTEGER NOT NULL,
-    PRIMARY KEY (tenant_id, message_id),
+    words      TEXT    NOT NULL,
+    PRIMARY KEY (tenant_id, number),
     FOREIGN KEY (tenant_id, message_id) REFERENCES messages (tenant_id, id) ON DELETE CASCADE
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
-CREATE UNIQUE INDEX message_texts_by_number ON message_texts (tenant_id, number);
+CREATE UNIQUE INDEX message_texts_by_message ON message_texts (tenant_id, message_id);
 
 -- How far each block of a session's log is indexed.
 CREATE TABLE search_progress (

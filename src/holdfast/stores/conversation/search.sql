@@ -53,8 +53,8 @@ SELECT number FROM message_texts WHERE tenant_id = :tenant_id AND number IN (SEL
 SELECT number FROM message_texts WHERE tenant_id = :tenant_id AND number = ANY(:numbers::bigint[]);
 
 -- name: add
-INSERT INTO message_texts (tenant_id, message_id, session_id, seq, number, words, updated_at)
-VALUES (:tenant_id, :message_id, :session_id, :seq, :number, :words /*pg ::text::tsvector*/, :updated_at);
+INSERT INTO message_texts (tenant_id, number, message_id, session_id, seq, updated_at, words)
+VALUES (:tenant_id, :number, :message_id, :session_id, :seq, :updated_at, :words /*pg ::text::tsvector*/);
 
 -- name: change
 UPDATE message_texts SET words = :words /*pg ::text::tsvector*/, updated_at = :updated_at
@@ -80,6 +80,10 @@ ORDER BY number, rowid;
 
 -- name: removed @sqlite
 DELETE FROM message_index_removed WHERE tenant_id = :tenant_id;
+
+-- name: merge @sqlite
+-- The parts of the index become one, some pages of them: the fewer there are, the quicker it is searched.
+INSERT INTO message_index (message_index, rank) VALUES ('merge', -:pages);
 
 -- name: to_remove @sqlite
 -- Whether anything is to leave the index.

@@ -24,7 +24,7 @@ from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.scope import Scope
 from ...engines.dialect import Dialect
-from ...engines.protocol import Connection, Engine, Row
+from ...engines.protocol import Call, Connection, Engine, Row
 from ...errors import AlreadyExists, ReadOnly
 from ...ids import Id
 from . import views
@@ -32,8 +32,12 @@ from .message_log import Message
 from .search_query import stored_words, tag_of, tagged
 from .searchable_text import text_of, words_of
 
-BATCH_MESSAGES = 200
+BATCH_MESSAGES = 500
 """Messages indexed in one transaction at most."""
+MERGE_MESSAGES = 4_000
+"""For so many messages indexed at once, on SQLite, a step is made towards an index in one part."""
+MERGE_PAGES = 1_000
+"""Pages of the index, each about 4 KB, that such a step writes; that many messages need about half of them."""
 BATCH_SESSIONS = 100
 """Sessions looked at in one transaction at most."""
 TRIES = 5
@@ -57,21 +61,33 @@ class Unindexed(Struct, frozen=True):
     updated_at: datetime
 
 
+Batch = tuple[str | None, int]
+"""The session after which the next batch goes on, or nothing at the end; and how many messages were indexed."""
+
 queries = Queries(__package__, "search.sql", Message, Unindexed)
 
 
 async def catch_up(engine: Engine, scope: Scope, session_id: str | None) -> None:
     """Index what is committed and not yet indexed, of one session or of all. Where nothing can be written, nothing is done."""
     after_id: str | None = _FIRST
-    while after_id is not None:
-        batch = partial(_index_some, scope=scope, session_id=session_id, after_id=after_id)
-        try:
-            after_id = await _one_of_several(engine, batch)
-        except ReadOnly:
-            return
+    indexed = 0
+    try:
+        while after_id is not None:
+            batch = partial(_index_some, scope=scope, session_id=session_id, after_id=after_id)
+            after_id, count = await _one_of_several(engine, batch)
+            indexed += count
+        if engine.dialect is Dialect.SQLITE:
+            for _ in range(indexed // MERGE_MESSAGES):
+                await engine.write(_merge)
+    except ReadOnly:
+        return
 
 
-async def _one_of_several(engine: Engine, batch: Any) -> str | None:
+async def _merge(connection: Connection) -> None:
+    await queries.merge.all(connection, {"pages": MERGE_PAGES})
+
+
+async def _one_of_several(engine: Engine, batch: Call[Batch]) -> Batch:
     """Run a batch. Others may be indexing too, and take a number before we do."""
     for _ in range(TRIES - 1):
         try:
@@ -81,8 +97,8 @@ async def _one_of_several(engine: Engine, batch: Any) -> str | None:
     return await engine.write(batch)
 
 
-async def _index_some(connection: Connection, *, scope: Scope, session_id: str | None, after_id: str) -> str | None:
-    """Index one batch; the session after which to go on, or nothing at the end."""
+async def _index_some(connection: Connection, *, scope: Scope, session_id: str | None, after_id: str) -> Batch:
+    """Index one batch."""
     params = scope.params(after_id=after_id, limit=BATCH_SESSIONS)
     await forget(connection, params)
     clause = ""
@@ -90,7 +106,7 @@ async def _index_some(connection: Connection, *, scope: Scope, session_id: str |
         params["session_id"], clause = session_id, " AND id = :session_id"
     sessions = await queries.lock_behind.all(connection, params, clause)
     if not sessions:
-        return None
+        return None, 0
     stretches = await _stretches(connection, params, sessions)
     params.update(stretches=text.dump(stretches), limit=BATCH_MESSAGES)
     rows = await queries.unindexed.all(connection, params)
@@ -102,8 +118,8 @@ async def _index_some(connection: Connection, *, scope: Scope, session_id: str |
     if done:
         await queries.up_to_date.all(connection, {**params, "ids": id_list(done, connection.dialect)})
     if full:
-        return done[-1] if done else after_id
-    return done[-1] if len(sessions) == BATCH_SESSIONS else None
+        return done[-1] if done else after_id, len(rows)
+    return done[-1] if len(sessions) == BATCH_SESSIONS else None, len(rows)
 
 
 async def _stretches(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 from unicodedata import category, combining, normalize
 
@@ -49,6 +49,7 @@ _UNSPACED = (
     (0x3400, 0x9FFF),  # Han
     (0x20000, 0x3FFFF),
 )
+_UNEVEN = re.compile(rf"[\s{BREAK}]{{2,}}|[^\S ]|{BREAK}")
 _PICTURES = ((0x2600, 0x27BF), (0x1F000, 0x1FAFF))
 
 
@@ -106,6 +107,8 @@ def _said(blocks: Any) -> Iterator[str]:
     for block in blocks if isinstance(blocks, list) else [blocks]:
         if not isinstance(block, dict):
             yield from _texts(block)
+        elif block.get("type") == "text":
+            yield from _texts(block.get("text"))
         elif block.get("type") == "tool_result":
             yield from _said(block.get("content"))
         elif block.get("type") == "tool_use":
@@ -128,6 +131,10 @@ def _texts(value: Any, *, every: bool = False) -> Iterator[str]:
                 yield from _texts(item, every=every)
 
 
+Span = tuple[int, int, int]
+"""Where something was found: where it starts, where it ends, and which term it is."""
+
+
 class Term(Struct, frozen=True):
     """Words that stand next to each other; the last may be only the beginning of one."""
 
@@ -139,9 +146,7 @@ class Marker:
     """Shows the part of a text in which most of the terms are, with marks around what was found."""
 
     def __init__(self, terms: Sequence[Term], start: str, end: str) -> None:
-        self._marks = start, end
-        longest_first = sorted(terms, key=lambda term: sum(map(len, term.words)), reverse=True)
-        self._pattern = re.compile(rf"(?<!\S)(?:{'|'.join(map(_pattern, longest_first))})(?!\S)")
+        self._terms, self._marks = terms, (start, end)
 
     def snippet(self, text: str) -> str:
         """A piece of the text on one line, cut between words where possible, with an ellipsis where it was cut."""
@@ -152,29 +157,54 @@ class Marker:
         at = first
         for start, end, _ in spans:
             if start >= at and end <= last:
-                shown += [_flat(text[at:start]), self._marks[0], _flat(text[start:end]), self._marks[1]]
+                shown += (text[at:start], self._marks[0], text[start:end], self._marks[1])
                 at = end
-        shown.append(_flat(text[at:last]))
+        shown.append(text[at:last])
+        if _UNEVEN.search(text, first, last):
+            shown[::2] = [_UNEVEN.sub(" ", part) for part in shown[::2]]  # the others are the marks
         return f"{'…' if first else ''}{''.join(shown).strip()}{'…' if last < len(text) else ''}"
 
-    def _spans(self, text: str) -> list[tuple[int, int, int]]:
-        """Where in the text something was found: start, end and which term."""
+    def _spans(self, text: str) -> list[Span]:
+        """Where in the text something was found, in order."""
         folded, places = _folded(text)
-        found: list[tuple[int, int, int]] = []
-        for match in self._pattern.finditer(folded):
-            start, end = match.span()
-            if places is not None:
-                start, end = places[start], places[end - 1] + 1
-            found.append((start, end, match.lastindex or 0))
-            if len(found) == SPANS_MOST:
-                break
+        found: list[Span] = []
+        for number, term in enumerate(self._terms):
+            for start, end in islice(_occurrences(folded, term), SPANS_MOST):
+                found.append((start, end, number) if places is None else (places[start], places[end - 1] + 1, number))
+        if len(self._terms) > 1:
+            found.sort(key=_first_and_longest)
         return found
 
 
-def _pattern(term: Term) -> str:
-    words = [re.escape(word) + (r"\S*" if len(word) >= WORD_CHARS else "") for word in term.words]
-    rest = r"\S*" if term.prefix else ""
-    return f"({' +'.join(words)}{rest})"
+def _first_and_longest(span: Span) -> tuple[int, int]:
+    return span[0], -span[1]
+
+
+def _occurrences(folded: str, term: Term) -> Iterator[tuple[int, int]]:
+    """Where a term is in a text as it counts. By hand, because a pattern for each search takes longer to make than to use."""
+    first = term.words[0]
+    start = folded.find(first)
+    while start >= 0:
+        if not start or folded[start - 1] == " ":
+            end = _end_of(folded, start, term)
+            if end:
+                yield start, end
+        start = folded.find(first, start + 1)
+
+
+def _end_of(folded: str, at: int, term: Term) -> int:
+    """Where the term ends that begins here, or 0 if it does not."""
+    for place, word in enumerate(term.words, 1):
+        if not folded.startswith(word, at):
+            return 0
+        end = folded.find(" ", at)
+        at, begun = (len(folded) if end < 0 else end), at + len(word)
+        if at > begun and len(word) < WORD_CHARS and not (term.prefix and place == len(term.words)):
+            return 0
+        if place < len(term.words):
+            while folded.startswith(" ", at):
+                at += 1
+    return at
 
 
 def _folded(text: str) -> tuple[str, list[int] | None]:
@@ -185,10 +215,12 @@ def _folded(text: str) -> tuple[str, list[int] | None]:
     return "".join(parts), [place for place, part in enumerate(parts) for _ in part]
 
 
-def _densest(spans: Sequence[tuple[int, int, int]]) -> int:
+def _densest(spans: Sequence[Span]) -> int:
     """Where the stretch begins that has most of the terms; among equals, the one with most words, then the first."""
+    if len(spans) < 2:
+        return spans[0][0] if spans else 0
     best, best_at, last = (0, 0), 0, 0
-    for place, (start, _, _) in enumerate(spans):
+    for place, (start, _, _) in enumerate(spans[:SPANS_MOST]):
         while last < len(spans) and spans[last][1] <= start + SNIPPET_CHARS - LEAD_CHARS:
             last += 1
         within = spans[place : max(last, place + 1)]
@@ -218,7 +250,3 @@ def _between(text: str, place: int) -> int:
     while place < len(text) and category(text[place])[0] == "M":
         place += 1
     return place
-
-
-def _flat(text: str) -> str:
-    return re.sub(rf"[\s{BREAK}]+", " ", text)
