@@ -44,8 +44,8 @@ def _delete_by_key(world: World) -> Arguments | None:
 
 @maker("pending_messages.delete_stale")
 def _delete_stale(world: World) -> Arguments | None:
-    """What waited for some dozen calls, if anything did."""
-    return ((), {"older_than": timedelta(seconds=100)}) if _group(world) else None
+    """What waited for half a dozen calls, if anything did."""
+    return ((), {"older_than": timedelta(seconds=40)}) if _group(world) else None
 
 
 def _group(world: World, least: int = 1) -> PendingGroup | None:
