@@ -7,6 +7,7 @@ from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from .ids import IdSource, RandomIds, SeededIds
 from .limits import Limits
+from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer_saving import SessionState
 from .stores.conversation.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.compaction_events import ArchivedMessage, CompactionEvent
@@ -48,6 +49,7 @@ __all__ = [
     "ArchivedMessage",
     "AsyncAgents",
     "AsyncBlocks",
+    "AsyncBranches",
     "AsyncBufferedSession",
     "AsyncCompactions",
     "AsyncContacts",
@@ -65,6 +67,8 @@ __all__ = [
     "AsyncToolCalls",
     "Block",
     "Blocks",
+    "Branch",
+    "Branches",
     "BufferedSession",
     "Changes",
     "ClaimedRun",

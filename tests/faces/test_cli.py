@@ -47,6 +47,12 @@ def test_no_command_came_or_went_unnoticed() -> None:
         "migrate down",
         "migrate status",
         "migrate distribute",
+        "sessions list",
+        "sessions show",
+        "sessions fork",
+        "sessions compact",
+        "sessions rollback",
+        "sessions search",
     }
 
 

@@ -10,7 +10,7 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
-from . import migrate, serve
+from . import migrate, serve, sessions
 
 _EXTRAS = {
     "starlette": "server",
@@ -54,6 +54,7 @@ def version() -> None:
 
 root.add_command(serve.serve)
 root.add_command(migrate.migrate)
+root.add_command(sessions.sessions)
 
 
 def run() -> None:
