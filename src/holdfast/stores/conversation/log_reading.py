@@ -32,9 +32,10 @@ _seq = itemgetter(Message.__struct_fields__.index("seq"))
 
 
 class Shown(Struct, frozen=True):
-    """What a live session shows of its log."""
+    """What a live session shows of its log, also as it is stored."""
 
     view: View
+    stored: str | None
     next_place: int
     message_count: int
 
@@ -98,7 +99,7 @@ async def _shown(connection: Connection, params: Mapping[str, Any]) -> Shown:
     row = await queries.shown.one(connection, params)
     if row is None:
         raise NotFound(f"there is no session {params['session_id']} here")
-    return Shown(views.load(row[0]), row[1], row[2])
+    return Shown(views.load(row[0]), *row)
 
 
 async def _read_view(
@@ -110,7 +111,7 @@ async def _read_view(
     while True:
         # As many places as messages are wanted; where messages were deleted or do not match, that may be too few.
         near = _nearest(ranges, places, shown, newest_first)
-        asked = {**params, "view": views.dump(shown.view), "ranges": _json(near)}
+        asked = {**params, "view": shown.stored, "ranges": _json(near)}
         rows = await queries.ranges.all(connection, asked, clause)
         if not rows:
             return None

@@ -164,9 +164,9 @@ async def branches_are_listed_from_the_first_even_before_there_is_another(world:
     session = await acme.sessions.get(id)
     first = Branch(id, 0, None, 0, "start", "", session.created_at)
     assert await acme.branches.list(id) == [first]
+    world.clock.advance(60)
     assert await acme.branches.switch(id, 0) == first
     assert await acme.sessions.get(id) == session
-    world.clock.advance(60)
     forks = [await acme.branches.fork(id, label=str(number)) for number in range(5)]
     there = await acme.branches.list(id)
     assert there == [first, *forks]

@@ -1,0 +1,134 @@
+"""What branches leave in the tables: a plain session is plain again, and the older schema can be gone back to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast import Holdfast, NewMessage, TenantHandle
+from holdfast.errors import Corrupt, InvalidInput, LimitExceeded
+from holdfast.schema import migrate_down
+from holdfast.stores.conversation.views import BLOCK, BLOCKS_MOST, LAST
+
+Fetch = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Fetch]:
+    """The address of an empty database, and a way to look into it from outside."""
+    request.node.user_properties.append(("leg", f"{request.param}, tables of branches"))
+    if request.param == "sqlite":
+        path = str(tmp_path / "a.db")
+
+        def look(sql: str) -> list[tuple[Any, ...]]:
+            connection = apsw.Connection(path)
+            try:
+                return connection.execute(sql).fetchall()
+            finally:
+                connection.close()
+
+        return path, look
+    url: str = request.getfixturevalue("bare_postgres_url")
+
+    def ask(sql: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(url, autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    return url, ask
+
+
+@pytest.fixture
+def acme(place: tuple[str, Fetch]) -> Iterator[TenantHandle]:
+    with Holdfast(place[0], auto_migrate=True) as hf:
+        yield hf.tenant("acme")
+
+
+def started(acme: TenantHandle, *words: str) -> str:
+    id = acme.sessions.create().id
+    acme.messages.append_many(id, [NewMessage(role="user", content=word, token_count=2) for word in words])
+    return id
+
+
+def test_a_session_that_is_back_on_its_first_branch_has_no_view(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+    _, fetch = place
+    id = started(acme, "a", "b")
+    state = "SELECT branch, view IS NULL, next_seq, blocks FROM sessions"
+    acme.branches.fork(id, at=1)
+    assert fetch(state) == [(0, True, 3, 2)]
+    acme.branches.rewind(id, to=1)
+    assert fetch(state) == [(2, False, 2 * BLOCK + 2, 3)]
+    acme.branches.redo(id)
+    assert fetch(state) == [(0, True, 3, 3)]
+    assert fetch("SELECT number, view IS NULL FROM branches ORDER BY number") == [(0, True), (1, False), (2, False)]
+
+
+def test_nothing_is_written_for_a_session_that_was_never_forked(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+    id = started(acme, "a")
+    acme.branches.switch(id, 0)
+    acme.branches.list(id)
+    assert place[1]("SELECT * FROM branches") == []
+
+
+def test_a_branch_is_left_with_the_view_it_has_by_then(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+    """Other stores change what a branch shows; that must not be forgotten when it is left."""
+    id = started(acme, "a", "b", "c")
+    acme.branches.fork(id)
+    place[1](f"UPDATE sessions SET view = '[[1, 1], [3, {LAST}]]', message_count = 2, token_count = 4")
+    assert [message.seq for message in acme.messages.list(id)] == [1, 3]
+    acme.branches.switch(id, 1)
+    assert [message.seq for message in acme.messages.list(id)] == [1, 2, 3]
+    acme.branches.switch(id, 0)
+    assert [message.seq for message in acme.messages.list(id)] == [1, 3]
+    assert acme.sessions.get(id).message_count == 2
+    for at in (1, 3):
+        acme.branches.switch(id, acme.branches.fork(id, at=at).number)
+        assert [message.seq for message in acme.messages.list(id)] == [1, 3][: at // 2 + 1]
+        acme.branches.switch(id, 0)
+    with pytest.raises(InvalidInput, match="shows no message 2"):
+        acme.branches.fork(id, at=2)
+
+
+def test_the_last_block_is_refused_before_places_run_out(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+    id = started(acme, "a")
+    place[1](f"UPDATE sessions SET blocks = {BLOCKS_MOST - 1}")
+    made = acme.branches.fork(id)
+    assert made.number == BLOCKS_MOST - 1
+    acme.branches.switch(id, made.number)
+    assert acme.messages.append(id, role="user", content="b").seq == 2
+    assert [message.seq for message in acme.messages.list(id)] == [1, 2]
+    with pytest.raises(LimitExceeded, match="has room for"):
+        acme.branches.fork(id)
+    assert acme.branches.current(id) == made.number
+
+
+def test_a_view_that_was_damaged_says_so(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+    id = started(acme, "a")
+    place[1]("""UPDATE sessions SET view = '["damaged"]'""")
+    for call in (acme.messages.list, acme.messages.count, acme.branches.fork):
+        with pytest.raises(Corrupt, match="view of a session"):
+            call(id)
+
+
+def test_going_back_to_the_older_schema_keeps_the_first_branch(place: tuple[str, Fetch]) -> None:
+    url, fetch = place
+    with Holdfast(url, auto_migrate=True) as hf:
+        acme = hf.tenant("acme")
+        plain, shown, left = started(acme, "a", "b"), started(acme, "a", "b", "c"), started(acme, "a")
+        acme.branches.rewind(shown, to=1)
+        acme.messages.append(shown, role="user", content="x", token_count=9)
+        acme.branches.rewind(left, to=1)
+        acme.branches.redo(left)
+    migrate_down(url, to=1)
+    rows = fetch("SELECT id, next_seq, message_count, token_count FROM sessions")
+    assert {str(id): numbers for id, *numbers in rows} == {plain: [3, 2, 4], shown: [4, 3, 6], left: [2, 1, 2]}
+    with Holdfast(url, auto_migrate=True) as hf:
+        acme = hf.tenant("acme")
+        assert [message.content[0]["text"] for message in acme.messages.list(shown)] == ["a", "b", "c"]
+        assert acme.messages.append(shown, role="user", content="d").seq == 4
+        assert len(acme.branches.list(shown)) == 1
