@@ -26,7 +26,7 @@ def with_tokens(scope: Scope, entries: Sequence[Entry]) -> list[Entry]:
 async def compact_if_attached(engine: Engine, scope: Scope, session_id: str) -> None:
     """Compact a session that an append has made due, if this process knows how. Never raises what went wrong: it is logged."""
     here = attachments.of(scope)
-    if engine.joined or not here.begin(scope, session_id):
+    if engine.joined or not here.may_concern(scope, session_id) or not here.begin(scope, session_id):
         return
     try:
         await _compact(engine, scope, session_id, here)

@@ -17,6 +17,7 @@ from ...limits import Limits
 from ...stepping import step
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.sessions import Session
+from ...stores.execution.leases import AsyncRunQueue
 from ...stores.platform.tenants import AsyncTenants
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class World:
         limits: the limits of every handle.
         blocking: whether calls block instead of suspending.
         tenants: the store of all tenants, where the leg has it.
+        run_queue: the runs of all tenants, where the leg has the store of all tenants.
         reopen: closes the database and opens it again, where the leg can.
         caller: the owner of the transaction, where the leg has joined one.
         outside: makes the handle of a tenant on a connection of its own, where the leg has joined one.
@@ -68,11 +70,13 @@ class World:
         limits: Limits,
         blocking: bool,
         tenants: Callable[[], AsyncTenants] | None = None,
+        run_queue: Callable[[], AsyncRunQueue] | None = None,
         reopen: Callable[[], Awaitable[None]] | None = None,
         caller: Caller | None = None,
         outside: Callable[[str], Awaitable[AsyncTenantHandle]] | None = None,
     ) -> None:
-        self._handle, self.clock, self.limits, self._blocking = handle, clock, limits, blocking
+        self._handle, self.clock, self.limits, self.blocking = handle, clock, limits, blocking
+        self._run_queue = run_queue
         self._tenants, self._reopen, self._caller, self._outside = tenants, reopen, caller, outside
 
     def tenant(self, name: str = "acme") -> AsyncTenantHandle:
@@ -83,6 +87,11 @@ class World:
     def tenants(self) -> AsyncTenants:
         """All tenants."""
         return _there(self._tenants)()
+
+    @property
+    def run_queue(self) -> AsyncRunQueue:
+        """The runs of all tenants that wait for somebody to drive them."""
+        return _there(self._run_queue)()
 
     async def reopen(self) -> None:
         """Close the database and open it again; handles from before are of no use afterwards."""
@@ -99,7 +108,7 @@ class World:
 
     async def together(self, *calls: Callable[[], Awaitable[T]]) -> list[T | Exception]:
         """Make several calls at once; each answers with its result or its error."""
-        if not self._blocking:
+        if not self.blocking:
             outcomes = await asyncio.gather(*(call() for call in calls), return_exceptions=True)
             return [_no_interruption(outcome) for outcome in outcomes]
         with ThreadPoolExecutor(THREADS) as pool:

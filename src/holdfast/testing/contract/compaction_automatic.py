@@ -1,0 +1,300 @@
+"""Compactions that a function has a part in: outside of transactions, while others write, and by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...errors import Conflict, InvalidInput, NotFound, NothingToCompact
+from ...handles import AsyncTenantHandle
+from ...stepping import step
+from ...stores.conversation.compaction_policy import CompactionPolicy
+from ...stores.conversation.compaction_strategies import PRUNED
+from ...stores.conversation.message_log import Message
+from ...stores.conversation.messages import NewMessage
+from .compactions import LONG, POLICY, Greedy, call, result, shown, tokens, told
+from .suite import contract
+from .world import World, raises
+
+SMALL = replace(POLICY, window_tokens=1_000, trigger=0.5, preserve_last=2)
+"""Due from 500 tokens on."""
+
+
+def summarizer(world: World, think: Callable[[Sequence[Message]], Coroutine[Any, Any, str]]) -> Any:
+    """A summariser of the style of the leg: a coroutine function where there is an event loop, and a plain one elsewhere."""
+    return (lambda messages: step(think(messages))) if world.blocking else think
+
+
+@contract("concurrency")
+async def nothing_is_held_while_the_summariser_thinks(world: World) -> None:
+    """Whatever the session and its messages are used for meanwhile works, and what was appended follows the summary."""
+    acme = world.tenant()
+    session, made = await told(acme, LONG, LONG, "x", "y", token_count=50)
+    other, _ = await told(acme, "elsewhere")
+    given: list[Sequence[Message]] = []
+    later: list[Message] = []
+
+    async def think(messages: Sequence[Message]) -> str:
+        given.append(messages)
+        later.append(await acme.messages.append(session.id, role="user", content="meanwhile"))
+        await acme.messages.update(made[3].id, metadata={"changed": "meanwhile"})
+        await acme.sessions.update(session.id, metadata={"changed": "meanwhile"})
+        await acme.messages.append(other.id, role="user", content="elsewhere too")
+        assert len(await acme.messages.list(session.id)) == 5
+        world.clock.advance(2)
+        return "a thought"
+
+    event = await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, think))
+    assert given == [made[:2]]
+    after = await shown(acme, session)
+    assert [each.content for each in after] == [
+        [{"type": "text", "text": text}] for text in ("a thought", "x", "y", "meanwhile")
+    ]
+    assert after[-1] == later[0]
+    assert (event.original_tokens, event.compacted_tokens) == (tokens([*made, *later]), tokens(after))
+    assert event.duration_ms == 2_000
+
+
+@contract("concurrency")
+async def what_the_summariser_says_decides(world: World) -> None:
+    acme = world.tenant()
+    session, made = await told(acme, LONG, LONG, "x", "y")
+
+    async def changes_what_it_is_given(messages: Sequence[Message]) -> str:
+        await acme.messages.update(messages[0].id, content="something else")
+        return "of the old"
+
+    async def compacts(messages: Sequence[Message]) -> str:
+        await acme.compactions.compact(session.id, POLICY, summary="quicker")
+        return "slower"
+
+    async def fails(messages: Sequence[Message]) -> str:
+        raise OSError("no model")
+
+    def saying(answer: Any) -> Any:
+        async def says(messages: Sequence[Message]) -> Any:
+            return answer
+
+        return summarizer(world, says)
+
+    with raises(OSError, saying="no model"):
+        await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, fails))
+    for answer in ("", "  ", None, 7, b"bytes"):
+        with raises(InvalidInput, saying="the summary is empty or no text"):
+            await acme.compactions.compact(session.id, POLICY, summarize=saying(answer))
+    with raises(NothingToCompact):
+        await acme.compactions.compact(session.id, POLICY, summarize=saying(LONG * 4))
+    assert await shown(acme, session) == made
+    with raises(Conflict):
+        await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, changes_what_it_is_given))
+    assert (await acme.sessions.get(session.id)).compaction_count == 0
+    with raises(Conflict):
+        await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, compacts))
+    assert [each.summary_content for each in await acme.compactions.history(session.id)] == ["quicker"]
+
+
+@contract("concurrency")
+async def a_plain_function_is_always_welcome_and_an_asynchronous_one_where_there_is_a_loop(world: World) -> None:
+    acme = world.tenant()
+    session, _ = await told(acme, LONG, LONG, "x", "y")
+
+    async def think(messages: Sequence[Message]) -> str:
+        return "thought"
+
+    if world.blocking:
+        with raises(InvalidInput, saying="no event loop"):
+            await acme.compactions.compact(session.id, POLICY, summarize=think)
+        with raises(InvalidInput, saying="no event loop"):
+            await acme.compactions.compact(session.id, POLICY, summarize=lambda messages: think([*messages]))
+        with raises(InvalidInput, saying="no event loop"):
+            await acme.compactions.attach(POLICY, session_id=session.id, summarize=think)
+        assert await acme.compactions.history(session.id) == []
+    event = await acme.compactions.compact(session.id, POLICY, summarize=lambda messages: f"{len(messages)} messages")
+    assert event.summary_content == "2 messages"
+
+
+@contract("joining")
+async def no_function_is_called_in_the_callers_transaction(world: World) -> None:
+    acme = world.tenant()
+    session, _ = await told(acme, LONG, LONG, "x", "y", token_count=300)
+    called: list[Any] = []
+
+    def summarize(messages: Sequence[Message]) -> str:
+        called.append(messages)
+        return "s"
+
+    with raises(InvalidInput, saying="inside your transaction"):
+        await acme.compactions.compact(session.id, POLICY, summarize=summarize)
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarize)
+    await acme.messages.append(session.id, role="user", content="due", token_count=300)
+    assert called == []
+    assert len(await shown(acme, session)) == 5
+    plan = await acme.compactions.plan(session.id, POLICY)
+    await acme.compactions.compact(session.id, plan=plan, summary="by hand")
+    assert [each.is_summary for each in await shown(acme, session)] == [True, False, False]
+    await world.caller.rollback()
+    await world.caller.begin()
+    with raises(NotFound):
+        await acme.sessions.get(session.id)
+
+
+@contract("concurrency")
+async def of_several_compactions_at_once_one_is_done(world: World) -> None:
+    acme = world.tenant()
+    session, _ = await told(acme, *[LONG] * 8, token_count=20)
+    there = await shown(acme, session)
+    outcomes = await world.together(
+        *[
+            lambda number=number: acme.compactions.compact(session.id, POLICY, summary=f"by {number}")
+            for number in range(4)
+        ],
+        *[lambda: acme.messages.append(session.id, role="user", content="beside", token_count=1) for _ in range(4)],
+    )
+    events = [each for each in outcomes[:4] if not isinstance(each, Exception)]
+    refused = {type(each) for each in outcomes[:4] if isinstance(each, Exception)}
+    assert refused <= {Conflict, NothingToCompact}, outcomes
+    history = await acme.compactions.history(session.id)
+    assert sorted(each.number for each in history) == list(range(1, len(events) + 1))
+    after = await shown(acme, session)
+    assert (await acme.sessions.get(session.id)).compaction_count == len(events) >= 1
+    appended = [each for each in outcomes[4:] if isinstance(each, Message)]
+    assert len(appended) == 4
+    for event in history:
+        await acme.compactions.rollback(event.id)
+    back = await shown(acme, session)
+    assert (back[:8], {each.id for each in back[8:]}) == (there, {each.id for each in appended})
+    assert after != back
+
+
+async def _grow(acme: AsyncTenantHandle, session_id: str, count: int = 6) -> list[Message]:
+    return [await acme.messages.append(session_id, role="user", content=LONG, token_count=100) for _ in range(count)]
+
+
+@contract("concurrency")
+async def a_session_with_a_policy_compacts_itself(world: World) -> None:
+    acme = world.tenant()
+    session, other = await acme.sessions.create(), await acme.sessions.create()
+    assert await acme.compactions.attached(session.id) is None
+    given: list[int] = []
+
+    async def think(messages: Sequence[Message]) -> str:
+        given.append(len(messages))
+        return "so far"
+
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarizer(world, think))
+    assert await acme.compactions.attached(session.id) == SMALL
+    made, theirs = await _grow(acme, session.id), await _grow(acme, other.id)
+    assert (given, await shown(acme, other)) == ([3], theirs)
+    after = await shown(acme, session)
+    assert [each.is_summary for each in after] == [True, False, False, False]
+    assert after[1:] == made[3:]
+    (event,) = await acme.compactions.history(session.id)
+    assert (event.strategy, event.number) == ("summarization", 1)
+    await acme.messages.append_many(
+        session.id, [NewMessage(role="user", content=LONG, token_count=100) for _ in range(3)]
+    )
+    assert (given, len(await shown(acme, session))) == ([3, 5], 3)
+    await acme.compactions.detach(session_id=session.id)
+    await _grow(acme, session.id)
+    assert (len(given), await acme.compactions.attached(session.id)) == (2, None)
+    with raises(NotFound, saying="no policy is attached to the session"):
+        await acme.compactions.detach(session_id=session.id)
+
+
+@contract("concurrency")
+async def the_sessions_of_an_agent_compact_themselves(world: World) -> None:
+    acme = world.tenant()
+    early = await acme.sessions.create(agent="writer")
+    reader = await acme.sessions.create(agent="reader")
+    function = lambda messages: "so far"  # noqa: E731
+    await acme.compactions.attach(SMALL, agent="writer", summarize=function)
+    late = await acme.sessions.create(agent="writer")
+    upserted = await acme.sessions.upsert("k", agent="writer")
+    moved = await acme.sessions.create(agent="reader")
+    await acme.sessions.update(moved.id, agent="writer")
+    gone = await acme.sessions.create(agent="writer")
+    await acme.sessions.delete(gone.id)
+    await acme.sessions.restore(gone.id)
+    for session in (early, late, upserted, moved, gone):
+        assert await acme.compactions.attached(session.id) == SMALL
+        await _grow(acme, session.id)
+        assert (await acme.sessions.get(session.id)).compaction_count == 1, session
+    await _grow(acme, reader.id)
+    assert (await acme.sessions.get(reader.id)).compaction_count == 0
+    own = replace(SMALL, trigger=1.0)
+    await acme.compactions.attach(own, session_id=late.id, summarize=function)
+    assert await acme.compactions.attached(late.id) == own
+    await _grow(acme, late.id, 2)
+    assert (await acme.sessions.get(late.id)).compaction_count == 1
+    await acme.compactions.detach(session_id=late.id)
+    await _grow(acme, late.id, 1)
+    assert (await acme.sessions.get(late.id)).compaction_count == 2
+    await acme.compactions.detach(agent="writer")
+    await _grow(acme, early.id)
+    assert (await acme.sessions.get(early.id)).compaction_count == 1
+    for wrong in ({}, {"session_id": early.id, "agent": "writer"}, {"agent": ""}):
+        with raises(InvalidInput):
+            await acme.compactions.attach(SMALL, **wrong)  # type: ignore[arg-type]
+    with raises(InvalidInput, saying="there is no strategy"):
+        await acme.compactions.attach(replace(SMALL, strategy="unheard of"), agent="writer")
+
+
+@contract("concurrency")
+async def what_goes_wrong_by_itself_does_not_fail_the_append(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    tried: list[int] = []
+
+    async def fails(messages: Sequence[Message]) -> str:
+        tried.append(len(messages))
+        raise OSError("no model")
+
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarizer(world, fails))
+    made = await _grow(acme, session.id, 7)
+    assert (tried, await shown(acme, session)) == ([3, 4, 5], made)
+    small = replace(SMALL, window_tokens=10_000, target_tokens=9_000)
+    await acme.compactions.attach(small, session_id=session.id, summarize=summarizer(world, fails))
+    tried.clear()
+    await _grow(acme, session.id, 50)
+    assert len(tried) == 2, "after a failure the session grows a while before the next try"
+    await acme.compactions.attach(SMALL, session_id=session.id)
+    await _grow(acme, session.id, 1)
+    assert (await acme.sessions.get(session.id)).compaction_count == 0, "without a function nothing is summarised"
+
+
+@contract("concurrency")
+async def a_strategy_that_needs_no_summary_needs_no_function(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    hybrid = CompactionPolicy(
+        window_tokens=1_000, target_tokens=500, preserve_last=0, protected_tokens=0, prune_tokens=1
+    )
+    await acme.compactions.attach(hybrid, session_id=session.id)
+    await acme.messages.append(session.id, role="assistant", content=call("a"))
+    output = await acme.messages.append(session.id, role="user", content=result("a", output=LONG * 8))
+    assert output.token_count > 850, "what came without a count was counted"
+    after = await shown(acme, session)
+    assert after[1].content == result("a", output=PRUNED)
+    assert (await acme.sessions.get(session.id)).compaction_count == 1
+    other = await acme.sessions.create()
+    first = await acme.messages.append(other.id, role="user", content="first", token_count=10)
+    rolling = Greedy(remove=[first.id], summarize=False)
+    await acme.compactions.attach(hybrid, session_id=other.id, strategy=rolling)
+    await acme.messages.append(other.id, role="user", content="second", token_count=900)
+    assert [each.seq for each in await shown(acme, other)] == [2]
+
+
+@contract("concurrency")
+async def an_undone_compaction_is_not_repeated_at_once(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=lambda messages: "so far")
+    await _grow(acme, session.id, 5)
+    (event,) = await acme.compactions.history(session.id)
+    await acme.compactions.rollback(event.id)
+    await acme.messages.append(session.id, role="user", content="a little more", token_count=10)
+    assert (await acme.sessions.get(session.id)).compaction_count == 0
+    await _grow(acme, session.id, 1)
+    assert (await acme.sessions.get(session.id)).compaction_count == 1
