@@ -49,6 +49,10 @@ class Fenced(Conflict):
     """A newer holder has taken over; this one may no longer write."""
 
 
+class Stale(Conflict):
+    """What the caller remembers is no longer there; nothing was changed. Read it again."""
+
+
 class NothingToCompact(Conflict):
     """A compaction would not make this session smaller; nothing was changed."""
 

@@ -1,0 +1,133 @@
+"""Bodies that are kept once: how content becomes a digest, and a digest content again.
+
+The same bytes have the same digest, so whatever holds a body under its digest keeps it once, however often it comes. A body is
+compressed where that makes it smaller. On the way back its digest is computed anew: what is not what it was is ``Corrupt``,
+never an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hmac import compare_digest
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from ..errors import Corrupt
+
+RAW, ZSTD = 0, 1
+"""How a body is written down."""
+DIGEST_BYTES = 32
+"""A digest that nobody can make a second body for."""
+SHORT_BYTES = 16
+"""The beginning of a digest, where only one thread's own bodies are told apart."""
+COMPRESS_FROM = 96
+"""Shorter bodies are not worth the attempt."""
+LEVEL = 3
+UNPACKED_MOST = 64 * 1024 * 1024
+"""Bytes that a stored body may unpack to."""
+
+T = TypeVar("T")
+
+
+class Packed(Struct, frozen=True):
+    """A body as it is stored."""
+
+    digest: bytes
+    codec: int
+    body: bytes
+    size_bytes: int
+
+
+def digest_of(body: bytes, length: int = DIGEST_BYTES) -> bytes:
+    """The BLAKE3 digest of a body, or its first bytes."""
+    return _library().digest(body, length)
+
+
+def pack(body: bytes, length: int = DIGEST_BYTES) -> Packed:
+    """A body with its digest, compressed if that is shorter."""
+    digest = digest_of(body, length)
+    if len(body) >= COMPRESS_FROM:
+        packed = _library().compress(body)
+        if len(packed) + len(packed) // 16 < len(body):
+            return Packed(digest, ZSTD, packed, len(body))
+    return Packed(digest, RAW, bytes(body), len(body))
+
+
+def unpack(digest: bytes, codec: int, stored: bytes) -> bytes:
+    """The body that was packed.
+
+    Raises:
+        Corrupt: it is not what was packed.
+    """
+    body = _inflate(codec, stored)
+    if not compare_digest(digest_of(body, len(digest)), bytes(digest)):
+        raise Corrupt(f"the stored body {bytes(digest).hex()} is damaged: its content has another digest")
+    return body
+
+
+def unpack_many(rows: Sequence[tuple[bytes, int, bytes]]) -> list[bytes]:
+    """Many bodies, each given as digest, codec and what is stored."""
+    return [unpack(*row) for row in rows]
+
+
+def _inflate(codec: int, stored: bytes) -> bytes:
+    if codec == RAW:
+        return bytes(stored)
+    if codec == ZSTD:
+        return _library().decompress(stored)
+    raise Corrupt(f"a stored body is written in a way this release does not know: {codec}")
+
+
+class _Library:
+    """BLAKE3 and zstd, loaded when the first body comes.
+
+    A compressor must not be used by two threads at once, so each call takes one out of a list and puts it back.
+    """
+
+    def __init__(self) -> None:
+        import blake3
+        import zstandard
+
+        self._blake3 = blake3.blake3
+        self._size_of = zstandard.frame_content_size
+        self._error = zstandard.ZstdError
+        self._compressors: list[Any] = []
+        self._decompressors: list[Any] = []
+        self._new_compressor = lambda: zstandard.ZstdCompressor(level=LEVEL, write_checksum=False)
+        self._new_decompressor = zstandard.ZstdDecompressor
+
+    def digest(self, body: bytes, length: int) -> bytes:
+        return bytes(self._blake3(body).digest(length=length))
+
+    def compress(self, body: bytes) -> bytes:
+        return _with_one(self._compressors, self._new_compressor, lambda each: bytes(each.compress(body)))
+
+    def decompress(self, stored: bytes) -> bytes:
+        try:
+            size = self._size_of(stored)
+            if not 0 <= size <= UNPACKED_MOST:
+                raise Corrupt(f"a stored body claims to be of {size:,} bytes; no body is longer than {UNPACKED_MOST:,}")
+            return _with_one(self._decompressors, self._new_decompressor, lambda each: bytes(each.decompress(stored)))
+        except self._error as error:
+            raise Corrupt(f"a stored body cannot be read: {error}") from error
+
+
+def _with_one(idle: list[Any], make: Callable[[], Any], use: Callable[[Any], T]) -> T:
+    try:
+        worker = idle.pop()
+    except IndexError:
+        worker = make()
+    try:
+        return use(worker)
+    finally:
+        idle.append(worker)
+
+
+_loaded: list[_Library] = []
+
+
+def _library() -> _Library:
+    if not _loaded:
+        _loaded.append(_Library())
+    return _loaded[0]

@@ -1,0 +1,71 @@
+-- Checkpoints of graphs. What a checkpoint is made of lies in pieces, each once in a log; a checkpoint, and each task's writes to
+-- it, only say which places of the log they consist of. A copy of a thread shares the log.
+
+CREATE TABLE lg_log (
+    tenant_id  TEXT COLLATE "C" NOT NULL,
+    number     BIGINT           NOT NULL,
+    next_place BIGINT           NOT NULL DEFAULT 1,
+    -- Another one whenever pieces are removed: who remembers places under an older one must look again.
+    stamp      UUID             NOT NULL,
+    PRIMARY KEY (tenant_id, number)
+) WITH (fillfactor = 70);
+
+CREATE TABLE lg_thread (
+    tenant_id TEXT COLLATE "C" NOT NULL,
+    number    BIGINT           NOT NULL,
+    user_id   TEXT COLLATE "C" NOT NULL DEFAULT '',
+    thread_id TEXT COLLATE "C" NOT NULL,
+    log       BIGINT           NOT NULL,
+    PRIMARY KEY (tenant_id, number)
+);
+
+CREATE UNIQUE INDEX lg_thread_by_name ON lg_thread (tenant_id, thread_id, user_id);
+CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log);
+
+CREATE TABLE lg_piece (
+    tenant_id TEXT COLLATE "C" NOT NULL,
+    log       BIGINT           NOT NULL,
+    place     BIGINT           NOT NULL,
+    digest    BYTEA            NOT NULL,
+    -- 0 as it is, 1 with zstd, 9 the digest of an object.
+    codec     BIGINT           NOT NULL,
+    body      BYTEA            NOT NULL,
+    PRIMARY KEY (tenant_id, log, place)
+);
+
+-- It is compressed already.
+ALTER TABLE lg_piece ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE UNIQUE INDEX lg_piece_by_digest ON lg_piece (tenant_id, log, digest);
+
+CREATE TABLE lg_checkpoint (
+    tenant_id            TEXT COLLATE "C" NOT NULL,
+    thread               BIGINT           NOT NULL,
+    checkpoint_ns        TEXT COLLATE "C" NOT NULL DEFAULT '',
+    checkpoint_id        TEXT COLLATE "C" NOT NULL,
+    parent_checkpoint_id TEXT COLLATE "C",
+    run_id               TEXT COLLATE "C",
+    metadata             JSONB            NOT NULL DEFAULT '{}',
+    checkpoint           BYTEA            NOT NULL,
+    -- The places of its pieces, in order: see stores/execution/places.py.
+    pieces               BYTEA            NOT NULL,
+    -- Channels whose value must be looked up at an ancestor, as a JSON list; nothing means none.
+    leans                JSONB,
+    created_at           TIMESTAMPTZ      NOT NULL,
+    PRIMARY KEY (tenant_id, thread, checkpoint_ns, checkpoint_id)
+);
+
+CREATE INDEX lg_checkpoint_by_run ON lg_checkpoint (tenant_id, run_id) WHERE run_id IS NOT NULL;
+
+-- A row for all writes of one task. They may come before their checkpoint, so nothing refers to it.
+CREATE TABLE lg_checkpoint_write (
+    tenant_id     TEXT COLLATE "C" NOT NULL,
+    thread        BIGINT           NOT NULL,
+    checkpoint_ns TEXT COLLATE "C" NOT NULL DEFAULT '',
+    checkpoint_id TEXT COLLATE "C" NOT NULL,
+    task_id       TEXT COLLATE "C" NOT NULL,
+    task_path     TEXT COLLATE "C" NOT NULL DEFAULT '',
+    writes        BYTEA            NOT NULL,
+    pieces        BYTEA            NOT NULL,
+    PRIMARY KEY (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id)
+);

@@ -1,0 +1,2 @@
+DROP TABLE object_refs;
+DROP TABLE objects;

@@ -1,0 +1,158 @@
+-- name: put
+-- The same id again replaces what was there.
+INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
+                           checkpoint, pieces, leans, created_at)
+VALUES (:tenant_id, :thread, :checkpoint_ns, :checkpoint_id, :parent_id, :run_id, :metadata,
+        :checkpoint, :pieces, :leans, :now_at)
+ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id) DO UPDATE SET
+    parent_checkpoint_id = excluded.parent_checkpoint_id,
+    run_id = excluded.run_id,
+    metadata = excluded.metadata,
+    checkpoint = excluded.checkpoint,
+    pieces = excluded.pieces,
+    leans = excluded.leans;
+
+-- name: head
+-- The newest checkpoint of a namespace.
+SELECT checkpoint_id FROM lg_checkpoint
+WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoint_ns
+ORDER BY checkpoint_id DESC
+LIMIT 1;
+
+-- name: latest
+-- The newest checkpoint of a namespace, with the writes to it: a row for each task that wrote, and one if none did.
+WITH head AS (
+    SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp FROM lg_thread AS t
+    JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+    JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
+    WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND c.tenant_id = :tenant_id
+      AND t.thread_id = :thread_id AND t.user_id = :user_id AND c.checkpoint_ns = :checkpoint_ns
+    ORDER BY c.checkpoint_id DESC
+    LIMIT 1
+)
+SELECT head.*, w.task_id, w.task_path, w.writes, w.pieces FROM head
+LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = head.thread
+     AND w.checkpoint_ns = head.checkpoint_ns AND w.checkpoint_id = head.checkpoint_id
+ORDER BY w.task_path, w.task_id;
+
+-- name: exact
+-- One checkpoint by its id, in the same form.
+WITH head AS (
+    SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp FROM lg_thread AS t
+    JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+    JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
+    WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND c.tenant_id = :tenant_id
+      AND t.thread_id = :thread_id AND t.user_id = :user_id
+      AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = :checkpoint_id
+)
+SELECT head.*, w.task_id, w.task_path, w.writes, w.pieces FROM head
+LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = head.thread
+     AND w.checkpoint_ns = head.checkpoint_ns AND w.checkpoint_id = head.checkpoint_id
+ORDER BY w.task_path, w.task_id;
+
+-- name: history
+-- A checkpoint and those ancestors that it cannot do without: the walk ends where nothing is missing any more.
+WITH RECURSIVE chain AS (
+    SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp, 0 AS depth FROM lg_thread AS t
+    JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+    JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
+    WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND c.tenant_id = :tenant_id
+      AND t.thread_id = :thread_id AND t.user_id = :user_id
+      AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = :checkpoint_id
+    UNION ALL
+    SELECT /*columns CheckpointRow c*/ *, chain.log, chain.stamp, chain.depth + 1 FROM chain
+    JOIN lg_checkpoint AS c ON c.tenant_id = :tenant_id AND c.thread = chain.thread
+         AND c.checkpoint_ns = chain.checkpoint_ns AND c.checkpoint_id = chain.parent_checkpoint_id
+    WHERE (chain.depth = 0 OR chain.leans IS NOT NULL) AND chain.depth < :limit
+)
+SELECT chain.*, w.task_id, w.task_path, w.writes, w.pieces FROM chain
+LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = chain.thread
+     AND w.checkpoint_ns = chain.checkpoint_ns AND w.checkpoint_id = chain.checkpoint_id
+ORDER BY chain.depth, w.task_path, w.task_id;
+
+-- name: list
+-- Checkpoints of one user, the newest first.
+SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp, t.thread_id FROM lg_thread AS t
+JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
+WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND c.tenant_id = :tenant_id/*where*/
+ORDER BY checkpoint_id DESC, thread DESC, checkpoint_ns DESC
+LIMIT :limit;
+
+-- name: writes_of @sqlite
+-- The writes to several checkpoints; what does not belong to one of them is left out by who asks.
+SELECT thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces FROM lg_checkpoint_write
+WHERE tenant_id = :tenant_id AND thread IN (SELECT value FROM json_each(:threads))
+  AND checkpoint_id IN (SELECT value FROM json_each(:checkpoint_ids))
+ORDER BY task_path, task_id;
+
+-- name: writes_of @postgres
+SELECT thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces FROM lg_checkpoint_write
+WHERE tenant_id = :tenant_id AND thread = ANY(:threads::bigint[]) AND checkpoint_id = ANY(:checkpoint_ids::text[])
+ORDER BY task_path, task_id;
+
+-- name: put_writes
+INSERT INTO lg_checkpoint_write (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces)
+VALUES (:tenant_id, :thread, :checkpoint_ns, :checkpoint_id, :task_id, :task_path, :writes, :pieces)
+ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHING
+RETURNING 1;
+
+-- name: task
+-- What a task wrote before; the log is locked, so nobody changes it meanwhile.
+SELECT writes, pieces FROM lg_checkpoint_write
+WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoint_ns
+  AND checkpoint_id = :checkpoint_id AND task_id = :task_id;
+
+-- name: change_writes
+UPDATE lg_checkpoint_write SET task_path = :task_path, writes = :writes, pieces = :pieces
+WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoint_ns
+  AND checkpoint_id = :checkpoint_id AND task_id = :task_id;
+
+-- name: copy
+-- All checkpoints of a thread into another that has the same log.
+INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
+                           checkpoint, pieces, leans, created_at)
+SELECT :tenant_id, :target /*pg ::bigint*/, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
+       checkpoint, pieces, leans, created_at
+FROM lg_checkpoint WHERE tenant_id = :tenant_id AND thread = :thread
+ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id) DO NOTHING;
+
+-- name: copy_writes
+INSERT INTO lg_checkpoint_write (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces)
+SELECT :tenant_id, :target /*pg ::bigint*/, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces
+FROM lg_checkpoint_write WHERE tenant_id = :tenant_id AND thread = :thread
+ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHING;
+
+-- name: lineage
+-- Who descends from whom, and who cannot do without an ancestor.
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, leans/*pg ::text*/, run_id, created_at FROM lg_checkpoint
+WHERE tenant_id = :tenant_id AND thread = :thread
+ORDER BY checkpoint_id DESC;
+
+-- name: threads_of_runs @sqlite
+SELECT DISTINCT t.thread_id, t.user_id FROM lg_checkpoint AS c
+JOIN lg_thread AS t ON t.tenant_id = c.tenant_id AND t.number = c.thread
+WHERE c.tenant_id = :tenant_id AND t.tenant_id = :tenant_id AND t.user_id = :user_id
+  AND c.run_id IN (SELECT value FROM json_each(:run_ids));
+
+-- name: threads_of_runs @postgres
+SELECT DISTINCT t.thread_id, t.user_id FROM lg_checkpoint AS c
+JOIN lg_thread AS t ON t.tenant_id = c.tenant_id AND t.number = c.thread
+WHERE c.tenant_id = :tenant_id AND t.tenant_id = :tenant_id AND t.user_id = :user_id
+  AND c.run_id = ANY(:run_ids::text[]);
+
+-- name: delete
+DELETE FROM lg_checkpoint
+WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id;
+
+-- name: delete_writes
+DELETE FROM lg_checkpoint_write
+WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id;
+
+-- name: delete_all
+DELETE FROM lg_checkpoint WHERE tenant_id = :tenant_id AND thread = :thread
+RETURNING 1;
+
+-- name: delete_all_writes
+DELETE FROM lg_checkpoint_write WHERE tenant_id = :tenant_id AND thread = :thread
+RETURNING 1;

@@ -1,0 +1,100 @@
+-- name: find_thread
+-- A thread and the log its pieces lie in.
+SELECT t.number, t.log, l.next_place, l.stamp/*pg ::text*/ FROM lg_thread AS t
+JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id;
+
+-- name: lock_thread
+-- The same, held until the transaction ends: nobody else adds to the log or removes from it.
+SELECT t.number, t.log, l.next_place, l.stamp/*pg ::text*/ FROM lg_thread AS t
+JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id
+/*pg FOR UPDATE*/;
+
+-- name: register_tenant
+INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: lock_tenant
+-- Threads of a tenant get their numbers one after the other.
+SELECT id FROM tenants WHERE id = :tenant_id
+/*pg FOR UPDATE*/;
+
+-- name: next_number
+SELECT COALESCE(MAX(number), 0) + 1 FROM lg_thread WHERE tenant_id = :tenant_id;
+
+-- name: create_log
+INSERT INTO lg_log (tenant_id, number, stamp) VALUES (:tenant_id, :log, :stamp);
+
+-- name: create_thread
+INSERT INTO lg_thread (tenant_id, number, user_id, thread_id, log)
+VALUES (:tenant_id, :number, :user_id, :thread_id, :log);
+
+-- name: known @sqlite
+-- Where bodies lie that the log has already. SQLite takes the digests as one long text of bytes, PostgreSQL as an array.
+WITH RECURSIVE wanted (n, digest) AS (
+    SELECT 1, substr(:digests, 1, 16)
+    UNION ALL
+    SELECT n + 1, substr(:digests, n * 16 + 1, 16) FROM wanted WHERE n * 16 < length(:digests)
+)
+SELECT p.digest, p.place FROM wanted CROSS JOIN lg_piece AS p
+WHERE p.tenant_id = :tenant_id AND p.log = :log AND p.digest = wanted.digest;
+
+-- name: known @postgres
+SELECT digest, place FROM lg_piece
+WHERE tenant_id = :tenant_id AND log = :log AND digest = ANY(:digests::bytea[]);
+
+-- name: add
+INSERT INTO lg_piece (tenant_id, log, place, digest, codec, body)
+VALUES (:tenant_id, :log, :place, :digest, :codec, :body);
+
+-- name: advance
+UPDATE lg_log SET next_place = next_place + :count WHERE tenant_id = :tenant_id AND number = :log;
+
+-- name: read @sqlite
+-- The pieces in some ranges of places.
+SELECT p.place, p.digest, p.codec, p.body FROM json_each(:ranges) AS r CROSS JOIN lg_piece AS p
+WHERE p.tenant_id = :tenant_id AND p.log = :log
+  AND p.place BETWEEN json_extract(r.value, '$[0]') AND json_extract(r.value, '$[1]');
+
+-- name: read @postgres
+SELECT p.place, p.digest, p.codec, p.body FROM unnest(:firsts::bigint[], :lasts::bigint[]) AS r (first, last)
+JOIN lg_piece AS p ON p.tenant_id = :tenant_id AND p.log = :log AND p.place BETWEEN r.first AND r.last;
+
+-- name: used
+-- What everybody who shares a log needs of it.
+SELECT c.pieces FROM lg_thread AS t JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
+WHERE t.tenant_id = :tenant_id AND c.tenant_id = :tenant_id AND t.log = :log;
+
+-- name: used_by_writes
+SELECT w.pieces FROM lg_thread AS t JOIN lg_checkpoint_write AS w ON w.tenant_id = t.tenant_id AND w.thread = t.number
+WHERE t.tenant_id = :tenant_id AND w.tenant_id = :tenant_id AND t.log = :log;
+
+-- name: remove @sqlite
+-- The pieces in some ranges of places, for good.
+DELETE FROM lg_piece
+WHERE tenant_id = :tenant_id AND log = :log
+  AND EXISTS (SELECT 1 FROM json_each(:ranges) AS r
+              WHERE lg_piece.place BETWEEN json_extract(r.value, '$[0]') AND json_extract(r.value, '$[1]'))
+RETURNING codec, body;
+
+-- name: remove @postgres
+DELETE FROM lg_piece AS p USING unnest(:firsts::bigint[], :lasts::bigint[]) AS r (first, last)
+WHERE p.tenant_id = :tenant_id AND p.log = :log AND p.place BETWEEN r.first AND r.last
+RETURNING p.codec, p.body;
+
+-- name: restamp
+UPDATE lg_log SET stamp = :stamp WHERE tenant_id = :tenant_id AND number = :log;
+
+-- name: delete_thread
+DELETE FROM lg_thread WHERE tenant_id = :tenant_id AND number = :thread;
+
+-- name: delete_log
+-- A log that no thread has any longer.
+DELETE FROM lg_log
+WHERE tenant_id = :tenant_id AND number = :log
+  AND NOT EXISTS (SELECT 1 FROM lg_thread AS t WHERE t.tenant_id = :tenant_id AND t.log = :log)
+RETURNING number;
+
+-- name: delete_pieces
+DELETE FROM lg_piece WHERE tenant_id = :tenant_id AND log = :log;
