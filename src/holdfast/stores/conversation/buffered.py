@@ -89,7 +89,11 @@ class Buffer:
 
     @property
     def compaction_due(self) -> bool:
-        """Whether the last save brought the session to the point where its policy wants it compacted."""
+        """Whether the last save brought the session to the point where its policy wants it compacted.
+
+        A save does not do so by itself, as an append does: that would change the session under the buffer. Compact it at
+        the end of a run, and ``reload``.
+        """
         return self._memory.compaction_due
 
     def history(self) -> list[Message]:

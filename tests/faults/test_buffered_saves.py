@@ -1,0 +1,69 @@
+"""A buffered session's save is whole or absent wherever the power goes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from holdfast.testing import powercut, workloads
+from holdfast.testing.powercut import Cut, Recording, State
+
+
+@pytest.fixture(scope="module")
+def saves() -> Recording:
+    """Nothing but saves: of new sessions, of histories that grow, and of truncated ones."""
+    wanted = {"sessions.create", "sessions.buffered"}
+    makers = {method: maker for method, maker in workloads.MAKERS.items() if method in wanted}
+    with mock.patch.dict(workloads.MAKERS, makers, clear=True):
+        return powercut.record(5, count=16, log_pages=24)
+
+
+@pytest.fixture(scope="module")
+def wrecks(saves: Recording) -> list[tuple[Cut, State | str]]:
+    """What is found after each cut from the first call on; how the file comes into being is tried elsewhere."""
+    seen: dict[tuple[tuple[str, bytes], ...], State | str] = {}
+    found = []
+    with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder:
+        for cut in powercut.cuts(saves, seed=1):
+            if cut.after >= saves.begun[0]:
+                files = tuple(sorted(cut.files.items()))
+                if files not in seen:
+                    seen[files] = powercut.recover(cut.files, Path(folder))
+                found.append((cut, seen[files]))
+    return found
+
+
+def test_the_workload_saves_in_every_way(saves: Recording) -> None:
+    last = saves.states[-1]
+    assert saves.methods.count("sessions.buffered") >= 6
+    assert len(last["session_state"]) >= 2
+    assert len(last["branches"]) >= 2, "no save truncated anything that was stored"
+    assert len(last["messages"]) >= 10
+    assert len(last["sessions"]) > saves.methods.count("sessions.create"), "no save made a session"
+
+
+def test_a_save_is_whole_or_absent_at_every_cut(saves: Recording, wrecks: list[tuple[Cut, State | str]]) -> None:
+    problems = [(str(cut), said) for cut, found in wrecks if (said := powercut.judge(saves, cut.after, found))]
+    assert problems == []
+    assert len(wrecks) > 400
+
+
+@pytest.mark.parametrize("table", ["session_state", "messages", "sessions", "branches"])
+def test_a_save_without_one_of_its_tables_would_be_found(
+    saves: Recording, wrecks: list[tuple[Cut, State | str]], table: str
+) -> None:
+    before = saves.states[0][table]
+    without = [{**state, table: before} for state in saves.states]
+    torn = Recording(saves.operations, saves.methods, saves.begun, saves.acknowledged, without)
+    assert any("half done" in (powercut.judge(torn, cut.after, found) or "") for cut, found in wrecks)
+
+
+def test_a_save_is_one_flush_however_much_is_saved(saves: Recording) -> None:
+    flushes: dict[str, list[int]] = {}
+    for method, first, last in zip(saves.methods, saves.begun, saves.acknowledged, strict=True):
+        count = sum(operation.kind == "sync" for operation in saves.operations[first:last])
+        flushes.setdefault(method, []).append(count)
+    assert min(flushes["sessions.buffered"]) == min(flushes["sessions.create"]) == 1
