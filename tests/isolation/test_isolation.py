@@ -27,7 +27,7 @@ from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Connection
 from holdfast.errors import HoldfastError
 from holdfast.ids import parse as parse_id
-from holdfast.stores.conversation import message_log, sessions
+from holdfast.stores.conversation import branches, log_reading, message_log, sessions
 from holdfast.testing.contract.world import uuid_of
 from holdfast.testing.workloads import ABOVE_TENANTS, MAKERS, Call, OnEngine, World, possible
 from tests.differential.sides import StepIds, shape
@@ -125,7 +125,14 @@ def seen_by_owner(database: Database) -> tuple[list[Struct], list[str]]:
     for session in theirs.sessions.list():
         messages += theirs.messages.list(session.id)
         cursors += [theirs.messages.list(session.id, limit=1, newest_first=how).next for how in (False, True)]
-    return [*sessions, *messages], [cursor for cursor in cursors if cursor]
+        messages += theirs.branches.list(session.id)
+        cursors.append(theirs.branches.list(session.id, limit=1).next)
+    groups = theirs.pending_messages.list_groups()
+    pending = [message for group in groups for message in theirs.pending_messages.list_by_key(*group.name)]
+    channels: list[Struct] = [*groups, *pending, *theirs.contacts.list(), *theirs.feedback.list()]
+    cursors += [theirs.pending_messages.list_groups(limit=1).next, theirs.contacts.list(limit=1).next]
+    cursors += [theirs.feedback.list(limit=1).next]
+    return [*sessions, *messages, *channels], [cursor for cursor in cursors if cursor]
 
 
 def strangers_pool(database: Database, seed: int) -> Pool:
@@ -251,7 +258,10 @@ FORGETFUL = [
         ("sqlite", sessions.queries, name)
         for name in ("get", "find", "list", "count", "update", "delete", "restore", "purge")
     ],
-    *[("sqlite", message_log.queries, name) for name in ("get", "list", "list_newest", "count", "update", "delete")],
+    *[("sqlite", message_log.queries, name) for name in ("get", "list", "list_newest", "update", "delete")],
+    *[("sqlite", log_reading.queries, name) for name in ("shown", "ranges", "count")],
+    *[("sqlite", branches.queries, name) for name in ("head", "list", "find")],
+    ("postgres", log_reading.queries, "ranges"),
     ("sqlite", message_log.queries, "advance"),
     *[("postgres", message_log.queries, name) for name in ("append_one", "append")],
 ]
@@ -260,9 +270,7 @@ FORGETFUL = [
 @pytest.mark.parametrize(
     ("opened", "queries", "name"),
     [
-        pytest.param(
-            engine, queries, name, id=f"{engine} {'session' if queries is sessions.queries else 'message'} {name}"
-        )
+        pytest.param(engine, queries, name, id=f"{engine} {queries._source[1].removesuffix('.sql')} {name}")
         for engine, queries, name in FORGETFUL
     ],
     indirect=["opened"],
