@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct, structs
 
@@ -27,6 +28,7 @@ class Pool:
         self.ids = [text for text in texts if len(text) == 36 and text.count("-") == 4]
         self.texts = [*texts, "absent", ""]
         self.rows, self.cursors = rows, cursors
+        self._anywhere = _texts_by_field(rows)
         self.refocus()
 
     def refocus(self) -> None:
@@ -36,21 +38,19 @@ class Pool:
         )  # not mostly the kind there is most of
         row = self.random.choice([row for row in self.rows if type(row).__name__ == kind])
         about = getattr(row, "session_id", getattr(row, "id", None))
-        self._focus = [each for each in self.rows if about in structs.astuple(each)]
-        self._by_field: dict[str, list[str]] = {}
-        for each in self._focus:
-            for field, value in structs.asdict(each).items():
-                if isinstance(value, str) and value:
-                    self._by_field.setdefault(field, []).append(value)
-            kind = f"{type(each).__name__.lower()}_id"
-            self._by_field.setdefault(kind, []).append(getattr(each, "id", ""))
+        self._focus = [each for each in self.rows if each is row or (about and about in structs.astuple(each))]
+        self._by_field = _texts_by_field(self._focus)
 
     def value(self, name: str, hint: Any) -> Any:
         """Some value for a parameter of this name and type."""
         plain = {
             str: lambda: self._text(name),
+            bytes: lambda: self._text(name).encode("utf-8", "replace"),
             int: lambda: self.random.choice([0, 1, 2, 5, 50]),
+            float: lambda: self.random.choice([0.0, 0.5, 1.0]),
             bool: lambda: self.random.random() < 0.5,
+            datetime: lambda: datetime(2023, 11, 14, tzinfo=UTC),
+            timedelta: lambda: timedelta(hours=self.random.choice([0, 1, 1_000])),
             type(None): lambda: None,
             Any: lambda: self._anything(name),
             Filter: lambda: self._filter(name),
@@ -62,10 +62,14 @@ class Pool:
             return self.value(name, self.random.choice(args))
         if origin is Annotated:
             return self.value(name, args[0])
-        if origin is Mapping:
+        if origin is Literal:
+            return self.random.choice(args)
+        if origin in (Mapping, dict):
             return self.random.choice([{}, {"text": self._text(name)}, {self._text(name): 1}])
         if origin is Sequence:
             return [self.value(name, args[0]) for _ in range(self.random.randrange(1, 4))]
+        if origin is tuple:
+            return tuple(self.value(name, each) for each in args)
         if isinstance(hint, type) and issubclass(hint, Struct):
             return self._row(name, hint)
         raise TypeError(f"no way to make a {hint!r} for {name}: teach tests/isolation/arguments.py this type")
@@ -98,12 +102,27 @@ class Pool:
     def _text(self, name: str) -> str:
         if "cursor" in name and self.cursors:
             return self.random.choice(self.cursors)
-        known = self._by_field.get(name) or self._by_field.get(name.removesuffix("s"))
+        places = [
+            fields.get(each) for fields in (self._by_field, self._anywhere) for each in (name, name.removesuffix("s"))
+        ]
+        known = next((texts for texts in places if texts), None)
         if known and self.random.random() < 0.85:
             return self.random.choice(known)
         if name.endswith(("id", "ids")) and self.random.random() < 0.9:
             return self.random.choice(self.ids)
         return self.random.choice(self.texts)
+
+
+def _texts_by_field(rows: Sequence[Struct]) -> dict[str, list[str]]:
+    """Every text that stands in these rows, by the name of its field; ids also by the kind of the row."""
+    found: dict[str, list[str]] = {}
+    for each in rows:
+        for field, value in structs.asdict(each).items():
+            if isinstance(value, str) and value:
+                found.setdefault(field, []).append(value)
+        if id := getattr(each, "id", ""):
+            found.setdefault(f"{type(each).__name__.lower()}_id", []).append(id)
+    return found
 
 
 def stores(holder: object, path: str = "") -> Iterator[tuple[str, Blocking[Any]]]:
