@@ -133,6 +133,20 @@ def _growth() -> list[Figure]:
     return found
 
 
+def _conversation() -> list[Figure]:
+    def figure(text: str, part: str, metric: str, bound: Bound, target: float) -> Figure:
+        return Figure(text, "conversation", metric, (part, dict[str, int]()), (), bound, target)
+
+    by_hand = "of the same rows moved by hand"
+    return [
+        figure("context of 10,000 messages, of reading the last 50", "context", "context_ratio", "at most", 2),
+        figure(f"compacting 1,000 messages, {by_hand}", "compaction", "compact_ratio", "at most", 3),
+        figure(f"rolling that back, {by_hand}", "compaction", "rollback_ratio", "at most", 3),
+        figure("a fork in 10,000 messages, of one in 100", "forking", "fork_growth", "at most", 1.2),
+        figure("100 messages buffered, times as fast as 100 appends", "buffering", "buffered_speedup", "at least", 20),
+    ]
+
+
 def _search() -> list[Figure]:
     texts = {
         "rare": "a word in one message of 500",
@@ -164,8 +178,9 @@ TITLES = {
     "history": "History, SQLite",
     "growth-sqlite": "Growth, SQLite",
     "growth-postgres": "Growth, PostgreSQL",
+    "conversation": "A long conversation, SQLite",
     "search-sqlite": "Search in 100,000 messages, SQLite",
     "search-postgres": "Search in 100,000 messages, PostgreSQL",
     "import": "Import",
 }
-FIGURES = [*_append_sqlite(), *_append_postgres(), *_history(), *_growth(), *_search(), *_import()]
+FIGURES = [*_append_sqlite(), *_append_postgres(), *_history(), *_growth(), *_conversation(), *_search(), *_import()]

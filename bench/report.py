@@ -134,6 +134,23 @@ def _growth(results: Results, group: str) -> str:
     return f"## {TITLES[group]}\n\n" + _table(["µs", "small", "large"], rows)
 
 
+def _conversation(results: Results, group: str) -> str:
+    rows = [
+        [text, _whole(results.middle(group, part, ours)), _whole(results.middle(group, part, theirs))]
+        for text, part, ours, theirs in _CONVERSATION
+    ]
+    return f"## {TITLES[group]}\n\n" + _table(["µs", "Holdfast", "beside it"], rows)
+
+
+_CONVERSATION = (
+    ("context of 10,000 messages; reading the last 50", "context", "context_us", "last_50_us"),
+    ("compacting 1,000 messages; by hand", "compaction", "compact_us", "raw_compact_us"),
+    ("rolling that back; by hand", "compaction", "rollback_us", "raw_rollback_us"),
+    ("a fork in 10,000 messages; in 100", "forking", "fork_long_us", "fork_short_us"),
+    ("100 messages buffered and saved; 100 durable appends", "buffering", "buffered_us", "durable_us"),
+)
+
+
 def _search(results: Results, group: str) -> str:
     metrics = [f"{kind}_us" for kind in search.KINDS]
     rows = [
@@ -166,6 +183,7 @@ _SECTIONS: dict[str, Any] = {
     "history": _history,
     "growth-sqlite": _growth,
     "growth-postgres": _growth,
+    "conversation": _conversation,
     "search-sqlite": _search,
     "search-postgres": _search,
     "import": _import,

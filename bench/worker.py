@@ -17,6 +17,7 @@ FAMILIES = {
     "history": "history",
     "growth-sqlite": "growth",
     "growth-postgres": "growth",
+    "conversation": "conversation",
     "search-sqlite": "search",
     "search-postgres": "search",
     "import": "importing",

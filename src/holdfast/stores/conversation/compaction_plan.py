@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -29,11 +30,14 @@ from .tokens import TokenCounter
 
 _FIELDS = len(Message.__struct_fields__)
 _ID, _TOKENS = (Message.__struct_fields__.index(name) for name in ("id", "token_count"))
-_COMPARED = [
-    place
-    for place, name in enumerate(Message.__struct_fields__)
-    if name not in ("session_id", "seq", "created_at", "updated_at")
-]
+_compared = itemgetter(
+    _FIELDS,  # its place
+    *(
+        place
+        for place, name in enumerate(Message.__struct_fields__)
+        if name not in ("session_id", "seq", "created_at", "updated_at")
+    ),
+)
 _FINGERPRINT_BYTES = 20
 
 
@@ -103,8 +107,7 @@ class Snapshot:
     def fingerprint(self, covered: Sequence[Row]) -> str:
         """Of everything a compaction of these rows relies on."""
         state = [self.head.branch, views.dump(self.head.view), self.compactions]
-        compared = [(place_of(row), *(row[each] for each in _COMPARED)) for row in covered]
-        encoded = msgspec.msgpack.encode([state, compared])
+        encoded = msgspec.msgpack.encode([state, list(map(_compared, covered))])
         return hashlib.blake2b(encoded, digest_size=_FINGERPRINT_BYTES).hexdigest()
 
     def messages(self, connection: Connection) -> list[Message]:

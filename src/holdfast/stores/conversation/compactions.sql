@@ -28,8 +28,7 @@ LIMIT :limit;
 -- name: hold @sqlite
 -- Keep everybody else's hands off some messages until the transaction ends. PostgreSQL needs it: whoever is just adding something
 -- that hangs on one of them must be done, so that it is archived too. On SQLite nobody else is writing.
-SELECT COUNT(*) FROM messages
-WHERE tenant_id = :tenant_id AND session_id = :session_id AND id IN (SELECT value FROM json_each(:ids));
+SELECT 0 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id;
 
 -- name: hold @postgres
 SELECT COUNT(*) FROM (

@@ -1,0 +1,180 @@
+"""What a long conversation costs: its context, compacting it and taking that back, forking it, and buffering it.
+
+Only Holdfast is measured, against itself and against a transaction by hand that deletes and inserts the same rows. Both sides
+of a ratio take turns within one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from .case import Case, Job, Result
+from .workload import messages, middle_us
+
+GROUP = "conversation"
+TENANT = "bench"
+LONG, SHORT, COMPACTED, BUFFERED = 10_000, 100, 1_000, 100
+CONTEXT_TOKENS = 50 * 256
+"""About what the last 50 messages of a kilobyte take."""
+_FEWEST = 3
+
+
+def cases() -> list[Case]:
+    """Everything on one file; each part is its own case, so that none warms another's caches."""
+    return [Case(GROUP, name) for name in _PARTS]
+
+
+def run(job: Job) -> Result:
+    """Measure one part."""
+    from holdfast import Holdfast
+
+    path = str(Path(job.place) / "agents.db")
+    with Holdfast(path) as hf:
+        return _PARTS[job.contender](hf.tenant(TENANT), path, job.seconds)
+
+
+def _filled(tenant: Any, count: int) -> str:
+    from holdfast import NewMessage
+
+    session: str = tenant.sessions.create().id
+    new = [NewMessage(role=each["role"], content=each["content"], token_count=256) for each in messages(1_000)]
+    for start in range(0, count, 1_000):
+        tenant.messages.append_many(session, new[: min(1_000, count - start)])
+    return session
+
+
+def _context(tenant: Any, path: str, seconds: float) -> Result:
+    """What to send to the model, of 10,000 messages, against reading the last 50."""
+    session = _filled(tenant, LONG)
+    took = _in_turns(
+        {
+            "context_us": lambda: tenant.messages.context(session, max_tokens=CONTEXT_TOKENS),
+            "last_50_us": lambda: tenant.messages.last(session, 50),
+        },
+        seconds,
+    )
+    return {**took, "context_ratio": round(took["context_us"] / took["last_50_us"], 3)}
+
+
+def _compaction(tenant: Any, path: str, seconds: float) -> Result:
+    """Compacting 1,000 messages and rolling back, against the same rows deleted and inserted by hand."""
+    from holdfast import CompactionPolicy
+
+    policy = CompactionPolicy(strategy="summarization", target_tokens=1_000, preserve_last=0, protected_tokens=0)
+    took: dict[str, list[float]] = {"compact_us": [], "rollback_us": [], "raw_compact_us": [], "raw_rollback_us": []}
+    end = perf_counter() + seconds * 3
+    while perf_counter() < end or len(took["compact_us"]) < _FEWEST:
+        session = _filled(tenant, COMPACTED)
+        started = perf_counter()
+        event = tenant.compactions.compact(session, policy, summary="what happened")
+        compacted = perf_counter()
+        assert event.messages_removed == COMPACTED
+        tenant.compactions.rollback(event.id)
+        took["compact_us"].append(compacted - started)
+        took["rollback_us"].append(perf_counter() - compacted)
+        assert tenant.sessions.get(session).message_count == COMPACTED
+        by_hand = _by_hand(path, session)
+        took["raw_compact_us"].append(by_hand[0])
+        took["raw_rollback_us"].append(by_hand[1])
+    middle = {name: middle_us(each) for name, each in took.items()}
+    ratios = {
+        "compact_ratio": round(middle["compact_us"] / middle["raw_compact_us"], 3),
+        "rollback_ratio": round(middle["rollback_us"] / middle["raw_rollback_us"], 3),
+    }
+    return {**middle, **ratios}
+
+
+def _by_hand(path: str, session: str) -> tuple[float, float]:
+    """Seconds for a raw transaction that moves the messages into the archive, and for one that moves them back."""
+    import apsw
+
+    connection = apsw.Connection(path)
+    for pragma in ("busy_timeout = 30000", "foreign_keys = ON", "cache_size = -65536", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    columns = "tenant_id, session_id, seq, id, kind, role, content, token_count, metadata, is_preserved, is_summary"
+    rows = connection.execute(
+        f"SELECT {columns}, created_at, updated_at FROM messages WHERE tenant_id = ? AND session_id = ?",
+        (TENANT, session),
+    ).fetchall()
+    event = f"{session[:-4]}ffff"
+    archived = [(TENANT, event, row[2], row[3], session, f'{{"content":{row[6]}}}', 0) for row in rows]
+    started = perf_counter()
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(
+        "INSERT INTO compaction_events (tenant_id, id, session_id, number, strategy, original_tokens, compacted_tokens,"
+        " messages_removed, created_at) VALUES (?, ?, ?, 1000000, 'raw', 0, 0, ?, 0)",
+        (TENANT, event, session, len(rows)),
+    )
+    connection.executemany(
+        "INSERT INTO message_archive (tenant_id, compaction_event_id, seq, id, session_id, original_message, is_rewritten, archived_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, 0, ?)",
+        archived,
+    )
+    connection.execute("DELETE FROM messages WHERE tenant_id = ? AND session_id = ?", (TENANT, session))
+    connection.execute("COMMIT")
+    moved = perf_counter()
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(
+        f"INSERT INTO messages ({columns}, created_at, updated_at) VALUES ({', '.join('?' * 13)})", rows
+    )
+    connection.execute("DELETE FROM compaction_events WHERE tenant_id = ? AND id = ?", (TENANT, event))
+    connection.execute("COMMIT")
+    back = perf_counter()
+    connection.close()
+    return moved - started, back - moved
+
+
+def _forking(tenant: Any, path: str, seconds: float) -> Result:
+    """A fork in the middle of 10,000 messages, against one in the middle of 100."""
+    long, short = _filled(tenant, LONG), _filled(tenant, SHORT)
+    took = _in_turns(
+        {
+            "fork_long_us": lambda: tenant.branches.fork(long, at=LONG // 2),
+            "fork_short_us": lambda: tenant.branches.fork(short, at=SHORT // 2),
+        },
+        seconds,
+    )
+    return {**took, "fork_growth": round(took["fork_long_us"] / took["fork_short_us"], 3)}
+
+
+def _buffering(tenant: Any, path: str, seconds: float) -> Result:
+    """100 messages kept in memory and saved once, against 100 durable appends."""
+    supply = messages(BUFFERED)
+
+    def buffered() -> None:
+        buffer = tenant.sessions.buffered(tenant.sessions.create().key)
+        for message in supply:
+            buffer.add_message(role=message["role"], content=message["content"])
+        buffer.save()
+
+    def durable() -> None:
+        session = tenant.sessions.create().id
+        for message in supply:
+            tenant.messages.append(session, role=message["role"], content=message["content"])
+
+    took = _in_turns({"buffered_us": buffered, "durable_us": durable}, seconds)
+    return {**took, "buffered_speedup": round(took["durable_us"] / took["buffered_us"], 1)}
+
+
+def _in_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> Result:
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    end = perf_counter() + seconds
+    while perf_counter() < end or len(next(iter(took.values()))) < _FEWEST:
+        for name, call in calls.items():
+            before = perf_counter()
+            call()
+            took[name].append(perf_counter() - before)
+    return {name: middle_us(each) for name, each in took.items()}
+
+
+_PARTS: dict[str, Callable[[Any, str, float], Result]] = {
+    "context": _context,
+    "compaction": _compaction,
+    "forking": _forking,
+    "buffering": _buffering,
+}
