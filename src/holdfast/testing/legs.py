@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -26,11 +27,15 @@ from ..handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from ..ids import SeededIds
 from ..limits import Limits
 from ..stores.conversation.buffered import BufferedSession
+from ..stores.execution.leases import AsyncRunQueue
+from ..stores.execution.ledger import NewToolCall
 from ..stores.platform.tenants import AsyncTenants
 from . import callers
 from .contract.world import Caller, World
 
 RESIDENT = "resident"
+LATER = datetime(2200, 1, 1, tzinfo=UTC)
+"""When nobody looks any more."""
 _NOTES = "CREATE TABLE IF NOT EXISTS callers_notes (note TEXT)"
 Dump = dict[str, list[Any]]
 Connect = Callable[[str], AbstractAsyncContextManager[Caller]]
@@ -106,7 +111,7 @@ class SqlitePlace:
                 "SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name"
             ).fetchall()
             # A virtual table is read through the tables that it keeps its data in.
-            plain = [name for name, sql in schema if not sql.startswith("CREATE VIRTUAL TABLE")]
+            plain = [name for name, sql in schema if not str(sql).startswith("CREATE VIRTUAL TABLE")]
             rows: Dump = {str(name): _sorted(connection.execute(f'SELECT * FROM "{name}"')) for name in plain}
             rows["the schema"] = schema
         finally:
@@ -129,6 +134,7 @@ class PostgresPlace:
         connection.execute(_NOTES)
         for (table,) in connection.execute(_TENANT_TABLES).fetchall():
             connection.execute(f"DELETE FROM {table} WHERE tenant_id <> %s", [RESIDENT])
+        connection.execute("DELETE FROM run_queue WHERE tenant <> %s", [RESIDENT])
         connection.execute("DELETE FROM tenants WHERE id <> %s", [RESIDENT])
         if not connection.execute("SELECT 1 FROM tenants").fetchall():
             with Holdfast(self._url, ids=SeededIds(7), clock=FixedClock(), pool=POOL) as hf:
@@ -141,7 +147,7 @@ class PostgresPlace:
         return {table: _sorted(connection.execute(f"SELECT t::text FROM {table} AS t")) for (table,) in tables}
 
     def renew(self) -> None:
-        self._connect().execute("TRUNCATE tenants, sessions, messages CASCADE")
+        self._connect().execute("TRUNCATE tenants, sessions, messages, agents, run_queue CASCADE")
 
     def close(self) -> None:
         """Let go of the database."""
@@ -184,6 +190,7 @@ class OwnLeg(Struct, frozen=True):
                 limits=limits,
                 blocking=not self.asynchronous,
                 tenants=opened.tenants,
+                run_queue=opened.run_queue,
                 reopen=opened.reopen,
             )
         finally:
@@ -314,6 +321,12 @@ class _Opened:
         assert self._sync is not None
         return cast("AsyncTenants", _Awaited(self._sync.tenants))
 
+    def run_queue(self) -> AsyncRunQueue:
+        if self._async is not None:
+            return self._async.run_queue
+        assert self._sync is not None
+        return cast("AsyncRunQueue", _Awaited(self._sync.run_queue))
+
 
 def awaited(handle: TenantHandle) -> AsyncTenantHandle:
     """A synchronous handle whose calls can be awaited: what runs is the public synchronous class."""
@@ -377,6 +390,25 @@ def _move_in(hf: Holdfast) -> None:
             resident.messages.append(made.id, role="user", content=f"{text} of {number}", token_count=2)
     resident.messages.search("one")
     resident.sessions.delete(made.id)
+    _keep_agents_busy(resident)
+
+
+def _keep_agents_busy(resident: TenantHandle) -> None:
+    """An agent with a block and a run of each kind that nobody claims."""
+    agent = resident.agents.create("Helper", id="helper", tags=["resident"])
+    resident.blocks.set(agent.id, "persona", "kind")
+    session = resident.sessions.create(key="resident:runs")
+    for ending in ("paused", "waiting", "completed"):
+        run = resident.leases.claim("resident", run_id=resident.runs.start(session.id, agent=agent.id).id)
+        assert run is not None
+        if ending != "completed":
+            calls = [NewToolCall(id="call", tool_name="mail")]
+            resident.tool_calls.intend(run.id, epoch=run.epoch, calls=calls)
+        resident.runs.step(run.id, epoch=run.epoch, iteration=1, state={"ending": ending})
+        if ending == "completed":
+            resident.runs.finish(run.id, epoch=run.epoch, stop_reason="end_turn")
+        else:
+            resident.runs.pause(run.id, epoch=run.epoch, until=LATER if ending == "paused" else None)
 
 
 def _sorted(rows: Any) -> list[Any]:
@@ -386,6 +418,8 @@ def _sorted(rows: Any) -> list[Any]:
 def _unharmed(before: Dump, after: Dump) -> None:
     """The resident's rows, which were all there was before, are still there and still the same."""
     for table, rows in before.items():
+        if table.startswith("message_index_"):
+            continue  # SQLite's index over words, whose rows are nobody's: each is about the words of everybody
         lost = [row for row in rows if row not in after.get(table, [])]
         if lost:
             raise AssertionError(f"somebody else's row in {table} was changed or removed: {lost[0]}")

@@ -457,9 +457,16 @@ def _redo(world: World) -> Arguments | None:
     return ((world.random.choice(choice),), {}) if choice else None
 
 
+@maker("messages.search")
+def _search(world: World) -> Arguments:
+    """Which writes: it indexes what was appended since the last one."""
+    there = world.session() if world.random.random() < 0.3 else None
+    return (world.random.choice(("a*", "b*", "\u4e16", "e -g*")),), {"session_id": there.id if there else None}
+
+
 def _messages(world: World, session: Session) -> Sequence[str]:
     return [message.id for message in world.tenant.messages.list(session.id)]
 
 
 # Makers in files of their own register themselves here; last, because they need what stands above.
-from . import workload_channels, workload_checkpoints, workload_runs  # noqa: E402, F401
+from . import workload_channels, workload_checkpoints, workload_compactions, workload_runs  # noqa: E402, F401
