@@ -7,6 +7,8 @@ from typing import Any, Self
 
 from . import address
 from .clock import Clock, SystemClock
+from .core import acting
+from .core.acting import Acting, ActingBlock, AgentType, PeerKind
 from .core.scope import Scope, Setting
 from .drivers import join, turns
 from .engines import opening
@@ -65,6 +67,40 @@ class AsyncTenantHandle:
         """The tenant's name."""
         return self._scope.tenant
 
+    def acting(
+        self,
+        *,
+        user: str | None = None,
+        agent: str | None = None,
+        agent_type: AgentType | None = None,
+        sender: str | None = None,
+        channel: str | None = None,
+        chat: str | None = None,
+        peer_kind: PeerKind | None = None,
+    ) -> ActingBlock:
+        """Say once who acts in a ``with`` or ``async with`` block, for this tenant, this task and what it starts.
+
+        What is made inside without a user or an agent gets these. Nothing is looked up or filtered by them. Blocks nest:
+        the inner one replaces only what it names.
+
+        Raises:
+            InvalidInput: a value is not a name, or none of its kind.
+        """
+        return ActingBlock(
+            self._scope,
+            user=user,
+            agent=agent,
+            agent_type=agent_type,
+            sender=sender,
+            channel=channel,
+            chat=chat,
+            peer_kind=peer_kind,
+        )
+
+    def acting_now(self) -> Acting:
+        """Who acts for this tenant here and now; what nobody said is ``None``."""
+        return acting.now(self._scope)
+
     def join(self, connection: Any) -> AsyncTenantHandle:
         """The same tenant on your own connection: what is written lives and dies with your transaction.
 
@@ -102,6 +138,40 @@ class TenantHandle:
     def name(self) -> str:
         """The tenant's name."""
         return self._scope.tenant
+
+    def acting(
+        self,
+        *,
+        user: str | None = None,
+        agent: str | None = None,
+        agent_type: AgentType | None = None,
+        sender: str | None = None,
+        channel: str | None = None,
+        chat: str | None = None,
+        peer_kind: PeerKind | None = None,
+    ) -> ActingBlock:
+        """Say once who acts in a ``with`` or ``async with`` block, for this tenant, this task and what it starts.
+
+        What is made inside without a user or an agent gets these. Nothing is looked up or filtered by them. Blocks nest:
+        the inner one replaces only what it names.
+
+        Raises:
+            InvalidInput: a value is not a name, or none of its kind.
+        """
+        return ActingBlock(
+            self._scope,
+            user=user,
+            agent=agent,
+            agent_type=agent_type,
+            sender=sender,
+            channel=channel,
+            chat=chat,
+            peer_kind=peer_kind,
+        )
+
+    def acting_now(self) -> Acting:
+        """Who acts for this tenant here and now; what nobody said is ``None``."""
+        return acting.now(self._scope)
 
     def join(self, connection: Any) -> TenantHandle:
         """The same tenant on your own connection: what is written lives and dies with your transaction.

@@ -19,12 +19,16 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..engines.protocol import Connection, Engine
+from . import acting
+from .acting import Acting
 from .scope import Scope
 
 P = ParamSpec("P")
 T = TypeVar("T")
 AnyStore = TypeVar("AnyStore", bound="Store")
+AnyTenantStore = TypeVar("AnyTenantStore", bound="TenantStore")
 Method = Callable[Concatenate[AnyStore, Connection, P], Coroutine[Any, Any, T]]
+ActingMethod = Callable[Concatenate[AnyTenantStore, Connection, Acting, P], Coroutine[Any, Any, T]]
 PublicMethod = Callable[Concatenate[AnyStore, P], Coroutine[Any, Any, T]]
 
 
@@ -63,9 +67,23 @@ def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
     return _public(call, method)
 
 
-def _public(call: PublicMethod[AnyStore, P, T], method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
-    """Show the signature callers use: without the connection."""
+def writes_acting(method: ActingMethod[AnyTenantStore, P, T]) -> PublicMethod[AnyTenantStore, P, T]:
+    """``writes``, for a method that is also told who acts, and fills in with it what the caller left out.
+
+    It is looked up where the call is made: the method itself may run in a thread that writes for somebody else as well.
+    """
+
+    @wraps(method)
+    def call(self: AnyTenantStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        now = acting.now(self._scope)
+        return self._engine.write(lambda connection: method(self, connection, now, *args, **kwargs))
+
+    return _public(call, method)
+
+
+def _public(call: PublicMethod[AnyStore, P, T], method: Callable[..., Any]) -> PublicMethod[AnyStore, P, T]:
+    """Show the signature callers use: without the connection and without who acts."""
     signature = inspect.signature(method)
-    seen = [parameter for name, parameter in signature.parameters.items() if name != "connection"]
+    seen = [parameter for name, parameter in signature.parameters.items() if name not in ("connection", "acting")]
     call.__signature__ = signature.replace(parameters=seen)  # type: ignore[attr-defined]
     return call

@@ -220,14 +220,15 @@ class Buffers:
         self._engine, self._scope = engine, scope
         self._kept: OrderedDict[tuple[str, str], Memory] = OrderedDict()
 
-    async def open(self, key: str, user: str, agent: str | None) -> Memory:
-        """The buffer of the user's session under a key, both in the form that is stored."""
+    async def open(self, key: str, user: str, agent: str | None, first_agent: str | None = None) -> Memory:
+        """The buffer of the user's session under a key, both in the form that is stored. Where no agent is given, a session
+        that is not there yet begins with ``first_agent``."""
         memory = self._kept.get((key, user))
         if memory is None:
             self._make_room()
             memory = Memory(self._engine, self._scope, self, key, user)
             await memory.reload()
-            memory.begin(agent)
+            memory.begin(first_agent if agent is None else agent)
             # Somebody may have asked for the same meanwhile; then theirs is the one.
             memory = self._kept.get((key, user)) or self.take_in(memory)
         self._kept.move_to_end(memory.place)

@@ -17,12 +17,13 @@ from msgspec import Struct
 from ...clock import to_us
 from ...core import scope as scopes
 from ...core import text
+from ...core.acting import Acting
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter, Filterable, listed
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
-from ...core.store import TenantStore, reads, writes
+from ...core.store import TenantStore, reads, writes, writes_acting
 from ...engines.protocol import Connection, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
 from ...ids import Id
@@ -69,10 +70,11 @@ FILTERS = Filterable(
 class AsyncFeedbacks(TenantStore):
     """The feedback on one tenant's messages."""
 
-    @writes
+    @writes_acting
     async def create(
         self,
         connection: Connection,
+        acting: Acting,
         message_id: str,
         *,
         is_positive: bool,
@@ -82,7 +84,7 @@ class AsyncFeedbacks(TenantStore):
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
     ) -> Feedback:
-        """Feedback on a message.
+        """Feedback on a message; without a user, that of the one who is acting.
 
         With an ``id`` of the caller's the call can be repeated: the same id with the same content returns what is there.
 
@@ -91,6 +93,7 @@ class AsyncFeedbacks(TenantStore):
             AlreadyExists: the user has given feedback on this message; ``upsert`` replaces it.
             Conflict: there is other feedback with this id.
         """
+        user = acting.user if user is None else user
         params = self._new(message_id, is_positive, feedback_text, issue_type, user, metadata, id)
         params["session_id"] = await self._session_of(connection, params)
         row = await queries.create.one(connection, params)
@@ -101,25 +104,29 @@ class AsyncFeedbacks(TenantStore):
             return _same(_feedback(connection, there), params)
         raise AlreadyExists(f"the user {user!r} has given feedback on message {message_id}; upsert replaces it")
 
-    @writes
+    @writes_acting
     async def upsert(
         self,
         connection: Connection,
+        acting: Acting,
         message_id: str,
         *,
-        user: str,
+        user: str | None = None,
         is_positive: bool,
         feedback_text: str = "",
         issue_type: IssueType | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Feedback:
         """What a user thinks of a message now. It replaces what they thought before; its id and the time it was first given
-        stay.
+        stay. Without a user, it is the one who is acting.
 
         Raises:
             NotFound: there is no such message in a live session.
+            InvalidInput: no user was given, and none is acting.
         """
-        scopes.name(user, "user", self._scope.limits)
+        user = acting.user if user is None else user
+        if user is None:
+            raise InvalidInput("say whose opinion it is: with user=..., or inside acting(user=...)")
         params = self._new(message_id, is_positive, feedback_text, issue_type, user, metadata, None)
         params["session_id"] = await self._session_of(connection, params)
         row = await queries.upsert.one(connection, params)

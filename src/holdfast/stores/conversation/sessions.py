@@ -13,14 +13,16 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from ...clock import MINUTE_US, to_us
+from ...core import acting as actings
 from ...core import scope as scopes
 from ...core import text
+from ...core.acting import Acting
 from ...core.blocking import Blocking, blocking, blocking_as
 from ...core.filters import Filter, Filterable, equal_metadata, listed
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
-from ...core.store import TenantStore, reads, writes
+from ...core.store import TenantStore, reads, writes, writes_acting
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import AlreadyExists, Conflict, LimitExceeded, NotFound
 from ...ids import Id
@@ -73,10 +75,11 @@ class AsyncSessions(TenantStore):
         super().__init__(engine, scope)
         self._buffers = Buffers(engine, scope)
 
-    @writes
+    @writes_acting
     async def create(
         self,
         connection: Connection,
+        acting: Acting,
         *,
         key: str | SessionKey | None = None,
         user: str | None = None,
@@ -84,7 +87,7 @@ class AsyncSessions(TenantStore):
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
     ) -> Session:
-        """A new session. Without a key, its id is its key.
+        """A new session. Without a key, its id is its key; without a user or agent, those who are acting.
 
         With an ``id`` of the caller's the call can be repeated: the same id with the same key, user and agent returns the
         session that is there.
@@ -93,6 +96,8 @@ class AsyncSessions(TenantStore):
             AlreadyExists: the user has a live session under this key.
             Conflict: there is another session with this id.
         """
+        user = acting.user if user is None else user
+        agent = acting.agent if agent is None else agent
         params = self._new(key=key, user=user, agent=agent, metadata=metadata, id=id)
         await queries.register_tenant.all(connection, params)
         row = await queries.create.one(connection, params)
@@ -102,10 +107,11 @@ class AsyncSessions(TenantStore):
             return _same(_session(connection, there), params)
         raise AlreadyExists(f"there is a live session with the key {str(key)!r}{_of(user)}; find it or upsert it")
 
-    @writes
+    @writes_acting
     async def upsert(
         self,
         connection: Connection,
+        acting: Acting,
         key: str | SessionKey,
         *,
         user: str | None = None,
@@ -113,9 +119,16 @@ class AsyncSessions(TenantStore):
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
         """The user's live session under this key, made if it is not there. What is given replaces what was there; its
-        messages stay."""
-        params = self._new(key=key, user=user, agent=agent, metadata=metadata)
-        params["agent_id"] = params["agent_id"] or None
+        messages stay.
+
+        Without a user, it is the session of the one who is acting. The agent who is acting is filled in only where the
+        session is made: one that is there keeps its agent unless ``agent`` says otherwise.
+        """
+        user = acting.user if user is None else user
+        made_for = acting.agent if agent is None else agent
+        params = self._new(key=key, user=user, agent=made_for, metadata=metadata)
+        params["new_agent_id"] = params["agent_id"]
+        params["agent_id"] = None if agent is None else params["agent_id"]
         params["metadata"] = None if metadata is None else params["metadata"]
         await queries.register_tenant.all(connection, params)
         row = await queries.upsert.one(connection, params)
@@ -281,16 +294,18 @@ class AsyncSessions(TenantStore):
         process until then**. If there is no such session, ``save`` makes it.
 
         As long as this handle keeps it (see ``Limits.buffered_sessions``), the same key gives the same live buffer, and nothing
-        is read again. An ``agent`` replaces the session's.
+        is read again. An ``agent`` replaces the session's. Without a user, it is the session of the one who is acting; the agent
+        who is acting is filled in only where the session is new.
 
         Raises:
             LimitExceeded: all buffers that the handle keeps have unsaved changes, or the session has more than
                 ``buffered_messages``.
         """
-        limits = self._scope.limits
+        limits, now = self._scope.limits, actings.now(self._scope)
+        user = now.user if user is None else user
         stored_user = "" if user is None else scopes.name(user, "user", limits)
         named = None if agent is None else text.unescape(scopes.name(agent, "agent", limits))
-        return face_of(await self._buffers.open(_stored_key(key, limits), stored_user, named))
+        return face_of(await self._buffers.open(_stored_key(key, limits), stored_user, named, now.agent))
 
     @writes
     async def _delete(self, connection: Connection, session_id: str) -> None:

@@ -12,13 +12,14 @@ ON CONFLICT DO NOTHING
 RETURNING /*columns Session*/ *;
 
 -- name: upsert
--- The user's live session under this key, made if need be; what is given replaces what was there.
+-- The user's live session under this key, made if need be, for the agent who is acting if none is given; what is given replaces
+-- what was there.
 INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
                       compact_from)
-VALUES (:tenant_id, :id, :identifier, :user_id, COALESCE(:agent_id, ''), COALESCE(:metadata /*pg ::jsonb*/, '{}'),
+VALUES (:tenant_id, :id, :identifier, :user_id, :new_agent_id, COALESCE(:metadata /*pg ::jsonb*/, '{}'),
         :now_at, :now_at, :now_minute,
         (SELECT compact_from FROM compaction_policies
-         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id))
+         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :new_agent_id))
 ON CONFLICT (tenant_id, identifier, user_id) WHERE deleted_at IS NULL DO UPDATE SET
     agent_id = COALESCE(:agent_id, sessions.agent_id),
     compact_from = CASE WHEN COALESCE(:agent_id, sessions.agent_id) = sessions.agent_id THEN sessions.compact_from ELSE
