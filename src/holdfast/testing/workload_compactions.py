@@ -1,0 +1,71 @@
+"""Makers for compactions and what undoes them. ``workloads`` says what a maker is."""
+
+from __future__ import annotations
+
+from ..stores.conversation.compaction_events import CompactionEvent
+from ..stores.conversation.compaction_policy import CompactionPolicy
+from ..stores.conversation.compaction_strategies import Changes, History
+from ..stores.conversation.sessions import Session
+from .workloads import Arguments, World, maker
+
+POLICY = CompactionPolicy(
+    strategy="summarization", preserve_last=1, protected_tokens=0, window_tokens=1_000, target_tokens=10
+)
+
+
+class Shorten:
+    """Leaves every second message out, and of the others hardly anything."""
+
+    name = "shorten"
+
+    def choose(self, history: History, policy: CompactionPolicy) -> Changes:
+        chosen = [message.id for message in history.removable]
+        content = [{"type": "text", "text": "cut"}]
+        rewrite = {each: content for each in chosen[1::2] if history.tokens[each] > history.count(content)}
+        return Changes(remove=chosen[::2], rewrite=rewrite, summarize=False)
+
+
+@maker("compactions.compact")
+def _compact(world: World) -> Arguments | None:
+    session = _compactable(world)
+    if session is None:
+        return None
+    if world.random.random() < 0.4:
+        return (session.id, POLICY), {"strategy": Shorten()}
+    return (session.id, POLICY), {"summary": "s", "model": "m"}
+
+
+@maker("compactions.rollback")
+def _rollback(world: World) -> Arguments | None:
+    """Mostly an event that can be undone; now and then one that cannot, because a newer one is in the way."""
+    found = [event for session in world.tenant.sessions.list() for event in _live(world, session)]
+    return ((world.random.choice(found).id,), {}) if found else None
+
+
+@maker("compactions.attach")
+def _attach(world: World) -> Arguments | None:
+    session = world.session()
+    if session is None or world.random.random() < 0.5:
+        return (POLICY,), {"agent": "helper"}
+    return (POLICY,), {"session_id": session.id}
+
+
+@maker("compactions.detach")
+def _detach(world: World) -> Arguments | None:
+    attached = [each for each in world.tenant.sessions.list() if world.tenant.compactions.attached(each.id)]
+    if not attached:
+        return None
+    session = world.random.choice(attached)
+    return (), world.random.choice([{"session_id": session.id}, {"agent": session.agent or "helper"}])
+
+
+def _compactable(world: World) -> Session | None:
+    """Some session of which a compaction can take something away."""
+    found = [each for each in world.tenant.sessions.list() if each.message_count > 2]
+    found = [each for each in found if world.tenant.compactions.plan(each.id, POLICY).tokens_before > 40]
+    return world.random.choice(found) if found else None
+
+
+def _live(world: World, session: Session) -> list[CompactionEvent]:
+    events = [each for each in world.tenant.compactions.history(session.id) if each.rolled_back_at is None]
+    return events[:1] if world.random.random() < 0.8 else events
