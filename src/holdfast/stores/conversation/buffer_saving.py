@@ -207,8 +207,6 @@ def arranged(
     Messages have their order from where they are stored. So what is stored and comes after something new, or out
     of its order, is copied.
     """
-    if wanted[: len(stored)] == stored:
-        return stored, wanted
     order = {item.id: place for place, item in enumerate(stored)}
     last, count = -1, 0
     for item in wanted:
