@@ -181,7 +181,8 @@ async def _statement_by_statement(connection: Connection, step: NewStep) -> Comm
     if step.outcomes:
         settled = [{**params, **_outcome_params(outcome)} for outcome in step.outcomes]
         await ledger.queries.settle.many(connection, settled)
-    await ledger.queries.take_in.all(connection, params)
+    if row[1]:
+        await ledger.queries.take_in.all(connection, params)
     return step.made(session_id, *((None, False) if found is None else found))
 
 

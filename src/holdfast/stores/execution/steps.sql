@@ -16,7 +16,8 @@ WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND iteration =
        SELECT COUNT(*) FROM json_each(:call_ids) AS wanted
        JOIN tool_calls AS c ON c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.id = wanted.value
        WHERE c.tenant_id = :tenant_id AND c.step IS NULL))
-RETURNING session_id;
+RETURNING session_id, EXISTS (SELECT 1 FROM tool_calls AS c WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id
+                              AND c.step IS NULL AND c.finished_at IS NOT NULL);
 
 -- name: insert @sqlite
 INSERT INTO run_steps (tenant_id, run_id, iteration, epoch, state, last_tool_result, first_seq, last_seq,
