@@ -57,9 +57,9 @@ def parse(query: str, limits: Limits) -> SearchQuery:
     limits.check("query_chars", len(query), "query")
     wanted: list[Term] = []
     unwanted: list[Term] = []
-    for part in _PART.finditer(query):
+    for part in _PART.finditer(query.replace(BREAK, " ")):
         text = part["word"] if part["phrase"] is None else part["phrase"]
-        words = tuple(word for word in words_of(text) if word != BREAK)
+        words = tuple(words_of(text))
         if words:
             prefix = bool(part["rest"]) or (part["phrase"] is None and text.endswith("*"))
             (unwanted if part["not"] else wanted).append(Term(words, prefix))

@@ -170,7 +170,9 @@ class Marker:
         found: list[Span] = []
         for number, term in enumerate(self._terms):
             for start, end in islice(_occurrences(folded, term), SPANS_MOST):
-                found.append((start, end, number) if places is None else (places[start], places[end - 1] + 1, number))
+                if places is not None:
+                    start, end = places[start], _between(text, places[end - 1] + 1)
+                found.append((start, end, number))
         if len(self._terms) > 1:
             found.sort(key=_first_and_longest)
         return found
