@@ -168,7 +168,7 @@ async def _statement_by_statement(connection: Connection, step: NewStep) -> Comm
     params = step.params()
     # They are in the form that is stored already, and must not be escaped twice.
     params["call_ids"] = msgspec.json.encode([outcome.id for outcome in step.outcomes]).decode()
-    row = await queries.advance.one(connection, params)
+    row = await queries.advance_run.one(connection, params)
     if row is None:
         return None
     session_id, found = row[0], None
@@ -177,12 +177,12 @@ async def _statement_by_statement(connection: Connection, step: NewStep) -> Comm
         assert found is not None  # the guard has seen the session
     params["first_seq"] = None if found is None else found[0]
     params["last_seq"] = None if found is None else found[0] + len(step.entries) - 1
-    await queries.insert.one(connection, params)
+    await queries.insert_step.one(connection, params)
     if step.outcomes:
         settled = [{**params, **_outcome_params(outcome)} for outcome in step.outcomes]
-        await ledger.queries.settle.many(connection, settled)
+        await ledger.queries.settle_call.many(connection, settled)
     if row[1]:
-        await ledger.queries.take_in.all(connection, params)
+        await ledger.queries.take_in_calls.all(connection, params)
     return step.made(session_id, *((None, False) if found is None else found))
 
 

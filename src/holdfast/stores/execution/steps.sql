@@ -1,4 +1,4 @@
--- name: advance @sqlite
+-- name: advance_run @sqlite
 -- The first half of a step, and its guard: the run is held under this epoch, the step is the next one, its session is there, and
 -- the calls it finishes are open. SQLite goes on from there statement by statement; PostgreSQL does it all in one.
 UPDATE runs SET
@@ -19,7 +19,7 @@ WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND iteration =
 RETURNING session_id, EXISTS (SELECT 1 FROM tool_calls AS c WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id
                               AND c.step IS NULL AND c.finished_at IS NOT NULL);
 
--- name: insert @sqlite
+-- name: insert_step @sqlite
 INSERT INTO run_steps (tenant_id, run_id, iteration, epoch, state, last_tool_result, first_seq, last_seq,
                        input_tokens, output_tokens, snapshot, fingerprint, created_at)
 VALUES (:tenant_id, :run_id, :iteration, :epoch, :state, :last_tool_result, :first_seq, :last_seq,

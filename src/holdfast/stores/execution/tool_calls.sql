@@ -88,12 +88,12 @@ RETURNING /*columns ToolCall*/ *;
 UPDATE tool_calls SET status = 'cancelled', error = :error, finished_at = :now_at
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND step IS NULL AND finished_at IS NULL;
 
--- name: settle @sqlite
+-- name: settle_call @sqlite
 -- What a call came to, unless a person has decided meanwhile. PostgreSQL does it within the one statement of a step.
 UPDATE tool_calls SET status = :status, result = :result, error = :error, finished_at = :now_at, step = :iteration
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND id = :id AND finished_at IS NULL;
 
--- name: take_in @sqlite
+-- name: take_in_calls @sqlite
 -- What was decided before, by a person, belongs to the step that is being committed.
 UPDATE tool_calls SET step = :iteration
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND step IS NULL AND finished_at IS NOT NULL;

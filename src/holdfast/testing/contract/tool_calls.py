@@ -56,10 +56,10 @@ async def a_call_is_recorded_before_it_is_made(world: World) -> None:
     assert (await acme.runs.load(run.id)).tool_calls == made
     more = await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[new[0], NewToolCall(id="more", tool_name="t")])
     assert (more[0], more[1].attempts) == (made[0], 1)
-    for change in ({"tool_name": "other"}, {"tool_input": {}}, {"safety": "idempotent"}):
-        call = NewToolCall(
-            **{"id": TEXTS[0], "tool_name": TEXTS[0], "tool_input": documents(), "safety": "ask", **change}
-        )
+    changes: list[dict[str, Any]] = [{"tool_name": "other"}, {"tool_input": {}}, {"safety": "idempotent"}]
+    plain: dict[str, Any] = {"id": TEXTS[0], "tool_name": TEXTS[0], "tool_input": documents(), "safety": "ask"}
+    for change in changes:
+        call = NewToolCall(**{**plain, **change})
         with raises(Conflict, saying="another tool"):
             await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="new", tool_name="t"), call])
     assert len(await acme.tool_calls.list(run.id)) == len(made) + 1
