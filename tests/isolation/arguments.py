@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from msgspec import Struct, structs
 
+from holdfast import Strategy
 from holdfast.core.blocking import Blocking
 from holdfast.core.filters import Filter, column, meta
 from holdfast.errors import InvalidInput
+from holdfast.testing.workload_compactions import Shorten
 
 
 class Pool:
@@ -66,7 +68,9 @@ class Pool:
             return self.random.choice(args)
         if origin in (Mapping, dict):
             return self.random.choice([{}, {"text": self._text(name)}, {self._text(name): 1}])
-        if origin is Sequence:
+        if origin is Callable or hint is Strategy:
+            return (lambda *args: self._text(name)) if origin else Shorten()
+        if origin in (Sequence, list):
             return [self.value(name, args[0]) for _ in range(self.random.randrange(1, 4))]
         if origin is tuple:
             return tuple(self.value(name, each) for each in args)

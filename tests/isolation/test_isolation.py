@@ -65,6 +65,7 @@ class Database:
         )
         found = {table: self.fetch(f"SELECT * FROM {table} WHERE tenant_id = '{tenant}'") for (table,) in tables}
         found["tenants"] = self.fetch(f"SELECT * FROM tenants WHERE id = '{tenant}'")
+        found["run_queue"] = self.fetch(f"SELECT * FROM run_queue WHERE tenant = '{tenant}'")
         return {table: sorted(rows, key=repr) for table, rows in found.items()}
 
     def fetch(self, sql: str) -> list[tuple[Any, ...]]:
@@ -92,7 +93,7 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Callable[[], Database]]:
                     " WHERE column_name = 'tenant_id' AND table_schema = 'public'"
                 ).fetchone()
                 assert tables is not None
-                connection.execute(f"TRUNCATE tenants, {tables[0]} CASCADE".encode())
+                connection.execute(f"TRUNCATE tenants, run_queue, {tables[0]} CASCADE".encode())
             made.append(Database(url))
         return made[-1]
 
@@ -127,12 +128,26 @@ def seen_by_owner(database: Database) -> tuple[list[Struct], list[str]]:
         cursors += [theirs.messages.list(session.id, limit=1, newest_first=how).next for how in (False, True)]
         messages += theirs.branches.list(session.id)
         cursors.append(theirs.branches.list(session.id, limit=1).next)
+        messages += theirs.compactions.history(session.id)
+        cursors += [theirs.compactions.archived(session_id=session.id, limit=1).next]
+        cursors += [theirs.compactions.history(session.id, limit=1).next]
     groups = theirs.pending_messages.list_groups()
     pending = [message for group in groups for message in theirs.pending_messages.list_by_key(*group.name)]
     channels: list[Struct] = [*groups, *pending, *theirs.contacts.list(), *theirs.feedback.list()]
     cursors += [theirs.pending_messages.list_groups(limit=1).next, theirs.contacts.list(limit=1).next]
     cursors += [theirs.feedback.list(limit=1).next]
-    return [*sessions, *messages, *channels], [cursor for cursor in cursors if cursor]
+    driven, more = seen_of_runs(theirs)
+    return [*sessions, *messages, *channels, *driven], [cursor for cursor in [*cursors, *more] if cursor]
+
+
+def seen_of_runs(theirs: TenantHandle) -> tuple[list[Struct], list[str | None]]:
+    runs, agents = theirs.runs.list(), theirs.agents.list()
+    calls = [call for run in runs for call in theirs.tool_calls.list(run.id)]
+    steps = [step for run in runs for step in theirs.steps.list(run.id)]
+    blocks = [block for agent in agents for block in theirs.blocks.list(agent.id)]
+    cursors = [theirs.runs.list(limit=1).next, theirs.agents.list(limit=1).next]
+    cursors += [theirs.steps.list(run.id, limit=1).next for run in runs]
+    return [*runs, *agents, *calls, *steps, *blocks], cursors
 
 
 def strangers_pool(database: Database, seed: int) -> Pool:
@@ -164,7 +179,11 @@ def shadowing(database: Database) -> tuple[list[Planned], list[str]]:
     plan: list[Planned] = [("sessions", "create", [], {"id": id, "key": f"shadow {id}"}) for id in sessions]
     for session, id in messages:
         plan.append(("messages", "append", [session], {"role": "user", "content": "shadow", "id": id}))
-    return plan, [*sessions, *(id for _, id in messages)]
+    runs = [(str(row[1]), str(row[2])) for row in rows["runs"]]
+    plan += [("runs", "start", [session], {"id": id, "agent": "shadow"}) for id, session in runs]
+    plan += [("leases", "claim", ["shadow"], {"run_id": id}) for id, _ in runs[::2]]
+    plan += [("agents", "create", ["Shadow"], {"id": row[1]}) for row in rows["agents"]]
+    return plan, [*sessions, *(id for _, id in messages), *(id for id, _ in runs)]
 
 
 def answers(database: Database, plan: list[Planned]) -> list[str]:

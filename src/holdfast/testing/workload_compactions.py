@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..stores.conversation.compaction_events import CompactionEvent
 from ..stores.conversation.compaction_policy import CompactionPolicy
 from ..stores.conversation.compaction_strategies import Changes, History
@@ -11,6 +13,7 @@ from .workloads import Arguments, World, maker
 POLICY = CompactionPolicy(
     strategy="summarization", preserve_last=1, protected_tokens=0, window_tokens=1_000, target_tokens=10
 )
+AGENTS_POLICY = replace(POLICY, trigger=0.9)
 
 
 class Shorten:
@@ -25,7 +28,7 @@ class Shorten:
         return Changes(remove=chosen[::2], rewrite=rewrite, summarize=False)
 
 
-@maker("compactions.compact")
+@maker("compactions.compact", before="messages.append_many")
 def _compact(world: World) -> Arguments | None:
     session = _compactable(world)
     if session is None:
@@ -35,28 +38,31 @@ def _compact(world: World) -> Arguments | None:
     return (session.id, POLICY), {"summary": "s", "model": "m"}
 
 
-@maker("compactions.rollback")
+@maker("compactions.rollback", before="compactions.compact")
 def _rollback(world: World) -> Arguments | None:
-    """Mostly an event that can be undone; now and then one that cannot, because a newer one is in the way."""
+    """Mostly an event that can be undone; now and then one that cannot, because a newer one is in the way. One is left alone."""
     found = [event for session in world.tenant.sessions.list() for event in _live(world, session)]
-    return ((world.random.choice(found).id,), {}) if found else None
+    return ((world.random.choice(found).id,), {}) if len(found) > 1 else None
 
 
 @maker("compactions.attach")
 def _attach(world: World) -> Arguments | None:
     session = world.session()
-    if session is None or world.random.random() < 0.5:
-        return (POLICY,), {"agent": "helper"}
+    if session is None or world.random.random() < 0.3:
+        return (AGENTS_POLICY,), {"agent": "helper"}
     return (POLICY,), {"session_id": session.id}
 
 
-@maker("compactions.detach")
+@maker("compactions.detach", before="compactions.attach")
 def _detach(world: World) -> Arguments | None:
-    attached = [each for each in world.tenant.sessions.list() if world.tenant.compactions.attached(each.id)]
-    if not attached:
+    """From a session, or now and then from the agent; one session keeps its policy."""
+    attached = {each.id: world.tenant.compactions.attached(each.id) for each in world.tenant.sessions.list()}
+    own = [each for each, policy in attached.items() if policy == POLICY]
+    if len(own) < 2:
         return None
-    session = world.random.choice(attached)
-    return (), world.random.choice([{"session_id": session.id}, {"agent": session.agent or "helper"}])
+    if AGENTS_POLICY in attached.values() and world.random.random() < 0.3:
+        return (), {"agent": "helper"}
+    return (), {"session_id": world.random.choice(own)}
 
 
 def _compactable(world: World) -> Session | None:

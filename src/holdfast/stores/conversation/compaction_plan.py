@@ -18,8 +18,9 @@ from msgspec import Struct, structs
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...engines.protocol import Connection, Row
-from ...errors import LimitExceeded
+from ...errors import InvalidInput, LimitExceeded
 from ...ids import Id
+from ...ids import parse as parse_id
 from ...limits import Limits
 from . import views
 from .branches import Head
@@ -151,6 +152,20 @@ async def take_snapshot(
     if len(rows) > most:
         raise LimitExceeded(f"the session has more messages than the limit compaction_rows = {most:,}")
     return Snapshot(head, counts, sorted(rows, key=lambda row: views.seq_of(place_of(row))))
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse what no ``plan`` can have returned.
+
+    Raises:
+        InvalidInput: it is not a plan, or something in it is not what it should be.
+    """
+    try:
+        found = msgspec.convert(msgspec.to_builtins(plan), Plan)
+        for each in (found.session_id, *found.removed, *(rewrite.message_id for rewrite in found.rewritten)):
+            parse_id(each)
+    except (msgspec.ValidationError, TypeError, ValueError, InvalidInput) as error:
+        raise InvalidInput(f"plan must be what plan() returned: {error}") from None
 
 
 def make_plan(

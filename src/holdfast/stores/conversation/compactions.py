@@ -33,7 +33,7 @@ from . import compaction_rollback, compaction_strategies
 from .branches import find_head
 from .compaction_commit import Order, commit, summary_content
 from .compaction_events import ArchivedMessage, CompactionEvent, archived_of, events_of, queries
-from .compaction_plan import Plan, make_plan, take_snapshot
+from .compaction_plan import Plan, check_plan, make_plan, take_snapshot
 from .compaction_policy import CompactionPolicy, checked
 from .compaction_strategies import Strategy, Summarizer
 from .log_reading import view_of
@@ -336,8 +336,8 @@ class AsyncCompactions(TenantStore):
         summarize: Summarizer | None,
         summary: str | None,
     ) -> None:
-        if plan is not None and not isinstance(plan, Plan):
-            raise InvalidInput(f"plan must be what plan() returned, not {type(plan).__name__}")
+        if plan is not None:
+            check_plan(plan)
         if plan is not None and (policy is not None or strategy is not None):
             raise InvalidInput("a plan has a policy and a strategy already: give the plan or those")
         if summarize is not None and summary is not None:
