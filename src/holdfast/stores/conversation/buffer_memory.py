@@ -20,7 +20,7 @@ from ...errors import AlreadyExists, Conflict, HoldfastError, InvalidInput, Limi
 from . import buffer_saving as saving
 from . import views
 from .buffer_saving import Attempt, Content, Identity, Item, Known, Pending, SessionState
-from .message_log import Message
+from .message_log import Entry, Message
 from .messages import NewMessage, new_entry
 
 
@@ -106,10 +106,9 @@ class Memory:
         self.compaction_due = attempt.compaction_due
         self._unknown.clear()
 
-    def add(self, new: NewMessage) -> str:
+    def add(self, entry: Entry, *, given_id: bool) -> str:
         """One more message."""
-        entry = new_entry(self.scope, *astuple(new))
-        if new.id is not None and (there := self._find(entry.id)) is not None:
+        if given_id and (there := self._find(entry.id)) is not None:
             if not entry.same_as(there):
                 raise Conflict(f"there is a message with the id {entry.id} and other content")
             return entry.id
@@ -201,8 +200,9 @@ class Memory:
         return next((message for message in self.history() if message.id == id), None)
 
     def _check_room(self, count: int) -> None:
-        limits = self.scope.limits
-        limits.check("buffered_messages", count, "messages of a buffered session: save it and compact it")
+        if count > self.scope.limits.buffered_messages:
+            what = "messages of one buffered session; save it and compact it"
+            self.scope.limits.check("buffered_messages", count, what)
 
     def _come_home(self) -> None:
         if not self.home.has(self):

@@ -24,7 +24,7 @@ from ...stepping import step
 from .buffer_memory import Memory
 from .buffer_saving import SessionState
 from .message_log import Message
-from .messages import NewMessage
+from .messages import NewMessage, new_entry
 
 _COUNT_MOST = 2**62
 """More tokens than anybody will ever pay for, and still a number that both engines can add to."""
@@ -126,17 +126,8 @@ class Buffer:
             Conflict: there is a message with this id and other content.
             LimitExceeded: there would be more than ``buffered_messages``.
         """
-        new = NewMessage(
-            role=role,
-            content=content,
-            kind=kind,
-            metadata=metadata,
-            token_count=token_count,
-            is_preserved=is_preserved,
-            is_summary=is_summary,
-            id=id,
-        )
-        return self._memory.add(new)
+        fields = (role, content, kind, metadata, token_count, is_preserved, is_summary, id)
+        return self._memory.add(new_entry(self._memory.scope, *fields), given_id=id is not None)
 
     def set_history(self, messages: Sequence[Message | NewMessage]) -> None:
         """Replace the history by these messages: some of it, new ones, or both.
