@@ -23,7 +23,7 @@ from ...ids import parse as parse_id
 from . import views
 from .log_reading import view_of
 from .message_log import Message
-from .search_index import NUMBER_MOST, SLOT_BITS, catch_up, queries
+from .search_index import INDEX, NUMBER_MOST, SLOT_BITS, catch_up, queries
 from .search_query import matching, parse
 from .searchable_text import Marker, text_of
 
@@ -88,8 +88,8 @@ class Search:
     async def _find_unless_behind(self, connection: Connection) -> Page[Hit] | None:
         params = self._scope.params(session_id=self._session_id)
         clause = "" if self._session_id is None else " AND id = :session_id"
-        behind = await queries.behind.one(connection, params, clause)
-        return await self._find(connection) if behind is None else None
+        behind = await queries.behind.all(connection, params, clause, INDEX)
+        return None if behind else await self._find(connection)
 
     async def _find(self, connection: Connection) -> Page[Hit]:
         if self._session_id is not None:

@@ -1,6 +1,6 @@
 -- name: behind @sqlite
 -- Whether anything is to be indexed, or to leave the index, before it can be searched.
-SELECT 1 WHERE EXISTS (SELECT 1 FROM sessions
+SELECT 1 WHERE EXISTS (SELECT 1 FROM sessions/*index*/
                        WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL/*where*/)
             OR EXISTS (SELECT 1 FROM message_index_removed WHERE tenant_id = :tenant_id);
 
@@ -9,7 +9,7 @@ SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND search_behind AND delete
 
 -- name: lock_behind
 -- The next sessions with messages that are not indexed, in the order in which appends lock them, held until the transaction ends.
-SELECT id/*pg ::text*/, blocks FROM sessions
+SELECT id/*pg ::text*/, blocks FROM sessions/*index*/
 WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL AND id > :after_id/*where*/
 ORDER BY id
 LIMIT :limit

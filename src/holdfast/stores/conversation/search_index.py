@@ -25,7 +25,7 @@ from ...core.rows import mapper
 from ...core.scope import Scope
 from ...engines.dialect import Dialect
 from ...engines.protocol import Call, Connection, Engine, Row
-from ...errors import AlreadyExists, ReadOnly
+from ...errors import AlreadyExists, ReadOnly, Unavailable
 from ...ids import Id
 from . import views
 from .message_log import Message
@@ -40,12 +40,14 @@ MERGE_PAGES = 1_000
 """Pages of the index, each about 4 KB, that such a step writes; that many messages need about half of them."""
 BATCH_SESSIONS = 100
 """Sessions looked at in one transaction at most."""
-TRIES = 5
+TRIES = 16
 """How often a batch is begun when others are indexing at the same time."""
 SLOT_BITS = 21
 """Bits of a number that tell messages of one millisecond apart."""
 NUMBER_MOST = 2**63 - 1
 _MS_MOST = 2**42 - 2
+INDEX = "sessions_search_behind"
+"""The index of sessions that are behind, which SQLite would not choose by itself."""
 _FIRST = "00000000-0000-0000-0000-000000000000"
 
 
@@ -89,12 +91,12 @@ async def _merge(connection: Connection) -> None:
 
 async def _one_of_several(engine: Engine, batch: Call[Batch]) -> Batch:
     """Run a batch. Others may be indexing too, and take a number before we do."""
-    for _ in range(TRIES - 1):
+    for _ in range(TRIES):
         try:
             return await engine.write(batch)
-        except AlreadyExists:
-            continue
-    return await engine.write(batch)
+        except AlreadyExists as error:
+            raced = error
+    raise Unavailable("others were indexing the same messages all the time; nothing was found, and a retry is safe") from raced
 
 
 async def _index_some(connection: Connection, *, scope: Scope, session_id: str | None, after_id: str) -> Batch:
@@ -104,7 +106,7 @@ async def _index_some(connection: Connection, *, scope: Scope, session_id: str |
     clause = ""
     if session_id is not None:
         params["session_id"], clause = session_id, " AND id = :session_id"
-    sessions = await queries.lock_behind.all(connection, params, clause)
+    sessions = await queries.lock_behind.all(connection, params, clause, INDEX)
     if not sessions:
         return None, 0
     stretches = await _stretches(connection, params, sessions)

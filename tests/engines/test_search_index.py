@@ -1,0 +1,390 @@
+"""The index over words: who writes it and when, what is left of what was deleted, and where it cannot be used."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast import Holdfast, NewMessage, PoolOptions, TenantHandle
+from holdfast.engines.dialect import Dialect
+from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.errors import InvalidInput, Unavailable
+from holdfast.stores.conversation import search_index
+from holdfast.stores.conversation.search_index import queries
+from holdfast.stores.conversation.search_query import tag_of
+from tests.engines.sqlite_handles import in_threads
+
+RARE = "zyxwvut"
+Fetch = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "a.db")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, path: str) -> str:
+    return path if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def hf(url: str) -> Iterator[Holdfast]:
+    with Holdfast(url, pool=PoolOptions(min_connections=1, max_connections=8)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fetch(url: str) -> Fetch:
+    """Rows, by a connection of one's own."""
+
+    def rows(sql: str) -> list[tuple[Any, ...]]:
+        if url.startswith("postgresql:"):
+            with psycopg.connect(url, autocommit=True) as postgres:
+                return [*postgres.execute(sql.encode())]
+        sqlite = apsw.Connection(url)
+        try:
+            return [*sqlite.execute(sql)]
+        finally:
+            sqlite.close()
+
+    return rows
+
+
+def fill(acme: TenantHandle, *texts: str) -> str:
+    session = acme.sessions.create().id
+    acme.messages.append_many(session, [NewMessage(role="user", content=text) for text in texts])
+    return session
+
+
+def count(fetch: Fetch, table: str) -> int:
+    ((found,),) = fetch(f"SELECT COUNT(*) FROM {table}")
+    return int(found)
+
+
+def test_an_append_indexes_nothing_and_a_search_does_it_once(hf: Holdfast, fetch: Fetch) -> None:
+    acme = hf.tenant("acme")
+    session = fill(acme, "one", "two")
+    assert count(fetch, "message_texts") == 0
+    acme.messages.search("one")
+    assert count(fetch, "message_texts") == 2
+    assert fetch("SELECT COUNT(*) FROM sessions WHERE search_behind") == [(0,)]
+    acme.messages.append(session, role="user", content="three")
+    assert count(fetch, "message_texts") == 2
+    assert fetch("SELECT COUNT(*) FROM sessions WHERE search_behind") == [(1,)]
+    assert len(acme.messages.search("three")) == 1
+    assert fetch("SELECT block, seq FROM search_progress") == [(0, 3)]
+
+
+def test_a_search_in_one_session_leaves_the_others_to_others(hf: Holdfast, fetch: Fetch) -> None:
+    acme = hf.tenant("acme")
+    one, _ = fill(acme, "word"), fill(acme, "word")
+    assert len(acme.messages.search("word", session_id=one)) == 1
+    assert count(fetch, "message_texts") == 1
+    assert len(acme.messages.search("word")) == 2
+
+
+class Counting:
+    """An engine that counts what is written, and may be told to fail."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self.writes, self.fail_at = engine, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def write(self, call: Any) -> Any:
+        self.writes += 1
+        if self.writes == self.fail_at:
+            raise Unavailable("as planned")
+        return await self._engine.write(call)
+
+
+def test_much_is_indexed_in_batches_and_goes_on_where_it_stopped(
+    hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_index, "BATCH_MESSAGES", 20)
+    monkeypatch.setattr(search_index, "BATCH_SESSIONS", 3)
+    acme = hf.tenant("acme")
+    for size in (1, 50, 0, 19, 20, 21, 40, 3, 3, 3, 3):
+        fill(acme, *(f"word {number}" for number in range(size)))
+    counting = Counting(hf._engine)
+    acme.messages._async._engine = counting
+    counting.fail_at = 4
+    with pytest.raises(Unavailable, match="as planned"):
+        acme.messages.search("word")
+    assert 20 < count(fetch, "message_texts") <= 60, "three batches are there to stay"
+    hits = acme.messages.search("word", limit=1_000)
+    assert len(hits) == len({hit.message.id for hit in hits}) == 163
+    assert counting.writes > 163 // 20
+    before = counting.writes
+    assert len(acme.messages.search("word", limit=1_000)) == 163
+    assert counting.writes == before, "where nothing is new, nothing is written"
+
+
+def test_others_write_between_two_batches(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_index, "BATCH_MESSAGES", 10)
+    with Holdfast(path) as hf, Holdfast(path) as other:
+        acme = hf.tenant("acme")
+        session = fill(acme, *(f"word {number}" for number in range(30)))
+        write, done = hf._engine.write, []
+
+        async def write_and_let_write(call: Any) -> Any:
+            answer = await write(call)
+            done.append(other.tenant("acme").messages.append(session, role="user", content="word between"))
+            return answer
+
+        monkeypatch.setattr(hf._engine, "write", write_and_let_write)
+        assert len(acme.messages.search("word", limit=100)) >= 30
+        assert len(done) >= 3
+        monkeypatch.undo()
+        assert len(acme.messages.search("word", limit=100)) == 30 + len(done)
+
+
+def test_messages_that_wish_for_one_number_all_get_one(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_index, "_wished_number", lambda message: 7)
+    acme = hf.tenant("acme")
+    for start in range(3):
+        fill(acme, *(f"word {start} {number}" for number in range(10)))
+        assert len(acme.messages.search("word", limit=100)) == 10 * (start + 1)
+    assert len(acme.messages.search("word 2 9")) == 1
+
+
+def test_the_highest_number_is_followed_by_the_lowest(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_index, "_wished_number", lambda message: search_index.NUMBER_MOST - 2)
+    acme = hf.tenant("acme")
+    fill(acme, *(f"word {number}" for number in range(6)))
+    assert len(acme.messages.search("word")) >= 5
+
+
+def test_searchers_at_once_do_not_stand_in_each_others_way(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if all messages wish for the same number, and half of the searches are in one session."""
+    monkeypatch.setattr(search_index, "_wished_number", lambda message: 1_000)
+    acme = hf.tenant("acme")
+    sessions = [fill(acme, "word") for _ in range(6)]
+
+    def append_and_search(number: int) -> list[int]:
+        session, found = sessions[number], []
+        for turn in range(4):
+            acme.messages.append(session, role="user", content=f"word {turn}")
+            where = session if (number + turn) % 2 else None
+            found.append(len(acme.messages.search(f"word {turn}", session_id=where)))
+        return found
+
+    for found in in_threads([lambda number=number: append_and_search(number) for number in range(6)]):  # type: ignore[misc]
+        assert isinstance(found, list), found
+        assert all(found)
+    assert len(acme.messages.search("word", limit=100)) == 30
+
+
+def is_in_the_index(path: str, word: str, tenant: str = "acme") -> bool:
+    connection = apsw.Connection(path)
+    found = connection.execute(
+        "SELECT 1 FROM message_index WHERE message_index MATCH ?", (f'"{tag_of(tenant)}{word}"',)
+    )
+    try:
+        return bool(found.fetchall())
+    finally:
+        connection.close()
+
+
+def tables_that_hold(path: str, word: str) -> set[str]:
+    """Every table with the word in a row, those that the index is made of included."""
+    connection = apsw.Connection(path)
+    names = [
+        row[0] for row in connection.execute("SELECT name FROM pragma_table_list WHERE type IN ('table', 'shadow')")
+    ]
+    found = {
+        name
+        for name in names
+        for row in connection.execute(f'SELECT * FROM "{name}"')
+        for value in row
+        if word in (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
+    }
+    connection.close()
+    return found
+
+
+def _delete(hf: Holdfast, session: str, message: str) -> None:
+    hf.tenant("acme").messages.delete(session, [message])
+
+
+def _update(hf: Holdfast, session: str, message: str) -> None:
+    hf.tenant("acme").messages.update(message, content="nothing of it")
+
+
+def _purge(hf: Holdfast, session: str, message: str) -> None:
+    hf.tenant("acme").sessions.purge(session)
+
+
+def _remove_tenant(hf: Holdfast, session: str, message: str) -> None:
+    hf.tenants.delete("acme", cascade=True)
+
+
+@pytest.mark.parametrize("remove", [_delete, _update, _purge, _remove_tenant])
+@pytest.mark.parametrize("library", ["apsw", "stdlib"])
+def test_what_is_removed_leaves_nothing_in_any_table(path: str, library: Any, remove: Callable[..., None]) -> None:
+    with Holdfast(path, sqlite=library) as hf:
+        acme, zenith = hf.tenant("acme"), hf.tenant("zenith")
+        session = fill(acme, f"first {RARE}", "second")
+        fill(zenith, "first second")
+        (hit,) = acme.messages.search(RARE)
+        assert zenith.messages.search("first")
+        remove(hf, session, hit.message.id)
+    assert not is_in_the_index(path, RARE)
+    # The index forgets a word for good when its parts are merged, which it does by itself now and then.
+    assert tables_that_hold(path, RARE) <= {"message_index_data"}
+    connection = apsw.Connection(path)
+    connection.execute("INSERT INTO message_index (message_index) VALUES ('optimize')")
+    connection.close()
+    assert tables_that_hold(path, RARE) == set()
+    assert is_in_the_index(path, "first", "zenith")
+    with Holdfast(path) as hf:
+        assert hf.tenant("acme").messages.search(RARE) == []
+        assert len(hf.tenant("zenith").messages.search("second")) == 1
+
+
+def test_nothing_is_left_either_where_the_caller_has_switched_foreign_keys_off(path: str) -> None:
+    with Holdfast(path, sqlite="stdlib") as hf:
+        session = fill(hf.tenant("acme"), f"one {RARE}", "two")
+        other = fill(hf.tenant("acme"), f"three {RARE}")
+        connection = sqlite3.connect(path, isolation_level=None)
+        assert connection.execute("PRAGMA foreign_keys").fetchall() == [(0,)]
+        joined = hf.tenant("acme").join(connection)
+        for hit in joined.messages.search(RARE, session_id=session):
+            joined.messages.delete(session, [hit.message.id])
+        joined.messages.search(RARE)
+        joined.sessions.purge(other)
+        assert joined.messages.search(RARE) == []
+        connection.close()
+    assert not is_in_the_index(path, RARE)
+    assert tables_that_hold(path, RARE) <= {"message_index_data"}
+
+
+def test_a_cascade_on_postgres_takes_the_words_with_it(postgres_url: str) -> None:
+    with Holdfast(postgres_url) as hf, psycopg.connect(postgres_url, autocommit=True) as connection:
+        acme = hf.tenant("acme")
+        session = fill(acme, f"one {RARE}", "two")
+        (hit,) = acme.messages.search(RARE)
+        acme.messages.delete(session, [hit.message.id])
+        ((left,),) = connection.execute("SELECT COUNT(*) FROM message_texts WHERE words::text LIKE '%zyxwvut%'")
+        assert left == 0
+        acme.sessions.purge(session)
+        assert connection.execute("SELECT COUNT(*) FROM message_texts").fetchall() == [(0,)]
+        assert connection.execute("SELECT COUNT(*) FROM search_progress").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("library", ["apsw", "stdlib"])
+def test_a_file_that_cannot_be_written_is_searched_as_far_as_it_is_indexed(path: str, library: Any) -> None:
+    with Holdfast(path) as hf:
+        session = fill(hf.tenant("acme"), "indexed word")
+        hf.tenant("acme").messages.search("word")
+        hf.tenant("acme").messages.append(session, role="user", content="later word")
+    with Holdfast(f"sqlite:///{path}?mode=ro", sqlite=library) as hf:
+        (hit,) = hf.tenant("acme").messages.search("word")
+        assert hit.snippet == "indexed **word**"
+        assert hf.tenant("acme").messages.search("later") == []
+    with Holdfast(path) as hf:
+        assert len(hf.tenant("acme").messages.search("word")) == 2
+
+
+def test_a_postgres_that_cannot_be_written_is_searched_as_far_as_it_is_indexed(postgres_url: str) -> None:
+    with Holdfast(postgres_url) as hf:
+        session = fill(hf.tenant("acme"), "indexed word")
+        hf.tenant("acme").messages.search("word")
+        hf.tenant("acme").messages.append(session, role="user", content="later word")
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute("SET default_transaction_read_only = on")
+            connection.commit()
+            joined = hf.tenant("acme").join(connection)
+            assert [hit.snippet for hit in joined.messages.search("word")] == ["indexed **word**"]
+            connection.rollback()
+        assert len(hf.tenant("acme").messages.search("word")) == 2
+
+
+def without_fts5(path: str) -> apsw.Connection:
+    connection = apsw.Connection(path)
+    connection.drop_modules([name for (name,) in connection.execute("PRAGMA module_list") if name != "fts5"])
+    return connection
+
+
+def test_a_library_that_cannot_search_says_so_when_it_is_asked_to_and_does_all_else(path: str) -> None:
+    with Holdfast(path) as hf:
+        acme = hf.tenant("acme")
+        session = fill(acme, f"one {RARE}", "two words")
+        (hit,) = acme.messages.search(RARE)
+        connection = without_fts5(path)
+        joined = acme.join(connection)
+        joined.messages.append(session, role="user", content="three words")
+        assert joined.messages.delete(session, [hit.message.id]) == 1
+        joined.messages.update(joined.messages.last(session, 1)[0].id, content="four words")
+        with pytest.raises(InvalidInput, match="built without FTS5"):
+            joined.messages.search("words")
+        connection.close()
+        assert is_in_the_index(path, RARE), "it is left to the next that can"
+        assert acme.messages.search(RARE) == []
+        assert not is_in_the_index(path, RARE)
+        assert len(acme.messages.search("words")) == 2
+
+
+def test_after_much_at_once_the_index_is_in_one_part(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_index, "BATCH_MESSAGES", 10)
+    with Holdfast(path) as hf:
+        acme = hf.tenant("acme")
+        fill(acme, *(f"word {number}" for number in range(90)))
+        acme.messages.search("word")
+        parts = "SELECT COUNT(DISTINCT segid) FROM message_index_idx"
+        raw = hf._engine
+        assert isinstance(raw, SqliteEngine)
+        assert raw._connection.execute(parts)[0][0] > 1
+        monkeypatch.setattr(search_index, "MERGE_MESSAGES", 50)
+        fill(acme, *(f"word {number}" for number in range(60)))
+        assert len(acme.messages.search("word", limit=200)) == 150
+        assert raw._connection.execute(parts) == [(1,)]
+
+
+def plan(connection: Any, name: str, where: str = "") -> str:
+    statement = queries.by_name[name].statement(Dialect.SQLITE, where, search_index.INDEX)
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
+    return "; ".join(str(row[3]) for row in rows)
+
+
+def test_sqlite_searches_by_keys_alone(path: str) -> None:
+    with Holdfast(path) as hf:
+        connection = hf._engine._connection  # type: ignore[union-attr]
+        found = plan(connection, "find", " AND s.user_id = :user_id")
+        assert "SCAN f VIRTUAL TABLE INDEX" in found
+        assert "SEARCH t USING PRIMARY KEY (tenant_id=? AND number=?)" in found
+        assert "SEARCH s USING PRIMARY KEY (tenant_id=? AND id=?)" in found
+        assert "messages_by_id (tenant_id=? AND id=?)" in found
+        assert "B-TREE" not in found, "hits come out of the index in their order"
+        for name in ("behind", "lock_behind"):
+            for where in ("", " AND id = :session_id"):
+                assert "sessions_search_behind (tenant_id=?" in plan(connection, name, where)
+        unindexed = plan(connection, "unindexed")
+        assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in unindexed
+        assert "message_texts_by_message (tenant_id=? AND message_id=?)" in unindexed
+
+
+def test_postgres_searches_by_the_index_over_words(postgres_url: str) -> None:
+    with Holdfast(postgres_url) as hf, psycopg.connect(postgres_url, autocommit=True) as connection:
+        acme = hf.tenant("acme")
+        fill(acme, *(f"word {number}" for number in range(3_000)))
+        acme.messages.search("word")
+        connection.execute("ANALYZE")
+        statement = queries.find.statement(Dialect.POSTGRES)
+        arguments = {"tenant_id": "acme", "query": f"'{tag_of('acme')}1234'", "before_number": 2**63 - 1, "limit": 21}
+        sql = statement.sql
+        for number, name in reversed([*enumerate(statement.names, 1)]):
+            sql = sql.replace(
+                f"${number}", f"'{arguments[name]}'" if name != "query" else "$q$" + str(arguments[name]) + "$q$"
+            )
+        found = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {sql}".encode()))
+        assert "message_texts_words" in found
+        assert "Seq Scan on messages" not in found
