@@ -28,6 +28,7 @@ from ..stores.platform.tenants import Tenant
 from . import oracle
 from .contract.values import same
 from .model_branches import ModelBranches
+from .model_channels import ModelContacts, ModelFeedbacks, ModelPendingMessages
 
 T = TypeVar("T")
 Log = list[Message]
@@ -98,13 +99,25 @@ class Model:
 
 
 class ModelTenant:
-    """One tenant's sessions and messages."""
+    """Everything of one tenant."""
 
     def __init__(self, model: Model, name: str) -> None:
-        self.name = name
+        self._model, self.name = model, name
         self.sessions = ModelSessions(model, self)
         self.messages = ModelMessages(model, self)
         self.branches = ModelBranches(model, self)
+        self.pending_messages = ModelPendingMessages(model, self)
+        self.contacts = ModelContacts(model, self)
+        self.feedback = ModelFeedbacks(model, self)
+
+    def known(self) -> None:
+        """The tenant comes into being with what it writes first."""
+        self._model.tenants.register(self.name, {})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing hangs on it."""
+        return not (self.sessions.rows or self.contacts.rows or self.pending_messages.rooms)
 
 
 class ModelTenants:
@@ -147,13 +160,11 @@ class ModelTenants:
     def delete(self, tenant: str, *, cascade: bool = False) -> None:
         self._model.name(tenant, "tenant_bytes")
         handle = self._model.tenant(tenant)
-        if handle.sessions.rows and not cascade:
+        if not handle.is_empty and not cascade:
             raise Conflict
         if tenant not in self._model.known:
             raise NotFound
-        handle.sessions.rows.clear()
-        handle.messages.rows.clear()
-        del self._model.known[tenant]
+        del self._model.handles[tenant], self._model.known[tenant]
 
 
 class ModelSessions:
@@ -260,6 +271,7 @@ class ModelSessions:
         messages = self._tenant.messages.rows
         for message in [each for each in messages.values() if each.session_id == there.id]:
             del messages[message.id]
+            self._tenant.feedback.forget(message.id)
 
     def counted(self, session_id: str, messages: int, tokens: int) -> None:
         """The counters of a session follow its log."""
@@ -374,6 +386,7 @@ class ModelMessages:
         shown = [each for each in self._log(where) if each.id in ids]
         for message in gone:
             del self.rows[message.id]
+            self._tenant.feedback.forget(message.id)
         if gone:
             self._tenant.sessions.counted(where, -len(shown), -sum(each.token_count for each in shown))
         return len(gone)

@@ -289,7 +289,7 @@ async def feedback_is_hidden_and_purged_with_its_session(world: World) -> None:
     made = await acme.feedback.create(message.id, is_positive=True, user="ada")
     left = await acme.feedback.create(other.id, is_positive=True, user="ada")
     await acme.sessions.delete(message.session_id)
-    calls = [acme.feedback.get, partial(acme.feedback.update, is_positive=False), acme.feedback.delete]
+    calls: list[Any] = [acme.feedback.get, partial(acme.feedback.update, is_positive=False), acme.feedback.delete]
     for call in calls:
         with raises(NotFound):
             await call(made.id)
