@@ -7,7 +7,7 @@ ENVIRONMENT = $(PYTHON) tools/environment.py
 BIN = .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench soak docs lock clean
+.PHONY: help run test adapters check format bench soak docs lock clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 	@$(ENVIRONMENT) test >/dev/null
 	@$(MAKE) --no-print-directory .static
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory adapters)
+
+adapters: ## the tests of the adapters, each in its framework's own environment
+	@echo "langgraph" && PYTHONPATH=src "$$($(ENVIRONMENT) langgraph)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/langgraph $(ARGS)
 
 check: ## style, types, layers and tidiness, without the tests
 	@$(ENVIRONMENT) test >/dev/null

@@ -1,6 +1,7 @@
 """Holdfast: the durable state layer for AI agents."""
 
 from .clock import Clock, FixedClock, SystemClock
+from .core.acting import Acting
 from .core.filters import Filter, column, meta
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
@@ -30,20 +31,25 @@ from .stores.conversation.pending_messages import (
 from .stores.conversation.search import Hit
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.tokens import TokenCounter
+from .stores.execution.checkpoint_reading import Checkpoint, Held
+from .stores.execution.checkpoints import AsyncCheckpoints, Checkpoints, Stored
 from .stores.execution.leases import AsyncLeases, AsyncRunQueue, ClaimedRun, Leases, RunQueue
 from .stores.execution.ledger import NewToolCall, PendingCall, ToolCall, ToolOutcome
 from .stores.execution.run_states import Run
 from .stores.execution.runs import AsyncRuns, LoadedRun, Runs
 from .stores.execution.step_log import CommittedStep, Step, Usage
 from .stores.execution.steps import AsyncSteps, Steps
+from .stores.execution.task_writes import TaskWrites, Write
 from .stores.execution.tool_calls import AsyncToolCalls, ToolCalls
 from .stores.memory.blocks import AsyncBlocks, Block, Blocks, NewBlock
+from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
 from .stores.registry.agents import Agent, Agents, AsyncAgents
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Acting",
     "Agent",
     "Agents",
     "ArchivedMessage",
@@ -51,12 +57,14 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
+    "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncFeedbacks",
     "AsyncHoldfast",
     "AsyncLeases",
     "AsyncMessages",
+    "AsyncObjects",
     "AsyncPendingMessages",
     "AsyncRunQueue",
     "AsyncRuns",
@@ -71,6 +79,8 @@ __all__ = [
     "Branches",
     "BufferedSession",
     "Changes",
+    "Checkpoint",
+    "Checkpoints",
     "ClaimedRun",
     "Clock",
     "CommittedStep",
@@ -86,6 +96,7 @@ __all__ = [
     "Filter",
     "FixedClock",
     "GroupKey",
+    "Held",
     "History",
     "Hit",
     "Holdfast",
@@ -100,6 +111,7 @@ __all__ = [
     "NewMessage",
     "NewPendingMessage",
     "NewToolCall",
+    "Objects",
     "Page",
     "PendingCall",
     "PendingGroup",
@@ -118,10 +130,12 @@ __all__ = [
     "Sessions",
     "Step",
     "Steps",
+    "Stored",
     "Strategy",
     "SubagentKey",
     "Summarizer",
     "SystemClock",
+    "TaskWrites",
     "TeamKey",
     "Tenant",
     "TenantHandle",
@@ -131,6 +145,7 @@ __all__ = [
     "ToolCalls",
     "ToolOutcome",
     "Usage",
+    "Write",
     "column",
     "meta",
 ]

@@ -14,9 +14,12 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from ..errors import Corrupt
+from .dictionary import WORDS
 
-RAW, ZSTD = 0, 1
-"""How a body is written down."""
+RAW, ZSTD, ZSTD_WORDS = 0, 1, 2
+"""How a body is written down: as it is, with zstd, or with zstd and a list of words to refer to."""
+WORDS_MOST = 16 * 1024
+"""Bytes up to which that list is worth its while."""
 DIGEST_BYTES = 32
 """A digest that nobody can make a second body for."""
 SHORT_BYTES = 16
@@ -48,9 +51,10 @@ def pack(body: bytes, length: int = DIGEST_BYTES) -> Packed:
     """A body with its digest, compressed if that is shorter."""
     digest = digest_of(body, length)
     if len(body) >= COMPRESS_FROM:
-        packed = _library().compress(body)
+        codec = ZSTD_WORDS if len(body) <= WORDS_MOST else ZSTD
+        packed = _library().compress(body, codec)
         if len(packed) + len(packed) // 16 < len(body):
-            return Packed(digest, ZSTD, packed, len(body))
+            return Packed(digest, codec, packed, len(body))
     return Packed(digest, RAW, bytes(body), len(body))
 
 
@@ -74,8 +78,8 @@ def unpack_many(rows: Sequence[tuple[bytes, int, bytes]]) -> list[bytes]:
 def _inflate(codec: int, stored: bytes) -> bytes:
     if codec == RAW:
         return bytes(stored)
-    if codec == ZSTD:
-        return _library().decompress(stored)
+    if codec in (ZSTD, ZSTD_WORDS):
+        return _library().decompress(stored, codec)
     raise Corrupt(f"a stored body is written in a way this release does not know: {codec}")
 
 
@@ -92,36 +96,41 @@ class _Library:
         self._blake3 = blake3.blake3
         self._size_of = zstandard.frame_content_size
         self._error = zstandard.ZstdError
-        self._compressors: list[Any] = []
-        self._decompressors: list[Any] = []
-        self._new_compressor = lambda: zstandard.ZstdCompressor(level=LEVEL, write_checksum=False)
-        self._new_decompressor = zstandard.ZstdDecompressor
+        words = zstandard.ZstdCompressionDict(WORDS, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+        words.precompute_compress(level=LEVEL)
+        self._idle: dict[tuple[int, bool], list[Any]] = {}
+        self._make: dict[tuple[int, bool], Callable[[], Any]] = {
+            (ZSTD, True): lambda: zstandard.ZstdCompressor(level=LEVEL),
+            (ZSTD, False): zstandard.ZstdDecompressor,
+            (ZSTD_WORDS, True): lambda: zstandard.ZstdCompressor(dict_data=words),
+            (ZSTD_WORDS, False): lambda: zstandard.ZstdDecompressor(dict_data=words),
+        }
 
     def digest(self, body: bytes, length: int) -> bytes:
         return bytes(self._blake3(body).digest(length=length))
 
-    def compress(self, body: bytes) -> bytes:
-        return _with_one(self._compressors, self._new_compressor, lambda each: bytes(each.compress(body)))
+    def compress(self, body: bytes, codec: int) -> bytes:
+        return self._with_one((codec, True), lambda each: bytes(each.compress(body)))
 
-    def decompress(self, stored: bytes) -> bytes:
+    def decompress(self, stored: bytes, codec: int) -> bytes:
         try:
             size = self._size_of(stored)
             if not 0 <= size <= UNPACKED_MOST:
                 raise Corrupt(f"a stored body claims to be of {size:,} bytes; no body is longer than {UNPACKED_MOST:,}")
-            return _with_one(self._decompressors, self._new_decompressor, lambda each: bytes(each.decompress(stored)))
+            return self._with_one((codec, False), lambda each: bytes(each.decompress(stored)))
         except self._error as error:
             raise Corrupt(f"a stored body cannot be read: {error}") from error
 
-
-def _with_one(idle: list[Any], make: Callable[[], Any], use: Callable[[Any], T]) -> T:
-    try:
-        worker = idle.pop()
-    except IndexError:
-        worker = make()
-    try:
-        return use(worker)
-    finally:
-        idle.append(worker)
+    def _with_one(self, kind: tuple[int, bool], use: Callable[[Any], T]) -> T:
+        idle = self._idle.setdefault(kind, [])
+        try:
+            worker = idle.pop()
+        except IndexError:
+            worker = self._make[kind]()
+        try:
+            return use(worker)
+        finally:
+            idle.append(worker)
 
 
 _loaded: list[_Library] = []

@@ -3,7 +3,7 @@
 CREATE TABLE objects (
     tenant_id    TEXT COLLATE "C" NOT NULL,
     digest       BYTEA            NOT NULL,
-    -- How the body is written down: 0 as it is, 1 with zstd.
+    -- How the body is written down: see core/objects.py.
     codec        BIGINT           NOT NULL,
     size_bytes   BIGINT           NOT NULL,
     body         BYTEA            NOT NULL,

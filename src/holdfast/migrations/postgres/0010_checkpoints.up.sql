@@ -27,7 +27,7 @@ CREATE TABLE lg_piece (
     log       BIGINT           NOT NULL,
     place     BIGINT           NOT NULL,
     digest    BYTEA            NOT NULL,
-    -- 0 as it is, 1 with zstd, 9 the digest of an object.
+    -- How the body is written down, as in objects; 9: it is the digest of an object.
     codec     BIGINT           NOT NULL,
     body      BYTEA            NOT NULL,
     PRIMARY KEY (tenant_id, log, place)

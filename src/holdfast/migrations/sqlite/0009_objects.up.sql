@@ -3,7 +3,7 @@
 CREATE TABLE objects (
     tenant_id    TEXT    NOT NULL,
     digest       BLOB    NOT NULL,
-    -- How the body is written down: 0 as it is, 1 with zstd.
+    -- How the body is written down: see core/objects.py.
     codec        INTEGER NOT NULL,
     size_bytes   INTEGER NOT NULL,
     body         BLOB    NOT NULL,

@@ -28,7 +28,7 @@ CREATE TABLE lg_piece (
     log       INTEGER NOT NULL,
     place     INTEGER NOT NULL,
     digest    BLOB    NOT NULL,
-    -- 0 as it is, 1 with zstd, 9 the digest of an object.
+    -- How the body is written down, as in objects; 9: it is the digest of an object.
     codec     INTEGER NOT NULL,
     body      BLOB    NOT NULL,
     PRIMARY KEY (tenant_id, log, place)

@@ -1,0 +1,6 @@
+"""LangGraph keeps its checkpoints in Holdfast: ``graph.compile(checkpointer=HoldfastSaver("agents.db"))``."""
+
+from .saver import HoldfastSaver
+from .serializer import StrictSerializer
+
+__all__ = ["HoldfastSaver", "StrictSerializer"]

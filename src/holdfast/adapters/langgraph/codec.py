@@ -1,0 +1,244 @@
+"""A checkpoint as bytes: a small state, and pieces that other checkpoints have as well.
+
+Lists, dictionaries and snapshots are taken apart; their parts become pieces, from a certain size on. What remains is a skeleton
+that says how many pieces come where, and a *shape*: the names of channels and nodes, the same in almost every step of a
+graph, which is a piece too. Pieces are used up in the order in which the skeletons name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from holdfast.clock import from_us, to_us
+from holdfast.errors import Corrupt
+
+from .memory import Thread, can_be_learnt
+
+PIECE_FROM = 64
+"""Bytes from which on a value is a piece."""
+SKELETON_MOST = 512
+"""Bytes up to which a skeleton stands in the state itself."""
+DEPTH_MOST = 4
+CHUNK = 64
+"""Small elements of a list that share a piece."""
+FORMAT = 1
+_KINDS = ("null", "bytes", "bytearray", "msgpack")
+_LIST, _DICT, _SKELETON, _SNAPSHOT = 3, 4, 5, 6
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+
+Serde = Any
+Piece = bytes | int
+
+
+class Encoder:
+    """Takes values apart. ``pieces`` are bodies, or places of what the thread has already."""
+
+    def __init__(self, serde: Serde, thread: Thread | None) -> None:
+        self._serde, self._thread = serde, thread
+        self.pieces: list[Piece] = []
+        self.learnt: list[tuple[int, Any]] = []
+        """Objects that became pieces, and the number of the piece."""
+
+    def node(self, value: Any, depth: int = 0) -> Any:
+        """The skeleton of a value."""
+        if depth < DEPTH_MOST and value:
+            if type(value) is list:
+                return [_LIST, self._items(value)]
+            if type(value) is dict and all(type(key) is str for key in value):
+                return [_DICT, list(value), [self.node(each, depth + 1) for each in value.values()]]
+        if type(value) is _DeltaSnapshot:
+            return [_SNAPSHOT, self.node(value.value, depth + 1)]
+        body = self._known(value) or self._typed(value)
+        if isinstance(body, bytes) and len(body) < PIECE_FROM:
+            return body
+        self._add(body, value)
+        return 1
+
+    def bounded(self, value: Any) -> Any:
+        """The skeleton of a value; one that is large is a piece itself."""
+        start = len(self.pieces)
+        node = self.node(value)
+        packed = _pack(node)
+        if len(packed) <= SKELETON_MOST:
+            return node
+        self.pieces.insert(start, packed)
+        self.learnt = [(number + (number >= start), each) for number, each in self.learnt]
+        return [_SKELETON]
+
+    def _items(self, values: list[Any]) -> list[Any]:
+        """The elements of a list: a number of pieces, or the bytes of small ones, or minus a number of pieces full of them."""
+        items: list[Any] = []
+        small: list[Any] = []
+        for value in values:
+            body = self._known(value) or self._typed(value)
+            if isinstance(body, bytes) and len(body) < PIECE_FROM:
+                small.append(value)
+                continue
+            self._flush(small, items)
+            self._add(body, value)
+            if items and type(items[-1]) is int and items[-1] > 0:
+                items[-1] += 1
+            else:
+                items.append(1)
+        self._flush(small, items)
+        return items
+
+    def _flush(self, small: list[Any], items: list[Any]) -> None:
+        whole = len(small) // CHUNK
+        for number in range(whole):
+            self.pieces.append(self._typed(small[number * CHUNK : (number + 1) * CHUNK]))
+        if whole:
+            items.append(-whole)
+        if len(small) % CHUNK:
+            items.append(self._typed(small[whole * CHUNK :]))
+        small.clear()
+
+    def _known(self, value: Any) -> int | None:
+        return None if self._thread is None else self._thread.place_of(value)
+
+    def _typed(self, value: Any) -> bytes:
+        kind, data = self._serde.dumps_typed(value)
+        return bytes([_KINDS.index(kind)]) + data
+
+    def _add(self, body: Piece, value: Any) -> None:
+        if can_be_learnt(value):
+            self.learnt.append((len(self.pieces), value))
+        self.pieces.append(body)
+
+
+class Decoder:
+    """Puts values together again from their pieces, given in order with their places; ``None`` where the thread has it."""
+
+    def __init__(
+        self, serde: Serde, pieces: Sequence[bytes | None], places: Sequence[int], thread: Thread | None = None
+    ) -> None:
+        self._serde, self._thread = serde, thread
+        self._rest: Iterator[tuple[bytes | None, int]] = zip(pieces, places, strict=True)
+
+    def value(self, node: Any) -> Any:
+        """The value behind a skeleton."""
+        if isinstance(node, bytes):
+            return self._load(node)
+        if node == 1:
+            return self._next()
+        if node[0] == _LIST:
+            return self._list(node[1])
+        if node[0] == _DICT:
+            return {key: self.value(each) for key, each in zip(node[1], node[2], strict=True)}
+        if node[0] == _SNAPSHOT:
+            return _DeltaSnapshot(self.value(node[1]))
+        if node[0] == _SKELETON:
+            return self.value(_unpack(self.raw()))
+        raise Corrupt("the skeleton of a saved value cannot be read")
+
+    def raw(self) -> bytes:
+        """The next piece as it is."""
+        body, _ = next(self._rest, (None, 0))
+        if body is None:
+            raise Corrupt("a saved value has fewer pieces than it should")
+        return body
+
+    def _list(self, items: Sequence[Any]) -> list[Any]:
+        found: list[Any] = []
+        for item in items:
+            if isinstance(item, bytes):
+                found += self._load(item)
+            elif item > 0:
+                found += [self._next() for _ in range(item)]
+            else:
+                for _ in range(-item):
+                    found += self._load(self.raw())
+        return found
+
+    def _next(self) -> Any:
+        body, place = next(self._rest, (None, 0))
+        if self._thread is not None and place in self._thread.snapshots:
+            return self._thread.hand_out(place)
+        if body is None:
+            raise Corrupt("a saved value has fewer pieces than it should")
+        value = self._load(body)
+        if self._thread is not None and can_be_learnt(value):
+            self._thread.learn(value, place)
+        return value
+
+    def _load(self, body: bytes) -> Any:
+        return self._serde.loads_typed((_KINDS[body[0]], body[1:]))
+
+
+def dump_checkpoint(checkpoint: Mapping[str, Any], encoder: Encoder) -> bytes:
+    """The state of a checkpoint; its shape is the first piece."""
+    versions, seen = checkpoint["channel_versions"], checkpoint["versions_seen"]
+    values, updated = checkpoint["channel_values"], checkpoint.get("updated_channels")
+    names = list(
+        dict.fromkeys([*versions, *values, *(name for each in seen.values() for name in each), *(updated or ())])
+    )
+    number = {name: at for at, name in enumerate(names)}
+    shape = [
+        checkpoint["v"],
+        names,
+        [number[name] for name in versions],
+        [[node, [number[name] for name in each]] for node, each in seen.items()],
+        [number[name] for name in values],
+    ]
+    encoder.pieces.append(_pack(shape))
+    known = {"v", "id", "ts", "channel_versions", "versions_seen", "channel_values", "updated_channels"}
+    extra = {key: value for key, value in checkpoint.items() if key not in known}
+    state = [
+        FORMAT,
+        _moment(checkpoint["ts"]),
+        list(versions.values()),
+        [version for each in seen.values() for version in each.values()],
+        None if updated is None else [number[name] for name in updated],
+        [encoder.bounded(value) for value in values.values()],
+    ]
+    if extra or "updated_channels" not in checkpoint:
+        state += [encoder.bounded(extra), "updated_channels" in checkpoint]
+    return _pack(state)
+
+
+def load_checkpoint(id: str, state: bytes, decoder: Decoder) -> dict[str, Any]:
+    """The checkpoint that was dumped."""
+    form, moment, versions, seen_versions, updated, nodes, *extra = _unpack(state)
+    if form != FORMAT:
+        raise Corrupt(f"the checkpoint {id} is written in a way this release does not know: {form}")
+    v, names, channels, seen, valued = _unpack(decoder.raw())
+    rest = iter(seen_versions)
+    checkpoint = {
+        "v": v,
+        "ts": moment if isinstance(moment, str) else from_us(moment).isoformat(),
+        "id": id,
+        "channel_values": {names[at]: decoder.value(node) for at, node in zip(valued, nodes, strict=True)},
+        "channel_versions": {names[at]: version for at, version in zip(channels, versions, strict=True)},
+        "versions_seen": {node: {names[at]: next(rest) for at in each} for node, each in seen},
+        "updated_channels": None if updated is None else [names[at] for at in updated],
+    }
+    if extra:
+        checkpoint |= decoder.value(extra[0])
+        if not extra[1]:
+            del checkpoint["updated_channels"]
+    return checkpoint
+
+
+def dump_value(value: Any, encoder: Encoder) -> bytes:
+    """One value as a skeleton; its pieces are with the encoder."""
+    return _pack(encoder.bounded(value))
+
+
+def load_value(state: bytes, pieces: Sequence[bytes], serde: Serde) -> Any:
+    """The value that was dumped."""
+    return Decoder(serde, pieces, range(len(pieces))).value(_unpack(state))
+
+
+def _moment(ts: str) -> int | str:
+    """A moment as microseconds, if that is all there is to it."""
+    try:
+        us = to_us(datetime.fromisoformat(ts))
+        return us if from_us(us).isoformat() == ts else ts
+    except (ValueError, TypeError, OverflowError):
+        return ts

@@ -1,0 +1,125 @@
+"""What a saver remembers of a thread: which object lies at which place of its log.
+
+A graph hands over its whole state at every step, most of it the same objects as before. Those are recognised, so that they need
+neither be written down nor read again. An object may have been changed in place meanwhile, so what it was is kept beside
+it and compared; and nobody is handed an object that another has: whoever reads gets new ones. Forgetting costs time only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+_FIXED = (str, int, float, bool, bytes, type(None))
+THREADS_MOST = 64
+"""Threads that are remembered; the one used longest ago is forgotten first."""
+
+
+class Snapshot:
+    """What an object was when its bytes were made."""
+
+    __slots__ = ("changeable", "extra", "fields", "kind", "values")
+
+    def __init__(self, value: Any) -> None:
+        self.kind: Any = type(value)
+        self.changeable = [name for name, each in value.__dict__.items() if not isinstance(each, _FIXED)]
+        self.values = self._copied(value.__dict__)
+        self.extra = deepcopy(value.__pydantic_extra__)
+        self.fields = value.__pydantic_fields_set__
+
+    def is_still(self, value: Any) -> bool:
+        """Whether the object has not been changed since."""
+        return bool(
+            type(value) is self.kind and value.__dict__ == self.values and value.__pydantic_extra__ == self.extra
+        )
+
+    def rebuilt(self) -> Any:
+        """A new object like it."""
+        value = self.kind.__new__(self.kind)
+        put = object.__setattr__
+        put(value, "__dict__", self._copied(self.values))
+        put(value, "__pydantic_fields_set__", set(self.fields))
+        put(value, "__pydantic_extra__", deepcopy(self.extra) if self.extra else self.extra)
+        put(value, "__pydantic_private__", None)
+        return value
+
+    def _copied(self, values: dict[str, Any]) -> dict[str, Any]:
+        copied = values.copy()
+        for name in self.changeable:
+            each = copied[name]
+            copied[name] = deepcopy(each) if each else each.copy()
+        return copied
+
+
+class Thread:
+    """The objects of one thread's log, under the log's stamp."""
+
+    def __init__(self, stamp: str, *, follows: bool = True) -> None:
+        self.stamp, self._follows = stamp, follows
+        self.snapshots: dict[int, Snapshot] = {}
+        self._objects: dict[int, tuple[Any, int]] = {}
+        self._older: dict[int, tuple[Any, int]] = {}
+
+    def place_of(self, value: Any) -> int | None:
+        """Where this very object lies, unless it has been changed."""
+        found = self._objects.get(id(value)) or self._older.get(id(value))
+        if found is None or found[0] is not value or not self.snapshots[found[1]].is_still(value):
+            return None
+        return found[1]
+
+    def learn(self, value: Any, place: int) -> None:
+        """Remember that an object lies at a place."""
+        if place not in self.snapshots:
+            self.snapshots[place] = Snapshot(value)
+        if self._follows:
+            self._objects[id(value)] = (value, place)
+
+    def hand_out(self, place: int) -> Any:
+        """A new object like the one that lies there."""
+        value = self.snapshots[place].rebuilt()
+        if self._follows:
+            self._objects[id(value)] = (value, place)
+        return value
+
+    def turn(self) -> None:
+        """Another reading begins: objects handed out before the last one are let go."""
+        self._older, self._objects = self._objects, {}
+
+    def places(self) -> Iterable[int]:
+        """The places whose objects are remembered."""
+        return self.snapshots
+
+
+class Memory:
+    """The threads a saver remembers. With ``follows``, objects are recognised when they come back."""
+
+    def __init__(self, *, follows: bool = True) -> None:
+        self._follows = follows
+        self._threads: OrderedDict[str, Thread] = OrderedDict()
+
+    def find(self, thread_id: str) -> Thread | None:
+        """What is remembered of a thread."""
+        found = self._threads.get(thread_id)
+        if found is not None:
+            self._threads.move_to_end(thread_id)
+        return found
+
+    def under(self, thread_id: str, stamp: str) -> Thread:
+        """The same under a stamp; what was remembered under another is worth nothing."""
+        found = self.find(thread_id)
+        if found is None or found.stamp != stamp:
+            found = self._threads[thread_id] = Thread(stamp, follows=self._follows)
+            while len(self._threads) > THREADS_MOST:
+                self._threads.popitem(last=False)
+        return found
+
+    def forget(self, thread_id: str) -> None:
+        """Forget a thread."""
+        self._threads.pop(thread_id, None)
+
+
+def can_be_learnt(value: Any) -> bool:
+    """Whether an object can be recognised and rebuilt: a message, or another plain pydantic object."""
+    return hasattr(value, "__pydantic_fields_set__") and getattr(value, "__pydantic_private__", 1) is None

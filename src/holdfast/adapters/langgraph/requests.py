@@ -1,0 +1,211 @@
+"""Between LangGraph's configs, checkpoints and writes on one side, and calls of our checkpoint store on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_checkpoint_id
+from msgspec import Struct
+
+from holdfast import Checkpoint, Held, Stored, Write
+from holdfast.errors import InvalidInput
+
+from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
+from .memory import Memory
+
+Config = Any
+DELTA_COUNTERS = "counters_since_delta_snapshot"
+"""In the metadata of a checkpoint: the channels whose value may lie with an ancestor."""
+
+
+class Request(Struct):
+    """Arguments for one call of the store, and what is to be remembered when it has been answered."""
+
+    arguments: dict[str, Any]
+    learnt: Sequence[tuple[int, Any]] = ()
+    """Objects and the number of the piece that each became."""
+
+    def config(self, id: str) -> Config:
+        """The config of a checkpoint in the same thread and namespace."""
+        return _config(self.arguments["thread_id"], self.arguments["namespace"], id)
+
+
+class Requests:
+    """Makes requests and reads answers for one saver."""
+
+    def __init__(self, *, user: str | None, single_writer: bool) -> None:
+        self.user, self._single_writer = user, single_writer
+        self.memory = Memory()
+        self._chosen: set[tuple[str, str, str]] = set()
+
+    def find(self, config: Config, *, chooses: bool = True) -> Request:
+        """The checkpoint that a config speaks of."""
+        thread, namespace = _place(config)
+        id = get_checkpoint_id(config)
+        if id is not None and chooses and self._single_writer:
+            self._chosen.add((thread, namespace, id))
+        known = self.memory.find(thread)
+        held = None if known is None else Held(known.stamp, [[place, place] for place in known.places()])
+        return Request({"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held})
+
+    def put(
+        self,
+        config: Config,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        serde: Any,
+        *,
+        remembering: bool,
+    ) -> Request:
+        """Save a checkpoint."""
+        thread, namespace = _place(config)
+        parent = get_checkpoint_id(config)
+        known = self.memory.find(thread) if remembering else None
+        encoder = Encoder(serde, known)
+        state = dump_checkpoint(checkpoint, encoder)
+        missing = [name for name in metadata.get(DELTA_COUNTERS) or () if name not in checkpoint["channel_values"]]
+        arguments = {
+            "thread_id": thread,
+            "namespace": namespace,
+            "id": checkpoint["id"],
+            "parent": parent,
+            "state": state,
+            "pieces": encoder.pieces,
+            "stamp": None if known is None else known.stamp,
+            "metadata": metadata,
+            "leans": missing if parent else [],
+            "user": self.user,
+            "only_after_head": self._single_writer and (thread, namespace, parent or "") not in self._chosen,
+        }
+        return Request(arguments, encoder.learnt)
+
+    def put_writes(
+        self,
+        config: Config,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+        serde: Any,
+        *,
+        remembering: bool,
+    ) -> Request:
+        """Save what a task wrote."""
+        thread, namespace = _place(config)
+        known = self.memory.find(thread) if remembering else None
+        new, learnt, count = [], [], 0
+        for number, (channel, value) in enumerate(writes):
+            encoder = Encoder(serde, known)
+            state = dump_value(value, encoder)
+            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, state, encoder.pieces))
+            learnt += [(count + at, each) for at, each in encoder.learnt]
+            count += len(encoder.pieces)
+        arguments = {
+            "thread_id": thread,
+            "namespace": namespace,
+            "id": str(config["configurable"]["checkpoint_id"]),
+            "task_id": task_id,
+            "task_path": task_path,
+            "new": new,
+            "stamp": None if known is None else known.stamp,
+            "user": self.user,
+        }
+        return Request(arguments, learnt)
+
+    def learn(self, request: Request, stored: Stored) -> None:
+        """Remember where the pieces of what was saved lie."""
+        thread = self.memory.under(request.arguments["thread_id"], stored.stamp)
+        for number, value in request.learnt:
+            thread.learn(value, stored.places[number])
+        at = request.arguments
+        if self._single_writer and at.get("parent"):
+            self._chosen.discard((at["thread_id"], at["namespace"], at["parent"]))
+
+    def list(self, config: Config | None, filter: Mapping[str, Any] | None, before: Config | None) -> dict[str, Any]:
+        """Arguments for a list."""
+        given = {} if config is None else config["configurable"]
+        thread = given.get("thread_id")
+        return {
+            "thread_id": None if thread is None else str(thread),
+            "namespace": given.get("checkpoint_ns"),
+            "id": given.get("checkpoint_id") or None,
+            "before": None if before is None else get_checkpoint_id(before),
+            "metadata": filter,
+            "user": self.user,
+        }
+
+    def tuple_of(self, found: Checkpoint, serde: Any, request: Request) -> CheckpointTuple:
+        """A checkpoint that was read, with new objects in it, which are recognised when they come back."""
+        if request.arguments["id"] is None:
+            self._chosen.discard((found.thread_id, found.namespace, found.id))
+        thread = self.memory.under(found.thread_id, found.stamp)
+        thread.turn()
+        return _tuple(found, serde, Decoder(serde, found.pieces, _places(found), thread))
+
+    def listed(self, found: Checkpoint, serde: Any, seen: Memory) -> CheckpointTuple:
+        """One checkpoint of a list, in which each message is decoded once, however many checkpoints have it."""
+        thread = seen.under(found.thread_id, found.stamp)
+        return _tuple(found, serde, Decoder(serde, found.pieces, _places(found), thread))
+
+    def history(self, chain: Sequence[Checkpoint], channels: Sequence[str], serde: Any) -> dict[str, Any]:
+        """What ancestors wrote to some channels, oldest first, each back to where its value was saved."""
+        remaining = set(channels)
+        written: dict[str, list[Any]] = {name: [] for name in channels}
+        seeds: dict[str, Any] = {}
+        for each in chain[1:]:
+            if not remaining:
+                break
+            for write in reversed(_writes(each, serde, remaining)):
+                written[write[1]].append(write)
+            values = _checkpoint(each, serde)["channel_values"]
+            for name in [name for name in remaining if name in values]:
+                seeds[name] = values[name]
+                remaining.discard(name)
+        found: dict[str, Any] = {name: {"writes": written[name][::-1]} for name in channels}
+        for name, seed in seeds.items():
+            found[name]["seed"] = seed
+        return found
+
+
+def _tuple(found: Checkpoint, serde: Any, decoder: Decoder) -> CheckpointTuple:
+    parent = None if found.parent is None else _config(found.thread_id, found.namespace, found.parent)
+    return CheckpointTuple(
+        config=_config(found.thread_id, found.namespace, found.id),
+        checkpoint=load_checkpoint(found.id, found.state, decoder),
+        metadata=found.metadata,
+        parent_config=parent,
+        pending_writes=_writes(found, serde, None),
+    )
+
+
+def _checkpoint(found: Checkpoint, serde: Any) -> dict[str, Any]:
+    return load_checkpoint(found.id, found.state, Decoder(serde, found.pieces, _places(found)))
+
+
+def _writes(found: Checkpoint, serde: Any, channels: set[str] | None) -> list[Any]:
+    """The writes to a checkpoint in the order in which a graph applies them: by path, task and index."""
+    return [
+        (task.task_id, each.channel, load_value(each.value, _bodies(each.pieces), serde))
+        for task in found.tasks
+        for each in task.writes
+        if channels is None or each.channel in channels
+    ]
+
+
+def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
+    return [each for each in pieces if isinstance(each, bytes)]
+
+
+def _places(found: Checkpoint) -> list[int]:
+    return [place for first, last in found.places for place in range(first, last + 1)]
+
+
+def _place(config: Config) -> tuple[str, str]:
+    given = config["configurable"]
+    if "thread_id" not in given:
+        raise InvalidInput("the config names no thread: pass {'configurable': {'thread_id': ...}}")
+    return str(given["thread_id"]), given.get("checkpoint_ns") or ""
+
+
+def _config(thread_id: str, namespace: str, id: str) -> Config:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": id}}

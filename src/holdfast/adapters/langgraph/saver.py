@@ -1,0 +1,264 @@
+"""``HoldfastSaver``: one object that keeps the checkpoints of graphs, for ``invoke`` and ``ainvoke`` alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any, TypeVar
+
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_serializable_checkpoint_metadata,
+)
+
+from holdfast import Checkpoint, Holdfast, Page, TenantHandle
+from holdfast.errors import InvalidInput, NotFound, Stale
+
+from .memory import Memory
+from .requests import Requests
+from .serializer import Name, StrictSerializer
+
+T = TypeVar("T")
+Config = Any
+PAGE = 50
+"""Checkpoints that are read at a time when they are listed."""
+
+
+class HoldfastSaver(BaseCheckpointSaver):
+    """Checkpoints of graphs, in which a step costs what is new in it.
+
+    Args:
+        where: a path, ``sqlite:///path``, ``":memory:"`` or ``postgresql://...``, which is opened when it is first needed and
+            let go of by ``close``; or the handle of a tenant, ``hf.tenant("acme")``, which stays yours.
+        tenant: whose checkpoints, where ``where`` is an address.
+        user: keeps the threads of this user apart from everybody else's in the tenant.
+        allow: classes of your own that may be saved and read, beside messages and the types of Python's own library.
+        single_writer: two processes that drive one thread cannot fork it: the one that comes second gets ``Conflict``.
+            Going on from an older checkpoint that was asked for by its id still forks.
+
+    Raises:
+        InvalidInput: ``where`` is neither an address nor the handle of a tenant.
+    """
+
+    def __init__(
+        self,
+        where: str | TenantHandle,
+        *,
+        tenant: str = "default",
+        user: str | None = None,
+        allow: Iterable[type | Name] = (),
+        single_writer: bool = False,
+        serde: Any = None,
+    ) -> None:
+        if not isinstance(where, (str, TenantHandle)):
+            raise InvalidInput(f"HoldfastSaver takes a path, a URL or hf.tenant(name), not {type(where).__name__}")
+        super().__init__(serde=serde or StrictSerializer(allow))
+        self._where, self._tenant = where, tenant
+        self._opening = Lock()
+        self._opened: list[Holdfast] = []
+        self._handle = where if isinstance(where, TenantHandle) else None
+        self._requests = Requests(user=user, single_writer=single_writer)
+
+    def close(self) -> None:
+        """Let go of the database, if this saver has opened it. It is opened again when it is needed."""
+        with self._opening:
+            while self._opened:
+                self._opened.pop().close()
+            self._handle = self._where if isinstance(self._where, TenantHandle) else None
+
+    def __enter__(self) -> HoldfastSaver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> HoldfastSaver:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    def setup(self) -> None:
+        """Open the database and bring its schema up to date; the first call does it too."""
+        self._store()
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """The version of a channel after this one: a number, or the text that other savers use, where a thread has that."""
+        if isinstance(current, str):
+            return f"{int(current.split('.')[0]) + 1:032}.0"
+        return 1 if current is None else current + 1
+
+    # Reading
+
+    def get_tuple(self, config: Config) -> CheckpointTuple | None:
+        """The checkpoint a config speaks of, or the newest of its thread, with the writes to it."""
+        request = self._requests.find(config)
+        found = self._store().find(**request.arguments)
+        return None if found is None else self._requests.tuple_of(found, self.serde, request)
+
+    def list(
+        self,
+        config: Config | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: Config | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, the newest first; of one thread, or with no config of all."""
+        cursor, left, seen = None, limit, Memory(follows=False)
+        while left is None or left > 0:
+            page = self._page(config, filter, before, left, cursor)
+            yield from (self._requests.listed(each, self.serde, seen) for each in page)
+            left, cursor = None if left is None else left - len(page), page.next
+            if cursor is None:
+                return
+
+    def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Mapping[str, Any]:
+        """What the ancestors of a checkpoint wrote to some channels, back to the last saved value of each."""
+        if not channels:
+            return {}
+        chain = self._chain(config)
+        return self._requests.history(chain, channels, self.serde)
+
+    # Writing
+
+    def put(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
+        """Save a checkpoint after the one the config speaks of.
+
+        Raises:
+            Conflict: with ``single_writer``, another writer was first; the message names its checkpoint.
+        """
+        stored = get_serializable_checkpoint_metadata(config, metadata)
+        for remembering in (True, False):
+            request = self._requests.put(config, checkpoint, stored, self.serde, remembering=remembering)
+            try:
+                self._requests.learn(request, self._store().put(**request.arguments))
+                break
+            except Stale:
+                if not remembering:
+                    raise
+        return request.config(checkpoint["id"])
+
+    def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+        """Save what a task wrote to the checkpoint the config speaks of."""
+        for remembering in (True, False):
+            request = self._requests.put_writes(config, writes, task_id, task_path, self.serde, remembering=remembering)
+            try:
+                self._requests.learn(request, self._store().put_writes(**request.arguments))
+                return
+            except Stale:
+                if not remembering:
+                    raise
+
+    # Removing and copying
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Remove a thread with everything in it."""
+        self._requests.memory.forget(thread_id)
+        self._store().delete(str(thread_id), user=self._requests.user)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove the checkpoints of these runs, except those that a delta channel of another run needs."""
+        self._store().delete_runs([str(each) for each in run_ids], user=self._requests.user)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread. Nothing it consists of is copied: both threads share it.
+
+        Raises:
+            AlreadyExists: the target has checkpoints of its own.
+        """
+        try:
+            self._store().copy(str(source_thread_id), str(target_thread_id), user=self._requests.user)
+        except NotFound:
+            return  # nothing to copy is nothing wrong
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest", keep: int = 1) -> None:
+        """Remove all but the newest ``keep`` checkpoints of every namespace, or with ``"delete"`` all of them.
+
+        Ancestors that a delta channel of a kept checkpoint needs are kept as well.
+        """
+        if strategy not in ("keep_latest", "delete"):
+            raise InvalidInput(f"prune knows the strategies keep_latest and delete, not {strategy!r}")
+        most = keep if strategy == "keep_latest" else 0
+        self._store().prune([str(each) for each in thread_ids], keep=most, user=self._requests.user)
+
+    # The same for asyncio: in a thread, so that the event loop never waits for a disk
+
+    async def aget_tuple(self, config: Config) -> CheckpointTuple | None:
+        """``get_tuple`` for asyncio."""
+        return await asyncio.to_thread(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: Config | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: Config | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """``list`` for asyncio."""
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        nothing: Any = object()
+        while (each := await asyncio.to_thread(next, found, nothing)) is not nothing:
+            yield each
+
+    async def aget_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Mapping[str, Any]:
+        """``get_delta_channel_history`` for asyncio."""
+        return await self._away(lambda: self.get_delta_channel_history(config=config, channels=channels))
+
+    async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
+        """``put`` for asyncio."""
+        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """``put_writes`` for asyncio."""
+        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """``delete_thread`` for asyncio."""
+        await asyncio.to_thread(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """``delete_for_runs`` for asyncio."""
+        await asyncio.to_thread(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """``copy_thread`` for asyncio."""
+        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest", keep: int = 1) -> None:
+        """``prune`` for asyncio."""
+        await self._away(lambda: self.prune(thread_ids, strategy=strategy, keep=keep))
+
+    async def _away(self, call: Callable[[], T]) -> T:
+        return await asyncio.to_thread(call)
+
+    def _page(
+        self, config: Config | None, filter: Any, before: Config | None, left: int | None, cursor: str | None
+    ) -> Page[Checkpoint]:
+        arguments = self._requests.list(config, filter, before)
+        return self._store().list(limit=min(PAGE, left or PAGE), cursor=cursor, **arguments)
+
+    def _chain(self, config: Config) -> Sequence[Checkpoint]:
+        request = self._requests.find(config, chooses=False)
+        id = get_checkpoint_id(config)
+        if id is None:
+            newest = self._store().find(**{**request.arguments, "held": None})
+            if newest is None:
+                return []
+            id = newest.id
+        at = {name: request.arguments[name] for name in ("thread_id", "namespace", "user")}
+        return self._store().history(id=id, **at)
+
+    def _store(self) -> Any:
+        if self._handle is None:
+            with self._opening:
+                if self._handle is None:
+                    self._opened.append(Holdfast(str(self._where), auto_migrate=True))
+                    self._handle = self._opened[-1].tenant(self._tenant)
+        return self._handle.checkpoints

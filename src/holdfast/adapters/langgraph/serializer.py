@@ -1,0 +1,178 @@
+"""Values of a graph to bytes and back, strictly.
+
+The bytes are those of LangGraph's own serializer. What differs is the way back: a class is only looked up if it is on the
+list, and there is no switch, no fallback and no silent replacement. A type that is not on the list is refused when it is
+saved, not months later when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+import ormsgpack
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.serde import jsonplus
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from holdfast.errors import Corrupt, InvalidInput
+
+Name = tuple[str, ...]
+"""Module and name of a class."""
+
+_OPTION = (
+    ormsgpack.OPT_NON_STR_KEYS
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+    | ormsgpack.OPT_REPLACE_SURROGATES
+)
+_KINDS = ("null", "bytes", "bytearray", "msgpack")
+
+
+class StrictSerializer(jsonplus.JsonPlusSerializer):
+    """LangGraph's serializer with nothing but an allow-list: messages, documents and the types of Python's own library.
+
+    Args:
+        allow: further classes, or pairs of module and name, that may be saved and read.
+    """
+
+    def __init__(self, allow: Iterable[type | Name] = ()) -> None:
+        self.allowed: frozenset[Name] = frozenset(map(_name_of, allow))
+        super().__init__(
+            pickle_fallback=False,
+            allowed_json_modules=None,
+            allowed_msgpack_modules=tuple(self.allowed) or None,
+            __unpack_ext_hook__=self._revive,
+        )
+
+    def with_msgpack_allowlist(self, extra_allowlist: Iterable[Any]) -> StrictSerializer:
+        """The same with more classes on the list."""
+        more = frozenset(map(_name_of, extra_allowlist))
+        return self if more <= self.allowed else StrictSerializer([*self.allowed, *more])
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """A value as a kind and bytes.
+
+        Raises:
+            InvalidInput: it holds an object of a class that is not on the list, or of one that cannot be written down.
+        """
+        if obj is None or isinstance(obj, (bytes, bytearray)):
+            kind, data = super().dumps_typed(obj)
+            return kind, bytes(data)
+        try:
+            return "msgpack", ormsgpack.packb(obj, default=self._default, option=_OPTION)
+        except ormsgpack.MsgpackEncodeError as error:
+            if isinstance(error.__cause__, InvalidInput):
+                raise error.__cause__ from None
+            raise InvalidInput(f"a value of the graph's state cannot be saved: {error.__cause__ or error}") from error
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """The value behind a kind and bytes.
+
+        Raises:
+            InvalidInput: it holds an object of a class that is not on the list.
+            Corrupt: it cannot be read.
+        """
+        kind, body = data
+        if kind not in _KINDS:
+            raise InvalidInput(
+                f"a saved value is of the kind {kind!r}, which can run code when it is read; it is refused"
+            )
+        if kind != "msgpack":
+            return super().loads_typed((kind, body))
+        return self._unpack(body)
+
+    def _default(self, value: Any) -> Any:
+        if not isinstance(value, (_DeltaSnapshot, BaseException)) and not _is_array(value):
+            self._check(_written_name(value))
+        return jsonplus._msgpack_default(value)
+
+    def _check(self, name: Name) -> None:
+        if name not in SAFE_MSGPACK_TYPES and name not in self.allowed:
+            raise InvalidInput(
+                f"{'.'.join(name)} is not among the types that may be saved and read; "
+                f"if you trust it: HoldfastSaver(..., allow=[{name[-1]}])"
+            )
+
+    def _unpack(self, body: bytes) -> Any:
+        try:
+            return ormsgpack.unpackb(body, ext_hook=self._revive, option=ormsgpack.OPT_NON_STR_KEYS)
+        except ormsgpack.MsgpackDecodeError as error:
+            raise Corrupt(f"a saved value cannot be read: {error}") from error
+
+    def _revive(self, code: int, data: bytes) -> Any:
+        """An object that was written down: built by its own class, if that is on the list."""
+        if code == jsonplus.EXT_DELTA_SNAPSHOT:
+            return _DeltaSnapshot(self._unpack(data))
+        parts = self._unpack(data)
+        if code == jsonplus.EXT_NUMPY_ARRAY:
+            return _array(*parts)
+        module, name, content = parts[:3]
+        if code == jsonplus.EXT_METHOD_SINGLE_ARG:
+            if (module, name, parts[3]) not in SAFE_MSGPACK_METHODS:
+                self._check((module, name, parts[3]))
+            return getattr(getattr(import_module(module), name), parts[3])(content)
+        self._check((module, name))
+        return _build(code, getattr(import_module(module), name), content)
+
+
+def _build(code: int, kind: Any, content: Any) -> Any:
+    if code == jsonplus.EXT_CONSTRUCTOR_SINGLE_ARG:
+        return kind(content)
+    if code == jsonplus.EXT_CONSTRUCTOR_POS_ARGS:
+        if kind.__name__ == "Send" and len(content) == 3:
+            return kind(content[0], content[1], timeout=content[2])
+        return kind(*content)
+    if code == jsonplus.EXT_CONSTRUCTOR_KW_ARGS:
+        return kind(**content)
+    if code in (jsonplus.EXT_PYDANTIC_V1, jsonplus.EXT_PYDANTIC_V2):
+        if kind in _MESSAGES and content.keys() <= _MESSAGES[kind]:
+            return _message(kind, content)
+        try:
+            return kind(**content)
+        except ValueError:  # what was saved without validation is read without it
+            construct = getattr(kind, "model_construct", None) or kind.construct
+            return construct(**content)
+    raise Corrupt(f"a saved object is written in a way this release does not know: {code}")
+
+
+_MESSAGES = {kind: frozenset(kind.model_fields) for kind in (AIMessage, HumanMessage, SystemMessage, ToolMessage)}
+"""Messages with all their fields, as they are saved, were validated when they were made."""
+
+
+def _message(kind: Any, content: dict[str, Any]) -> Any:
+    """A message from all its fields, without validating it again: a state is mostly messages, and this is most of the work."""
+    if len(content) != len(_MESSAGES[kind]):
+        return kind(**content)
+    value = kind.__new__(kind)
+    put = object.__setattr__
+    put(value, "__dict__", content)
+    put(value, "__pydantic_fields_set__", set(content))
+    put(value, "__pydantic_extra__", {})
+    put(value, "__pydantic_private__", None)
+    return value
+
+
+def _written_name(value: Any) -> Name:
+    kind = type(value)
+    return ("re", "compile") if kind.__name__ == "Pattern" else (kind.__module__, kind.__name__)
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
+
+
+def _array(kind: str, shape: Any, order: Any, data: bytes) -> Any:
+    import numpy
+
+    return numpy.frombuffer(data, dtype=numpy.dtype(kind)).reshape(shape, order=order)
+
+
+def _name_of(given: type | Name) -> Name:
+    if isinstance(given, type):
+        return given.__module__, given.__name__
+    return tuple(given)
