@@ -64,6 +64,8 @@ class Database:
             else "SELECT m.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE c.name = 'tenant_id' ORDER BY 1"
         )
         found = {table: self.fetch(f"SELECT * FROM {table} WHERE tenant_id = '{tenant}'") for (table,) in tables}
+        # What waits to leave SQLite's index over words; every call has sent it before it returns.
+        assert not found.pop("message_index_removed", None)
         found["tenants"] = self.fetch(f"SELECT * FROM tenants WHERE id = '{tenant}'")
         found["run_queue"] = self.fetch(f"SELECT * FROM run_queue WHERE tenant = '{tenant}'")
         return {table: sorted(rows, key=repr) for table, rows in found.items()}
@@ -109,7 +111,7 @@ def populate(database: Database, tenant: str, seed: int) -> None:
     work = sorted(method for method in MAKERS if not method.startswith(ABOVE_TENANTS))
     for number in range(8 * len(work)):
         method = work[number % len(work)]
-        if method.endswith((".delete", ".purge")) and number % 3:
+        if method.endswith((".delete", ".purge")) and number // len(work) % 3 != 1:
             continue  # more is to be made than removed
         method, made = possible(world, method)
         Call(seed * 1_000 + number, method, tenant, *made).make(world.handle)
