@@ -65,7 +65,7 @@ class History:
         for message in self.messages:
             if message.is_preserved or message.role == "system":
                 kept[message.id] = "preserved" if message.is_preserved else "system"
-        for message in self.messages[len(self.messages) - policy.preserve_last :] if policy.preserve_last else ():
+        for message in self.messages[-policy.preserve_last :] if policy.preserve_last else ():
             kept.setdefault(message.id, "last")
         for each in self._newest(policy.protected_tokens):
             kept.setdefault(each, "recent")

@@ -1,0 +1,153 @@
+"""What a compaction must do, written down a second time: slowly, plainly, and from the promises alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast import CompactionPolicy, Message, NewMessage
+from holdfast.core.text import dump
+from holdfast.stores.conversation.tokens import estimate
+
+WORDS = ["alpha", "beta \x00", "\ud800", "naïve", "世界", "\U0010f801", "line\nline", '"quoted"', "\\", "x" * 90]
+NUMBERS = [0, -1, 2**63, 10**30, 1.0, 1e16, -1e300, 5e-324, True, None]
+
+
+def random_text(random: Random) -> str:
+    """A few words, or a few pages."""
+    return " ".join(random.choices(WORDS, k=random.choice((1, 2, 3, 8, 40))))
+
+
+def random_json(random: Random) -> Any:
+    """Any JSON value."""
+    return random.choice(
+        [random_text(random), random.choice(NUMBERS), [random.choice(NUMBERS), {}], {random_text(random): [1, 1.0]}]
+    )
+
+
+def random_messages(random: Random, count: int, tools: list[str]) -> list[NewMessage]:
+    """Messages of all kinds. Calls and results use few ids, so that they meet in every order, also more than once."""
+    return [_random_message(random, tools) for _ in range(count)]
+
+
+def random_policy(random: Random) -> CompactionPolicy:
+    """Any policy for small sessions."""
+    window = random.choice((50, 400, 3_000))
+    return CompactionPolicy(
+        strategy=random.choice(("hybrid", "summarization")),
+        trigger=random.choice((0.01, 0.5, 1.0)),
+        window_tokens=window,
+        target_tokens=random.randrange(1, window),
+        preserve_last=random.choice((0, 0, 1, 3, 10)),
+        protected_tokens=random.choice((0, 0, 1, 40, 300)),
+        keep_tool_outputs=random.random() < 0.2,
+        prune_tokens=random.choice((0, 1, 50, 1_000)),
+    )
+
+
+def tokens(message: Message) -> int:
+    """The count that was given, or else the estimate."""
+    return message.token_count if message.token_count > 0 else estimate(message.content)
+
+
+def total(messages: Sequence[Message]) -> int:
+    """An independent recount."""
+    return sum(map(tokens, messages))
+
+
+def tools_in(message: Message) -> tuple[set[str], set[str]]:
+    """The ids of the calls and of the results in a message."""
+    if message.kind != "message":
+        return set(), set()
+    calls = {block["id"] for block in message.content if block["type"] == "tool_use"}
+    return calls, {block["tool_use_id"] for block in message.content if block["type"] == "tool_result"}
+
+
+def untouchable(messages: Sequence[Message], policy: CompactionPolicy) -> set[str]:
+    """What must come out of a compaction as it went in."""
+    found = {each.id for each in messages if each.is_preserved or each.role == "system"}
+    for number in range(1, policy.preserve_last + 1):
+        if number <= len(messages):
+            found.add(messages[-number].id)
+    for number in range(1, len(messages) + 1):
+        if policy.protected_tokens and total(messages[-number:]) <= policy.protected_tokens:
+            found.add(messages[-number].id)
+    return found
+
+
+def removable(messages: Sequence[Message], policy: CompactionPolicy) -> list[Message]:
+    """What may go: nothing untouchable, no call without a result, and never one half of a pair."""
+    stays = untouchable(messages, policy)
+    answered = {tool for each in messages for tool in tools_in(each)[1]}
+    stays |= {each.id for each in messages if tools_in(each)[0] - answered}
+    grows = True
+    while grows:
+        held = {tool for each in messages if each.id in stays for half in tools_in(each) for tool in half}
+        more = {each.id for each in messages if (tools_in(each)[0] | tools_in(each)[1]) & held} - stays
+        stays |= more
+        grows = bool(more)
+    return [each for each in messages if each.id not in stays]
+
+
+def without_outputs(message: Message) -> Message:
+    """A message whose tool outputs are replaced by the mark, where they are longer than that."""
+    mark = "[tool output removed]"
+    content = [
+        {**block, "content": mark}
+        if block["type"] == "tool_result" and len(dump(block["content"]).encode()) > len(dump(mark))
+        else block
+        for block in message.content
+    ]
+    return replace(message, content=content)
+
+
+def pairs_are_whole(before: Sequence[Message], after: Sequence[Message]) -> bool:
+    """Whether each call that is still there has all the results it had, and each result its call."""
+
+    def halves(messages: Sequence[Message]) -> list[dict[str, int]]:
+        counted: list[dict[str, int]] = [{}, {}]
+        for message in messages:
+            for number, half in enumerate(tools_in(message)):
+                for tool in half:
+                    counted[number][tool] = counted[number].get(tool, 0) + 1
+        return counted
+
+    (calls, results), (calls_left, results_left) = halves(before), halves(after)
+    left = calls_left.keys() | results_left.keys()
+    return all(
+        calls.get(tool, 0) == calls_left.get(tool, 0) and results.get(tool, 0) == results_left.get(tool, 0)
+        for tool in left
+    )
+
+
+def _random_message(random: Random, tools: list[str]) -> NewMessage:
+    how: dict[str, Any] = {
+        "is_preserved": random.random() < 0.1,
+        "is_summary": random.random() < 0.1,
+        "token_count": random.choice((0, 0, 0, 1, 20, 500)),
+        "metadata": {"m": random_json(random)} if random.random() < 0.3 else None,
+    }
+    if random.random() < 0.15:
+        return NewMessage(
+            kind="adk.event", role=random.choice((None, "user", "system")), content=random_json(random), **how
+        )
+    role = random.choice(("user", "user", "assistant", "assistant", "assistant", "system"))
+    return NewMessage(role=role, content=_random_blocks(random, tools), **how)
+
+
+def _random_blocks(random: Random, tools: list[str]) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        kind = random.random()
+        if kind < 0.5:
+            blocks.append({"type": "text", "text": random_text(random)})
+        elif kind < 0.75:
+            tool = {"id": random.choice(tools), "name": "look", "input": {"q": random_json(random)}}
+            blocks.append({"type": "tool_use", **tool})
+        else:
+            output = random.choice((random_text(random), "o" * 500, [{"type": "text", "text": "p" * 600}]))
+            blocks.append({"type": "tool_result", "tool_use_id": random.choice(tools), "content": output})
+    return blocks

@@ -1,0 +1,320 @@
+"""Random histories are compacted as the promises say, and rolled back to what they were, on both engines alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from holdfast import (
+    CompactionEvent,
+    CompactionPolicy,
+    FixedClock,
+    Holdfast,
+    Message,
+    PoolOptions,
+    SeededIds,
+    TenantHandle,
+)
+from holdfast.errors import Conflict, InvalidInput, NothingToCompact
+from holdfast.testing.contract.values import same
+from tests.differential import compaction_oracle as oracle
+
+IN_TESTS = {"sqlite": 240, "postgres": 60}
+IN_SOAK = 10_000
+
+
+class Story:
+    """One session, what was done to it, and what it must look like."""
+
+    def __init__(self, acme: TenantHandle, clock: FixedClock, seed: int, done: Counter[str]) -> None:
+        self.acme, self.clock, self.done = acme, clock, done
+        self.random = Random(seed)
+        self.session = acme.sessions.create().id
+        self.tools = [f"call {number}" for number in range(self.random.choice((2, 6)))]
+        self.undoable: list[tuple[CompactionEvent, list[Message]]] = []
+        self.trace: list[Any] = []
+
+    def shown(self) -> list[Message]:
+        """What the session shows, of which every counter tells the truth."""
+        messages = [*self.acme.messages.list(self.session)]
+        session = self.acme.sessions.get(self.session)
+        assert session.message_count == len(messages)
+        assert session.token_count == sum(each.token_count for each in messages)
+        live = [each for each in self.acme.compactions.history(self.session) if each.rolled_back_at is None]
+        assert session.compaction_count == len(live)
+        return messages
+
+    def append(self) -> None:
+        self.clock.advance(1)
+        new = oracle.random_messages(self.random, self.random.choice((0, 1, 2, 5, 14)), self.tools)
+        self.acme.messages.append_many(self.session, new)
+
+    def compact(self) -> None:
+        self.clock.advance(1)
+        policy = oracle.random_policy(self.random)
+        summary = oracle.random_text(self.random)
+        before = self.shown()
+        plan = self.acme.compactions.plan(self.session, policy)
+        assert plan.tokens_before == oracle.total(before)
+        assert plan.is_due == (oracle.total(before) >= policy.trigger * policy.window_tokens)
+        assert identical(self.shown(), before)
+        try:
+            event = self.acme.compactions.compact(self.session, policy, summary=summary)
+        except NothingToCompact:
+            assert identical(self.shown(), before)
+            self.done["refused"] += 1
+            return
+        self.undoable.append((event, before))
+        after = self.shown()
+        check(before, after, event, policy, summary)
+        self.trace.append(
+            structs.replace(event, id="", session_id="", preserved_message_ids=[], summary_message_id=None)
+        )
+        self.done["rewritten" if event.messages_rewritten else "removed"] += 1
+
+    def roll_back(self) -> None:
+        if not self.undoable:
+            return
+        if len(self.undoable) > 1:
+            with pytest.raises(Conflict, match=self.undoable[-1][0].id):
+                self.acme.compactions.rollback(self.undoable[0][0].id)
+        event, before = self.undoable.pop()
+        last = max((each.seq for each in before), default=0)
+        later = [each for each in self.shown() if each.seq > last]
+        self.clock.advance(1)
+        self.acme.compactions.rollback(event.id)
+        assert identical(self.shown(), [*before, *later])
+        self.done["rolled back"] += 1
+
+    def fork(self) -> None:
+        self.acme.branches.fork(self.session)
+        self.done["forked"] += 1
+
+    def run(self, *, forks: bool) -> None:
+        """Some of everything, and at the end everything is undone."""
+        steps = [self.append, self.append, self.compact, self.compact, self.roll_back]
+        self.append()
+        for _ in range(self.random.choice((2, 4, 7))):
+            self.random.choice(steps)()
+            if forks and self.random.random() < 0.2:
+                self.settle()
+                self.fork()
+        self.settle()
+        assert self.acme.compactions.archived(session_id=self.session) == []
+        self.acme.sessions.purge(self.session)
+
+    def settle(self) -> None:
+        """Undo all there is. Only then is the session forked: what a fork shows keeps the ids that would come back."""
+        while self.undoable:
+            self.roll_back()
+
+
+class BranchyStory(Story):
+    """One session with several branches, each with compactions of its own; what one does, no other may notice.
+
+    Whoever undoes a rewriting that another branch sees gets copies, with ids of their own; so ids are compared only in
+    stories without rewriting.
+    """
+
+    def __init__(self, acme: TenantHandle, clock: FixedClock, seed: int, done: Counter[str]) -> None:
+        super().__init__(acme, clock, seed, done)
+        self.rewrites = seed % 2 == 1
+        self.current = 0
+        self.branches: dict[int, list[Message]] = {0: []}
+        self.stacks: dict[int, list[tuple[CompactionEvent, list[Message]]]] = {0: []}
+
+    def look(self) -> None:
+        """Every branch shows what it showed last."""
+        for number in self.random.sample([*self.branches], len(self.branches)):
+            self.go_to(number)
+            assert identical(self.without_ids(self.shown()), self.without_ids(self.branches[number])), (
+                f"branch {number}"
+            )
+
+    def without_ids(self, messages: Sequence[Message]) -> list[Message]:
+        return [structs.replace(each, id="") for each in messages] if self.rewrites else [*messages]
+
+    def go_to(self, number: int) -> None:
+        self.current = self.acme.branches.switch(self.session, number).number
+
+    def note(self) -> None:
+        self.branches[self.current] = self.shown()
+
+    def compact(self) -> None:
+        self.clock.advance(1)
+        policy = oracle.random_policy(self.random)
+        policy = policy if self.rewrites else structs.replace(policy, strategy="summarization")
+        before = self.shown()
+        try:
+            event = self.acme.compactions.compact(self.session, policy, summary=oracle.random_text(self.random))
+        except NothingToCompact:
+            return
+        self.stacks[self.current].append((event, before))
+        self.done["compacted"] += 1
+
+    def roll_back(self) -> None:
+        if not self.stacks[self.current]:
+            return
+        event, before = self.stacks[self.current].pop()
+        last = max((each.seq for each in before), default=0)
+        later = [each for each in self.shown() if each.seq > last]
+        self.clock.advance(1)
+        self.acme.compactions.rollback(event.id)
+        self.branches[self.current] = [*before, *later]
+        assert identical(self.without_ids(self.shown()), self.without_ids([*before, *later]))
+        self.done["rolled back"] += 1
+
+    def fork(self) -> None:
+        there = self.branches[self.current]
+        at = self.random.choice([each.seq for each in there]) if there and self.random.random() < 0.5 else None
+        try:
+            number = self.acme.branches.fork(self.session, at=at).number
+        except InvalidInput:
+            return
+        self.branches[number] = [each for each in there if at is None or each.seq <= at]
+        self.stacks[number] = []
+
+    def run(self, *, forks: bool) -> None:
+        steps = [self.append, self.compact, self.compact, self.roll_back, self.fork]
+        self.append()
+        self.note()
+        for _ in range(14):
+            self.random.choice(steps)()
+            self.note()
+            if self.random.random() < 0.4:
+                self.go_to(self.random.choice([*self.branches]))
+        self.look()
+        while any(self.stacks.values()):
+            self.go_to(self.random.choice([each for each, stack in self.stacks.items() if stack]))
+            self.roll_back()
+        self.look()
+        self.done["branches"] += len(self.branches)
+        self.acme.sessions.purge(self.session)
+
+
+def check(
+    before: Sequence[Message], after: Sequence[Message], event: CompactionEvent, policy: CompactionPolicy, summary: str
+) -> None:
+    """A compaction did what it must and nothing it must not."""
+    assert (event.original_tokens, event.compacted_tokens) == (oracle.total(before), oracle.total(after))
+    assert event.compacted_tokens < event.original_tokens
+    by_seq = {each.seq: each for each in after}
+    protected = [each for each in before if each.id in oracle.untouchable(before, policy)]
+    assert identical([by_seq[each.seq] for each in protected], protected)
+    gone = [each for each in before if each.seq not in by_seq or by_seq[each.seq].id == event.summary_message_id]
+    assert len(gone) == event.messages_removed
+    assert event.preserved_message_ids == [each.id for each in before if each.id in event.preserved_message_ids]
+    made = [each for each in after if each.id == event.summary_message_id]
+    if event.messages_removed:
+        assert identical(gone, oracle.removable(before, policy))
+        assert [each.seq for each in made] == [gone[-1].seq]
+        assert made[0].content == [{"type": "text", "text": summary}]
+        assert (made[0].is_summary, event.summary_content) == (True, summary)
+    else:
+        assert (made, event.summary_content, policy.strategy) == ([], None, "hybrid")
+        worth_it = any(not each.is_summary for each in oracle.removable(before, policy))
+        assert oracle.total(after) <= policy.target_tokens or not worth_it
+    check_rewritten(before, [each for each in after if each not in made], event)
+    assert oracle.pairs_are_whole(before, [each for each in after if each not in made])
+
+
+def check_rewritten(before: Sequence[Message], after: Sequence[Message], event: CompactionEvent) -> None:
+    """What is still there is what it was, but for the outputs of tools."""
+    was = {each.seq: each for each in before}
+    changed = [each for each in after if each.seq in was and not identical([was[each.seq]], [each])]
+    assert len(changed) == event.messages_rewritten
+    for each in changed:
+        expected = oracle.without_outputs(was[each.seq])
+        count = each.token_count if was[each.seq].token_count else 0
+        assert same(each.content, expected.content)
+        assert count == (oracle.estimate(each.content) if was[each.seq].token_count else 0)
+        assert oracle.tokens(each) < oracle.tokens(was[each.seq])
+        now = structs.replace(expected, updated_at=each.updated_at, token_count=count, id=each.id)
+        assert identical([each], [now])
+
+
+def identical(one: Sequence[Message], other: Sequence[Message]) -> bool:
+    """Whether messages are the same in every type and digit."""
+    return same([structs.asdict(each) for each in one], [structs.asdict(each) for each in other])
+
+
+def tell(url: str, seeds: range, *, forks: bool = False, kind: type[Story] = Story) -> tuple[list[Any], Counter[str]]:
+    """Many stories, one after the other, in one database; what was done in them, and how often what."""
+    clock, done = FixedClock(), Counter[str]()
+    trace: list[Any] = []
+    pool = PoolOptions(min_connections=1, max_connections=2)
+    with Holdfast(url, clock=clock, ids=SeededIds(seeds.start), pool=pool) as hf:
+        for seed in seeds:
+            story = kind(hf.tenant("acme"), clock, seed, done)
+            try:
+                story.run(forks=forks)
+            except Exception as error:
+                raise AssertionError(f"story {seed}: {error}") from error
+            trace.append(story.trace)
+    return trace, done
+
+
+@pytest.mark.leg("sqlite, random histories")
+def test_random_histories_are_compacted_and_rolled_back_exactly_on_sqlite() -> None:
+    _, done = tell(":memory:", range(IN_TESTS["sqlite"]))
+    assert min(done[each] for each in ("refused", "rewritten", "removed")) >= 20, done
+    assert done["rolled back"] == done["rewritten"] + done["removed"]
+
+
+@pytest.mark.leg("postgres, random histories")
+def test_random_histories_are_compacted_and_rolled_back_exactly_on_postgres(postgres_url: str) -> None:
+    trace, done = tell(postgres_url, range(IN_TESTS["postgres"]))
+    assert min(done[each] for each in ("refused", "rewritten", "removed")) >= 5, done
+    same_stories, _ = tell(":memory:", range(IN_TESTS["postgres"]))
+    assert trace == same_stories, "the engines did not do the same"
+
+
+@pytest.mark.leg("sqlite, random histories")
+def test_random_histories_that_branches_share_are_rolled_back_exactly_on_sqlite() -> None:
+    _, done = tell(":memory:", range(2_000, 2_120), forks=True)
+    assert min(done[each] for each in ("forked", "rewritten", "removed")) >= 10, done
+
+
+@pytest.mark.leg("postgres, random histories")
+def test_random_histories_that_branches_share_are_rolled_back_exactly_on_postgres(postgres_url: str) -> None:
+    _, done = tell(postgres_url, range(2_000, 2_040), forks=True)
+    assert min(done[each] for each in ("forked", "rewritten", "removed")) >= 5, done
+
+
+@pytest.mark.leg("sqlite, random histories")
+def test_branches_with_compactions_of_their_own_do_not_notice_each_other_on_sqlite() -> None:
+    _, done = tell(":memory:", range(3_000, 3_100), kind=BranchyStory)
+    assert done["branches"] > 200
+    assert done["rolled back"] == done["compacted"] > 100
+
+
+@pytest.mark.leg("postgres, random histories")
+def test_branches_with_compactions_of_their_own_do_not_notice_each_other_on_postgres(postgres_url: str) -> None:
+    _, done = tell(postgres_url, range(3_000, 3_020), kind=BranchyStory)
+    assert done["rolled back"] == done["compacted"] > 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("kind", [Story, BranchyStory])
+def test_ten_thousand_random_histories_of_either_kind_on_sqlite(kind: type[Story]) -> None:
+    tell(":memory:", range(20_000, 20_000 + IN_SOAK), kind=kind)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("forks", [False, True])
+def test_ten_thousand_random_histories_on_sqlite(forks: bool) -> None:
+    tell(":memory:", range(10_000, 10_000 + IN_SOAK), forks=forks)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("forks", [False, True])
+def test_ten_thousand_random_histories_on_postgres(postgres_url: str, forks: bool) -> None:
+    tell(postgres_url, range(10_000, 10_000 + IN_SOAK), forks=forks)
