@@ -45,7 +45,6 @@ CREATE TABLE message_archive (
 );
 
 CREATE INDEX message_archive_by_session ON message_archive (tenant_id, session_id, archived_at);
-CREATE INDEX message_archive_by_message ON message_archive (tenant_id, id);
 
 -- Policies that compact by themselves: of one session, or of every session of an agent.
 CREATE TABLE compaction_policies (

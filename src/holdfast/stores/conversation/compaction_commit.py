@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from ...clock import MINUTE_US
 from ...core import text
-from ...core.filters import id_list
 from ...core.scope import Scope
 from ...engines.dialect import Dialect
 from ...engines.protocol import Connection, Row
@@ -71,10 +70,8 @@ async def commit(connection: Connection, scope: Scope, order: Order) -> Compacti
     there = await queries.get.one(connection, {**params, "id": order.event_id})
     if there is not None:
         return _repeated(events_of(connection, [there])[0], plan)
-    covered_ids = [*plan.removed, *(each.message_id for each in plan.rewritten)]
-    await queries.hold.one(connection, {**params, "ids": id_list(covered_ids, connection.dialect)})
     snapshot = await take_snapshot(connection, queries, params, head, scope.limits)
-    covered = snapshot.rows_of(covered_ids)
+    covered = snapshot.rows_of([*plan.removed, *(each.message_id for each in plan.rewritten)])
     if snapshot.fingerprint(covered) != plan.fingerprint:
         raise Conflict(
             f"session {plan.session_id} was compacted, rolled back, switched or changed meanwhile where this compaction"
@@ -96,6 +93,7 @@ class _Writing:
         removed = [place_of(row) for row in snapshot.rows_of(self._plan.removed)]
         places = [place_of(row) for row in covered]
         rewrites = self._rewrites(covered)
+        await queries.hold.one(self._connection, {**self._params, "places": self._listed(places)})
         shared = await needed_elsewhere(self._connection, self._params, self._head, places)
         block = await take_block(self._connection, self._params) if shared else None
         event = await self._event(snapshot, accounts, block)

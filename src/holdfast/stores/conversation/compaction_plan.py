@@ -160,8 +160,11 @@ def check_plan(plan: Plan) -> None:
     Raises:
         InvalidInput: it is not a plan, or something in it is not what it should be.
     """
+    if not isinstance(plan, Plan) or not isinstance(plan.policy, CompactionPolicy):
+        raise InvalidInput(f"plan must be what plan() returned, not {type(plan).__name__}")
     try:
-        found = msgspec.convert(msgspec.to_builtins(plan), Plan)
+        # The messages to summarise are for the caller alone; the rest is small.
+        found = msgspec.convert(msgspec.to_builtins(structs.replace(plan, to_summarize=[])), Plan)
         for each in (found.session_id, *found.removed, *(rewrite.message_id for rewrite in found.rewritten)):
             parse_id(each)
     except (msgspec.ValidationError, TypeError, ValueError, InvalidInput) as error:

@@ -33,7 +33,7 @@ SELECT 0 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id;
 -- name: hold @postgres
 SELECT COUNT(*) FROM (
     SELECT 1 FROM messages
-    WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = ANY(:ids::uuid[])
+    WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq = ANY(:places::bigint[])
     FOR UPDATE
 ) AS held;
 
@@ -83,11 +83,14 @@ WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.seq IN (SELE
 -- name: archive @postgres
 INSERT INTO message_archive (tenant_id, compaction_event_id, seq, id, session_id, is_rewritten, original_message, archived_at)
 SELECT m.tenant_id, :event_id::uuid, m.seq, m.id, m.session_id, m.seq = ANY(:rewritten::bigint[]),
-    to_jsonb(m) || jsonb_build_object('feedback', COALESCE(
-        (SELECT jsonb_agg(to_jsonb(f)) FROM feedback AS f WHERE f.tenant_id = :tenant_id AND f.message_id = m.id),
-        '[]'::jsonb)),
+    to_jsonb(m) || jsonb_build_object('feedback', COALESCE(f.given, '[]'::jsonb)),
     :now_at::timestamptz
 FROM messages AS m
+LEFT JOIN (
+    SELECT message_id, jsonb_agg(to_jsonb(feedback)) AS given FROM feedback
+    WHERE tenant_id = :tenant_id AND session_id = :session_id
+    GROUP BY message_id
+) AS f ON f.message_id = m.id
 WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.seq = ANY(:places::bigint[]);
 
 -- name: remove_feedback @sqlite
