@@ -350,9 +350,8 @@ class ModelMessages:
         return self._model.page(rows, lambda each: each.seq, limit, cursor, "messages")
 
     def count(self, session_id: Any, *, where: Sequence[Filter] = ()) -> int:
-        rows = self._log(session_id)
         oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)
-        return sum(oracle.matches(each, where) for each in rows)
+        return sum(oracle.matches(each, where) for each in self._log(session_id))
 
     def update(
         self,
