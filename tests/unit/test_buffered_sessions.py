@@ -232,7 +232,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_whatever_is_done_and_lost_the_last_save_stores_what_is_shown(steps: list[tuple[str, Any]]) -> None:
     with Holdfast(":memory:", clock=FixedClock(), ids=SeededIds()) as hf:

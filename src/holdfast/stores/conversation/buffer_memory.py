@@ -97,8 +97,8 @@ class Memory:
 
     def _saved(self, attempt: Attempt) -> None:
         items = attempt.content.items
-        # A save may store messages under other ids (see ``arranged``); otherwise what was shown stays as it is.
-        if items != tuple(self.items[: len(items)]):
+        # After a lost answer, messages may have got other ids or numbers; otherwise what was shown stays as it is.
+        if self._unknown:
             self._shown.clear()
         self.known = Known(attempt.content, attempt.mark, attempt.save_id)
         self.items = [*items, *self.items[len(items) :]]

@@ -109,11 +109,12 @@ class Known(Struct, frozen=True):
 
 
 class Attempt(Struct):
-    """One save. It has its mark once all is written but the commit."""
+    """One save. It has its mark once all is written but the commit, and then says which messages it stored as copies."""
 
     save_id: str
     content: Content
     mark: Mark | None = None
+    copies: dict[str, Item] = {}
     compaction_due: bool = False
 
 
@@ -181,10 +182,11 @@ async def save(
     params = _params(scope, identity, now)
     row = await queries.lock.one(connection, params)
     mark = None if row is None else _mark(connection, row)
-    there = await _agreed(connection, params, mark, known, earlier)
+    there, copies = await _agreed(connection, params, mark, known, earlier)
     if mark is None:
         mark = await _create(connection, params)
-    kept, items = arranged(there.content.items, content.items, lambda item: copied(item, scope))
+    wanted = tuple(copies.get(item.id, item) for item in content.items)
+    kept, items = arranged(there.content.items, wanted, lambda item: copied(item, scope))
     first_seq = views.seq_of(mark.next_place)
     if len(kept) < len(there.content.items):
         first_seq = await _cut(connection, params, there.content.items, kept)
@@ -197,6 +199,7 @@ async def save(
     touched = await queries.touch.one(connection, params)
     assert touched is not None
     now.content, now.mark = replace(content, items=items), _mark(connection, touched)
+    now.copies = {item.id: copy for item, copy in zip(content.items, items, strict=True) if item is not copy}
 
 
 def arranged(
@@ -257,14 +260,15 @@ def _params(scope: scopes.Scope, identity: Identity, now: Attempt) -> dict[str, 
 
 async def _agreed(
     connection: Connection, params: dict[str, Any], mark: Mark | None, known: Known, earlier: Sequence[Attempt]
-) -> Known:
-    """What is stored, if it is what this buffer last saw there or itself put there."""
+) -> tuple[Known, dict[str, Item]]:
+    """What is stored, if it is what this buffer last saw there or itself put there; and what it put there as a copy."""
     row = None if mark is None else await queries.last_save.one(connection, params)
     last_save = None if row is None else row[0]
-    done = [Known(each.content, each.mark, each.save_id) for each in earlier if each.mark is not None]
-    for each in (known, *done):
-        if (each.mark, each.save_id) == (mark, last_save):
-            return each
+    if (known.mark, known.save_id) == (mark, last_save):
+        return known, {}
+    for each in earlier:
+        if each.mark is not None and (each.mark, each.save_id) == (mark, last_save):
+            return Known(each.content, each.mark, each.save_id), each.copies
     happened = "was deleted" if mark is None else "has been changed by somebody else"
     raise Conflict(f"session {params['id']} {happened} since this buffer was loaded; nothing was saved: see reload()")
 
