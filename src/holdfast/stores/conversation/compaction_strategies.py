@@ -114,6 +114,7 @@ class Summarization:
     name = "summarization"
 
     def choose(self, history: History, policy: CompactionPolicy) -> Changes:
+        """All that may go, unless nothing but summaries may."""
         removable = history.removable
         if all(message.is_summary for message in removable):
             return Changes()  # a summary of nothing but summaries says less, for the price of a call
@@ -126,6 +127,7 @@ class Hybrid:
     name = "hybrid"
 
     def choose(self, history: History, policy: CompactionPolicy) -> Changes:
+        """The outputs of tools, if removing them saves enough, and all that may go, if that is still needed."""
         pruned, saved = ({}, 0) if policy.keep_tool_outputs else _pruned(history)
         if not pruned or saved < policy.prune_tokens:
             return Summarization().choose(history, policy)
