@@ -17,6 +17,7 @@ from .stores.conversation.compaction_policy import CompactionPolicy
 from .stores.conversation.compaction_strategies import Changes, History, Strategy, Summarizer
 from .stores.conversation.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
+from .stores.conversation.context import Context, ContextMessage
 from .stores.conversation.feedback import AsyncFeedbacks, Feedback, Feedbacks
 from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
 from .stores.conversation.message_log import Message
@@ -89,6 +90,8 @@ __all__ = [
     "Compactions",
     "Contact",
     "Contacts",
+    "Context",
+    "ContextMessage",
     "CronKey",
     "DirectKey",
     "Feedback",

@@ -34,10 +34,12 @@ from . import views
 from .branches import lock_head
 from .compaction_attachments import concern
 from .compaction_automatic import compact_if_attached, with_tokens
+from .context import Budget, Context, build_context
 from .log_reading import count_log, read_log
 from .message_log import Append, Entry, Message, Role, append_group, queries
 from .search import Hit, Search
 from .search_index import forget, reconsider
+from .tokens import TokenCounter, counter_of
 
 ROLES = get_args(Role)
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -180,6 +182,23 @@ class AsyncMessages(TenantStore):
         clause = FILTERS.compile(where, params, connection.dialect, limits)
         rows = await read_log(connection, params, clause, newest_first=newest_first)
         return _page(mapper(Message, connection.dialect)(rows), limit, limits.list_rows, listing)
+
+    @reads
+    async def context(
+        self, connection: Connection, session_id: str, *, max_tokens: int, count_tokens: TokenCounter | None = None
+    ) -> Context:
+        """What to send to the model: system messages at the beginning, what is preserved, summaries, and as many of the newest
+        messages as fit into ``max_tokens``, with tool calls and their results whole. The rest of the log is not touched.
+
+        ``count_tokens`` counts messages that came without a token count; without it, as everywhere, that of the Holdfast.
+
+        Raises:
+            NotFound: there is no such live session.
+            LimitExceeded: what must be there has more tokens than ``max_tokens``.
+        """
+        budget = Budget(max_tokens, count_tokens or counter_of(self._scope))
+        params = self._scope.params(session_id=parse_id(session_id, "session id"))
+        return await build_context(connection, self._scope, params, budget)
 
     @reads
     async def count(self, connection: Connection, session_id: str, *, where: Sequence[Filter] = ()) -> int:
@@ -335,6 +354,7 @@ class Messages(Blocking[AsyncMessages]):
     get = blocking(AsyncMessages.get)
     last = blocking(AsyncMessages.last)
     list = blocking(AsyncMessages.list)
+    context = blocking(AsyncMessages.context)
     count = blocking(AsyncMessages.count)
     update = blocking(AsyncMessages.update)
     delete = blocking(AsyncMessages.delete)

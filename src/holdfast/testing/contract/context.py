@@ -1,0 +1,194 @@
+"""What is sent to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import InvalidInput, LimitExceeded, NotFound
+from .suite import contract
+from .world import World, raises, uuid_of
+
+
+async def filled(world: World, count: int, tokens: int = 10) -> tuple[Any, str]:
+    """A session with messages of so many tokens each."""
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    for number in range(1, count + 1):
+        role = "user" if number % 2 else "assistant"
+        await acme.messages.append(session, role=role, content=f"m{number}", token_count=tokens)
+    return acme, session
+
+
+def call(*ids: str) -> list[dict[str, Any]]:
+    return [{"type": "tool_use", "id": each, "name": "look", "input": {}} for each in ids]
+
+
+def result(*ids: str) -> list[dict[str, Any]]:
+    return [{"type": "tool_result", "tool_use_id": each, "content": "found"} for each in ids]
+
+
+def seqs(context: Any) -> list[int | None]:
+    return [message.seq for message in context.messages]
+
+
+def unanswered(messages: Sequence[Any]) -> set[str]:
+    """The calls without a result and the results without a call before them."""
+    called: set[str] = set()
+    answered: set[str] = set()
+    for message in messages:
+        for block in message.content:
+            if block["type"] == "tool_use":
+                called.add(block["id"])
+            elif block["type"] == "tool_result":
+                answered.add(block["tool_use_id"])
+                assert block["tool_use_id"] in called, "a result without a call"
+    return called - answered
+
+
+@contract()
+async def a_context_has_the_newest_messages_that_fit(world: World) -> None:
+    acme, session = await filled(world, 9)
+    assert seqs(await acme.messages.context(session, max_tokens=30)) == [7, 8, 9]
+    assert seqs(await acme.messages.context(session, max_tokens=39)) == [7, 8, 9]
+    everything = await acme.messages.context(session, max_tokens=1_000)
+    assert seqs(everything) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert everything.token_count == 90
+    assert [message.content for message in everything.messages] == [
+        message.content for message in await acme.messages.list(session)
+    ]
+    assert seqs(await acme.messages.context(session, max_tokens=1)) == []
+
+
+@contract()
+async def system_preserved_and_summary_messages_are_always_there(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    await acme.messages.append(session, role="system", content="rules", token_count=5)
+    for number in range(2, 8):
+        await acme.messages.append(
+            session,
+            role="user",
+            content=f"m{number}",
+            token_count=10,
+            is_preserved=number == 3,
+            is_summary=number == 4,
+        )
+    context = await acme.messages.context(session, max_tokens=45)
+    assert seqs(context) == [1, 3, 4, 6, 7]
+    assert [message.is_preserved for message in context.messages] == [False, True, False, False, False]
+    assert [message.is_summary for message in context.messages] == [False, False, True, False, False]
+    assert context.token_count == 45
+    assert seqs(await acme.messages.context(session, max_tokens=25)) == [1, 3, 4]
+    with raises(LimitExceeded):
+        await acme.messages.context(session, max_tokens=24)
+
+
+@contract()
+async def a_result_whose_call_is_left_out_is_left_out_too(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    await acme.messages.append(session, role="assistant", content=call("a"), token_count=10)
+    await acme.messages.append(session, role="user", content=result("a"), token_count=10)
+    await acme.messages.append(session, role="assistant", content="done", token_count=10)
+    assert seqs(await acme.messages.context(session, max_tokens=30)) == [1, 2, 3]
+    assert seqs(await acme.messages.context(session, max_tokens=20)) == [3]
+
+
+@contract()
+async def a_call_that_never_got_its_result_is_closed(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    await acme.messages.append(session, role="user", content="look twice", token_count=10)
+    await acme.messages.append(session, role="assistant", content=call("a", "b"), token_count=10)
+    await acme.messages.append(session, role="user", content=result("a"), token_count=10)
+    await acme.messages.append(session, role="assistant", content=call("c"), token_count=10)
+    context = await acme.messages.context(session, max_tokens=1_000)
+    assert unanswered(context.messages) == set()
+    assert seqs(context) == [1, 2, 3, 4, None]
+    joined = context.messages[2].content
+    assert [block["tool_use_id"] for block in joined] == ["b", "a"], "results of one call's message stay in one message"
+    made_up = context.messages[4]
+    assert (made_up.role, made_up.message_id) == ("user", None)
+    assert made_up.content[0]["is_error"] is True
+    assert context.token_count == sum(message.token_count for message in context.messages)
+    stored = await acme.messages.list(session)
+    assert [len(message.content) for message in stored] == [1, 2, 1, 1], "nothing that was made up is stored"
+
+
+@contract()
+async def what_is_made_up_counts_and_fits_too(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    for number in range(5):
+        await acme.messages.append(session, role="user", content=f"m{number}", token_count=10)
+    await acme.messages.append(session, role="assistant", content=call("a"), token_count=10)
+    context = await acme.messages.context(session, max_tokens=60)
+    assert unanswered(context.messages) == set()
+    assert context.token_count <= 60
+    assert seqs(context)[-2:] == [6, None]
+
+
+@contract()
+async def a_preserved_call_far_from_its_result_is_whole_too(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    await acme.messages.append(session, role="assistant", content=call("a"), token_count=10, is_preserved=True)
+    await acme.messages.append(session, role="user", content=result("a"), token_count=10)
+    await acme.messages.append(session, role="assistant", content="a", token_count=10)
+    await acme.messages.append(session, role="user", content=result("a"), token_count=10, is_preserved=True)
+    for number in range(5):
+        await acme.messages.append(session, role="user", content=f"m{number}", token_count=10)
+    context = await acme.messages.context(session, max_tokens=40)
+    assert unanswered(context.messages) == set()
+    assert seqs(context) == [1, 4, 8, 9]
+
+
+@contract()
+async def a_context_is_of_the_branch_that_is_shown(world: World) -> None:
+    acme, session = await filled(world, 6)
+    await acme.messages.update((await acme.messages.list(session))[4].id, is_preserved=True)
+    await acme.branches.rewind(session, to=3)
+    await acme.messages.append(session, role="user", content="other", token_count=10)
+    context = await acme.messages.context(session, max_tokens=1_000)
+    assert seqs(context) == [1, 2, 3, 4]
+    assert context.messages[-1].content == [{"type": "text", "text": "other"}]
+    await acme.branches.redo(session)
+    assert seqs(await acme.messages.context(session, max_tokens=20)) == [5, 6]
+
+
+@contract()
+async def a_long_log_is_read_from_its_end(world: World) -> None:
+    acme, session = await filled(world, 3, tokens=1)
+    from ...stores.conversation.messages import NewMessage
+
+    many = [NewMessage(role="user", content=f"n{number}", token_count=1) for number in range(400)]
+    await acme.messages.append_many(session, many)
+    context = await acme.messages.context(session, max_tokens=300)
+    assert seqs(context) == list(range(104, 404))
+
+
+@contract()
+async def messages_without_a_count_are_counted(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    for _ in range(4):
+        await acme.messages.append(session, role="user", content="x" * 400)
+    context = await acme.messages.context(session, max_tokens=220)
+    assert seqs(context) == [3, 4]
+    own = await acme.messages.context(session, max_tokens=3, count_tokens=lambda content: 1)
+    assert seqs(own) == [2, 3, 4]
+    assert own.token_count == 3
+
+
+@contract()
+async def a_context_that_cannot_be_is_refused(world: World) -> None:
+    acme, session = await filled(world, 1)
+    wrong: list[Any] = [0, -1, True, "10", None, 1.5]
+    for max_tokens in wrong:
+        with raises(InvalidInput):
+            await acme.messages.context(session, max_tokens=max_tokens)
+    with raises(NotFound):
+        await acme.messages.context(uuid_of(7), max_tokens=10)
+    empty = (await acme.sessions.create()).id
+    assert (await acme.messages.context(empty, max_tokens=10)).messages == []
