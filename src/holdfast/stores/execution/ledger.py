@@ -20,7 +20,7 @@ from ...core import text
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...engines.protocol import Connection, Row
-from ...errors import Conflict, InvalidInput
+from ...errors import Conflict, HoldfastError, InvalidInput
 from ...ids import Id
 from ...limits import Limits
 
@@ -97,7 +97,7 @@ class PendingCall(Struct, frozen=True):
     action: Action
 
 
-class Unusual(Exception):
+class Unusual(HoldfastError):
     """Not what the straight path is for: to be looked at in a transaction."""
 
 
@@ -204,8 +204,9 @@ class IntentGroup:
 intent_group = IntentGroup()
 
 
-async def hold_run(connection: Connection, intent: Intent, more_calls: int) -> int | None:
-    """The step that a run's holder is at, if it is the holder and has room for so many more calls; its lease is renewed."""
+async def hold_run(connection: Connection, intent: Intent, more_calls: int) -> tuple[int, int] | None:
+    """The step that a run's holder is at and how many calls are open, if it is the holder and has room for so many more; its
+    lease is renewed."""
     params = {
         "tenant_id": intent.tenant,
         "run_id": intent.run_id,
@@ -215,22 +216,24 @@ async def hold_run(connection: Connection, intent: Intent, more_calls: int) -> i
         "now_at": intent.now_us,
     }
     row = await queries.hold_run.one(connection, params)
-    return None if row is None else int(row[0])
+    return None if row is None else (int(row[0]), int(row[1]))
 
 
 async def insert_calls(
-    connection: Connection, intent: Intent, calls: Sequence[tuple[int, StoredCall]], iteration: int
+    connection: Connection, intent: Intent, calls: Sequence[StoredCall], at: tuple[int, int]
 ) -> None:
-    """Record new calls, each with its place in the intent."""
+    """Record new calls for a step, after those that are open."""
     if calls:
-        await queries.insert.many(connection, [intent.params(call, place, iteration) for place, call in calls])
+        rows = [intent.params(call, place, at[0]) for place, call in enumerate(calls, at[1])]
+        await queries.insert.many(connection, rows)
 
 
 async def _one(connection: Connection, intent: Intent) -> int | None:
-    iteration = await hold_run(connection, intent, len(intent.calls))
-    if iteration is not None:
-        await insert_calls(connection, intent, [*enumerate(intent.calls)], iteration)
-    return iteration
+    at = await hold_run(connection, intent, len(intent.calls))
+    if at is None:
+        return None
+    await insert_calls(connection, intent, intent.calls, at)
+    return at[0]
 
 
 async def _in_one_statement(connection: Connection, intents: Sequence[Intent]) -> list[int | None]:

@@ -187,18 +187,18 @@ class AsyncToolCalls(TenantStore):
         check_holder(run, intent.epoch)
         params = self._scope.params(run_id=run.id)
         again = [(call, await _find(connection, {**params, "id": call.id})) for call in intent.calls]
-        new = [(place, call) for place, (call, found) in enumerate(again) if found is None]
+        new = [call for call, found in again if found is None]
         begun = [
             call
             for call, found in again
             if found is not None and begins(found, call, epoch=intent.epoch, now_us=intent.now_us)
         ]
-        iteration = await hold_run(connection, intent, len(new))
-        if iteration is None:
+        at = await hold_run(connection, intent, len(new))
+        if at is None:
             raise LimitExceeded(
                 f"run {run.id} would have more than open_tool_calls = {intent.most:,} calls that no step has taken in"
             )
-        await insert_calls(connection, intent, new, iteration)
+        await insert_calls(connection, intent, new, at)
         for call in begun:
             await queries.begin.all(connection, {**params, "id": call.id, "epoch": run.epoch, "now_at": intent.now_us})
         return [await _get(connection, {**params, "id": call.id}) for call in intent.calls]

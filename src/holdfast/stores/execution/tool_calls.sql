@@ -1,7 +1,8 @@
 -- Where one run is looked up, its session is looked at too: see runs.sql.
 
 -- name: hold_run @sqlite
--- The run, if the caller holds it and there is room for so many more open calls; the sign of life renews the lease.
+-- The run, if the caller holds it and there is room for so many more open calls; the sign of life renews the lease. What is open
+-- comes with it: new calls are placed after it.
 -- SQLite reckons with microseconds, PostgreSQL with intervals.
 UPDATE runs SET lease_until = :now_at + lease_ms * 1000, doubted_at = NULL
 WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND status = 'running'
@@ -9,7 +10,8 @@ WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND status = 'r
                 WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.step IS NULL) <= :most
   AND EXISTS (SELECT 1 FROM sessions AS s
               WHERE s.tenant_id = :tenant_id AND s.id = runs.session_id AND (s.deleted_at IS NULL) IS TRUE)
-RETURNING iteration + 1;
+RETURNING iteration + 1, (SELECT COUNT(*) FROM tool_calls AS c
+                          WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.step IS NULL);
 
 -- name: hold_run @postgres
 UPDATE runs SET lease_until = :now_at::timestamptz + lease_ms * interval '1 millisecond', doubted_at = NULL
@@ -18,7 +20,8 @@ WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND status = 'r
                         WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.step IS NULL) <= :most::bigint
   AND EXISTS (SELECT 1 FROM sessions AS s
               WHERE s.tenant_id = :tenant_id AND s.id = runs.session_id AND (s.deleted_at IS NULL) IS TRUE)
-RETURNING iteration + 1;
+RETURNING iteration + 1, (SELECT COUNT(*) FROM tool_calls AS c
+                          WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.step IS NULL);
 
 -- name: insert
 INSERT INTO tool_calls (tenant_id, run_id, id, tool_name, tool_input, safety, status, iteration, place, epoch, attempts, started_at)
@@ -39,11 +42,14 @@ WITH new AS (
                      WHERE c.tenant_id = :tenant_id AND c.run_id = n.run_id AND c.step IS NULL) <= :most::bigint
       AND EXISTS (SELECT 1 FROM sessions AS s
                   WHERE s.tenant_id = :tenant_id AND s.id = r.session_id AND (s.deleted_at IS NULL) IS TRUE)
-    RETURNING n.number, r.id, r.iteration + 1 AS iteration, n.epoch, n.now
+    RETURNING n.number, r.id, r.iteration + 1 AS iteration, n.epoch, n.now,
+              (SELECT COUNT(*) FROM tool_calls AS c
+               WHERE c.tenant_id = :tenant_id AND c.run_id = r.id AND c.step IS NULL) AS open
 ), added AS (
     INSERT INTO tool_calls (tenant_id, run_id, id, tool_name, tool_input, safety, status, iteration, place, epoch, attempts,
                             started_at)
-    SELECT :tenant_id, h.id, c.id, c.tool_name, c.tool_input, c.safety, c.status, h.iteration, c.place, h.epoch, c.attempts, h.now
+    SELECT :tenant_id, h.id, c.id, c.tool_name, c.tool_input, c.safety, c.status, h.iteration, h.open + c.place, h.epoch, c.attempts,
+           h.now
     FROM unnest(:of::bigint[], :id::text[], :tool_name::text[], :tool_input::jsonb[], :safety::text[], :status::text[],
                 :place::bigint[], :attempts::bigint[])
          AS c (number, id, tool_name, tool_input, safety, status, place, attempts)

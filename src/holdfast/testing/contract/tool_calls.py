@@ -56,6 +56,7 @@ async def a_call_is_recorded_before_it_is_made(world: World) -> None:
     assert (await acme.runs.load(run.id)).tool_calls == made
     more = await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[new[0], NewToolCall(id="more", tool_name="t")])
     assert (more[0], more[1].attempts) == (made[0], 1)
+    assert [call.id for call in await acme.tool_calls.list(run.id)] == [*(call.id for call in made), "more"]
     changes: list[dict[str, Any]] = [{"tool_name": "other"}, {"tool_input": {}}, {"safety": "idempotent"}]
     plain: dict[str, Any] = {"id": TEXTS[0], "tool_name": TEXTS[0], "tool_input": documents(), "safety": "ask"}
     for change in changes:
