@@ -9,6 +9,8 @@ Nothing is stored, and the log is read from its end and no further than the answ
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, structs
@@ -34,6 +36,7 @@ UNFINISHED = "[the call was interrupted: there is no result]"
 LEFT_OUT = "[the result is left out]"
 
 queries = Queries(__package__, "context.sql", Message)
+_seq = attrgetter("seq")
 
 
 class ContextMessage(Struct, frozen=True):
@@ -107,12 +110,22 @@ async def _pinned(connection: Connection, scope: Scope, params: Mapping[str, Any
     view = views.load(state[0])
     shown = [row[:-1] for row in rows if views.shows(view, row[-1])]
     found = mapper(Message, connection.dialect)(shown)
-    first = await read_log(connection, {**params, "after": 0, "before": views.BLOCK, "limit": LEADING_MOST})
-    for message in mapper(Message, connection.dialect)(first):
-        if message.role != "system":
+    return {message.id: message for message in [*found, *await _leading(connection, params)]}
+
+
+async def _leading(connection: Connection, params: Mapping[str, Any]) -> list[Message]:
+    """The system messages a session begins with: mostly none or one, so it is one that is read first."""
+    found: list[Message] = []
+    for limit in (1, LEADING_MOST):
+        rows = await read_log(connection, {**params, "after": 0, "before": views.BLOCK, "limit": limit})
+        found = list(takewhile(_is_system, mapper(Message, connection.dialect)(rows)))
+        if len(found) < limit:
             break
-        found.append(message)
-    return {message.id: message for message in found}
+    return found
+
+
+def _is_system(message: Message) -> bool:
+    return message.role == "system"
 
 
 async def _recent(
@@ -133,7 +146,7 @@ async def _recent(
             if left < 0:
                 return found[::-1]
             found.append(message)
-        if len(rows) < page:
+        if not left or len(rows) < page:
             return found[::-1]
         before, page = found[-1].seq, page * 2
 
@@ -141,7 +154,10 @@ async def _recent(
 def _assembled(pinned: Mapping[str, Message], recent: Sequence[Message], budget: Budget) -> Context:
     while True:
         chosen = {**pinned, **{message.id: message for message in recent}}
-        ordered = sorted(chosen.values(), key=lambda message: message.seq)
+        ordered = sorted(chosen.values(), key=_seq)
+        if not any(map(_has_tools, ordered)):
+            plain = [_as_it_is(message, message.content, budget) for message in ordered]
+            return Context(plain, sum(message.token_count for message in plain))
         reasons = {call: UNFINISHED for message in recent for call in calls_in(message)}
         closed = _closed(_without_orphans(ordered, budget), reasons, budget)
         context = Context(closed, sum(message.token_count for message in closed))
@@ -203,6 +219,12 @@ def _as_it_is(message: Message, content: Any, budget: Budget) -> ContextMessage:
         message.is_summary,
         message.is_preserved,
     )
+
+
+def _has_tools(message: Message) -> bool:
+    if message.kind != "message":
+        return False
+    return any("tool_use_id" in block or block["type"].endswith("tool_use") for block in message.content)
 
 
 def _answers(block: Any, calls: set[str]) -> bool:
