@@ -21,14 +21,17 @@ async def filled(world: World, count: int, tokens: int = 10) -> tuple[Any, str]:
 
 
 def call(*ids: str) -> list[dict[str, Any]]:
+    """Blocks that call a tool."""
     return [{"type": "tool_use", "id": each, "name": "look", "input": {}} for each in ids]
 
 
 def result(*ids: str) -> list[dict[str, Any]]:
+    """Blocks that answer such calls."""
     return [{"type": "tool_result", "tool_use_id": each, "content": "found"} for each in ids]
 
 
 def seqs(context: Any) -> list[int | None]:
+    """The numbers of what is sent; nothing for what was made up."""
     return [message.seq for message in context.messages]
 
 
