@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from holdfast.clock import from_us, to_us
 from holdfast.errors import Corrupt
 
-from .memory import Thread, can_be_learnt
+from .memory import Learnt, Snapshot, Thread, can_be_learnt
 
 PIECE_FROM = 64
 """Bytes from which on a value is a piece."""
@@ -42,8 +42,8 @@ class Encoder:
     def __init__(self, serde: Serde, thread: Thread | None) -> None:
         self._serde, self._thread = serde, thread
         self.pieces: list[Piece] = []
-        self.learnt: list[tuple[int, Any]] = []
-        """Objects that became pieces, and the number of the piece."""
+        self.learnt: list[tuple[int, Learnt]] = []
+        """Objects that became pieces, each with the number of the piece."""
 
     def node(self, value: Any, depth: int = 0) -> Any:
         """The skeleton of a value."""
@@ -54,10 +54,10 @@ class Encoder:
                 return [_DICT, list(value), [self.node(each, depth + 1) for each in value.values()]]
         if type(value) is _DeltaSnapshot:
             return [_SNAPSHOT, self.node(value.value, depth + 1)]
-        body = self._known(value) or self._typed(value)
+        body, learnt = self._body(value)
         if isinstance(body, bytes) and len(body) < PIECE_FROM:
             return body
-        self._add(body, value)
+        self._add(body, learnt)
         return 1
 
     def bounded(self, value: Any) -> Any:
@@ -76,12 +76,12 @@ class Encoder:
         items: list[Any] = []
         small: list[Any] = []
         for value in values:
-            body = self._known(value) or self._typed(value)
+            body, learnt = self._body(value)
             if isinstance(body, bytes) and len(body) < PIECE_FROM:
                 small.append(value)
                 continue
             self._flush(small, items)
-            self._add(body, value)
+            self._add(body, learnt)
             if items and type(items[-1]) is int and items[-1] > 0:
                 items[-1] += 1
             else:
@@ -99,16 +99,27 @@ class Encoder:
             items.append(self._typed(small[whole * CHUNK :]))
         small.clear()
 
-    def _known(self, value: Any) -> int | None:
-        return None if self._thread is None else self._thread.place_of(value)
+    def _body(self, value: Any) -> tuple[Piece, Learnt | None]:
+        """The place or the bytes of a value, and what is to be remembered of it.
+
+        What it was is noted before it is written down and compared afterwards: another thread may be changing it.
+        """
+        if not can_be_learnt(value):
+            return self._typed(value), None
+        place = None if self._thread is None else self._thread.place_of(value)
+        if place is not None:
+            return place, None
+        before = Snapshot(value)
+        body = self._typed(value)
+        return body, Learnt(value, before) if before.is_still(value) else None
 
     def _typed(self, value: Any) -> bytes:
         kind, data = self._serde.dumps_typed(value)
         return bytes([_KINDS.index(kind)]) + data
 
-    def _add(self, body: Piece, value: Any) -> None:
-        if can_be_learnt(value):
-            self.learnt.append((len(self.pieces), value))
+    def _add(self, body: Piece, learnt: Learnt | None) -> None:
+        if learnt is not None:
+            self.learnt.append((len(self.pieces), learnt))
         self.pieces.append(body)
 
 
@@ -164,7 +175,7 @@ class Decoder:
             raise Corrupt("a saved value has fewer pieces than it should")
         value = self._load(body)
         if self._thread is not None and can_be_learnt(value):
-            self._thread.learn(value, place)
+            self._thread.learn(Learnt(value, Snapshot(value)), place)
         return value
 
     def _load(self, body: bytes) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 _FIXED = (str, int, float, bool, bytes, type(None))
 THREADS_MOST = 64
@@ -53,6 +53,13 @@ class Snapshot:
         return copied
 
 
+class Learnt(NamedTuple):
+    """An object, and what it was when its bytes were made."""
+
+    value: Any
+    was: Snapshot
+
+
 class Thread:
     """The objects of one thread's log, under the log's stamp."""
 
@@ -69,12 +76,11 @@ class Thread:
             return None
         return found[1]
 
-    def learn(self, value: Any, place: int) -> None:
+    def learn(self, learnt: Learnt, place: int) -> None:
         """Remember that an object lies at a place."""
-        if place not in self.snapshots:
-            self.snapshots[place] = Snapshot(value)
+        self.snapshots.setdefault(place, learnt.was)
         if self._follows:
-            self._objects[id(value)] = (value, place)
+            self._objects[id(learnt.value)] = (learnt.value, place)
 
     def hand_out(self, place: int) -> Any:
         """A new object like the one that lies there."""

@@ -12,7 +12,7 @@ from holdfast import Checkpoint, Held, Stored, Write
 from holdfast.errors import InvalidInput
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
-from .memory import Memory
+from .memory import Learnt, Memory
 
 Config = Any
 DELTA_COUNTERS = "counters_since_delta_snapshot"
@@ -23,8 +23,8 @@ class Request(Struct):
     """Arguments for one call of the store, and what is to be remembered when it has been answered."""
 
     arguments: dict[str, Any]
-    learnt: Sequence[tuple[int, Any]] = ()
-    """Objects and the number of the piece that each became."""
+    learnt: Sequence[tuple[int, Learnt]] = ()
+    """Objects, each with the number of the piece that it became."""
 
     def config(self, id: str) -> Config:
         """The config of a checkpoint in the same thread and namespace."""
@@ -93,7 +93,9 @@ class Requests:
         """Save what a task wrote."""
         thread, namespace = _place(config)
         known = self.memory.find(thread) if remembering else None
-        new, learnt, count = [], [], 0
+        new: list[Write] = []
+        learnt: list[tuple[int, Learnt]] = []
+        count = 0
         for number, (channel, value) in enumerate(writes):
             encoder = Encoder(serde, known)
             state = dump_value(value, encoder)
@@ -115,8 +117,8 @@ class Requests:
     def learn(self, request: Request, stored: Stored) -> None:
         """Remember where the pieces of what was saved lie."""
         thread = self.memory.under(request.arguments["thread_id"], stored.stamp)
-        for number, value in request.learnt:
-            thread.learn(value, stored.places[number])
+        for number, learnt in request.learnt:
+            thread.learn(learnt, stored.places[number])
         at = request.arguments
         if self._single_writer and at.get("parent"):
             self._chosen.discard((at["thread_id"], at["namespace"], at["parent"]))

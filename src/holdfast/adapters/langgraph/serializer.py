@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from holdfast.errors import Corrupt, InvalidInput
+from holdfast.errors import Corrupt, HoldfastError, InvalidInput
 
 Name = tuple[str, ...]
 """Module and name of a class."""
@@ -46,7 +46,7 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
             pickle_fallback=False,
             allowed_json_modules=None,
             allowed_msgpack_modules=tuple(self.allowed) or None,
-            __unpack_ext_hook__=self._revive,
+            __unpack_ext_hook__=lambda code, data: self._revive(code, data, []),
         )
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Any]) -> StrictSerializer:
@@ -63,12 +63,18 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
         if obj is None or isinstance(obj, (bytes, bytearray)):
             kind, data = super().dumps_typed(obj)
             return kind, bytes(data)
+        trouble: list[Exception] = []
+
+        def default(value: Any) -> Any:
+            with _noting(trouble):
+                return self._default(value)
+
         try:
-            return "msgpack", ormsgpack.packb(obj, default=self._default, option=_OPTION)
+            return "msgpack", ormsgpack.packb(obj, default=default, option=_OPTION)
         except ormsgpack.MsgpackEncodeError as error:
-            if isinstance(error.__cause__, InvalidInput):
-                raise error.__cause__ from None
-            raise InvalidInput(f"a value of the graph's state cannot be saved: {error.__cause__ or error}") from error
+            _raise_own(trouble)
+            reason = trouble[0] if trouble else error
+            raise InvalidInput(f"a value of the graph's state cannot be saved: {reason}") from error
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """The value behind a kind and bytes.
@@ -84,7 +90,7 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
             )
         if kind != "msgpack":
             return super().loads_typed((kind, body))
-        return self._unpack(body)
+        return self._unpack(body, [])
 
     def _default(self, value: Any) -> Any:
         if not isinstance(value, (_DeltaSnapshot, BaseException)) and not _is_array(value):
@@ -98,17 +104,22 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
                 f"if you trust it: HoldfastSaver(..., allow=[{name[-1]}])"
             )
 
-    def _unpack(self, body: bytes) -> Any:
-        try:
-            return ormsgpack.unpackb(body, ext_hook=self._revive, option=ormsgpack.OPT_NON_STR_KEYS)
-        except ormsgpack.MsgpackDecodeError as error:
-            raise Corrupt(f"a saved value cannot be read: {error}") from error
+    def _unpack(self, body: bytes, trouble: list[Exception]) -> Any:
+        def hook(code: int, data: bytes) -> Any:
+            with _noting(trouble):
+                return self._revive(code, data, trouble)
 
-    def _revive(self, code: int, data: bytes) -> Any:
+        try:
+            return ormsgpack.unpackb(body, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+        except ormsgpack.MsgpackDecodeError as error:
+            _raise_own(trouble)
+            raise Corrupt(f"a saved value cannot be read: {trouble[0] if trouble else error}") from error
+
+    def _revive(self, code: int, data: bytes, trouble: list[Exception]) -> Any:
         """An object that was written down: built by its own class, if that is on the list."""
         if code == jsonplus.EXT_DELTA_SNAPSHOT:
-            return _DeltaSnapshot(self._unpack(data))
-        parts = self._unpack(data)
+            return _DeltaSnapshot(self._unpack(data, trouble))
+        parts = self._unpack(data, trouble)
         if code == jsonplus.EXT_NUMPY_ARRAY:
             return _array(*parts)
         module, name, content = parts[:3]
@@ -118,6 +129,29 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
             return getattr(getattr(import_module(module), name), parts[3])(content)
         self._check((module, name))
         return _build(code, getattr(import_module(module), name), content)
+
+
+class _noting:  # noqa: N801 - it reads as a word
+    """Notes an error, because ormsgpack does not say what went wrong in a function that it called."""
+
+    __slots__ = ("_trouble",)
+
+    def __init__(self, trouble: list[Exception]) -> None:
+        self._trouble = trouble
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, at: Any) -> None:
+        if isinstance(error, Exception):
+            self._trouble.append(error)
+
+
+def _raise_own(trouble: list[Exception]) -> None:
+    """Raise the first of our own errors: it says what is wrong, where the others only say that something is."""
+    for error in trouble:
+        if isinstance(error, HoldfastError):
+            raise error from None
 
 
 def _build(code: int, kind: Any, content: Any) -> Any:

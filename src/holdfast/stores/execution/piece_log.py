@@ -124,11 +124,12 @@ async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[
     if not wanted:
         return {}
     rows = await queries.read.all(connection, scope.params(log=log, **_as_argument(wanted)))
-    found = {}
-    for place, digest, codec, body in rows:
-        found[place] = body if codec == OBJECT else bodies.unpack(digest, codec, body)
+    found = {place: bodies.unpack(digest, codec, body) for place, digest, codec, body in rows if codec != OBJECT}
     large = {place: bytes(body) for place, _, codec, body in rows if codec == OBJECT}
     if large:
+        for place, digest, *_ in rows:
+            if place in large and not large[place].startswith(bytes(digest)):
+                raise Corrupt(f"the piece at place {place} is damaged: it speaks of another object")
         contents = await objects.fetch(connection, scope, list(large.values()))
         found.update(zip(large, contents, strict=True))
     return found

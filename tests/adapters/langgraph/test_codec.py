@@ -1,0 +1,164 @@
+"""Any state comes back from its skeleton and pieces, and what comes again is recognised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from holdfast.adapters.langgraph import StrictSerializer
+from holdfast.adapters.langgraph.codec import (
+    Decoder,
+    Encoder,
+    dump_checkpoint,
+    dump_value,
+    load_checkpoint,
+    load_value,
+)
+from holdfast.adapters.langgraph.memory import Learnt, Memory, Snapshot, Thread
+from holdfast.errors import Corrupt
+
+SERDE = StrictSerializer()
+SMALL = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=8) | st.binary(max_size=5)
+LARGE = st.integers(0, 5).map(lambda n: f"{n} is a long text " * 9)
+MESSAGES = st.builds(HumanMessage, LARGE, id=st.text("abc", max_size=2)) | st.builds(AIMessage, LARGE)
+LEAVES = SMALL | LARGE | MESSAGES
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=6)
+        | st.dictionaries(st.text(max_size=4) | st.integers(0, 9), inner, max_size=4)
+        | st.builds(_DeltaSnapshot, inner)
+    ),
+    max_leaves=25,
+)
+VERSIONS = st.dictionaries(
+    st.sampled_from("abcdef"), st.integers(1, 300) | st.floats(0, 1) | st.text("01.", min_size=1)
+)
+
+
+@given(VALUES)
+def test_a_value_comes_back(value: Any) -> None:
+    encoder = Encoder(SERDE, None)
+    state = dump_value(value, encoder)
+    pieces = [each for each in encoder.pieces if isinstance(each, bytes)]
+    assert len(pieces) == len(encoder.pieces)
+    back = load_value(state, pieces, SERDE)
+    assert back == value
+    assert SERDE.dumps_typed(back) == SERDE.dumps_typed(value)
+
+
+@given(
+    values=st.dictionaries(st.sampled_from("abcdxyz"), VALUES, max_size=4),
+    versions=VERSIONS,
+    seen=st.dictionaries(st.text(max_size=4), VERSIONS, max_size=3),
+    updated=st.none() | st.lists(st.sampled_from("abcxyz")),
+    ts=st.sampled_from(
+        ["2026-01-01T00:00:00.123456+00:00", "2026-01-01T00:00:00+00:00", "2026-01-01T02:00:00+02:00", "?"]
+    ),
+    extra=st.booleans(),
+)
+def test_a_checkpoint_comes_back(
+    values: dict[str, Any], versions: Any, seen: Any, updated: Any, ts: str, extra: bool
+) -> None:
+    checkpoint: dict[str, Any] = {
+        "v": 4, "id": "i", "ts": ts, "channel_values": values, "channel_versions": versions, "versions_seen": seen,
+    }  # fmt: skip
+    checkpoint |= {"pending_sends": [1]} if extra else {"updated_channels": updated}
+    encoder = Encoder(SERDE, None)
+    state = dump_checkpoint(checkpoint, encoder)
+    decoder = Decoder(SERDE, encoder.pieces, range(len(encoder.pieces)))  # type: ignore[arg-type]
+    assert load_checkpoint("i", state, decoder) == checkpoint
+
+
+def test_many_small_elements_share_pieces() -> None:
+    encoder = Encoder(SERDE, None)
+    values = list(range(1_000))
+    state = dump_value(values, encoder)
+    assert len(encoder.pieces) == 15
+    assert load_value(state, encoder.pieces, SERDE) == values  # type: ignore[arg-type]
+    longer = Encoder(SERDE, None)
+    dump_value([*values, *range(30)], longer)
+    assert longer.pieces[:15] == encoder.pieces, "what was there before is the same piece again"
+
+
+def test_a_large_dictionary_is_taken_apart() -> None:
+    files = {f"src/module_{n}.py": f"print({n})\n" * 40 for n in range(100)}
+    encoder = Encoder(SERDE, None)
+    state = dump_value({"files": files}, encoder)
+    assert len(state) < 10
+    assert len(encoder.pieces) == 101
+    assert load_value(state, encoder.pieces, SERDE) == {"files": files}  # type: ignore[arg-type]
+    changed = Encoder(SERDE, None)
+    dump_value({"files": {**files, "src/module_7.py": "new\n" * 40}}, changed)
+    assert len(set(changed.pieces) - set(encoder.pieces)) == 1
+
+
+def learnt(value: Any, place: int = 1) -> Thread:
+    thread = Memory().under("t", "stamp")
+    thread.learn(Learnt(value, Snapshot(value)), place)
+    return thread
+
+
+def test_an_object_is_recognised_until_it_is_changed() -> None:
+    message = HumanMessage("x" * 100, id="1", additional_kwargs={"a": {"b": [1]}})
+    thread = learnt(message)
+    assert thread.place_of(message) == 1
+    assert Encoder(SERDE, thread).node([message]) == [3, [1]]
+    assert thread.place_of(HumanMessage("x" * 100, id="1", additional_kwargs={"a": {"b": [1]}})) is None
+    message.additional_kwargs["a"]["b"].append(2)
+    assert thread.place_of(message) is None
+    message.additional_kwargs["a"]["b"].pop()
+    assert thread.place_of(message) == 1
+    message.content = "y"
+    assert thread.place_of(message) is None
+
+
+def test_what_is_handed_out_is_new_all_the_way_down() -> None:
+    message = AIMessage(
+        "x" * 100, additional_kwargs={"a": {"b": [1]}}, tool_calls=[{"name": "f", "args": {}, "id": "1"}]
+    )
+    thread = learnt(message)
+    one, other = thread.hand_out(1), thread.hand_out(1)
+    assert one == other == message
+    one.additional_kwargs["a"]["b"].append(2)
+    one.tool_calls.clear()
+    assert other == message == thread.hand_out(1)
+    assert [thread.place_of(each) for each in (one, other, message)] == [None, 1, 1]
+
+
+def test_objects_of_readings_long_past_are_let_go() -> None:
+    thread = learnt(HumanMessage("x"))
+    first = thread.hand_out(1)
+    thread.turn()
+    assert thread.place_of(first) == 1
+    thread.turn()
+    assert thread.place_of(first) is None
+
+
+def test_an_object_changed_while_it_is_written_down_is_not_remembered() -> None:
+    """With durability "async", a step is saved while the next one runs, and that may give a message its id."""
+    message = HumanMessage("x" * 100)
+
+    class Slow(StrictSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            written = super().dumps_typed(obj)
+            message.id = "given meanwhile"
+            return written
+
+    encoder = Encoder(Slow(), None)
+    encoder.node([message])
+    assert encoder.learnt == []
+    assert len(encoder.pieces) == 1
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_piece_too_few_is_noticed(missing: int) -> None:
+    encoder = Encoder(SERDE, None)
+    state = dump_value(["x" * 100, "y" * 100], encoder)
+    with pytest.raises(Corrupt, match="fewer pieces"):
+        load_value(state, encoder.pieces[:missing], SERDE)  # type: ignore[arg-type]

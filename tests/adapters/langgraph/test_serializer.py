@@ -1,0 +1,144 @@
+"""Loading saved data builds nothing but what is on the list, whatever the environment says."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import pathlib
+import re
+import subprocess
+import sys
+from collections import deque
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import ormsgpack
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Interrupt, Send
+from pydantic import BaseModel
+
+from holdfast.adapters.langgraph import HoldfastSaver, StrictSerializer
+from holdfast.errors import Corrupt, InvalidInput
+from tests.adapters.langgraph.graphs import Trace, one_node, thread
+
+KINDS = (0, 1, 2, 3, 4, 5)
+"""The ways in which an object may be written down."""
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Point(BaseModel):
+    x: int
+
+
+@dataclasses.dataclass
+class Pair:
+    one: Any
+    two: Any
+
+
+FINE: list[Any] = [
+    None, True, 7, -1.5, "text", b"bytes", bytearray(b"x"), [1, [2]], {"a": {1: "b"}}, {1, 2}, frozenset({3}), deque([1]),
+    datetime(2026, 1, 1, tzinfo=UTC), date(2026, 1, 1), time(1, 2, 3), timedelta(days=1), UUID(int=7), Decimal("1.50"),
+    ipaddress.ip_address("::1"), pathlib.Path("a/b"), re.compile("a+", re.I), ZoneInfo("UTC"),
+    HumanMessage("hi", id="1", name="ada", more=[1]), SystemMessage("be kind"), RemoveMessage(id="x"),
+    AIMessage([{"type": "text", "text": "x"}], tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}],
+              usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
+    ToolMessage("r", tool_call_id="c", artifact={"a": [1]}), Document("page", metadata={"n": 1}),
+    Send("node", {"a": 1}), Interrupt(value={"q": 1}, id="i"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", FINE, ids=lambda value: type(value).__name__)
+def test_what_is_on_the_list_comes_back_as_it_was(value: Any) -> None:
+    serde = StrictSerializer()
+    back = serde.loads_typed(serde.dumps_typed(value))
+    assert back == value
+    assert type(back) is type(value)
+    assert serde.dumps_typed(back) == serde.dumps_typed(value)
+
+
+@pytest.mark.parametrize("value", FINE, ids=lambda value: type(value).__name__)
+def test_the_bytes_are_those_of_langgraphs_own_serializer(value: Any) -> None:
+    assert StrictSerializer().dumps_typed(value) == JsonPlusSerializer().dumps_typed(value)
+
+
+@pytest.mark.parametrize("value", [Colour.RED, Point(x=1), Pair(1, 2)], ids=lambda value: type(value).__name__)
+def test_a_type_that_is_not_on_the_list_is_refused_by_name_when_it_is_saved(value: Any) -> None:
+    name = type(value).__name__
+    with pytest.raises(InvalidInput, match=rf"{name} is not among .*allow=\[{name}\]"):
+        StrictSerializer().dumps_typed({"deep": [value]})
+    allowing = StrictSerializer([type(value)])
+    assert allowing.loads_typed(allowing.dumps_typed({"deep": [value]})) == {"deep": [value]}
+    by_name = StrictSerializer().with_msgpack_allowlist([(type(value).__module__, name)])
+    assert by_name.loads_typed(allowing.dumps_typed(value)) == value
+    with pytest.raises(InvalidInput, match=name):
+        StrictSerializer().loads_typed(JsonPlusSerializer().dumps_typed([value]))
+
+
+@pytest.mark.parametrize("code", KINDS)
+@pytest.mark.parametrize("target", [("os", "system"), ("subprocess", "run"), ("builtins", "eval"), ("posix", "system")])
+def test_planted_data_runs_nothing(code: int, target: tuple[str, str], tmp_path: pathlib.Path) -> None:
+    mark = tmp_path / "ran"
+    content: Any = f"touch {mark}"
+    content = [content] if code == 1 else {"args": content} if code in (2, 4, 5) else content
+    inner = ormsgpack.packb([*target, content, "__call__"])
+    planted = ormsgpack.packb({"x": [ormsgpack.Ext(code, inner)]})
+    with pytest.raises(InvalidInput, match="is not among"):
+        StrictSerializer().loads_typed(("msgpack", planted))
+    assert not mark.exists()
+
+
+def test_a_module_is_not_even_imported_for_a_name_that_is_not_on_the_list() -> None:
+    inner = ormsgpack.packb(["antigravity", "geohash", "x"])
+    with pytest.raises(InvalidInput):
+        StrictSerializer().loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(0, inner))))
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize("kind", ["pickle", "json", "anything"])
+def test_other_kinds_are_refused(kind: str) -> None:
+    with pytest.raises(InvalidInput, match=kind):
+        StrictSerializer().loads_typed((kind, b"\x80\x04N."))
+
+
+def test_damaged_bytes_are_said_to_be_damaged() -> None:
+    with pytest.raises(Corrupt):
+        StrictSerializer().loads_typed(("msgpack", b"\xc1\xff"))
+
+
+def test_no_environment_variable_opens_it() -> None:
+    code = (
+        "from holdfast.adapters.langgraph import StrictSerializer\n"
+        "import ormsgpack\n"
+        "planted = ormsgpack.packb(ormsgpack.Ext(0, ormsgpack.packb(['os', 'getcwdb', ''])))\n"
+        "try: StrictSerializer().loads_typed(('msgpack', planted))\n"
+        "except Exception as error: print(type(error).__name__)\n"
+    )
+    surroundings = {"LANGGRAPH_STRICT_MSGPACK": "false", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=surroundings, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "InvalidInput", done.stderr
+
+
+def test_a_graph_is_told_at_once_which_type_it_may_not_save(tmp_path: pathlib.Path) -> None:
+    def node(state: Trace) -> dict[str, Any]:
+        return {"answer": Point(x=1)}
+
+    with HoldfastSaver(str(tmp_path / "a.db")) as saver:
+        with pytest.raises(InvalidInput, match=r"Point is not among .*allow=\[Point\]"):
+            one_node(Trace, node, saver).invoke({"seen": []}, thread())
+    with HoldfastSaver(str(tmp_path / "a.db"), allow=[Point]) as saver:
+        graph = one_node(Trace, node, saver)
+        graph.invoke({"seen": []}, thread("u"))
+        assert graph.get_state(thread("u")).values["answer"] == Point(x=1)

@@ -1,0 +1,134 @@
+"""Several writers on one thread, and one that is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.langgraph import HoldfastSaver
+from holdfast.errors import Conflict, InvalidInput
+from tests.adapters.langgraph.conftest import Savers
+from tests.adapters.langgraph.graphs import Trace, chat_graph, one_node, say, text, thread
+
+KILLED = """
+    import os, signal, sys
+    from tests.adapters.langgraph.graphs import Trace, thread
+    from holdfast.adapters.langgraph import HoldfastSaver
+    from langgraph.graph import START, StateGraph
+
+    def step(name):
+        def node(state):
+            print(name, flush=True)
+            if name == sys.argv[2]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"seen": [name * 100]}
+        return node
+
+    graph = StateGraph(Trace)
+    for name in "abcd":
+        graph.add_node(name, step(name))
+    graph.add_edge(START, "a")
+    for one, other in ("ab", "bc", "cd"):
+        graph.add_edge(one, other)
+    compiled = graph.compile(checkpointer=HoldfastSaver(sys.argv[1]))
+    again = compiled.get_state(thread()).next
+    compiled.invoke(None if again else {"seen": ["start"]}, thread(), durability="sync")
+"""
+
+
+def run(address: str, killed_in: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), address, killed_in],
+        capture_output=True, text=True, timeout=120, check=False, env={"PYTHONPATH": ":".join(["src", ".", *sys.path])},
+    )  # fmt: skip
+    return done.returncode, done.stdout.split()
+
+
+def test_a_killed_process_is_followed_by_another_that_goes_on(address: str, savers: Savers) -> None:
+    savers().setup()
+    assert run(address, "c") == (-signal.SIGKILL, ["a", "b", "c"])
+    assert run(address, "d") == (-signal.SIGKILL, ["c", "d"])
+    assert run(address, "-") == (0, ["d"])
+    values = one_node(Trace, lambda state: {}, savers()).get_state(thread()).values
+    assert values["seen"] == ["start", *(name * 100 for name in "abcd")]
+
+
+def test_with_a_single_writer_the_second_is_told_who_was_first(savers: Savers) -> None:
+    one, other = savers(single_writer=True), savers(single_writer=True)
+    chat_graph(one).invoke(say(1), thread(), durability="sync")
+
+    def interrupted(state: Any) -> dict[str, Any]:
+        chat_graph(other).invoke(say(2), thread(), durability="sync")
+        return {"turns": 99}
+
+    with pytest.raises(Conflict, match="the newest checkpoint is"):
+        chat_graph(one, interrupted).invoke(say(3), thread(), durability="sync")
+    head = other.get_tuple(thread())
+    assert head is not None
+    assert head.checkpoint["channel_values"]["turns"] == 2
+    chat_graph(one).invoke(say(4), thread(), durability="sync")
+    assert chat_graph(other).get_state(thread()).values["turns"] == 3
+
+
+def test_going_back_on_purpose_is_free_for_a_single_writer(savers: Savers) -> None:
+    saver = savers(single_writer=True)
+    graph = chat_graph(saver)
+    for turn in (1, 2, 3):
+        graph.invoke(say(turn), thread())
+    past = next(each for each in graph.get_state_history(thread()) if each.values.get("turns") == 1 and not each.next)
+    graph.invoke(say(9), past.config)
+    state = graph.get_state(thread()).values
+    assert [message.content for message in state["messages"]][:3] == [text(1), text(2), text(17)]
+    graph.invoke(say(10), thread())
+    assert graph.get_state(thread()).values["turns"] == 3
+
+
+def test_two_savers_that_remember_the_same_thread_do_not_mislead_each_other(savers: Savers) -> None:
+    one, other = savers(), savers()
+    for turn in range(1, 5):
+        chat_graph(one if turn % 2 else other).invoke(say(turn), thread())
+    other.prune(["t"])
+    chat_graph(one).invoke(say(5), thread())
+    other.delete_thread("t")
+    chat_graph(one).invoke(say(1), thread())
+    chat_graph(other).invoke(say(2), thread())
+    expected = [text(n) for n in range(1, 5)]
+    for saver in (one, other, savers()):
+        assert [each.content for each in chat_graph(saver).get_state(thread()).values["messages"]] == expected
+
+
+def test_a_put_after_a_prune_elsewhere_is_written_in_full(savers: Savers) -> None:
+    """What the saver remembers is refused by the store, and the put is made again without it."""
+    one, other = savers(), savers()
+    chat_graph(one).invoke(say(1), thread())
+    found = one.get_tuple(thread())
+    assert found is not None
+    other.prune(["t"])
+    checkpoint = {**found.checkpoint, "id": f"{found.checkpoint['id'][:-1]}z"}
+    config = one.put(found.config, checkpoint, {"source": "update", "step": 9}, {})
+    again = other.get_tuple(config)
+    assert again is not None
+    assert again.checkpoint["channel_values"] == checkpoint["channel_values"]
+
+
+def test_a_saver_takes_an_address_or_the_handle_of_a_tenant() -> None:
+    wrong: list[Any] = [None, 7, object()]
+    for where in wrong:
+        with pytest.raises(InvalidInput, match=r"hf\.tenant"):
+            HoldfastSaver(where)
+    with HoldfastSaver(":memory:") as saver:
+        with pytest.raises(InvalidInput, match="thread_id"):
+            saver.get_tuple({"configurable": {}})
+        with pytest.raises(InvalidInput, match="keep_latest"):
+            saver.prune(["t"], strategy="keep everything")
+        assert saver.get_next_version(None, None) == 1
+        assert saver.get_next_version(7, None) == 8
+        assert (
+            saver.get_next_version("00000000000000000000000000000007.0.123", None)
+            > "00000000000000000000000000000007.0.9"
+        )

@@ -1,0 +1,141 @@
+"""Bodies under their digests: packed, unpacked, and every flipped bit noticed."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Holdfast
+from holdfast.core import objects
+from holdfast.core.dictionary import WORDS
+from holdfast.errors import Corrupt, NotFound
+from holdfast.stores.execution.task_writes import Write
+
+TEXT = b"The quick brown fox jumps over the lazy dog, and then again. " * 40
+
+
+@given(st.binary(max_size=2_000) | st.integers(0, 400).map(lambda n: TEXT[:n] * 3))
+def test_a_body_comes_back(body: bytes) -> None:
+    for length in (objects.SHORT_BYTES, objects.DIGEST_BYTES):
+        packed = objects.pack(body, length)
+        assert len(packed.digest) == length
+        assert len(packed.body) <= len(body)
+        assert objects.unpack(packed.digest, packed.codec, packed.body) == body
+
+
+def test_a_body_is_compressed_where_that_helps() -> None:
+    assert objects.pack(TEXT).codec == objects.ZSTD_WORDS
+    assert objects.pack(TEXT * 10).codec == objects.ZSTD
+    assert objects.pack(b"short").codec == objects.RAW
+    noise = Random(1).randbytes(5_000)
+    assert (objects.pack(noise).codec, objects.pack(noise).body) == (objects.RAW, noise)
+
+
+def test_a_digest_is_that_of_blake3_and_a_short_one_its_beginning() -> None:
+    empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
+    assert objects.digest_of(b"").hex() == empty
+    assert objects.digest_of(b"", 16).hex() == empty[:32]
+
+
+def test_the_words_are_never_changed() -> None:
+    """What was compressed with them can only be read with them: another list needs another codec."""
+    assert objects.digest_of(WORDS).hex() == WORDS_DIGEST
+
+
+WORDS_DIGEST = "23710de883edeb0933c399dbac4d1321b235490e9ee1bfe7af2854ebce6e6238"
+
+
+@pytest.mark.parametrize(
+    "body", [b"short body", TEXT, TEXT * 20, Random(2).randbytes(3_000)], ids=["raw", "words", "zstd", "noise"]
+)
+def test_every_flipped_bit_is_noticed(body: bytes) -> None:
+    packed, random = objects.pack(body), Random(len(body))
+    for _ in range(300):
+        place = random.randrange(len(packed.body) * 8)
+        flipped = bytearray(packed.body)
+        flipped[place // 8] ^= 1 << place % 8
+        with pytest.raises(Corrupt):
+            objects.unpack(packed.digest, packed.codec, bytes(flipped))
+
+
+@pytest.mark.parametrize("codec", [3, 9, 255])
+def test_a_codec_nobody_knows_is_refused(codec: int) -> None:
+    with pytest.raises(Corrupt, match=str(codec)):
+        objects.unpack(b"\x00" * 32, codec, b"x")
+
+
+def test_a_frame_that_claims_to_be_huge_is_refused_before_it_is_unpacked() -> None:
+    import zstandard
+
+    bomb = zstandard.ZstdCompressor().compress(bytes(objects.UNPACKED_MOST + 1))
+    assert len(bomb) < 10_000
+    with pytest.raises(Corrupt, match="claims"):
+        objects.unpack(b"\x00" * 32, objects.ZSTD, bomb)
+
+
+def test_threads_do_not_share_a_compressor() -> None:
+    bodies = [TEXT[n:] * 2 for n in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        packed = list(pool.map(objects.pack, bodies * 4))
+    assert [objects.unpack(each.digest, each.codec, each.body) for each in packed] == bodies * 4
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A database with objects and checkpoints."""
+    path, random = tmp_path / "a.db", Random(7)
+    with Holdfast(str(path)) as holdfast:
+        acme = holdfast.tenant("acme")
+        acme.objects.put([random.randbytes(9_000), TEXT * 30, b"small"], holder="me")
+        for step in range(5):
+            pieces = [TEXT[:300], random.randbytes(200), random.randbytes(9_000)]
+            acme.checkpoints.put("t", id=f"{step}", state=random.randbytes(40), pieces=pieces)
+            acme.checkpoints.put_writes("t", id=f"{step}", task_id="x", new=[Write(0, "c", b"v" * 30, [b"p" * 100])])
+    return path
+
+
+def read_all(path: Path) -> None:
+    with Holdfast(str(path)) as holdfast:
+        acme = holdfast.tenant("acme")
+        acme.checkpoints.list("t")
+        for damage in acme.objects.verify().damaged:
+            assert damage.holders in (["me"], ["lg_log:1"])
+            raise Corrupt(damage.reason)
+
+
+def flip(path: Path, table: str, column: str, random: Random) -> None:
+    """Flip one bit of one value."""
+    connection = apsw.Connection(str(path))
+    bodies = sorted(body for (body,) in connection.execute(f"SELECT {column} FROM {table}") if body)
+    body = random.choice(bodies)
+    place = random.randrange(len(body) * 8)
+    flipped = bytearray(body)
+    flipped[place // 8] ^= 1 << place % 8
+    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (bytes(flipped), body))
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("objects", "body"), ("objects", "digest"), ("lg_piece", "body"), ("lg_piece", "digest"),
+        ("lg_checkpoint", "checkpoint"), ("lg_checkpoint", "pieces"),
+        ("lg_checkpoint_write", "writes"), ("lg_checkpoint_write", "pieces"),
+    ],
+)  # fmt: skip
+def test_flipped_bits_in_a_database_are_found(filled: Path, tmp_path: Path, table: str, column: str) -> None:
+    read_all(filled)
+    random = Random(11)
+    for number in range(12):
+        copy = tmp_path / f"{number}.db"
+        shutil.copy(filled, copy)
+        flip(copy, table, column, random)
+        with pytest.raises((Corrupt, NotFound)):
+            read_all(copy)

@@ -1,0 +1,82 @@
+"""Places of pieces: ranges, their bytes, and which checkpoints must stay."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import Corrupt
+from holdfast.stores.execution import lineage, places
+from holdfast.stores.execution.lineage import Kin
+
+PLACES = st.lists(st.integers(1, 60) | st.integers(1, 2**40), max_size=40)
+
+
+@given(PLACES)
+def test_places_come_back_from_ranges_and_bytes(given_places: list[int]) -> None:
+    ranges = places.ranges_of(given_places)
+    assert places.places_in(ranges) == given_places
+    assert places.load(places.dump(ranges)) == ranges
+    assert places.unseal(places.seal(ranges, b"x", b"y"), "it", b"x", b"y") == ranges
+
+
+@given(st.lists(st.integers(1, 60), max_size=40))
+def test_a_union_and_what_is_left_are_everything(given_places: list[int]) -> None:
+    live = places.union(places.ranges_of(given_places))
+    assert places.places_in(live) == sorted(set(given_places))
+    dead = places.without((1, 60), live)
+    assert sorted([*places.places_in(live), *places.places_in(dead)]) == list(range(1, 61))
+    assert all(first <= last for first, last in dead)
+
+
+def test_a_list_that_only_grew_takes_three_bytes() -> None:
+    assert len(places.dump([(1, 1_000)])) == 3
+    assert places.dump([]) == b""
+
+
+@pytest.mark.parametrize("written", [b"\x02", b"\x80", b"\x01\x00", b"\x00\x00", b"\x02\xff\xff\xff\xff\xff\x7f"])
+def test_bytes_that_are_no_places_are_damaged(written: bytes) -> None:
+    with pytest.raises(Corrupt):
+        places.load(written)
+
+
+@given(PLACES, st.binary(min_size=1, max_size=20), st.integers(0, 10_000))
+def test_a_flipped_bit_breaks_the_seal(given_places: list[int], beside: bytes, at: int) -> None:
+    sealed = places.seal(places.ranges_of(given_places), beside)
+    both = bytearray(sealed + beside)
+    both[at // 8 % len(both)] ^= 1 << at % 8
+    with pytest.raises(Corrupt, match="the checkpoint is damaged"):
+        places.unseal(bytes(both[: len(sealed)]), "the checkpoint", bytes(both[len(sealed) :]))
+
+
+def kin(id: str, parent: str | None, *leans: str, namespace: str = "") -> Kin:
+    return Kin(namespace, id, parent, frozenset(leans), None)
+
+
+def test_what_is_leaned_on_stays() -> None:
+    family = [kin("5", "4", "a"), kin("4", "3", "a", "b"), kin("3", "2"), kin("2", "1"), kin("1", None)]
+    assert lineage.newest(family, 1) == {("", "5")}
+    assert lineage.with_needed(family, [("", "5")]) == {("", "5"), ("", "4"), ("", "3")}
+    assert lineage.with_needed(family, [("", "3")]) == {("", "3")}
+    assert lineage.with_needed(family, []) == set()
+
+
+def test_one_channel_found_and_another_still_missing() -> None:
+    family = [kin("4", "3", "a", "b"), kin("3", "2", "b"), kin("2", "1", "a", "b"), kin("1", None)]
+    assert lineage.with_needed(family, [("", "4")]) == {("", each) for each in "4321"}
+    found = [kin("4", "3", "a"), kin("3", "2", "b"), kin("2", "1", "a", "b"), kin("1", None)]
+    assert lineage.with_needed(found, [("", "4")]) == {("", "4"), ("", "3")}
+
+
+def test_a_circle_and_a_parent_that_is_gone_end_the_walk() -> None:
+    circle = [kin("2", "1", "a"), kin("1", "2", "a")]
+    assert lineage.with_needed(circle, [("", "2")]) == {("", "2"), ("", "1")}
+    assert lineage.with_needed([kin("2", "1", "a")], [("", "2")]) == {("", "2")}
+
+
+def test_each_namespace_keeps_its_own_newest() -> None:
+    family = [kin("3", "2"), kin("2", None), kin("9", None, namespace="child"), kin("1", None, namespace="child")]
+    assert lineage.newest(family, 1) == {("", "3"), ("child", "9")}
+    assert lineage.newest(family, 5) == {each.key for each in family}
+    assert lineage.newest(family, 0) == set()
