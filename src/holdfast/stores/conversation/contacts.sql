@@ -46,34 +46,41 @@ LIMIT :limit;
 SELECT COUNT(*) FROM contacts WHERE tenant_id = :tenant_id/*where*/;
 
 -- name: search
--- The same, of those with something that begins so. Each kind of beginning is looked up in its index.
-SELECT /*columns Contact*/ * FROM contacts
-WHERE tenant_id = :tenant_id AND id IN (
-    SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_name >= :prefix AND search_name < :beyond
-    UNION
-    SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_username >= :prefix AND search_username < :beyond
-    UNION
-    SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_sender >= :prefix AND search_sender < :beyond
-)/*where*/
+-- The same, of those with something that begins so. Each kind of beginning is looked up in its index, and then the contacts
+-- by their ids; CROSS JOIN tells SQLite to do it in this order.
+SELECT /*columns Contact contacts*/ * FROM (
+    SELECT DISTINCT found_id FROM (
+        SELECT id AS found_id FROM contacts WHERE tenant_id = :tenant_id AND search_name >= :prefix AND search_name < :beyond
+        UNION ALL
+        SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_username >= :prefix AND search_username < :beyond
+        UNION ALL
+        SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_sender >= :prefix AND search_sender < :beyond
+    ) AS begins
+) AS found
+CROSS JOIN contacts
+WHERE tenant_id = :tenant_id AND id = found_id/*where*/
 ORDER BY last_seen_at DESC, id DESC
 LIMIT :limit;
 
 -- name: count_found
-SELECT COUNT(*) FROM contacts
-WHERE tenant_id = :tenant_id AND id IN (
-    SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_name >= :prefix AND search_name < :beyond
-    UNION
-    SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_username >= :prefix AND search_username < :beyond
-    UNION
-    SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_sender >= :prefix AND search_sender < :beyond
-)/*where*/;
+SELECT COUNT(*) FROM (
+    SELECT DISTINCT found_id FROM (
+        SELECT id AS found_id FROM contacts WHERE tenant_id = :tenant_id AND search_name >= :prefix AND search_name < :beyond
+        UNION ALL
+        SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_username >= :prefix AND search_username < :beyond
+        UNION ALL
+        SELECT id FROM contacts WHERE tenant_id = :tenant_id AND search_sender >= :prefix AND search_sender < :beyond
+    ) AS begins
+) AS found
+CROSS JOIN contacts
+WHERE tenant_id = :tenant_id AND id = found_id/*where*/;
 
 -- name: involved @sqlite
 -- These contacts, and everybody who is the same person as one of them.
 SELECT id FROM contacts WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids))
 UNION
-SELECT other.id FROM contacts AS given JOIN contacts AS other ON other.merged_id = given.merged_id
-WHERE given.tenant_id = :tenant_id AND other.tenant_id = :tenant_id
+SELECT other.id FROM contacts AS given CROSS JOIN contacts AS other
+WHERE given.tenant_id = :tenant_id AND other.tenant_id = :tenant_id AND other.merged_id = given.merged_id
   AND given.id IN (SELECT value FROM json_each(:ids));
 
 -- name: involved @postgres

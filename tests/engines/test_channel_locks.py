@@ -1,0 +1,189 @@
+"""Two transactions on PostgreSQL at once: who waits for whom, and what is there when both are done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, NewPendingMessage, PoolOptions, TenantHandle
+from holdfast.errors import NotFound
+
+ROOM = ("telegram", "-100")
+WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+class Two:
+    """A caller with a transaction open, and somebody else who must wait for it."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self._url = url
+        holdfast = stack.enter_context(Holdfast(url, pool=PoolOptions(min_connections=1, max_connections=3)))
+        self.acme = holdfast.tenant("acme")
+        self._stack, self._pool = stack, stack.enter_context(ThreadPoolExecutor(4))
+
+    def caller(self) -> tuple[psycopg.Connection[Any], TenantHandle]:
+        """A transaction of a caller's own. It is not run again after a deadlock, so one would show."""
+        connection = self._stack.enter_context(psycopg.connect(self._url))
+        return connection, self.acme.join(connection)
+
+    def wait(self, call: Callable[[], Any], waiting: int = 1) -> Future[Any]:
+        """Begin a call, and return when it waits for somebody."""
+        begun = self._pool.submit(call)
+        with psycopg.connect(self._url, autocommit=True) as watching:
+            deadline = time.monotonic() + 20
+            while watching.execute(WAITING).fetchone() != (waiting,):
+                assert not begun.done(), f"it waited for nobody: {begun.result()}"
+                assert time.monotonic() < deadline, "it never came to wait"
+        return begun
+
+
+@pytest.fixture
+def two(postgres_url: str) -> Iterator[Two]:
+    with ExitStack() as stack:
+        yield Two(postgres_url, stack)
+
+
+def said(*bodies: str) -> list[NewPendingMessage]:
+    return [NewPendingMessage(channel_name=ROOM[0], history_key=ROOM[1], body=body) for body in bodies]
+
+
+def groups_of(acme: TenantHandle) -> list[set[str]]:
+    found: dict[str, set[str]] = {}
+    for contact in acme.contacts.list():
+        if contact.merged_id is not None:
+            found.setdefault(contact.merged_id, set()).add(contact.sender_id)
+    return sorted(found.values(), key=min)
+
+
+def test_a_merge_takes_along_whoever_was_merged_while_it_waited(two: Two) -> None:
+    a, b, c, d = (two.acme.contacts.upsert("telegram", name).id for name in "abcd")
+    older = two.acme.contacts.merge([c, d])
+    connection, caller = two.caller()
+    caller.contacts.merge([a, b])
+    merging = two.wait(lambda: two.acme.contacts.merge([b, c]))
+    connection.commit()
+    assert merging.result(20) == older
+    assert groups_of(two.acme) == [{"a", "b", "c", "d"}], "a was b's before the merge, and must not be left behind"
+
+
+def test_an_unmerge_dissolves_a_group_that_shrank_while_it_waited(two: Two) -> None:
+    a, b, c = (two.acme.contacts.upsert("telegram", name).id for name in "abc")
+    two.acme.contacts.merge([a, b, c])
+    connection, caller = two.caller()
+    caller.contacts.unmerge([a])
+    parting = two.wait(lambda: two.acme.contacts.unmerge([b]))
+    connection.commit()
+    assert parting.result(20) == 1
+    assert groups_of(two.acme) == [], "c is left alone"
+
+
+def test_merges_of_crossing_groups_wait_in_one_order(two: Two) -> None:
+    """Each names the highest of one group and the lowest of another: held as they are named, they would wait for each other."""
+    for _ in range(5):
+        names = [f"{number}" for number in range(8)]
+        ids = sorted(two.acme.contacts.upsert("telegram", name).id for name in names)
+        for n in range(4):
+            two.acme.contacts.merge([ids[n], ids[7 - n]])
+        both = [two.caller() for _ in range(2)]
+
+        def merge(number: int, both: list[Any] = both, ids: list[str] = ids) -> None:
+            connection, caller = both[number]
+            caller.contacts.merge([[ids[7], ids[1]], [ids[6], ids[0]]][number])
+            connection.commit()
+
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(merge, number) for number in range(2)]:
+                done.result(20)
+        assert len(groups_of(two.acme)) == 3
+        two.acme.contacts.unmerge(ids)
+
+
+def test_an_append_waits_for_its_place(two: Two) -> None:
+    connection, caller = two.caller()
+    caller.pending_messages.append_batch(said("1", "2"))
+    appending = two.wait(lambda: two.acme.pending_messages.append_batch(said("3", "4")))
+    connection.commit()
+    assert [message.seq for message in appending.result(20)] == [3, 4]
+    assert [message.body for message in two.acme.pending_messages.list_by_key(*ROOM)] == ["1", "2", "3", "4"]
+
+
+def test_an_append_that_waited_for_nothing_begins_anew(two: Two) -> None:
+    connection, caller = two.caller()
+    caller.pending_messages.append_batch(said("1", "2"))
+    appending = two.wait(lambda: two.acme.pending_messages.append_batch(said("3")))
+    connection.rollback()
+    assert [message.seq for message in appending.result(20)] == [1]
+
+
+def test_clearing_waits_for_a_summary_and_takes_it_too(two: Two) -> None:
+    made = two.acme.pending_messages.append_batch(said(*"abc"))
+    connection, caller = two.caller()
+    caller.pending_messages.compact([message.id for message in made[:2]], "S")
+    clearing = two.wait(lambda: two.acme.pending_messages.delete_by_key(*ROOM))
+    connection.commit()
+    assert clearing.result(20) == 2
+    assert two.acme.pending_messages.list_by_key(*ROOM) == []
+
+
+def test_a_summary_of_what_was_cleared_is_not_written(two: Two) -> None:
+    made = two.acme.pending_messages.append_batch(said(*"abc"))
+    connection, caller = two.caller()
+    caller.pending_messages.delete_by_key(*ROOM)
+    compacting = two.wait(lambda: two.acme.pending_messages.compact([made[0].id], "S"))
+    appending = two.wait(lambda: two.acme.pending_messages.append_batch(said("new")), waiting=2)
+    connection.commit()
+    assert compacting.result(20) is None
+    assert [message.seq for message in appending.result(20)] == [1]
+    assert [message.body for message in two.acme.pending_messages.list_by_key(*ROOM)] == ["new"]
+
+
+def test_what_comes_while_the_stale_goes_stays_in_order(two: Two) -> None:
+    two.acme.pending_messages.append_batch(said("old"))
+    connection, caller = two.caller()
+    caller.pending_messages.append_batch(said("new"))
+    removing = two.wait(lambda: two.acme.pending_messages.delete_stale(older_than=timedelta(0)))
+    connection.commit()
+    assert removing.result(20) >= 1
+    (last,) = two.acme.pending_messages.append_batch(said("last"))
+    there = [message.seq for message in two.acme.pending_messages.list_by_key(*ROOM)]
+    assert there == sorted(there)
+    assert there[-1] == last.seq
+
+
+def test_feedback_that_waits_for_a_removal_finds_nothing(two: Two) -> None:
+    session = two.acme.sessions.create()
+    message = two.acme.messages.append(session.id, role="user", content="x")
+    two.acme.feedback.upsert(message.id, user="ada", is_positive=True)
+    connection, caller = two.caller()
+    caller.messages.delete(session.id, [message.id])
+
+    def give() -> object:
+        with pytest.raises(NotFound, match="there is no message"):
+            two.acme.feedback.upsert(message.id, user="ada", is_positive=False)
+        return "refused"
+
+    giving = two.wait(give)
+    connection.commit()
+    assert giving.result(20) == "refused"
+    assert two.acme.feedback.count() == 0
+
+
+def test_a_removal_waits_for_feedback_and_takes_it_too(two: Two) -> None:
+    session = two.acme.sessions.create()
+    message = two.acme.messages.append(session.id, role="user", content="x")
+    two.acme.feedback.upsert(message.id, user="ada", is_positive=True)
+    connection, caller = two.caller()
+    caller.feedback.upsert(message.id, user="bob", is_positive=True)
+    removing = two.wait(lambda: two.acme.messages.delete(session.id, [message.id]))
+    caller.feedback.upsert(message.id, user="ada", is_positive=False)
+    connection.commit()
+    assert removing.result(20) == 1
+    with psycopg.connect(two._url) as raw:
+        assert raw.execute("SELECT COUNT(*) FROM feedback").fetchone() == (0,)

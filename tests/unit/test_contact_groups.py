@@ -1,0 +1,90 @@
+"""Merging and unmerging, against a model that only knows sets; and what a search compares with."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from holdfast import FixedClock, Holdfast, SeededIds, TenantHandle
+from holdfast.limits import SEARCH_CHARS
+from holdfast.stores.conversation.contacts import _beginning, _searched
+
+PEOPLE = 9
+numbers = st.lists(st.integers(0, PEOPLE - 1), max_size=4)
+histories = st.lists(st.tuples(st.sampled_from(["merge", "merge", "unmerge"]), numbers), max_size=14)
+Groups = set[frozenset[int]]
+
+
+def joined(groups: Groups, chosen: set[int]) -> Groups:
+    """What merging means: whoever shares a group with one of them is now in one group with all of them."""
+    if len(chosen) < 2:
+        return groups
+    touched = {group for group in groups if group & chosen}
+    return (groups - touched) | {frozenset(chosen.union(*touched))}
+
+
+def parted(groups: Groups, chosen: set[int]) -> Groups:
+    """What unmerging means: exactly these are taken out, and a group of one is none."""
+    left = {group - chosen for group in groups}
+    return {group for group in left if len(group) > 1}
+
+
+def groups_of(acme: TenantHandle) -> tuple[Groups, dict[frozenset[int], str]]:
+    """The groups there are, and what each is called."""
+    found: dict[str, set[int]] = {}
+    for contact in acme.contacts.list():
+        if contact.merged_id is not None:
+            found.setdefault(contact.merged_id, set()).add(int(contact.sender_id))
+    return {frozenset(each) for each in found.values()}, {frozenset(each): id for id, each in found.items()}
+
+
+@given(histories)
+@example([("merge", [0, 1]), ("merge", [2, 3]), ("merge", [1, 2])])
+@example([("merge", [0, 1, 2]), ("unmerge", [0, 1])])
+def test_merges_and_unmerges_mean_what_sets_mean(history: list[tuple[str, list[int]]]) -> None:
+    with Holdfast(":memory:", ids=SeededIds(1), clock=FixedClock()) as hf:
+        acme = hf.tenant("acme")
+        ids = [acme.contacts.upsert("telegram", str(number)).id for number in range(PEOPLE)]
+        expected: Groups = set()
+        for what, chosen in history:
+            before = expected
+            if what == "merge":
+                expected = joined(before, {*chosen})
+                merged_id = acme.contacts.merge([ids[number] for number in chosen])
+                assert (merged_id is None) == (len({*chosen}) < 2)
+            else:
+                expected = parted(before, {*chosen})
+                merged_id = None
+                out = acme.contacts.unmerge([ids[number] for number in chosen])
+                assert out == sum(any(number in group for group in before) for number in {*chosen})
+            found, names = groups_of(acme)
+            assert found == expected
+            assert merged_id is None or names[next(group for group in found if {*chosen} <= group)] == merged_id
+
+
+@given(st.permutations(range(4)))
+def test_the_oldest_name_of_a_group_stays_whatever_the_order(order: list[int]) -> None:
+    with Holdfast(":memory:", ids=SeededIds(1), clock=FixedClock()) as hf:
+        acme = hf.tenant("acme")
+        ids = [acme.contacts.upsert("telegram", str(number)).id for number in range(4)]
+        first = acme.contacts.merge(ids[:2])
+        second = acme.contacts.merge(ids[2:])
+        assert first is not None
+        assert second is not None
+        assert acme.contacts.merge([ids[number] for number in order]) == min(first, second)
+
+
+texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=8)
+
+
+@given(name=texts, search=texts.filter(bool))
+@example(name="\U0010ffff" * 200, search="\U0010ffff" * SEARCH_CHARS)
+@example(name="x" + "\U0010ffff" * 99, search="x")
+@example(name="a\U0010ffff", search="a")
+@example(name="straße", search="STRASS")
+@example(name="\ud800\x00", search="\ud800")
+def test_a_beginning_is_a_range_that_holds_exactly_what_begins_so(name: str, search: str) -> None:
+    """Both engines compare by code point, as Python does once everything is escaped."""
+    wanted = _searched(search)
+    inside = wanted["prefix"] <= _beginning(name) < wanted["beyond"]
+    assert inside == name.casefold().startswith(search.casefold())
