@@ -1,24 +1,24 @@
 """What to send to the model: as much of a session as fits, chosen so that every model accepts it.
 
-Always there: system messages at the beginning, what is preserved, and summaries. The rest of the room goes to the newest
-messages, as many as fit without a gap. Calls of tools and their results stay together: a result whose call is left out is
-left out too, and a call that has no result, because the agent died before it came, is answered with a result that says so.
-Nothing is stored, and the log is read from its end and no further than the answer needs.
+Always there: system messages, what is preserved, and the latest summary. The rest of the room goes to the newest messages, as
+many as fit without a gap. Calls of tools and their results stay together: a result whose call is left out is left out
+too, and a call that has no result, because the agent died before it came, is answered with a result that says so. Nothing
+is stored, and the log is read from its end and no further than the answer needs: mostly by one statement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct, structs
 
+from ...core import text
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.scope import Scope
-from ...engines.protocol import Connection, Row
+from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded, NotFound, Unavailable
 from . import views
 from .log_reading import read_log
@@ -26,21 +26,20 @@ from .message_log import Message, Role
 from .tokens import TokenCounter, tokens_of
 from .tool_pairs import calls_in, results_in
 
-FIRST_PAGE = 64
-"""Messages read from the end at first; each page after that is twice as long."""
-LEADING_MOST = 8
-"""System messages at the beginning of a session that are looked for."""
+FIRST_PAGE = 50
+"""Messages read from the end at first; if there is room for more, what follows is as long as the room seems to need."""
+PAGE_LEAST = 16
+PAGE_MOST = 1_000
 TRIES = 16
 """How often everything is read anew because the session was switched or compacted meanwhile."""
 UNFINISHED = "[the call was interrupted: there is no result]"
 LEFT_OUT = "[the result is left out]"
 
 queries = Queries(__package__, "context.sql", Message)
-_seq = attrgetter("seq")
 
 
 class ContextMessage(Struct, frozen=True):
-    """One message for the model: a stored one, or a result that stands in for one that never came."""
+    """One message for the model: a stored one, or results that stand in for those that never came."""
 
     role: Role | None
     content: Any
@@ -51,13 +50,21 @@ class ContextMessage(Struct, frozen=True):
     kind: str = "message"
     is_summary: bool = False
     is_preserved: bool = False
+    made_up: tuple[str, ...] = ()
+    """The calls whose results in it were made up; they are stored nowhere."""
 
 
 class Context(Struct, frozen=True):
-    """What to send to the model, in order, and how many tokens that is."""
+    """What to send to the model, in order, and how many tokens that is.
+
+    ``summary`` is what a buffered session said by ``set_summary`` about what came before, or empty; its tokens are counted
+    too. ``left_out`` is how many of the session's messages are not there.
+    """
 
     messages: list[ContextMessage]
     token_count: int
+    summary: str = ""
+    left_out: int = 0
 
 
 class Budget:
@@ -72,9 +79,17 @@ class Budget:
             raise InvalidInput(f"max_tokens must be a whole number from 1 on, not {max_tokens!r}")
         self.most, self.count = max_tokens, count
 
-    def of(self, messages: Iterable[Message]) -> int:
-        """The tokens of some messages."""
-        return sum(tokens_of(message, self.count) for message in messages)
+
+class Found:
+    """What has been read of a session so far."""
+
+    def __init__(self, view: str | None, message_count: int, compactions: int, summary: str) -> None:
+        self.state = (view, compactions)
+        self.message_count, self.summary = message_count, summary
+        self.pinned: dict[str, Message] = {}
+        self.recent: list[Message] = []
+        """The newest messages, newest first."""
+        self.in_one_moment = True
 
 
 async def build_context(connection: Connection, scope: Scope, params: Mapping[str, Any], budget: Budget) -> Context:
@@ -84,131 +99,164 @@ async def build_context(connection: Connection, scope: Scope, params: Mapping[st
         NotFound: there is no such live session.
         LimitExceeded: what must be there has more tokens than the budget.
     """
-    state = await _state(connection, params)
     for _ in range(TRIES):
-        pinned = await _pinned(connection, scope, params, state)
-        recent = await _recent(connection, params, budget, pinned)
-        used, state = state, await _state(connection, params)
-        if used == state:
-            return _assembled(pinned, recent, budget)
+        found = await _start(connection, scope, params)
+        tokens = await _fill(connection, params, found, budget)
+        if found.in_one_moment or await _state(connection, params) == found.state:
+            return _assembled(found, tokens, budget)
     raise Unavailable(f"session {params['session_id']} is being changed all the time; nothing was read, try again")
 
 
-async def _state(connection: Connection, params: Mapping[str, Any]) -> Row:
-    row = await queries.state.one(connection, params)
-    if row is None:
+async def _start(connection: Connection, scope: Scope, params: Mapping[str, Any]) -> Found:
+    """What is there in any case, and the first page from the end."""
+    most = scope.limits.page_rows
+    asked = {**params, "before": views.BLOCK, "pinned": most + 1, "limit": FIRST_PAGE}
+    rows = await queries.start.all(connection, asked)
+    session = next((row for row in rows if row[4] is None), None)
+    if session is None:
         raise NotFound(f"there is no session {params['session_id']} here")
-    return row
-
-
-async def _pinned(connection: Connection, scope: Scope, params: Mapping[str, Any], state: Row) -> dict[str, Message]:
-    """What is there in any case, by id."""
-    most = scope.limits.list_rows
-    rows = await queries.pinned.all(connection, {**params, "limit": most + 1})
-    if len(rows) > most:
-        raise LimitExceeded(f"the session has more preserved messages and summaries than list_rows = {most:,}")
-    view = views.load(state[0])
-    shown = [row[:-1] for row in rows if views.shows(view, row[-1])]
-    found = mapper(Message, connection.dialect)(shown)
-    return {message.id: message for message in [*found, *await _leading(connection, params)]}
-
-
-async def _leading(connection: Connection, params: Mapping[str, Any]) -> list[Message]:
-    """The system messages a session begins with: mostly none or one, so it is one that is read first."""
-    found: list[Message] = []
-    for limit in (1, LEADING_MOST):
-        rows = await read_log(connection, {**params, "after": 0, "before": views.BLOCK, "limit": limit})
-        found = list(takewhile(_is_system, mapper(Message, connection.dialect)(rows)))
-        if len(found) < limit:
-            break
+    view, message_count, compactions, summary = session[:4]
+    found = Found(view, message_count, compactions, text.unescape(summary))
+    if view is None:
+        pinned, newest = [row[5:] for row in rows if row[4] == 0], [row[5:] for row in rows if row[4]]
+    else:
+        found.in_one_moment = False
+        ranges = msgspec.json.encode(views.load(view)).decode()
+        pinned = [*await queries.pinned.all(connection, {**asked, "ranges": ranges, "mask": views.LAST})]
+        newest = [*await read_log(connection, {**asked, "after": 0}, newest_first=True)]
+    messages = mapper(Message, connection.dialect)([*newest, *pinned])
+    found.recent = messages[: len(newest)]
+    found.pinned = {message.id: message for message in messages[len(newest) :]}
+    if len(found.pinned) > most:
+        raise LimitExceeded(f"the session has more than page_rows = {most:,} system and preserved messages")
     return found
 
 
-def _is_system(message: Message) -> bool:
-    return message.role == "system"
+async def _state(connection: Connection, params: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    return await queries.state.one(connection, params)
 
 
-async def _recent(
-    connection: Connection, params: Mapping[str, Any], budget: Budget, pinned: Mapping[str, Message]
-) -> list[Message]:
-    """The newest messages that fit beside what is pinned, oldest first."""
-    left = budget.most - budget.of(pinned.values())
+async def _fill(connection: Connection, params: Mapping[str, Any], found: Found, budget: Budget) -> dict[str, int]:
+    """Read on as long as there is room beside what is pinned, and drop what does not fit; the tokens of each message, by id."""
+    tokens = {id: tokens_of(message, budget.count) for id, message in found.pinned.items()}
+    room = left = budget.most - sum(tokens.values()) - _summary_tokens(found.summary, budget)
     if left < 0:
-        needed = budget.most - left
-        raise LimitExceeded(f"system, preserved and summary messages alone have {needed:,} tokens; max_tokens is less")
-    found: list[Message] = []
-    before, page = views.BLOCK, FIRST_PAGE
+        raise LimitExceeded(
+            f"system, preserved and summary messages alone have {budget.most - left:,} tokens, more than max_tokens ="
+            f" {budget.most:,}"
+        )
+    kept, count = 0, budget.count
     while True:
-        asked = {**params, "after": 0, "before": before, "limit": page}
-        rows = await read_log(connection, asked, newest_first=True)
-        for message in mapper(Message, connection.dialect)(rows):
-            left -= 0 if message.id in pinned else tokens_of(message, budget.count)
-            if left < 0:
-                return found[::-1]
-            found.append(message)
-        if not left or len(rows) < page:
-            return found[::-1]
-        before, page = found[-1].seq, page * 2
+        for message in found.recent[kept:]:
+            if message.id not in tokens:
+                size = message.token_count or count(message.content)
+                if size > left or not left:
+                    del found.recent[kept:]
+                    return tokens
+                tokens[message.id] = size
+                left -= size
+            kept += 1
+        if kept >= found.message_count or not left:
+            return tokens
+        mean = max(1, (room - left) // max(1, kept))
+        if not await _read_on(connection, params, found, left // mean + PAGE_LEAST):
+            return tokens
 
 
-def _assembled(pinned: Mapping[str, Message], recent: Sequence[Message], budget: Budget) -> Context:
+async def _read_on(connection: Connection, params: Mapping[str, Any], found: Found, rows: int) -> bool:
+    """About as many messages more as there is room for; whether there are any."""
+    found.in_one_moment = False
+    before = found.recent[-1].seq if found.recent else views.BLOCK
+    asked = {**params, "after": 0, "before": before, "limit": min(rows, PAGE_MOST)}
+    more = mapper(Message, connection.dialect)(await read_log(connection, asked, newest_first=True))
+    found.recent += more
+    return bool(more)
+
+
+def _summary_tokens(summary: str, budget: Budget) -> int:
+    return budget.count([{"type": "text", "text": summary}]) if summary else 0
+
+
+def _assembled(found: Found, tokens: Mapping[str, int], budget: Budget) -> Context:
+    recent, summary = found.recent, _summary_tokens(found.summary, budget)
+    ordered = _ordered(found.pinned, recent)
+    if not any(map(_has_tools, ordered)):
+        messages = [_stored(message, message.content, tokens[message.id]) for message in ordered]
+        return Context(messages, sum(tokens.values()) + summary, found.summary, found.message_count - len(messages))
     while True:
-        chosen = {**pinned, **{message.id: message for message in recent}}
-        ordered = sorted(chosen.values(), key=_seq)
-        if not any(map(_has_tools, ordered)):
-            plain = [_as_it_is(message, message.content, budget) for message in ordered]
-            return Context(plain, sum(message.token_count for message in plain))
         reasons = {call: UNFINISHED for message in recent for call in calls_in(message)}
-        closed = _closed(_without_orphans(ordered, budget), reasons, budget)
-        context = Context(closed, sum(message.token_count for message in closed))
+        messages = _closed(_without_orphans(ordered, tokens, budget), reasons, budget)
+        total = sum(message.token_count for message in messages) + summary
         # Results that were made up take room as well.
-        if context.token_count <= budget.most or not recent:
-            return context
-        recent = recent[1:]
+        if total <= budget.most or not recent:
+            there = sum(message.message_id is not None for message in messages)
+            return Context(messages, total, found.summary, found.message_count - there)
+        recent = recent[:-1]
+        ordered = _ordered(found.pinned, recent)
 
 
-def _without_orphans(messages: Sequence[Message], budget: Budget) -> list[ContextMessage]:
-    """The messages, without results whose calls are not among them."""
+def _ordered(pinned: Mapping[str, Message], recent: Sequence[Message]) -> Sequence[Message]:
+    """Both, oldest first."""
+    if not pinned:
+        return recent[::-1]
+    there = {message.id for message in recent}
+    return sorted([*(each for each in pinned.values() if each.id not in there), *recent[::-1]], key=_seq)
+
+
+def _has_tools(message: Message) -> bool:
+    """Whether it can hold a call or a result: a quick look, because most messages are nothing but text."""
+    content = message.content
+    return message.kind == "message" and not (len(content) == 1 and content[0].get("type") == "text")
+
+
+def _without_orphans(
+    messages: Sequence[Message], tokens: Mapping[str, int], budget: Budget
+) -> Iterator[ContextMessage]:
+    """The messages, without results whose calls are not before them."""
     called: set[str] = set()
-    kept: list[ContextMessage] = []
     for message in messages:
-        orphans = results_in(message) - called
-        called |= calls_in(message)
-        content = [each for each in message.content if not _answers(each, orphans)] if orphans else message.content
-        if content or not orphans:
-            kept.append(_as_it_is(message, content, budget))
-    return kept
+        made = calls_in(message)
+        orphans = results_in(message) - called - made
+        called |= made
+        if not orphans:
+            yield _stored(message, message.content, tokens[message.id])
+            continue
+        content = [block for block in message.content if block.get("tool_use_id") not in orphans]
+        if content:
+            yield _stored(message, content, budget.count(content))
 
 
-def _closed(messages: Sequence[ContextMessage], reasons: Mapping[str, str], budget: Budget) -> list[ContextMessage]:
+def _closed(messages: Iterator[ContextMessage], reasons: Mapping[str, str], budget: Budget) -> list[ContextMessage]:
     """The messages, with a result for every call: in the message that holds its neighbours' results, or in one of its own."""
-    answered = {block["tool_use_id"] for message in messages for block in _results(message)}
+    given = [*messages]
+    answered = {block["tool_use_id"] for message in given for block in _results(message)}
     closed: list[ContextMessage] = []
-    missing: list[dict[str, Any]] = []
-    for message in messages:
-        if missing and _results(message):
-            more = message.token_count + budget.count(missing)
-            closed.append(structs.replace(message, content=[*missing, *message.content], token_count=more))
+    missing: list[str] = []
+    for message in given:
+        results = [_stand_in(call, reasons) for call in missing]
+        if missing and message.role == "user" and _results(message):
+            more = message.token_count + budget.count(results)
+            content = [*results, *message.content]
+            closed.append(structs.replace(message, content=content, token_count=more, made_up=tuple(missing)))
         else:
-            closed += [*_made_up(missing, budget), message]
-        missing = [
-            _stand_in(block["id"], reasons.get(block["id"], LEFT_OUT))
-            for block in _calls(message)
-            if block["id"] not in answered
-        ]
-    return [*closed, *_made_up(missing, budget)]
+            closed += [*_made_up(missing, reasons, budget), message]
+        missing = [block["id"] for block in _calls(message) if block["id"] not in answered]
+    return [*closed, *_made_up(missing, reasons, budget)]
 
 
-def _made_up(results: list[dict[str, Any]], budget: Budget) -> list[ContextMessage]:
-    return [ContextMessage("user", results, budget.count(results), None, None)] if results else []
+def _made_up(calls: Sequence[str], reasons: Mapping[str, str], budget: Budget) -> list[ContextMessage]:
+    if not calls:
+        return []
+    results = [_stand_in(call, reasons) for call in calls]
+    return [ContextMessage("user", results, budget.count(results), None, None, made_up=tuple(calls))]
 
 
-def _stand_in(call: str, reason: str) -> dict[str, Any]:
+def _stand_in(call: str, reasons: Mapping[str, str]) -> dict[str, Any]:
+    reason = reasons.get(call, LEFT_OUT)
     return {"type": "tool_result", "tool_use_id": call, "content": reason, "is_error": True}
 
 
-def _as_it_is(message: Message, content: Any, budget: Budget) -> ContextMessage:
-    tokens = tokens_of(message, budget.count) if content is message.content else budget.count(content)
+def _stored(message: Message, content: Any, tokens: int) -> ContextMessage:
     return ContextMessage(
         message.role,
         content,
@@ -221,29 +269,18 @@ def _as_it_is(message: Message, content: Any, budget: Budget) -> ContextMessage:
     )
 
 
-def _has_tools(message: Message) -> bool:
-    if message.kind != "message":
-        return False
-    return any("tool_use_id" in block or block["type"].endswith("tool_use") for block in message.content)
-
-
-def _answers(block: Any, calls: set[str]) -> bool:
-    return isinstance(block, Mapping) and block.get("tool_use_id") in calls
-
-
 def _results(message: ContextMessage) -> list[Mapping[str, Any]]:
     return [block for block in _blocks(message) if isinstance(block.get("tool_use_id"), str)]
 
 
 def _calls(message: ContextMessage) -> list[Mapping[str, Any]]:
-    return [
-        block
-        for block in _blocks(message)
-        if isinstance(block.get("id"), str) and str(block.get("type")).endswith("tool_use")
-    ]
+    """The calls that wait for a result of the caller's; those that a provider makes itself are its own business."""
+    return [block for block in _blocks(message) if block.get("type") == "tool_use" and isinstance(block.get("id"), str)]
 
 
 def _blocks(message: ContextMessage) -> list[Mapping[str, Any]]:
-    if message.kind != "message" or not isinstance(message.content, list):
-        return []
-    return [block for block in message.content if isinstance(block, Mapping)]
+    return message.content if message.kind == "message" else []
+
+
+def _seq(message: Message) -> int:
+    return message.seq

@@ -1,21 +1,109 @@
+-- name: start @sqlite
+-- All that most contexts need, of one moment: the session, what is there in any case, and the last messages, which are marked.
+-- Each arm has an index that holds nothing else. Where the session has a view there is only the session. Nothing is joined,
+-- because SQLite would copy all of it first.
+SELECT s.view, s.message_count, s.compaction_count, COALESCE(t.summary, ''), NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM sessions AS s
+LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = :session_id
+WHERE s.tenant_id = :tenant_id AND s.id = :session_id AND (s.deleted_at IS NULL) IS TRUE
+UNION ALL
+SELECT * FROM (SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_system
+               WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND role = 'system'
+                 AND EXISTS (SELECT 1 FROM sessions
+                             WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
+               ORDER BY seq DESC LIMIT :pinned)
+UNION ALL
+SELECT * FROM (SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_preserved
+               WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND is_preserved = 1
+                 AND EXISTS (SELECT 1 FROM sessions
+                             WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
+               ORDER BY seq DESC LIMIT :pinned)
+UNION ALL
+SELECT * FROM (SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_summary
+               WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND is_summary = 1
+                 AND EXISTS (SELECT 1 FROM sessions
+                             WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
+               ORDER BY seq DESC LIMIT 1)
+UNION ALL
+SELECT * FROM (SELECT NULL, NULL, NULL, NULL, TRUE, /*columns Message*/ * FROM messages
+               WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before
+                 AND EXISTS (SELECT 1 FROM sessions
+                             WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
+               ORDER BY seq DESC LIMIT :limit);
+
+-- name: start @postgres
+SELECT s.view::text, s.message_count, s.compaction_count, COALESCE(t.summary, ''), NULL::boolean,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM sessions AS s
+LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = :session_id
+WHERE s.tenant_id = :tenant_id AND s.id = :session_id AND (s.deleted_at IS NULL) IS TRUE
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
+ WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND role = 'system'
+   AND EXISTS (SELECT 1 FROM sessions
+               WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
+ ORDER BY seq DESC LIMIT :pinned)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
+ WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND is_preserved
+   AND EXISTS (SELECT 1 FROM sessions
+               WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
+ ORDER BY seq DESC LIMIT :pinned)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
+ WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND is_summary
+   AND EXISTS (SELECT 1 FROM sessions
+               WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
+ ORDER BY seq DESC LIMIT 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, TRUE, /*columns Message*/ * FROM messages
+ WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before
+   AND EXISTS (SELECT 1 FROM sessions
+               WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
+ ORDER BY seq DESC LIMIT :limit);
+
+-- name: pinned @sqlite
+-- What is there in any case, in the ranges of a view.
+SELECT * FROM (
+    SELECT /*columns Message m*/ * FROM json_each(:ranges) AS r CROSS JOIN messages AS m INDEXED BY messages_system
+    WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.role = 'system'
+      AND m.seq >= json_extract(r.value, '$[0]') AND m.seq <= json_extract(r.value, '$[1]')
+    LIMIT :pinned)
+UNION ALL
+SELECT * FROM (
+    SELECT /*columns Message m*/ * FROM json_each(:ranges) AS r CROSS JOIN messages AS m INDEXED BY messages_preserved
+    WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.is_preserved = 1
+      AND m.seq >= json_extract(r.value, '$[0]') AND m.seq <= json_extract(r.value, '$[1]')
+    LIMIT :pinned)
+UNION ALL
+SELECT * FROM (
+    SELECT /*columns Message m*/ * FROM json_each(:ranges) AS r CROSS JOIN messages AS m INDEXED BY messages_summary
+    WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.is_summary = 1
+      AND m.seq >= json_extract(r.value, '$[0]') AND m.seq <= json_extract(r.value, '$[1]')
+    ORDER BY m.seq & :mask DESC LIMIT 1);
+
+-- name: pinned @postgres
+-- OFFSET 0 lets PostgreSQL do it in no other way than range by range.
+(SELECT /*columns Message m*/ * FROM jsonb_array_elements(:ranges::jsonb) AS r (span)
+ CROSS JOIN LATERAL (SELECT * FROM messages
+                     WHERE tenant_id = :tenant_id AND session_id = :session_id AND role = 'system'
+                       AND seq >= (r.span ->> 0)::bigint AND seq <= (r.span ->> 1)::bigint OFFSET 0) AS m
+ LIMIT :pinned)
+UNION ALL
+(SELECT /*columns Message m*/ * FROM jsonb_array_elements(:ranges::jsonb) AS r (span)
+ CROSS JOIN LATERAL (SELECT * FROM messages
+                     WHERE tenant_id = :tenant_id AND session_id = :session_id AND is_preserved
+                       AND seq >= (r.span ->> 0)::bigint AND seq <= (r.span ->> 1)::bigint OFFSET 0) AS m
+ LIMIT :pinned)
+UNION ALL
+(SELECT /*columns Message m*/ * FROM jsonb_array_elements(:ranges::jsonb) AS r (span)
+ CROSS JOIN LATERAL (SELECT * FROM messages
+                     WHERE tenant_id = :tenant_id AND session_id = :session_id AND is_summary
+                       AND seq >= (r.span ->> 0)::bigint AND seq <= (r.span ->> 1)::bigint OFFSET 0) AS m
+ ORDER BY m.seq & :mask::bigint DESC LIMIT 1);
+
 -- name: state
 -- What a live session shows, and how often it was compacted: if neither changes, what is read in between belongs together.
 SELECT view/*pg ::text*/, compaction_count FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;
-
--- name: pinned @sqlite
--- What is preserved and what sums up, on whatever branch, with its place. Each half has an index that holds nothing else.
-SELECT /*columns Message*/ *, seq FROM messages
-WHERE tenant_id = :tenant_id AND session_id = :session_id AND is_preserved = 1
-UNION ALL
-SELECT /*columns Message*/ *, seq FROM messages
-WHERE tenant_id = :tenant_id AND session_id = :session_id AND is_summary = 1
-LIMIT :limit;
-
--- name: pinned @postgres
-SELECT /*columns Message*/ *, seq FROM messages
-WHERE tenant_id = :tenant_id AND session_id = :session_id AND is_preserved
-UNION ALL
-SELECT /*columns Message*/ *, seq FROM messages
-WHERE tenant_id = :tenant_id AND session_id = :session_id AND is_summary
-LIMIT :limit;

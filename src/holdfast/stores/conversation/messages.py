@@ -187,16 +187,18 @@ class AsyncMessages(TenantStore):
     async def context(
         self, connection: Connection, session_id: str, *, max_tokens: int, count_tokens: TokenCounter | None = None
     ) -> Context:
-        """What to send to the model: system messages at the beginning, what is preserved, summaries, and as many of the newest
-        messages as fit into ``max_tokens``, with tool calls and their results whole. The rest of the log is not touched.
+        """What to send to the model: system messages, what is preserved, the latest summary, and as many of the newest messages
+        as fit into ``max_tokens``, with tool calls and their results whole. The rest of the log is not touched.
 
-        ``count_tokens`` counts messages that came without a token count; without it, as everywhere, that of the Holdfast.
+        A result whose call is not there is left out; a call whose result is not there gets one that says so, which is stored
+        nowhere. ``count_tokens`` counts messages that came without a token count; without it, as everywhere, that of the
+        Holdfast. It is called while the log is read, so it must only count.
 
         Raises:
             NotFound: there is no such live session.
             LimitExceeded: what must be there has more tokens than ``max_tokens``.
         """
-        budget = Budget(max_tokens, count_tokens or counter_of(self._scope))
+        budget = Budget(max_tokens, counter_of(self._scope, count_tokens))
         params = self._scope.params(session_id=parse_id(session_id, "session id"))
         return await build_context(connection, self._scope, params, budget)
 

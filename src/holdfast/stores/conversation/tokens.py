@@ -36,9 +36,9 @@ def estimate(content: Any) -> int:
     return MESSAGE_TOKENS + _content(content)
 
 
-def counter_of(setting: Setting) -> TokenCounter:
-    """The way to count in a setting, which checks what a caller's own function answers."""
-    own = setting.count_tokens
+def counter_of(setting: Setting, own: TokenCounter | None = None) -> TokenCounter:
+    """The way to count in a setting, or ``own``, which checks what a caller's own function answers."""
+    own = own or setting.count_tokens
     if own is None:
         return estimate
 
