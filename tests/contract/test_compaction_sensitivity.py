@@ -45,7 +45,7 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "a copy that was read and written again": says("archive", "'content', m.content", "'content', json(m.content)"),
     "feedback that does not come back": says("restore_feedback", "a.is_rewritten IS FALSE", "a.is_rewritten IS TRUE"),
     "messages that stay where they were": says("remove", "DELETE FROM messages", "DELETE FROM feedback"),
-    "a rewriting that forgets the tokens": says("rewrite", "token_count = json_extract(r.value, '$.token_count'),", ""),
+    "a rewriting that forgets the tokens": says("rewrite", "token_count = json_extract(r.new, '$.token_count'),", ""),
     "a rewriting that is not undone": says("unwrite", "a.is_rewritten IS TRUE", "FALSE"),
     "an undoing that keeps the new time": says(
         "unwrite", "json_extract(a.original_message, '$.updated_at')", ":now_at"
@@ -61,10 +61,10 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "messages that are not counted": says("settle", "message_count = :message_count", "message_count = 1"),
     "a view that is not changed": says("settle", "view = :view", "view = view"),
     "an automatic compaction that is repeated at once": says(
-        "settle", "ELSE :tokens + p.compact_from / 16 + 1", "ELSE p.compact_from"
+        "settle", "ELSE :tokens + p.due / 16 + 1", "ELSE p.due"
     ),
     "a failure that is tried again at once": says("postpone", "token_count + compact_from / 16 + 1", "compact_from"),
-    "a policy of the agent before the session's own": says("attached", "ORDER BY p.scope DESC", "ORDER BY p.scope"),
+    "a policy of the agent before the session's own": says("attached", "p.scope = 'session'", "p.scope = 'nobody'"),
     "sessions that come after a policy and do not follow it": query(
         sessions.queries, "create", "scope = 'agent'", "scope = 'nobody'"
     ),

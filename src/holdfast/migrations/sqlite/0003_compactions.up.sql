@@ -24,7 +24,7 @@ CREATE TABLE compaction_events (
     rolled_back_at        INTEGER,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE UNIQUE INDEX compaction_events_by_session ON compaction_events (tenant_id, session_id, number);
 CREATE INDEX compaction_events_by_strategy ON compaction_events (tenant_id, strategy);

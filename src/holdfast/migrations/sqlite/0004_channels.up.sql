@@ -60,6 +60,7 @@ CREATE INDEX contacts_by_search_username ON contacts (tenant_id, search_username
 CREATE INDEX contacts_by_search_sender ON contacts (tenant_id, search_sender);
 CREATE INDEX contacts_by_merged ON contacts (tenant_id, merged_id) WHERE merged_id IS NOT NULL;
 
+-- Not without rowid: then SQLite would look for the feedback on a message among all of the tenant's, whatever index there is.
 CREATE TABLE feedback (
     tenant_id     TEXT    NOT NULL,
     id            TEXT    NOT NULL,
@@ -76,7 +77,7 @@ CREATE TABLE feedback (
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id, message_id) REFERENCES messages (tenant_id, id) ON DELETE CASCADE,
     CHECK (issue_type IN ('', 'instructions', 'factual', 'incomplete', 'tool'))
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- A person has one opinion of a message; nobody in particular may have many.
 CREATE UNIQUE INDEX feedback_by_opinion ON feedback (tenant_id, message_id, user_id) WHERE user_id <> '';

@@ -118,8 +118,9 @@ async def remove(connection: Connection, scope: Scope, target: Target, name: str
 
 
 async def find(connection: Connection, params: dict[str, Any]) -> Attached | None:
-    """The policy that holds for a live session."""
-    row = await queries.attached.one(connection, params)
+    """The policy that holds for a live session: its own before its agent's."""
+    rows = {row[0]: row for row in await queries.attached.all(connection, params)}
+    row = rows.get("session") or rows.get("agent")
     if row is None:
         return None
     try:
@@ -130,6 +131,6 @@ async def find(connection: Connection, params: dict[str, Any]) -> Attached | Non
 
 async def _follow(connection: Connection, scope: Scope, target: Target, name: str) -> None:
     if target == "agent":
-        await queries.follow_agent.all(connection, scope.params(agent_id=name))
+        await queries.follow_agent.all(connection, scope.params(agent_id=name), index="sessions_by_agent")
     elif await queries.follow_session.one(connection, scope.params(session_id=name)) is None:
         raise NotFound(f"there is no session {name} here")

@@ -40,7 +40,7 @@ SELECT COUNT(*) FROM (
 -- name: needed @sqlite
 -- Whether a live compaction that took nothing out of the log, because branches share it, would need one of these places again.
 SELECT 1 FROM compaction_events AS e
-JOIN message_archive AS a ON a.tenant_id = e.tenant_id AND a.compaction_event_id = e.id
+CROSS JOIN message_archive AS a ON a.tenant_id = e.tenant_id AND a.compaction_event_id = e.id
 WHERE e.tenant_id = :tenant_id AND a.tenant_id = :tenant_id AND e.session_id = :session_id AND e.branch <> :branch
       AND e.block IS NOT NULL AND e.rolled_back_at IS NULL AND a.seq IN (SELECT value FROM json_each(:places))
 LIMIT 1;
@@ -113,13 +113,17 @@ DELETE FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq = ANY(:places::bigint[]);
 
 -- name: rewrite @sqlite
--- New contents for messages, in their places.
+-- New contents for messages, in their places. SQLite finds these first, or it would look through the list for every message.
+WITH r AS MATERIALIZED (
+    SELECT m.rowid AS place, c.value AS new FROM json_each(:rewrites) AS c
+    CROSS JOIN messages AS m
+    WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.seq = json_extract(c.value, '$.place')
+)
 UPDATE messages SET
-    content = json_extract(r.value, '$.content'),
-    token_count = json_extract(r.value, '$.token_count'),
+    content = json_extract(r.new, '$.content'),
+    token_count = json_extract(r.new, '$.token_count'),
     updated_at = :now_at
-FROM json_each(:rewrites) AS r
-WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq = json_extract(r.value, '$.place');
+FROM r WHERE messages.rowid = r.place;
 
 -- name: rewrite @postgres
 UPDATE messages AS m SET
@@ -160,13 +164,12 @@ UPDATE sessions SET
     updated_at = :now_at,
     updated_minute = :now_minute,
     compact_from = (
-        SELECT CASE WHEN p.compact_from > :tokens THEN p.compact_from
-                    ELSE :tokens + p.compact_from / 16 + 1 END
-        FROM compaction_policies AS p
-        WHERE p.tenant_id = :tenant_id
-              AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
-                   OR (p.scope = 'agent' AND p.name = sessions.agent_id))
-        ORDER BY p.scope DESC LIMIT 1)
+        SELECT CASE WHEN p.due > :tokens THEN p.due ELSE :tokens + p.due / 16 + 1 END
+        FROM (SELECT COALESCE(
+            (SELECT compact_from FROM compaction_policies
+             WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+            (SELECT compact_from FROM compaction_policies
+             WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = sessions.agent_id)) AS due) AS p)
 WHERE tenant_id = :tenant_id AND id = :session_id;
 
 -- name: get
@@ -386,32 +389,32 @@ DELETE FROM compaction_policies WHERE tenant_id = :tenant_id AND scope = :scope 
 RETURNING name;
 
 -- name: attached
--- The policy that holds for a live session: its own before its agent's.
+-- The policies of a live session and of its agent.
 SELECT p.scope, p.name, p.policy/*pg ::text*/ FROM sessions AS s
-JOIN compaction_policies AS p ON p.tenant_id = s.tenant_id
-     AND ((p.scope = 'session' AND p.name = CAST(s.id AS TEXT)) OR (p.scope = 'agent' AND p.name = s.agent_id))
+JOIN compaction_policies AS p ON p.tenant_id = s.tenant_id AND p.scope = 'session' AND p.name = CAST(s.id AS TEXT)
 WHERE s.tenant_id = :tenant_id AND p.tenant_id = :tenant_id AND s.id = :session_id AND (s.deleted_at IS NULL) IS TRUE
-ORDER BY p.scope DESC LIMIT 1;
+UNION ALL
+SELECT p.scope, p.name, p.policy/*pg ::text*/ FROM sessions AS s
+JOIN compaction_policies AS p ON p.tenant_id = s.tenant_id AND p.scope = 'agent' AND p.name = s.agent_id
+WHERE s.tenant_id = :tenant_id AND p.tenant_id = :tenant_id AND s.id = :session_id AND (s.deleted_at IS NULL) IS TRUE;
 
 -- name: follow_session
 -- Let a session follow the policy that holds for it now.
-UPDATE sessions SET compact_from = (
-    SELECT p.compact_from FROM compaction_policies AS p
-    WHERE p.tenant_id = :tenant_id
-          AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
-               OR (p.scope = 'agent' AND p.name = sessions.agent_id))
-    ORDER BY p.scope DESC LIMIT 1)
+UPDATE sessions SET compact_from = COALESCE(
+    (SELECT compact_from FROM compaction_policies
+     WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+    (SELECT compact_from FROM compaction_policies
+     WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = sessions.agent_id))
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
 RETURNING id;
 
 -- name: follow_agent
 -- The same for all live sessions of an agent.
-UPDATE sessions SET compact_from = (
-    SELECT p.compact_from FROM compaction_policies AS p
-    WHERE p.tenant_id = :tenant_id
-          AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
-               OR (p.scope = 'agent' AND p.name = sessions.agent_id))
-    ORDER BY p.scope DESC LIMIT 1)
+UPDATE sessions/*index*/ SET compact_from = COALESCE(
+    (SELECT compact_from FROM compaction_policies
+     WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+    (SELECT compact_from FROM compaction_policies
+     WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = sessions.agent_id))
 WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND deleted_at IS NULL;
 
 -- name: postpone

@@ -23,10 +23,10 @@ VALUES (:tenant_id, :id, :identifier, :user_id, :new_agent_id, COALESCE(:metadat
 ON CONFLICT (tenant_id, identifier, user_id) WHERE deleted_at IS NULL DO UPDATE SET
     agent_id = COALESCE(:agent_id, sessions.agent_id),
     compact_from = CASE WHEN COALESCE(:agent_id, sessions.agent_id) = sessions.agent_id THEN sessions.compact_from ELSE
-        (SELECT p.compact_from FROM compaction_policies AS p
-         WHERE p.tenant_id = :tenant_id AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
-                                             OR (p.scope = 'agent' AND p.name = :agent_id))
-         ORDER BY p.scope DESC LIMIT 1) END,
+        COALESCE((SELECT compact_from FROM compaction_policies
+                  WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+                 (SELECT compact_from FROM compaction_policies
+                  WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)) END,
     metadata = COALESCE(:metadata, sessions.metadata),
     updated_at = :now_at,
     updated_minute = :now_minute
@@ -75,10 +75,10 @@ SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id =
 UPDATE sessions SET
     agent_id = COALESCE(:agent_id, agent_id),
     compact_from = CASE WHEN COALESCE(:agent_id, sessions.agent_id) = sessions.agent_id THEN sessions.compact_from ELSE
-        (SELECT p.compact_from FROM compaction_policies AS p
-         WHERE p.tenant_id = :tenant_id AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
-                                             OR (p.scope = 'agent' AND p.name = :agent_id))
-         ORDER BY p.scope DESC LIMIT 1) END,
+        COALESCE((SELECT compact_from FROM compaction_policies
+                  WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+                 (SELECT compact_from FROM compaction_policies
+                  WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)) END,
     metadata = COALESCE(:metadata, metadata),
     updated_at = :now_at,
     updated_minute = :now_minute
@@ -95,11 +95,11 @@ RETURNING id;
 -- Back as it was; refused by the unique index when its key has been taken meanwhile.
 UPDATE sessions SET
     deleted_at = NULL,
-    compact_from = (
-        SELECT p.compact_from FROM compaction_policies AS p
-        WHERE p.tenant_id = :tenant_id AND ((p.scope = 'session' AND p.name = CAST(sessions.id AS TEXT))
-                                            OR (p.scope = 'agent' AND p.name = sessions.agent_id))
-        ORDER BY p.scope DESC LIMIT 1)
+    compact_from = COALESCE(
+        (SELECT compact_from FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+        (SELECT compact_from FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = sessions.agent_id))
 WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NOT NULL) IS TRUE
 RETURNING /*columns Session*/ *;
 
