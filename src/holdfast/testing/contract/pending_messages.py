@@ -91,6 +91,23 @@ async def a_batch_can_be_repeated_by_its_ids(world: World) -> None:
 
 
 @contract()
+async def namesakes_in_another_tenant_are_left_alone(world: World) -> None:
+    acme, zenith = world.tenant(), world.tenant("zenith")
+    batch = [*said("a", id=uuid_of("a")), *said("b", id=uuid_of("b"))]
+    for handle in (acme, zenith):
+        await handle.pending_messages.append_batch(batch)
+    theirs = [*await zenith.pending_messages.list_by_key(*ROOM)]
+    assert await acme.pending_messages.count_by_key(*ROOM) == 2
+    summary = await acme.pending_messages.compact([uuid_of("a"), uuid_of("b")], "S", id=uuid_of("s"))
+    assert await zenith.pending_messages.compact([uuid_of("s")], "S", id=uuid_of("s")) is None
+    assert await acme.pending_messages.list_by_key(*ROOM) == [summary]
+    assert await acme.pending_messages.delete_by_key(*ROOM) == 1
+    assert await zenith.pending_messages.list_by_key(*ROOM) == theirs
+    (after,) = await zenith.pending_messages.append_batch(said("c"))
+    assert after.seq == 3, "their group is still there"
+
+
+@contract()
 async def what_is_not_a_message_is_refused(world: World) -> None:
     acme = world.tenant()
     wrong: list[Any] = [
