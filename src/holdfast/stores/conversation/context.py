@@ -9,6 +9,7 @@ is stored, and the log is read from its end and no further than the answer needs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ UNFINISHED = "[the call was interrupted: there is no result]"
 LEFT_OUT = "[the result is left out]"
 
 queries = Queries(__package__, "context.sql", Message)
+_seq = attrgetter("seq")
 
 
 class ContextMessage(Struct, frozen=True):
@@ -141,10 +143,7 @@ async def _fill(connection: Connection, params: Mapping[str, Any], found: Found,
     tokens = {id: tokens_of(message, budget.count) for id, message in found.pinned.items()}
     room = left = budget.most - sum(tokens.values()) - _summary_tokens(found.summary, budget)
     if left < 0:
-        raise LimitExceeded(
-            f"system, preserved and summary messages alone have {budget.most - left:,} tokens, more than max_tokens ="
-            f" {budget.most:,}"
-        )
+        raise _too_much(budget.most - left, budget)
     kept, count = 0, budget.count
     while True:
         for message in found.recent[kept:]:
@@ -173,6 +172,12 @@ async def _read_on(connection: Connection, params: Mapping[str, Any], found: Fou
     return bool(more)
 
 
+def _too_much(needed: int, budget: Budget) -> LimitExceeded:
+    return LimitExceeded(
+        f"system, preserved and summary messages alone have {needed:,} tokens, more than max_tokens = {budget.most:,}"
+    )
+
+
 def _summary_tokens(summary: str, budget: Budget) -> int:
     return budget.count([{"type": "text", "text": summary}]) if summary else 0
 
@@ -188,9 +193,11 @@ def _assembled(found: Found, tokens: Mapping[str, int], budget: Budget) -> Conte
         messages = _closed(_without_orphans(ordered, tokens, budget), reasons, budget)
         total = sum(message.token_count for message in messages) + summary
         # Results that were made up take room as well.
-        if total <= budget.most or not recent:
+        if total <= budget.most:
             there = sum(message.message_id is not None for message in messages)
             return Context(messages, total, found.summary, found.message_count - there)
+        if not recent:
+            raise _too_much(total, budget)
         recent = recent[:-1]
         ordered = _ordered(found.pinned, recent)
 
@@ -280,7 +287,3 @@ def _calls(message: ContextMessage) -> list[Mapping[str, Any]]:
 
 def _blocks(message: ContextMessage) -> list[Mapping[str, Any]]:
     return message.content if message.kind == "message" else []
-
-
-def _seq(message: Message) -> int:
-    return message.seq

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import InvalidInput, LimitExceeded, NotFound
+from ...limits import Limits
+from ...stores.conversation.messages import NewMessage
 from .suite import contract
 from .world import World, raises, uuid_of
 
@@ -163,8 +165,6 @@ async def a_context_is_of_the_branch_that_is_shown(world: World) -> None:
 @contract()
 async def a_long_log_is_read_from_its_end(world: World) -> None:
     acme, session = await filled(world, 3, tokens=1)
-    from ...stores.conversation.messages import NewMessage
-
     many = [NewMessage(role="user", content=f"n{number}", token_count=1) for number in range(400)]
     await acme.messages.append_many(session, many)
     context = await acme.messages.context(session, max_tokens=300)
@@ -195,3 +195,168 @@ async def a_context_that_cannot_be_is_refused(world: World) -> None:
         await acme.messages.context(uuid_of(7), max_tokens=10)
     empty = (await acme.sessions.create()).id
     assert (await acme.messages.context(empty, max_tokens=10)).messages == []
+
+
+@contract()
+async def system_messages_are_there_wherever_they_stand(world: World) -> None:
+    acme, session = await filled(world, 70)
+    rules = await acme.messages.append(session, role="system", content="new rules", token_count=5)
+    more = [NewMessage(role="user", content=f"n{number}", token_count=10) for number in range(80)]
+    await acme.messages.append_many(session, more)
+    context = await acme.messages.context(session, max_tokens=30)
+    assert seqs(context) == [rules.seq, 150, 151]
+    assert (context.token_count, context.left_out) == (25, 148)
+
+
+@contract()
+async def of_several_summaries_the_latest_is_always_there(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    for number in range(1, 9):
+        await acme.messages.append(
+            session, role="user", content=f"m{number}", token_count=10, is_summary=number in (1, 3, 5)
+        )
+    assert seqs(await acme.messages.context(session, max_tokens=20)) == [5, 8]
+    assert seqs(await acme.messages.context(session, max_tokens=1_000)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    await acme.branches.rewind(session, to=4)
+    assert seqs(await acme.messages.context(session, max_tokens=20)) == [3, 4]
+
+
+@contract()
+async def what_is_left_out_is_counted(world: World) -> None:
+    acme, session = await filled(world, 9)
+    for room, left_out in ((90, 0), (1_000, 0), (89, 1), (30, 6), (9, 9)):
+        assert (await acme.messages.context(session, max_tokens=room)).left_out == left_out
+
+
+@contract()
+async def a_view_is_read_no_further_than_needed_either(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    for turn in range(4):
+        new = [
+            NewMessage(
+                role="system" if number == 7 and turn == 1 else "user",
+                content=f"{turn} {number}",
+                token_count=1,
+                is_preserved=number == 5,
+                is_summary=number == 6,
+            )
+            for number in range(100)
+        ]
+        made = await acme.messages.append_many(session, new)
+        await acme.branches.rewind(session, to=made[79].seq)
+    shown = {message.seq: message for message in await acme.messages.list(session)}
+    assert len(shown) == 320
+    always = [seq for seq, each in shown.items() if each.is_preserved or each.role == "system" or seq == 247]
+    assert len(always) == 6
+    for room in (6, 56, 66, 156, 320, 1_000):
+        context = await acme.messages.context(session, max_tokens=room)
+        newest = [seq for seq in shown if seq not in always][-max(0, room - 6) or 320 :] if room > 6 else []
+        assert seqs(context) == sorted({*always, *newest})
+        assert context.left_out == 320 - len(context.messages)
+
+
+@contract()
+async def what_was_made_up_is_marked(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    await acme.messages.append(session, role="assistant", content=call("a", "b"), token_count=10)
+    await acme.messages.append(session, role="user", content=result("b"), token_count=10)
+    await acme.messages.append(session, role="assistant", content=call("c"), token_count=10)
+    await acme.messages.append(session, role="user", content="never mind", token_count=10)
+    context = await acme.messages.context(session, max_tokens=1_000)
+    assert [message.made_up for message in context.messages] == [(), ("a",), (), ("c",), ()]
+    assert [message.message_id is None for message in context.messages] == [False, False, False, True, False]
+    for message in context.messages:
+        errors = [block["tool_use_id"] for block in message.content if block.get("is_error")]
+        assert (*errors,) == message.made_up
+
+
+@contract()
+async def what_a_provider_answers_itself_is_left_alone(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    searched = [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+        {"type": "server_tool_use", "id": "t", "name": "web_search", "input": {}},
+        {"type": "text", "text": "found"},
+    ]
+    await acme.messages.append(session, role="assistant", content=searched, token_count=10)
+    await acme.messages.append(session, kind="adk.event", content={"type": "tool_use", "id": "x"}, token_count=10)
+    context = await acme.messages.context(session, max_tokens=1_000)
+    assert [message.content for message in context.messages] == [searched, {"type": "tool_use", "id": "x"}]
+    assert context.token_count == 20
+
+
+@contract()
+async def what_remains_of_a_message_without_its_orphans_is_kept(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    await acme.messages.append(session, role="assistant", content=call("a"), token_count=10)
+    both = [*result("a"), {"type": "text", "text": "and go on"}]
+    await acme.messages.append(session, role="user", content=both, token_count=10)
+    context = await acme.messages.context(session, max_tokens=15)
+    assert [message.content for message in context.messages] == [[{"type": "text", "text": "and go on"}]]
+    assert context.token_count <= 15
+    assert (await acme.messages.list(session))[1].content == both
+
+
+@contract()
+async def the_summary_of_a_buffered_session_is_part_of_its_context(world: World) -> None:
+    acme = world.tenant()
+    buffer = await acme.sessions.buffered("k")
+    for number in range(6):
+        buffer.add_message(role="user", content=f"m{number}", token_count=10)
+    buffer.set_summary("what came before \u4e16\x00")
+    buffer.truncate_history(3)
+    await buffer.save()
+
+    def ten(content: Any) -> int:
+        return 10
+
+    context = await acme.messages.context(buffer.id, max_tokens=30, count_tokens=ten)
+    assert (context.summary, seqs(context), context.token_count) == ("what came before \u4e16\x00", [2, 3], 30)
+    with raises(LimitExceeded):
+        await acme.messages.context(buffer.id, max_tokens=9, count_tokens=ten)
+    buffer.reset()
+    await buffer.save()
+    assert (await acme.messages.context(buffer.id, max_tokens=30)).summary == ""
+
+
+@contract()
+async def what_providers_reported_is_no_part_of_any_count(world: World) -> None:
+    acme = world.tenant()
+    buffer = await acme.sessions.buffered("k")
+    for number in range(3):
+        buffer.add_message(role="assistant", content=f"m{number}", token_count=10)
+        buffer.accumulate_tokens(input_tokens=100_000, output_tokens=5_000)
+    await buffer.save()
+    context = await acme.messages.context(buffer.id, max_tokens=30)
+    assert (seqs(context), context.token_count) == ([1, 2, 3], 30)
+    assert (await acme.sessions.get(buffer.id)).token_count == 30
+    assert (buffer.state.input_tokens, buffer.state.output_tokens) == (300_000, 15_000)
+
+
+@contract(limits=Limits(page_rows=5))
+async def what_must_be_there_has_a_limit(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    for number in range(5):
+        await acme.messages.append(session, role="system", content=f"m{number}", token_count=1)
+    assert seqs(await acme.messages.context(session, max_tokens=10)) == [1, 2, 3, 4, 5]
+    await acme.messages.append(session, role="user", content="one more", token_count=1, is_preserved=True)
+    with raises(LimitExceeded, saying="page_rows = 5"):
+        await acme.messages.context(session, max_tokens=10)
+
+
+@contract()
+async def a_counter_must_count(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    await acme.messages.append(session, role="user", content="not counted yet")
+    wrong: list[Any] = [lambda content: -1, lambda content: "7", lambda content: 1.5, lambda content: True]
+    for count in wrong:
+        with raises(InvalidInput):
+            await acme.messages.context(session, max_tokens=10, count_tokens=count)
