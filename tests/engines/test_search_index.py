@@ -360,7 +360,7 @@ def test_sqlite_searches_by_keys_alone(path: str) -> None:
         connection = hf._engine._connection  # type: ignore[union-attr]
         found = plan(connection, "find", " AND s.user_id = :user_id")
         assert "SCAN f VIRTUAL TABLE INDEX" in found
-        assert "SEARCH t USING PRIMARY KEY (tenant_id=? AND number=?)" in found
+        assert "SEARCH t USING COVERING INDEX message_texts_places (tenant_id=? AND number=?)" in found
         assert "SEARCH s USING PRIMARY KEY (tenant_id=? AND id=?)" in found
         assert "messages_by_id (tenant_id=? AND id=?)" in found
         assert "B-TREE" not in found, "hits come out of the index in their order"
@@ -379,7 +379,12 @@ def test_postgres_searches_by_the_index_over_words(postgres_url: str) -> None:
         acme.messages.search("word")
         connection.execute("ANALYZE")
         statement = queries.find.statement(Dialect.POSTGRES)
-        arguments = {"tenant_id": "acme", "query": f"'{tag_of('acme')}1234'", "before_number": 2**63 - 1, "limit": 21}
+        arguments = {
+            "tenant_id": "acme",
+            "query": f"'{tag_of('acme', Dialect.POSTGRES)}1234'",
+            "before_number": 2**63 - 1,
+            "limit": 21,
+        }
         sql = statement.sql
         for number, name in reversed([*enumerate(statement.names, 1)]):
             sql = sql.replace(

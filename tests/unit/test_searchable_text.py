@@ -137,7 +137,7 @@ def test_no_phrase_reaches_from_one_text_into_the_next() -> None:
     words = words_of(text_of("k", ["one two", "three"]))
     assert words == ["one", "two", BREAK, "three"]
     stored = stored_words(words, "acme", SESSION, Dialect.POSTGRES)
-    tag = tag_of("acme")
+    tag = tag_of("acme", Dialect.POSTGRES)
     assert f"'{tag}two':2" in stored
     assert f"'{tag}three':4" in stored
     assert BREAK not in stored
@@ -212,6 +212,7 @@ def test_what_the_engines_are_asked() -> None:
     )
     assert passing.startswith(f'("{tag}one" AND "{tag}two {tag}three" * AND ("{tag}\x80one" OR ')
     sure, passing = matching(query, "acme", SESSION, Dialect.POSTGRES)
+    tag = tag_of("acme", Dialect.POSTGRES)
     assert f"('{tag}two' <-> '{tag}three':*)" in sure
     assert f"('{tag}\x81{SESSION.replace('-', '')}')" in sure
     assert sure.endswith(f"& !(('{tag}\x80one') | ('{tag}\x80two') | ('{tag}\x80three':*) | ('{tag}four'))")
@@ -219,9 +220,11 @@ def test_what_the_engines_are_asked() -> None:
 
 
 def test_tags_tell_tenants_apart_and_are_plain() -> None:
-    tags = {tag_of(f"tenant {n}") for n in range(2_000)}
+    names = [f"tenant {n}" for n in range(2_000)]
+    tags = {tag_of(name) for name in names}
     assert len(tags) == 2_000
     assert all(tag.isascii() and tag.isalnum() and tag == tag.lower() and len(tag) == 8 for tag in tags)
+    assert len({tag_of(name, Dialect.POSTGRES) for name in names}) > 1_800
 
 
 def test_words_are_stored_with_their_tag_and_in_their_places() -> None:
@@ -230,6 +233,7 @@ def test_words_are_stored_with_their_tag_and_in_their_places() -> None:
     stored = stored_words(words, "acme", SESSION, Dialect.SQLITE)
     assert stored == f"one two one {session}"
     assert tagged(stored, "acme") == f" {tag}one {tag}two {tag}one {tag}{session}"
+    tag = tag_of("acme", Dialect.POSTGRES)
     assert stored_words(words, "acme", SESSION, Dialect.POSTGRES) == (f"'{tag}one':1,3 '{tag}two':2 '{tag}{session}'")
 
 

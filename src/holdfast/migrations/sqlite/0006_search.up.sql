@@ -17,9 +17,11 @@ CREATE TABLE message_texts (
     words      TEXT    NOT NULL,
     PRIMARY KEY (tenant_id, number),
     FOREIGN KEY (tenant_id, message_id) REFERENCES messages (tenant_id, id) ON DELETE CASCADE
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE UNIQUE INDEX message_texts_by_message ON message_texts (tenant_id, message_id);
+-- All that a search needs of these rows, so that it need not read the words.
+CREATE INDEX message_texts_places ON message_texts (tenant_id, number, session_id, seq, message_id);
 
 -- How far each block of a session's log is indexed.
 CREATE TABLE search_progress (

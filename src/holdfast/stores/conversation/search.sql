@@ -118,7 +118,7 @@ UPDATE sessions SET search_behind = TRUE WHERE tenant_id = :tenant_id AND id = :
 -- Messages that match, newest first, from live sessions; whether a session that has a view shows them is for the caller to see.
 SELECT /*columns Message m*/ *, t.number, s.view, t.seq
 FROM message_index AS f
-CROSS JOIN message_texts AS t ON t.tenant_id = :tenant_id AND t.number = f.rowid
+CROSS JOIN message_texts AS t INDEXED BY message_texts_places ON t.tenant_id = :tenant_id AND t.number = f.rowid
 CROSS JOIN sessions AS s ON s.tenant_id = :tenant_id AND s.id = t.session_id
 CROSS JOIN messages AS m ON m.tenant_id = :tenant_id AND m.id = t.message_id
 WHERE f.message_index MATCH :query AND f.rowid < :before_number
@@ -127,12 +127,32 @@ ORDER BY f.rowid DESC
 LIMIT :limit;
 
 -- name: find @postgres
-SELECT /*columns Message m*/ *, t.number, s.view::text, t.seq
-FROM message_texts AS t
-JOIN sessions AS s ON s.tenant_id = t.tenant_id AND s.id = t.session_id
-JOIN messages AS m ON m.tenant_id = t.tenant_id AND m.id = t.message_id
-WHERE t.tenant_id = :tenant_id AND s.tenant_id = :tenant_id AND m.tenant_id = :tenant_id
-  AND t.words @@ :query::text::tsquery AND t.number < :before_number
-  AND (s.deleted_at IS NULL) IS TRUE AND (t.seq < 1099511627776 OR (s.view IS NOT NULL) IS TRUE)/*where*/
-ORDER BY t.number DESC
+-- First among the newest messages, read as they come: words that many have are found there, and PostgreSQL, which plans for any
+-- word, would collect all messages that have them. The rest comes from the index over words.
+WITH newest AS MATERIALIZED (
+    SELECT number, message_id, session_id, seq, words FROM message_texts
+    WHERE tenant_id = :tenant_id AND number < :before_number
+    ORDER BY number DESC
+    LIMIT 100
+), near AS MATERIALIZED (
+    SELECT t.number, t.message_id, t.seq, s.view
+    FROM newest AS t JOIN sessions AS s ON s.tenant_id = :tenant_id AND s.id = t.session_id
+    WHERE s.tenant_id = :tenant_id AND t.words @@ :query::text::tsquery
+      AND (s.deleted_at IS NULL) IS TRUE AND (t.seq < 1099511627776 OR (s.view IS NOT NULL) IS TRUE)/*where*/
+    ORDER BY t.number DESC
+    LIMIT :limit
+), far AS MATERIALIZED (
+    SELECT t.number, t.message_id, t.seq, s.view
+    FROM message_texts AS t JOIN sessions AS s ON s.tenant_id = :tenant_id AND s.id = t.session_id
+    WHERE t.tenant_id = :tenant_id AND s.tenant_id = :tenant_id AND t.words @@ :query::text::tsquery
+      AND (SELECT COUNT(*) FROM near) < :limit AND t.number < (SELECT MIN(number) FROM newest)
+      AND (s.deleted_at IS NULL) IS TRUE AND (t.seq < 1099511627776 OR (s.view IS NOT NULL) IS TRUE)/*where*/
+    ORDER BY t.number DESC
+    LIMIT :limit
+)
+SELECT /*columns Message m*/ *, h.number, h.view::text, h.seq
+FROM (SELECT * FROM near UNION ALL SELECT * FROM far) AS h
+JOIN messages AS m ON m.tenant_id = :tenant_id AND m.id = h.message_id
+WHERE m.tenant_id = :tenant_id
+ORDER BY h.number DESC
 LIMIT :limit;

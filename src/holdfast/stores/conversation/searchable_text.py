@@ -49,7 +49,7 @@ _UNSPACED = (
     (0x3400, 0x9FFF),  # Han
     (0x20000, 0x3FFFF),
 )
-_UNEVEN = re.compile(rf"[\s{BREAK}]{{2,}}|[^\S ]|{BREAK}")
+_SPACES = re.compile(rf"[\s{BREAK}]+")
 _PICTURES = ((0x2600, 0x27BF), (0x1F000, 0x1FAFF))
 
 
@@ -160,8 +160,9 @@ class Marker:
                 shown += (text[at:start], self._marks[0], text[start:end], self._marks[1])
                 at = end
         shown.append(text[at:last])
-        if _UNEVEN.search(text, first, last):
-            shown[::2] = [_UNEVEN.sub(" ", part) for part in shown[::2]]  # the others are the marks
+        window = text[first:last]
+        if "  " in window or not window.isprintable():
+            shown[::2] = [_SPACES.sub(" ", part) for part in shown[::2]]  # the others are the marks
         return f"{'…' if first else ''}{''.join(shown).strip()}{'…' if last < len(text) else ''}"
 
     def _spans(self, text: str) -> list[Span]:
