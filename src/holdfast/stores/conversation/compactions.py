@@ -26,7 +26,7 @@ from ...core.blocking import Blocking, blocking
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
-from ...errors import InvalidInput, LimitExceeded, NotFound, NothingToCompact
+from ...errors import InvalidInput, LimitExceeded, NotFound, NothingToCompact, OutcomeUnknown
 from ...ids import parse as parse_id
 from . import compaction_attachments as attachments
 from . import compaction_rollback, compaction_strategies
@@ -90,6 +90,7 @@ class AsyncCompactions(TenantStore):
             Conflict: what is covered was changed, or the session compacted, meanwhile.
             InvalidInput: a summary is needed and there is none, or it is empty; or a function was given inside a transaction.
             LimitExceeded: the summary is over the policy's ``summary_tokens``.
+            OutcomeUnknown: the answer to the commit was lost; ask again with its ``id``.
         """
         session, started = parse_id(session_id, "session id"), self._scope.clock.now_us()
         self._check_ways(policy, strategy, plan, summarize, summary)
@@ -111,7 +112,11 @@ class AsyncCompactions(TenantStore):
             model=None if model is None else scopes.name(model, "model", self._scope.limits),
             started_us=started,
         )
-        return await self._engine.write(lambda connection: commit(connection, self._scope, order))
+        try:
+            return await self._engine.write(lambda connection: commit(connection, self._scope, order))
+        except OutcomeUnknown as error:
+            error.id = event_id
+            raise
 
     @writes
     async def rollback(self, connection: Connection, event_id: str) -> CompactionEvent:

@@ -1,0 +1,104 @@
+"""What the engines would do for the queries of compactions: nothing they read may depend on what else is stored."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast import Holdfast, NewMessage
+from holdfast.engines.dialect import Dialect
+from holdfast.stores.conversation import sessions
+from holdfast.stores.conversation.compaction_events import queries
+from holdfast.testing.contract.compactions import LONG, POLICY
+
+BY_TENANT_ALONE = "(tenant_id=?)"
+LISTS = {"places", "rewrites", "rewritten", "ranges"}
+OF_SESSIONS = ("create", "upsert", "update", "restore")
+
+
+@pytest.fixture(params=["apsw", "sqlite3"])
+def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Both SQLites that people have; neither has ever counted what is in the tables."""
+    path = str(tmp_path / "a.db")
+    Holdfast(path).close()
+    opened = apsw.Connection(path) if request.param == "apsw" else sqlite3.connect(path)
+    opened.execute("PRAGMA foreign_keys = ON")
+    yield opened
+    opened.close()
+
+
+def sqlite_plan(connection: Any, query: Any, index: str = "") -> list[str]:
+    statement = query.statement(Dialect.SQLITE, "", index)
+    arguments = {str(number): None for number in range(1, len(statement.names) + 1)}
+    positional = tuple(arguments.values())
+    given = arguments if isinstance(connection, sqlite3.Connection) else positional
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", given)]
+
+
+def test_sqlite_looks_everything_up_by_a_key(connection: Any) -> None:
+    for name, query in queries.by_name.items():
+        for step in sqlite_plan(connection, query, "sessions_by_agent" if name == "follow_agent" else ""):
+            assert BY_TENANT_ALONE not in step, f"{name}: {step}: all of a tenant's"
+            table = step.removeprefix("SCAN ").split()[0] if step.startswith("SCAN") else ""
+            assert table not in ("messages", "message_archive", "sessions", "feedback"), f"{name}: {step}"
+
+
+@pytest.mark.parametrize("name", OF_SESSIONS)
+def test_a_session_finds_its_policy_by_its_key(connection: Any, name: str) -> None:
+    steps = sqlite_plan(connection, sessions.queries.by_name[name])
+    of_policies = [step for step in steps if "compaction_policies" in step]
+    assert of_policies
+    assert all("(tenant_id=? AND scope=? AND name=?)" in step for step in of_policies), of_policies
+
+
+def test_removing_a_message_does_not_look_at_the_feedback_on_others(connection: Any) -> None:
+    """The lookups of foreign keys are part of the plan, and nobody can tell SQLite which index to take for them."""
+    for name in ("remove", "drop"):
+        steps = [step for step in sqlite_plan(connection, queries.by_name[name]) if " feedback " in step]
+        assert steps
+        assert all("feedback_by_message (tenant_id=? AND message_id=?)" in step for step in steps), steps
+
+
+def test_lists_travel_as_one_argument() -> None:
+    for query in queries.by_name.values():
+        for dialect in Dialect:
+            statement = query.statement(dialect)
+            assert len(statement.names) < 30, query.name
+            if LISTS & set(statement.names):
+                assert statement.sql.count("json") + statement.sql.count("ANY(") >= 1 or query.name == "hold"
+
+
+@pytest.mark.leg("postgres, queries of compactions")
+def test_postgres_reads_only_what_a_compaction_covers(postgres_url: str) -> None:
+    with Holdfast(postgres_url) as hf:
+        acme = hf.tenant("acme")
+        for _ in range(30):
+            session = acme.sessions.create().id
+            acme.messages.append_many(session, [NewMessage(role="user", content=LONG)] * 100)
+            event = acme.compactions.compact(session, POLICY, summary="s")
+    with psycopg.connect(postgres_url, autocommit=True, prepare_threshold=None) as raw:
+        raw.execute("ANALYZE")
+        raw.execute("SET plan_cache_mode = force_generic_plan")
+        arguments = {
+            "tenant_id": "acme", "session_id": session, "event_id": event.id, "id": event.id, "message_id": event.id,
+            "places": "{1,2,3}", "rewritten": "{1}", "rewrites": "[]", "ranges": "[[1,9]]", "block": -1, "limit": 9,
+            "branch": 0, "now_at": "2026-01-01", "first_place": 1, "last_place": 2, "before": 9, "from_number": 1,
+            "to_number": 1, "after_number": 0, "after_seq": 0,
+        }  # fmt: skip
+        for name in ("span", "hold", "archive", "remove", "restore", "restore_feedback", "unwrite", "archived", "internals",
+                     "empty_archive", "newest", "place", "block", "archived_places", "still_rewritten", "get"):  # fmt: skip
+            statement = queries.by_name[name].statement(Dialect.POSTGRES)
+            raw.execute(b"PREPARE planned AS " + statement.sql.encode())
+            marks = ", ".join(["%s"] * len(statement.names))
+            given = [arguments[each] for each in statement.names]
+            rows = psycopg.ClientCursor(raw).execute(f"EXPLAIN EXECUTE planned({marks})".encode(), given).fetchall()
+            found = "\n".join(row[0] for row in rows)
+            raw.execute("DEALLOCATE planned")
+            assert "Seq Scan on messages" not in found, f"{name}:\n{found}"
+            assert "Seq Scan on message_archive" not in found, f"{name}:\n{found}"
