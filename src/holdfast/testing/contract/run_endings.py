@@ -92,16 +92,16 @@ async def an_end_is_an_end(world: World) -> None:
     assert await acme.runs.cancel(cancelled.id) == gone
     for run, kind in ((finished, Conflict), (failed, Conflict), (cancelled, Fenced)):
         for call in (
-            stepped(acme, run),
-            acme.runs.finish(run.id, epoch=run.epoch, stop_reason="again"),
-            acme.runs.fail(run.id, epoch=run.epoch, error="again"),
-            acme.runs.pause(run.id, epoch=run.epoch),
-            acme.leases.renew(run.id, epoch=run.epoch),
-            acme.leases.release(run.id, epoch=run.epoch),
-            acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="a", tool_name="t")]),
+            partial(stepped, acme, run),
+            partial(acme.runs.finish, run.id, epoch=run.epoch, stop_reason="again"),
+            partial(acme.runs.fail, run.id, epoch=run.epoch, error="again"),
+            partial(acme.runs.pause, run.id, epoch=run.epoch),
+            partial(acme.leases.renew, run.id, epoch=run.epoch),
+            partial(acme.leases.release, run.id, epoch=run.epoch),
+            partial(acme.tool_calls.intend, run.id, epoch=run.epoch, calls=[NewToolCall(id="a", tool_name="t")]),
         ):
             with raises(kind):
-                await call
+                await call()
         assert await acme.leases.claim("w", run_id=run.id) is None
     for run in (finished, failed):
         with raises(Conflict, saying="cancelled"):
@@ -198,12 +198,12 @@ async def steps_are_listed_from_either_end_in_pages(world: World) -> None:
         assert flat(pages) == (made[::-1] if newest_first else made)
     assert await acme.steps.get(run.id, 3) == made[2]
     for missing in (
-        acme.steps.get(run.id, 6),
-        acme.steps.get(uuid_of("nobody"), 1),
-        acme.steps.list(uuid_of("nobody")),
+        partial(acme.steps.get, run.id, 6),
+        partial(acme.steps.get, uuid_of("nobody"), 1),
+        partial(acme.steps.list, uuid_of("nobody")),
     ):
         with raises(NotFound):
-            await missing
+            await missing()
     with raises(InvalidInput):
         await acme.steps.get(run.id, "1")  # type: ignore[arg-type]
 
@@ -218,22 +218,22 @@ async def a_deleted_session_hides_its_runs_and_a_purged_one_takes_them_with_it(w
     await acme.sessions.delete(run.session_id)
     assert await acme.runs.list() == []
     hidden = (
-        acme.runs.get(run.id),
-        acme.runs.load(run.id),
-        acme.runs.step(run.id, epoch=run.epoch, iteration=2, state=2),
-        acme.runs.cancel(run.id),
-        acme.runs.start(run.session_id),
-        acme.leases.renew(run.id, epoch=run.epoch),
-        acme.leases.claim("w", run_id=pending.id),
-        acme.tool_calls.pending(run.id),
-        acme.tool_calls.list(run.id),
-        acme.tool_calls.get(run.id, "a"),
-        acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="b", tool_name="t")]),
-        acme.steps.list(run.id),
+        partial(acme.runs.get, run.id),
+        partial(acme.runs.load, run.id),
+        partial(acme.runs.step, run.id, epoch=run.epoch, iteration=2, state=2),
+        partial(acme.runs.cancel, run.id),
+        partial(acme.runs.start, run.session_id),
+        partial(acme.leases.renew, run.id, epoch=run.epoch),
+        partial(acme.leases.claim, "w", run_id=pending.id),
+        partial(acme.tool_calls.pending, run.id),
+        partial(acme.tool_calls.list, run.id),
+        partial(acme.tool_calls.get, run.id, "a"),
+        partial(acme.tool_calls.intend, run.id, epoch=run.epoch, calls=[NewToolCall(id="b", tool_name="t")]),
+        partial(acme.steps.list, run.id),
     )
     for call in hidden:
         with raises(NotFound):
-            await call
+            await call()
     assert await acme.leases.claim("w") is None
     await acme.sessions.restore(run.session_id)
     assert (await stepped(acme, run, messages=TALK)).step.iteration == 2

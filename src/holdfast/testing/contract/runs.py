@@ -121,7 +121,10 @@ async def a_step_is_one_thing_made_of_all_its_parts(world: World) -> None:
     loaded = await acme.runs.load(run.id)
     assert (loaded.run, loaded.step, loaded.tool_calls) == (after, step, [later])
     await recounted(acme, run.session_id)
-    plain = await acme.runs.step(run.id, epoch=run.epoch, iteration=2, state=None)
+    more = Usage(input_tokens=2, output_tokens=1)
+    plain = await acme.runs.step(run.id, epoch=run.epoch, iteration=2, state=None, usage=more)
+    used = await acme.runs.get(run.id)
+    assert (used.input_tokens, used.output_tokens) == (9, 6)
     assert (plain.messages, plain.step.first_seq, plain.step.last_seq, plain.step.state) == ([], None, None, None)
     assert [each.iteration for each in await acme.steps.list(run.id)] == [1, 2]
 

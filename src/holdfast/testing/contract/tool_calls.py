@@ -64,9 +64,12 @@ async def a_call_is_recorded_before_it_is_made(world: World) -> None:
         with raises(Conflict, saying="another tool"):
             await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="new", tool_name="t"), call])
     assert len(await acme.tool_calls.list(run.id)) == len(made) + 1
-    for missing in (acme.tool_calls.get(run.id, "nobody"), acme.tool_calls.pending(uuid_of("nobody"))):
+    for missing in (
+        partial(acme.tool_calls.get, run.id, "nobody"),
+        partial(acme.tool_calls.pending, uuid_of("nobody")),
+    ):
         with raises(NotFound):
-            await missing
+            await missing()
     with raises(NotFound):
         await world.tenant("zenith").tool_calls.list(run.id)
 
@@ -136,9 +139,12 @@ async def a_call_can_be_held_allowed_snoozed_cancelled_and_discarded(world: Worl
     assert await acme.tool_calls.cancel(run.id, "cancelled", reason="again") == gone
     assert (await acme.tool_calls.discard(run.id, "discarded")).status == "discarded"
     assert (await acme.tool_calls.cancel(run.id, "denied")).status == "cancelled"
-    for late in (acme.tool_calls.discard(run.id, "cancelled"), acme.tool_calls.allow(run.id, "denied")):
+    for late in (
+        partial(acme.tool_calls.discard, run.id, "cancelled"),
+        partial(acme.tool_calls.allow, run.id, "denied"),
+    ):
         with raises(Conflict, saying="too late"):
-            await late
+            await late()
     with raises(Conflict):
         await acme.tool_calls.snooze(run.id, "discarded", epoch=run.epoch, until=until)
     loaded = await acme.runs.load(run.id)
@@ -153,9 +159,12 @@ async def a_call_can_be_held_allowed_snoozed_cancelled_and_discarded(world: Worl
     assert [call.id for call in (await acme.runs.load(run.id)).tool_calls] == ["snoozed"]
     begun = (await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[calls["snoozed"]]))[0]
     assert (begun.attempts, begun.iteration, begun.pause_until) == (1, 1, None)
-    for missing in (acme.tool_calls.cancel(run.id, "nobody"), acme.tool_calls.allow(run.id, "nobody")):
+    for missing in (
+        partial(acme.tool_calls.cancel, run.id, "nobody"),
+        partial(acme.tool_calls.allow, run.id, "nobody"),
+    ):
         with raises(NotFound):
-            await missing
+            await missing()
     with raises(InvalidInput):
         await acme.tool_calls.snooze(run.id, "snoozed", epoch=run.epoch, until="later")  # type: ignore[arg-type]
 

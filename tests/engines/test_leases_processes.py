@@ -1,0 +1,143 @@
+"""Workers in processes of their own, killed and stopped for longer than their lease: nothing is lost, done twice or half done."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from random import Random
+
+import pytest
+
+from holdfast import Holdfast, Run
+from tests.engines.run_workers import STEPS, judge, read_effects, start_runs
+
+ROOT = Path(__file__).parents[2]
+TENANTS = ("acme", "zenith")
+PATIENCE_S = 60.0
+Step = tuple[str, int, int]
+
+
+class Fleet:
+    """Workers, what they have told, and what became of them."""
+
+    def __init__(self, url: str, effects: Path) -> None:
+        self._url, self._effects, self._number = url, effects, 0
+        self.alive: list[subprocess.Popen[str]] = []
+        self.told: list[Step] = []
+        self._lines: Queue[Step] = Queue()
+        self._ears: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """One more worker."""
+        self._number += 1
+        command = [sys.executable, "-m", "tests.engines.run_workers"]
+        command += [self._url, f"worker-{self._number}", str(self._effects), *TENANTS]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self._ears.append(threading.Thread(target=self._listen, args=(process,)))
+        self._ears[-1].start()
+        self.alive.append(process)
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                _, run_id, iteration, epoch = line.split()
+                self._lines.put((run_id, int(iteration), int(epoch)))
+
+    def hear(self, steps: int) -> None:
+        """Wait until so many more steps were acknowledged."""
+        for _ in range(steps):
+            self.told.append(self._lines.get(timeout=PATIENCE_S))
+
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """End one without a word."""
+        process.kill()
+        process.wait()
+        self.alive.remove(process)
+
+    def finish(self) -> None:
+        """Wait until all others have come to their end."""
+        for process in self.alive:
+            assert process.wait(PATIENCE_S) == 0, "a worker came to a bad end; it has said why"
+
+    def close(self) -> None:
+        """Leave nobody behind, and hear all that was said."""
+        for process in self.alive:
+            process.kill()
+            process.wait()
+        for ear in self._ears:
+            ear.join()
+        while not self._lines.empty():
+            self.told.append(self._lines.get())
+
+
+@contextmanager
+def fleet(url: str, effects: Path, workers: int) -> Iterator[Fleet]:
+    made = Fleet(url, effects)
+    try:
+        for _ in range(workers):
+            made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for the thing itself."""
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+
+
+def lose_and_replace(url: str, folder: Path, *, workers: int, runs: int, kills: int, seed: int) -> None:
+    """Kill workers as steps come in, stop one until somebody has taken its run, and judge what is there in the end."""
+    random, effects = Random(seed), folder / "effects"
+    with Holdfast(url) as hf:
+        started = start_runs(hf, TENANTS, runs // 2)
+        with fleet(url, effects, workers) as there:
+            there.hear(3)
+            _stop_until_taken_over(hf, there)
+            for _ in range(kills):
+                there.hear(random.randrange(1, 4))
+                there.kill(random.choice(there.alive))
+                there.start()
+            there.finish()
+        judge(hf, started, read_effects(effects), there.told)
+        assert len(there.told) <= runs * STEPS
+
+
+def _stop_until_taken_over(hf: Holdfast, there: Fleet) -> None:
+    """Stop whoever holds a run for longer than its lease: it wakes up when somebody else has it, and must not write any more."""
+
+    def held() -> list[tuple[str, Run]]:
+        return [(tenant, run) for tenant in TENANTS for run in hf.tenant(tenant).runs.list(status="running")]
+
+    until(lambda: bool(held()))
+    tenant, run = held()[0]
+    victim = there.alive[int(run.holder.removeprefix("worker-")) - 1]
+    victim.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: hf.tenant(tenant).runs.get(run.id).holder != run.holder)
+    finally:
+        victim.send_signal(signal.SIGCONT)
+
+
+def test_workers_in_processes_on_one_sqlite_file(tmp_path: Path) -> None:
+    lose_and_replace(str(tmp_path / "a.db"), tmp_path, workers=4, runs=8, kills=3, seed=1)
+
+
+def test_workers_in_processes_on_postgres(postgres_url: str, tmp_path: Path) -> None:
+    lose_and_replace(postgres_url, tmp_path, workers=3, runs=6, kills=2, seed=2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_many_killed_workers_on_one_sqlite_file(tmp_path: Path, seed: int) -> None:
+    lose_and_replace(str(tmp_path / "a.db"), tmp_path, workers=8, runs=400, kills=60, seed=seed)
