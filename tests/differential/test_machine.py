@@ -27,6 +27,8 @@ TENANTS = ["acme", "zenith", "'; -- \x00\ud800\U0010f801"]
 
 NEW = ["new", "\ud800 new"]
 """Names that become tenants only when somebody registers them."""
+ELSEWHERE = {"sessions.buffered", "messages.context", "messages.search"}
+"""Methods that are compared in a test of their own, beside this one."""
 ANSWERED: Counter[str] = Counter()
 """How often each method was answered, and not refused."""
 
@@ -270,7 +272,7 @@ def test_nobody_can_tell_the_model_sqlite_and_postgres_apart(postgres_url: str) 
     _run(postgres_url, ":memory:", max_examples=100, stateful_step_count=40)
     stores = {"sessions": Sessions, "messages": Messages, "tenants": Tenants}
     methods = [f"{path}.{name}" for path, store in stores.items() for name in dir(store) if not name.startswith("_")]
-    seldom = [method for method in methods if ANSWERED[method] < 5]
+    seldom = [method for method in methods if ANSWERED[method] < 5 and method not in ELSEWHERE]
     assert not seldom, f"the machine proves nothing about {seldom}"
 
 

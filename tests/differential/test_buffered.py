@@ -1,0 +1,260 @@
+"""Buffered sessions on both engines, beside a plain list in memory: nobody can tell them apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast import BufferedSession, FixedClock, Holdfast, NewMessage, PoolOptions, SessionState, TenantHandle
+from holdfast.errors import Conflict, HoldfastError
+from holdfast.testing.contract.values import TEXTS
+from tests.differential.sides import StepIds
+
+STORIES = 30
+STEPS = 30
+
+
+class Model:
+    """What a buffered session should hold: a list of texts, and what stands beside it, as it is and as it was saved."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.summary = self.label = ""
+        self.tokens = 0
+        self.metadata: dict[str, Any] = {}
+        self.remember()
+
+    def remember(self) -> None:
+        self.saved = (self.texts, self.summary, self.label, self.tokens, self.metadata)
+
+    def forget(self) -> None:
+        self.texts, self.summary, self.label, self.tokens, self.metadata = self.saved
+
+    def matches(self, buffer: BufferedSession) -> None:
+        assert texts(buffer.history()) == self.texts
+        state = buffer.state
+        assert (state.summary, state.label, state.input_tokens) == (self.summary, self.label, self.tokens)
+        assert buffer.metadata == self.metadata
+
+
+class Side:
+    """One engine: the buffer, and a second handle on the same database."""
+
+    def __init__(self, url: str) -> None:
+        self.ids, self.clock = StepIds(), FixedClock()
+        pool = PoolOptions(min_connections=1, max_connections=2)
+        self.holdfast = Holdfast(url, clock=self.clock, ids=self.ids, pool=pool, auto_migrate=True)
+
+    def begin(self, story: int) -> None:
+        self.tenant = f"tenant {story}"
+        self.buffer = self.handle().sessions.buffered("k", user="ada")
+
+    def handle(self) -> TenantHandle:
+        return self.holdfast.tenant(self.tenant)
+
+    def stored(self) -> tuple[Any, ...]:
+        """Everything that is stored of the session, to the last field."""
+        handle = self.handle()
+        session = handle.sessions.find("k", user="ada")
+        if session is None:
+            return ()
+        fresh = handle.sessions.buffered("k", user="ada")
+        messages = [*handle.messages.list(session.id)]
+        assert fresh.history() == messages
+        return session, messages, fresh.state, [*handle.branches.list(session.id)]
+
+
+def texts(messages: Any) -> list[str]:
+    return [message.content[0]["text"] for message in messages]
+
+
+@pytest.fixture
+def sides(postgres_url: str) -> Iterator[list[Side]]:
+    made = [Side(":memory:"), Side(postgres_url)]
+    yield made
+    for side in made:
+        side.holdfast.close()
+
+
+@pytest.mark.leg("buffered sessions, model, sqlite and postgres together")
+def test_nobody_can_tell_the_buffers_apart(sides: list[Side]) -> None:
+    for story in range(STORIES):
+        _tell(sides, story)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+def test_nobody_can_tell_the_buffers_apart_for_a_long_time(sides: list[Side]) -> None:
+    first = int.from_bytes(os.urandom(4))
+    for story in range(first, first + 2_000):
+        _tell(sides, story)
+
+
+def _tell(sides: list[Side], story: int) -> None:
+    """One story, from its seed."""
+    random, model = Random(story), Model()
+    for side in sides:
+        side.ids.begin(story * 1_000)
+        side.begin(story)
+    for step in range(STEPS):
+        seed, what = random.random(), random.choice([*DEEDS])
+        answers = []
+        for side in sides:
+            side.ids.begin(story * 1_000 + step + 1)
+            side.clock.advance(0.25)
+            answers.append(_done(what, side, Random(seed)))
+        assert answers[0] == answers[1], f"story {story}, step {step}: {what}"
+        DEEDS[what][1](model, Random(seed), answers[0])
+        for side in sides:
+            model.matches(side.buffer)
+        assert sides[0].buffer.history() == sides[1].buffer.history()
+        if what in ("save", "reload", "somebody else"):
+            assert sides[0].stored() == sides[1].stored(), f"story {story}, step {step}"
+    assert sides[0].stored() == sides[1].stored()
+
+
+def _done(what: str, side: Side, random: Random) -> Any:
+    try:
+        return DEEDS[what][0](side, random)
+    except HoldfastError as error:
+        return type(error).__name__
+
+
+def _add(side: Side, random: Random) -> None:
+    for _ in range(random.randrange(4)):
+        side.buffer.add_message(role="user", content=random.choice(TEXTS), token_count=random.randrange(5))
+
+
+def _model_add(model: Model, random: Random, answer: Any) -> None:
+    new = []
+    for _ in range(random.randrange(4)):
+        new.append(random.choice(TEXTS))
+        random.randrange(5)
+    model.texts = [*model.texts, *new]
+
+
+def _arrange(side: Side, random: Random) -> None:
+    history: list[Any] = side.buffer.history()
+    picked = _pick(history, random)
+    if random.random() < 0.5:
+        picked.insert(random.randrange(len(picked) + 1), NewMessage(role="user", content="new", is_summary=True))
+    side.buffer.set_history(picked)
+
+
+def _model_arrange(model: Model, random: Random, answer: Any) -> None:
+    picked = _pick(model.texts, random)
+    if random.random() < 0.5:
+        picked.insert(random.randrange(len(picked) + 1), "new")
+    model.texts = picked
+
+
+def _pick(these: list[Any], random: Random) -> list[Any]:
+    picked = [each for each in these if random.random() < 0.8]
+    if random.random() < 0.2:
+        random.shuffle(picked)
+    return picked
+
+
+def _truncate(side: Side, random: Random) -> None:
+    side.buffer.truncate_history(random.randrange(-1, 6))
+
+
+def _model_truncate(model: Model, random: Random, answer: Any) -> None:
+    keep = random.randrange(-1, 6)
+    model.texts = model.texts[-keep:] if keep > 0 else []
+
+
+def _beside(side: Side, random: Random) -> SessionState:
+    side.buffer.set_summary(random.choice(TEXTS))
+    side.buffer.set_label(random.choice(["", "label"]))
+    side.buffer.accumulate_tokens(input_tokens=random.randrange(9))
+    side.buffer.update_metadata({random.choice(TEXTS): random.randrange(3)})
+    return side.buffer.state
+
+
+def _model_beside(model: Model, random: Random, answer: Any) -> None:
+    model.summary, model.label = random.choice(TEXTS), random.choice(["", "label"])
+    model.tokens += random.randrange(9)
+    model.metadata = {**model.metadata, random.choice(TEXTS): random.randrange(3)}
+
+
+def _reset(side: Side, random: Random) -> None:
+    side.buffer.reset()
+
+
+def _model_reset(model: Model, random: Random, answer: Any) -> None:
+    model.texts, model.summary = [], ""
+
+
+def _save(side: Side, random: Random) -> None:
+    side.buffer.save()
+
+
+def _model_save(model: Model, random: Random, answer: Any) -> None:
+    if answer is None:
+        model.remember()
+
+
+def _other(side: Side, random: Random) -> Any:
+    """Another writer, and what there is afterwards; the buffer is loaded anew, as its owner would."""
+    other = side.handle()
+    session = other.sessions.find("k", user="ada")
+    if session is None:
+        return None
+    kind = random.randrange(3)
+    if kind == 0:
+        other.messages.append(session.id, role="user", content="theirs", token_count=2)
+    elif kind == 1:
+        other.sessions.update(session.id, metadata={"theirs": 1})
+    else:
+        theirs = other.sessions.buffered("k", user="ada")
+        theirs.set_label(f"theirs {random.random()}")
+        theirs.save()
+    side.buffer.accumulate_tokens(output_tokens=1)
+    with pytest.raises(Conflict):
+        side.buffer.save()
+    side.buffer.reload()
+    state = side.buffer.state
+    return texts(side.buffer.history()), state.summary, state.label, state.input_tokens, side.buffer.metadata
+
+
+def _model_other(model: Model, random: Random, answer: Any) -> None:
+    if answer is not None:
+        kind = random.randrange(3)
+        said, summary, label, tokens, metadata = model.saved
+        theirs = (
+            [*said, "theirs"] if kind == 0 else said,
+            summary,
+            f"theirs {random.random()}" if kind == 2 else label,
+            tokens,
+            {"theirs": 1} if kind == 1 else metadata,
+        )
+        assert answer == theirs
+        model.saved = theirs
+        model.forget()
+
+
+def _reload(side: Side, random: Random) -> None:
+    side.buffer.reload()
+
+
+def _model_reload(model: Model, random: Random, answer: Any) -> None:
+    model.forget()
+
+
+DEEDS: dict[str, tuple[Any, Any]] = {
+    "add": (_add, _model_add),
+    "add more": (_add, _model_add),
+    "arrange": (_arrange, _model_arrange),
+    "truncate": (_truncate, _model_truncate),
+    "beside": (_beside, _model_beside),
+    "reset": (_reset, _model_reset),
+    "save": (_save, _model_save),
+    "save again": (_save, _model_save),
+    "somebody else": (_other, _model_other),
+    "reload": (_reload, _model_reload),
+}
