@@ -28,6 +28,7 @@ class Pool:
     def __init__(self, *, texts: Sequence[str], rows: Sequence[Struct], cursors: Sequence[str], random: Random) -> None:
         self.random = random
         self.ids = [text for text in texts if len(text) == 36 and text.count("-") == 4]
+        self.digests = [text for text in texts if len(text) == 64 and set(text) <= set("0123456789abcdef")]
         self.texts = [*texts, "absent", ""]
         self.rows, self.cursors = rows, cursors
         self._anywhere = _texts_by_field(rows)
@@ -106,6 +107,10 @@ class Pool:
     def _text(self, name: str) -> str:
         if "cursor" in name and self.cursors:
             return self.random.choice(self.cursors)
+        if name == "role" and self.random.random() < 0.7:
+            return self.random.choice(["user", "assistant", "system"])
+        if "digest" in name and self.digests:
+            return self.random.choice(self.digests)
         places = [
             fields.get(each) for fields in (self._by_field, self._anywhere) for each in (name, name.removesuffix("s"))
         ]

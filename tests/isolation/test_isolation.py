@@ -156,6 +156,7 @@ def strangers_pool(database: Database, seed: int) -> Pool:
     rows, cursors = seen_by_owner(database)
     texts = sorted({str(value) for table in database.rows_of(THEIRS).values() for row in table for value in row})
     texts += [str(value) for row in database.rows_of(MINE)["messages"] for value in row[:4]]
+    texts += sorted({bytes(row[1]).hex() for row in database.rows_of(THEIRS)["objects"]})
     short = [text for text in texts if len(text) < 100]
     return Pool(texts=[*short, uuid_of("nobody")], rows=rows, cursors=cursors, random=Random(seed))
 
