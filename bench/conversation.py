@@ -109,7 +109,8 @@ def _by_hand(path: str, session: str) -> tuple[float, float]:
         (TENANT, event, session, len(rows)),
     )
     connection.executemany(
-        "INSERT INTO message_archive (tenant_id, compaction_event_id, seq, id, session_id, original_message, is_rewritten, archived_at)"
+        "INSERT INTO message_archive (tenant_id, compaction_event_id, seq, id, session_id, original_message,"
+        " is_rewritten, archived_at)"
         " VALUES (?, ?, ?, ?, ?, ?, 0, ?)",
         archived,
     )
