@@ -210,7 +210,7 @@ async def feedback_is_listed_oldest_first(world: World) -> None:
         expected = [each for each in made if matches(each)]
         assert await acme.feedback.list(**given) == expected
         assert await acme.feedback.count(**given) == len(expected)
-        for limit in (1, 2, 4):
+        for limit in (2, 4):
             page = await acme.feedback.list(limit=limit, **given)
             pages: list[Any] = [page]
             while page.next is not None:

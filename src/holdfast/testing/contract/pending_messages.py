@@ -305,7 +305,7 @@ async def groups_and_messages_can_be_paged(world: World) -> None:
     for number, room in enumerate(names):
         await acme.pending_messages.append_batch(said(*"abcde", room=room))
         world.clock.advance(number % 2)
-    for limit in (1, 2, 4, 9, 10):
+    for limit in (2, 4, 10):
         page = await acme.pending_messages.list_groups(limit=limit)
         pages: list[Any] = [page]
         while page.next is not None:
