@@ -60,9 +60,7 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "tokens that are not counted": says("settle", "token_count = :tokens", "token_count = token_count"),
     "messages that are not counted": says("settle", "message_count = :message_count", "message_count = 1"),
     "a view that is not changed": says("settle", "view = :view", "view = view"),
-    "an automatic compaction that is repeated at once": says(
-        "settle", "ELSE :tokens + p.due / 16 + 1", "ELSE p.due"
-    ),
+    "an automatic compaction that is repeated at once": says("settle", "ELSE :tokens + p.due / 16 + 1", "ELSE p.due"),
     "a failure that is tried again at once": says("postpone", "token_count + compact_from / 16 + 1", "compact_from"),
     "a policy of the agent before the session's own": says("attached", "p.scope = 'session'", "p.scope = 'nobody'"),
     "sessions that come after a policy and do not follow it": query(

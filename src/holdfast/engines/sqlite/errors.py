@@ -62,6 +62,8 @@ def translate(code: int, message: str) -> HoldfastError:
     if "no such table" in message or "no such column" in message:
         return SchemaMismatch(f"{message}: this database has no Holdfast schema, or another release's")
     if "no such module: fts5" in message:
-        return InvalidInput("this SQLite was built without FTS5, so it cannot search: use sqlite='apsw', or another build")
+        return InvalidInput(
+            "this SQLite was built without FTS5, so it cannot search: use sqlite='apsw', or another build"
+        )
     kind = exact.get(code) or primary.get(code & 0xFF) or HoldfastError
     return kind(f"{(kind.__doc__ or '').splitlines()[0]} (SQLite says: {message})")
