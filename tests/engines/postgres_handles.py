@@ -62,7 +62,10 @@ def database_of(url: str) -> str:
 
 def backends(server: PostgresServer, url: str) -> list[int]:
     """The server's processes that serve a database."""
-    query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{database_of(url)}' AND pid <> pg_backend_pid()"
+    query = (
+        "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' "
+        f"AND datname = '{database_of(url)}'"  # and not the server's own, which tidies up whenever it likes
+    )
     return [pid for (pid,) in server.execute(query)]
 
 
