@@ -40,6 +40,7 @@ class Memory:
         self.place = (key, user)
         self.key, self.user = text.unescape(key), text.unescape(user)
         self.face: object = None
+        self.blocking_face: object = None
         self.compaction_due = False
         self._saving = False
         self._take(None)
@@ -175,7 +176,7 @@ class Memory:
 
     def _next_seq(self, place: int) -> int:
         stored, mark = self.known.content.items, self.known.mark
-        if mark is not None and self.items[:place] == [*stored]:
+        if mark is not None and place == len(stored) and self.items[:place] == [*stored]:
             return views.seq_of(mark.next_place)
         return self._shown[place - 1].seq + 1 if place else 1
 

@@ -13,7 +13,7 @@ its buffer too; lists and everything else always come from the database.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from copy import deepcopy
 from typing import Any
 
 from ...clock import from_us
@@ -64,7 +64,7 @@ class Buffer:
     @property
     def metadata(self) -> dict[str, Any]:
         """A copy of the session's metadata."""
-        return dict(self._memory.metadata)
+        return deepcopy(self._memory.metadata)
 
     @property
     def state(self) -> SessionState:
@@ -262,11 +262,6 @@ class AsyncBufferedSession(Buffer):
         """
         await self._memory.reload()
 
-    @cached_property
-    def blocking(self) -> BufferedSession:
-        """The same buffer for synchronous callers."""
-        return BufferedSession(self._memory)
-
 
 class BufferedSession(Buffer):
     """A session in memory, written by ``save``. **What was added and not saved is lost with the process.**
@@ -304,6 +299,14 @@ def face_of(memory: Memory) -> AsyncBufferedSession:
     if not isinstance(memory.face, AsyncBufferedSession):
         memory.face = AsyncBufferedSession(memory)
     return memory.face
+
+
+def blocking_face_of(buffer: AsyncBufferedSession) -> BufferedSession:
+    """What synchronous callers see of a buffer; always the same object."""
+    memory = buffer._memory
+    if not isinstance(memory.blocking_face, BufferedSession):
+        memory.blocking_face = BufferedSession(memory)
+    return memory.blocking_face
 
 
 def _whole(value: int, what: str) -> int:

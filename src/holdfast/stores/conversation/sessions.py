@@ -29,7 +29,7 @@ from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
 from .buffer_memory import Buffers
-from .buffered import AsyncBufferedSession, BufferedSession, face_of
+from .buffered import AsyncBufferedSession, blocking_face_of, face_of
 from .keys import SessionKey
 from .search_index import forget
 
@@ -345,10 +345,6 @@ class AsyncSessions(TenantStore):
         return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
 
-def _blocking_buffer(buffer: AsyncBufferedSession) -> BufferedSession:
-    return buffer.blocking
-
-
 class Sessions(Blocking[AsyncSessions]):
     """The sessions of one tenant."""
 
@@ -362,7 +358,7 @@ class Sessions(Blocking[AsyncSessions]):
     delete = blocking(AsyncSessions.delete)
     restore = blocking(AsyncSessions.restore)
     purge = blocking(AsyncSessions.purge)
-    buffered = blocking_as(AsyncSessions.buffered, _blocking_buffer)
+    buffered = blocking_as(AsyncSessions.buffered, blocking_face_of)
 
 
 async def find_session(connection: Connection, scope: scopes.Scope, session_id: str) -> Session | None:
