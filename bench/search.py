@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from .case import Case, Engine, Job, Result
-from .workload import _WORDS, SEED, messages, middle_us
+from .workload import SEED, WORDS, messages, middle_us
 
 GROUPS: dict[str, Engine] = {"search-sqlite": "sqlite", "search-postgres": "postgres"}
 TENANT = "bench"
@@ -34,7 +34,7 @@ AsyncFind = Callable[[Query], Awaitable[Sequence[Any]]]
 
 def cases() -> list[Case]:
     """Holdfast, and the query by hand with the same rows and with their snippets left out."""
-    names = {"search-sqlite": SYNC, "search-postgres": ASYNC}
+    names: dict[str, list[str]] = {"search-sqlite": [*SYNC], "search-postgres": [*ASYNC]}
     return [Case(group, name, "main", engine, kept=True) for group, engine in GROUPS.items() for name in names[group]]
 
 
@@ -55,7 +55,7 @@ def _queries(kind: str) -> Iterator[Query]:
     """Searches without end, the same for everybody."""
     which = random.Random(SEED)
     while True:
-        word, other, number = which.choice(_WORDS), which.choice(_WORDS), str(which.randrange(1_000, 10_000))
+        word, other, number = which.choice(WORDS), which.choice(WORDS), str(which.randrange(1_000, 10_000))
         yield {
             "rare": ([number], False),
             "common": ([word], False),
@@ -156,7 +156,7 @@ def _fts5(job: Job, snippet: str) -> Iterator[Find]:
     )
 
     def find(query: Query) -> list[Any]:
-        rows = connection.execute(sql, (_typed(query), TENANT, HITS)).fetchall()
+        rows: list[Any] = connection.execute(sql, (_typed(query), TENANT, HITS)).fetchall()
         return [(*row[:5], decode(row[5]), row[6], decode(row[7]), *row[8:]) for row in rows]
 
     yield find

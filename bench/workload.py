@@ -16,7 +16,7 @@ MESSAGE_BYTES = 1_024
 _OVERHEAD_BYTES = 60  # what role and punctuation add to the text
 _WARM_UP = 20
 
-_WORDS = (
+WORDS = (
     "agent answer average batch block branch budget build call chunk client column commit config cost count cursor delete"
     " deploy diff disk edge error event file first frame from graph group have hash index insert into key latency leaf limit"
     " lock loop make median memory merge message model network node offset only order over page parent patch path people plan"
@@ -40,7 +40,7 @@ def _text(rng: random.Random) -> str:
     words: list[str] = []
     size = 0
     while size < MESSAGE_BYTES:
-        word = rng.choice(_WORDS) if rng.random() > 0.12 else str(rng.randrange(10_000))
+        word = rng.choice(WORDS) if rng.random() > 0.12 else str(rng.randrange(10_000))
         words.append(word)
         size += len(word) + 1
     return " ".join(words)[: MESSAGE_BYTES - _OVERHEAD_BYTES]

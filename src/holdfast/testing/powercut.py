@@ -12,7 +12,7 @@ import hashlib
 import os
 import tempfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -104,15 +104,17 @@ def record(
     durability: Durability = "full",
     log_pages: int = 1_000,
     engine: Callable[[SqliteFile], OwnEngine] = SqliteEngine,
+    stores: Collection[str] | None = None,
 ) -> Recording:
-    """Run a workload of ``count`` calls on a recording disk, from the creation of the file to its closing."""
-    states, answers, methods = _in_memory(seed, count)
+    """Run a workload of ``count`` calls, of all stores or of some, on a recording disk, from the creation of the file to its
+    closing."""
+    states, answers, methods = _in_memory(seed, count, stores)
     begun: list[int] = []
     acknowledged: list[int] = []
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder, Disk() as disk:
         path = os.path.join(folder, DATABASE)
         handle = on_engine(engine(SmallLog(path, pages=log_pages, durability=durability, vfs=disk.name)))
-        for call, expected in zip(calls(World(handle, Random(seed)), count), answers, strict=True):
+        for call, expected in zip(calls(World(handle, Random(seed)), count, stores), answers, strict=True):
             begun.append(disk.position)
             answer = call.make(handle)
             acknowledged.append(disk.position)
@@ -122,24 +124,27 @@ def record(
     return Recording(disk.operations, methods, begun, acknowledged, states)
 
 
-def cuts(recording: Recording, *, seed: int, rounds: int = 1) -> Iterator[Cut]:
-    """Every cut of a recording; the variants that depend on chance are drawn ``rounds`` times each."""
+def cuts(recording: Recording, *, seed: int, rounds: int = 1, since: int = 0) -> Iterator[Cut]:
+    """Every cut of a recording from an operation on; the variants that depend on chance are drawn ``rounds`` times each."""
     wreck = Wreck(recording.files)
-    yield Cut(0, "dropped", seed, wreck.files("dropped", Random(seed)))
+    if not since:
+        yield Cut(0, "dropped", seed, wreck.files("dropped", Random(seed)))
     for after, operation in enumerate(recording.operations, 1):
         wreck.apply(operation)
+        if after < since:
+            continue
         for variant in wreck.variants():
             for turn in range(rounds if variant in ("torn", "scattered", "noise") else 1):
                 drawn = seed + turn
                 yield Cut(after, variant, drawn, wreck.files(variant, Random(f"{drawn} {after} {variant}")))
 
 
-def enumerate_cuts(recording: Recording, *, seed: int, rounds: int = 1) -> Report:
-    """Cut the power everywhere in a recording and check each time what is left."""
+def enumerate_cuts(recording: Recording, *, seed: int, rounds: int = 1, since: int = 0) -> Report:
+    """Cut the power everywhere in a recording, or from an operation on, and check each time what is left."""
     report = Report()
     seen: dict[bytes, State | str] = {}
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder:
-        for cut in cuts(recording, seed=seed, rounds=rounds):
+        for cut in cuts(recording, seed=seed, rounds=rounds, since=since):
             digest = _digest(cut.files)
             if digest not in seen:
                 seen[digest] = recover(cut.files, Path(folder))
@@ -211,13 +216,13 @@ def quick_folder() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _in_memory(seed: int, count: int) -> tuple[list[State], list[Any], list[str]]:
+def _in_memory(seed: int, count: int, stores: Collection[str] | None) -> tuple[list[State], list[Any], list[str]]:
     handle = on_engine(SqliteEngine(SqliteFile(":memory:")))
     raw = handle.engine._connection.raw  # type: ignore[attr-defined]  # the only connection that sees this database
     states = [state_of(raw)]
     answers: list[Any] = []
     methods: list[str] = []
-    for call in calls(World(handle, Random(seed)), count):
+    for call in calls(World(handle, Random(seed)), count, stores):
         methods.append(call.method)
         answers.append(call.make(handle))
         states.append(state_of(raw))

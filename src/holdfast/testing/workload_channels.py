@@ -27,7 +27,7 @@ def _append_batch(world: World) -> Arguments:
     return (messages,), {}
 
 
-@maker("pending_messages.compact")
+@maker("pending_messages.compact", before="pending_messages.append_batch")
 def _compact_pending(world: World) -> Arguments | None:
     group = _group(world, least=2)
     if group is None:
@@ -36,13 +36,13 @@ def _compact_pending(world: World) -> Arguments | None:
     return (ids[: 1 + len(ids) // 2], world.text()), {}
 
 
-@maker("pending_messages.delete_by_key")
+@maker("pending_messages.delete_by_key", before="pending_messages.append_batch")
 def _delete_by_key(world: World) -> Arguments | None:
     group = _group(world)
     return None if group is None else (group.name, {})
 
 
-@maker("pending_messages.delete_stale")
+@maker("pending_messages.delete_stale", before="pending_messages.append_batch")
 def _delete_stale(world: World) -> Arguments | None:
     """What waited for half a dozen calls, if anything did."""
     return ((), {"older_than": timedelta(seconds=40)}) if _group(world) else None
@@ -63,13 +63,13 @@ def _upsert_contact(world: World) -> Arguments:
     return (channel, sender), {"display_name": world.name("Name"), "metadata": {"text": world.text()}}
 
 
-@maker("contacts.merge")
+@maker("contacts.merge", before="contacts.upsert")
 def _merge(world: World) -> Arguments | None:
     there = [contact.id for contact in world.tenant.contacts.list()]
     return ((world.random.sample(there, 2),), {}) if len(there) > 1 else None
 
 
-@maker("contacts.unmerge")
+@maker("contacts.unmerge", before="contacts.merge")
 def _unmerge(world: World) -> Arguments | None:
     there = [contact.id for contact in world.tenant.contacts.list() if contact.merged_id is not None]
     return (([world.random.choice(there)],), {}) if there else None
@@ -78,27 +78,27 @@ def _unmerge(world: World) -> Arguments | None:
 # Feedback
 
 
-@maker("feedback.create")
+@maker("feedback.create", before="messages.append")
 def _create_feedback(world: World) -> Arguments | None:
     message = _message(world)
     kwargs = {"is_positive": False, "issue_type": world.random.choice(ISSUE_TYPES), "feedback_text": world.text()[:400]}
     return None if message is None else ((message.id,), {**kwargs, "user": world.name("user")})
 
 
-@maker("feedback.upsert")
+@maker("feedback.upsert", before="messages.append")
 def _upsert_feedback(world: World) -> Arguments | None:
     message = _message(world)
     kwargs = {"is_positive": world.random.random() < 0.5, "metadata": {"text": world.text()}}
     return None if message is None else ((message.id,), {**kwargs, "user": world.random.choice(("ada", "grace"))})
 
 
-@maker("feedback.update")
+@maker("feedback.update", before="feedback.create")
 def _update_feedback(world: World) -> Arguments | None:
     there = _feedback(world)
     return None if there is None else ((there.id,), {"is_positive": not there.is_positive, "issue_type": ""})
 
 
-@maker("feedback.delete")
+@maker("feedback.delete", before="feedback.create")
 def _delete_feedback(world: World) -> Arguments | None:
     there = _feedback(world)
     return None if there is None else ((there.id,), {})

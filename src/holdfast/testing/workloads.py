@@ -8,7 +8,7 @@ is found by walking the handles; a write method without a maker fails the tests 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -223,13 +223,14 @@ def methods_without_maker() -> list[str]:
     return [method for method in write_methods() if method not in MAKERS]
 
 
-def calls(world: World, count: int) -> Iterator[Call]:
-    """Calls for all write methods in turn, in an order drawn from the world's seed, each made from what is there then."""
+def calls(world: World, count: int, stores: Collection[str] | None = None) -> Iterator[Call]:
+    """Calls for all write methods, or for those of some stores, in turn: in an order drawn from the world's seed, each made from
+    what is there then."""
     waiting: list[str] = []
     made = 0
     while made < count:
         if not waiting:
-            waiting = sorted(MAKERS)
+            waiting = sorted(method for method in MAKERS if stores is None or method.partition(".")[0] in stores)
             world.random.shuffle(waiting)
         wanted = waiting.pop()
         world.tenant_name = world.random.choice(TENANTS)
@@ -349,7 +350,7 @@ def _delete_session(world: World) -> Arguments | None:
     return ((there.id,), {}) if there else None
 
 
-@maker("sessions.restore")
+@maker("sessions.restore", before="sessions.delete")
 def _restore_session(world: World) -> Arguments | None:
     there = world.session(deleted=True)
     return ((there.id,), {}) if there else None
@@ -398,7 +399,7 @@ def _append_many(world: World) -> Arguments | None:
     return ((there.id, [*messages, NewMessage(kind="adk.event", content={"n": 1})]), {}) if there else None
 
 
-@maker("messages.update")
+@maker("messages.update", before="messages.append")
 def _update_message(world: World) -> Arguments | None:
     there = world.session(filled=True)
     if there is None:
@@ -407,7 +408,7 @@ def _update_message(world: World) -> Arguments | None:
     return (message,), {"metadata": {"text": world.text()}, "token_count": 11, "is_preserved": True}
 
 
-@maker("messages.delete")
+@maker("messages.delete", before="messages.append")
 def _delete_messages(world: World) -> Arguments | None:
     there = world.session(filled=True)
     return ((there.id, _messages(world, there)[:2]), {}) if there else None
@@ -416,7 +417,7 @@ def _delete_messages(world: World) -> Arguments | None:
 # Branches
 
 
-@maker("branches.fork")
+@maker("branches.fork", before="messages.append")
 def _fork(world: World) -> Arguments | None:
     there = world.session(filled=True)
     if there is None:
@@ -425,7 +426,7 @@ def _fork(world: World) -> Arguments | None:
     return (there.id,), {"at": message.seq, "label": world.random.choice((None, world.name("branch")))}
 
 
-@maker("branches.rewind")
+@maker("branches.rewind", before="messages.append")
 def _rewind(world: World) -> Arguments | None:
     there = world.session(filled=True)
     if there is None:
@@ -434,7 +435,7 @@ def _rewind(world: World) -> Arguments | None:
     return (there.id,), {"to": world.random.choice((0, message.seq))}
 
 
-@maker("branches.switch")
+@maker("branches.switch", before="branches.fork")
 def _switch(world: World) -> Arguments | None:
     """To another branch; where there is none yet, one has to be made first."""
     choice = [
@@ -446,7 +447,7 @@ def _switch(world: World) -> Arguments | None:
     return (world.random.choice(choice), {}) if choice else None
 
 
-@maker("branches.redo")
+@maker("branches.redo", before="branches.rewind")
 def _redo(world: World) -> Arguments | None:
     choice = [
         session.id

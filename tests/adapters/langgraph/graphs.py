@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from random import Random
 from typing import Annotated, Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -12,6 +13,7 @@ from langgraph.graph.message import add_messages
 from typing_extensions import TypedDict
 
 Config = Any
+SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 
 
 class Chat(TypedDict, total=False):
@@ -35,11 +37,9 @@ def thread(name: str = "t", **more: Any) -> Config:
 
 
 def text(number: int) -> str:
-    """About a kilobyte, never the same."""
-    words = [f"{(number * 7919 + n * 104729) % 999_983:x}" for n in range(8)]
-    return " ".join([*words, *("the answer is in the other file, as we said before and will say again " * 13).split()])[
-        :1_000
-    ]
+    """A kilobyte, never the same, in words of no language: little of it can be compressed."""
+    source = Random(number)
+    return " ".join("".join(source.choices(SYLLABLES, k=source.randrange(1, 4))) for _ in range(240))[:1_000]
 
 
 def chat_graph(saver: Any, reply: Callable[[Chat], dict[str, Any]] | None = None) -> Any:

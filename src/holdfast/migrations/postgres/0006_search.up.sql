@@ -3,7 +3,8 @@
 -- Sessions with messages that are not indexed yet.
 CREATE INDEX sessions_search_behind ON sessions (tenant_id, id) WHERE search_behind AND deleted_at IS NULL;
 
--- The words of each indexed message, in one case and without diacritics, each with its tenant in front.
+-- The words of each indexed message, in one case and without diacritics, each with its tenant in front. Those of a message of
+-- ordinary length are not compressed, because they are read much more often than written.
 CREATE TABLE message_texts (
     tenant_id  TEXT COLLATE "C" NOT NULL,
     -- The order of hits: later messages have higher numbers.
@@ -17,7 +18,7 @@ CREATE TABLE message_texts (
     words      TSVECTOR         NOT NULL,
     PRIMARY KEY (tenant_id, number),
     FOREIGN KEY (tenant_id, message_id) REFERENCES messages (tenant_id, id) ON DELETE CASCADE
-);
+) WITH (toast_tuple_target = 8160);
 
 CREATE UNIQUE INDEX message_texts_by_message ON message_texts (tenant_id, message_id);
 -- All that a search needs of these rows, so that it need not read the words.

@@ -128,7 +128,7 @@ LIMIT :limit;
 
 -- name: find @postgres
 -- First among the newest messages, read as they come: words that many have are found there, and PostgreSQL, which plans for any
--- word, would collect all messages that have them. The rest comes from the index over words.
+-- word, would collect all messages that have them. The rest comes from the index over words and, hence "+ 0", from no other.
 WITH newest AS MATERIALIZED (
     SELECT number, message_id, session_id, seq, words FROM message_texts
     WHERE tenant_id = :tenant_id AND number < :before_number
@@ -145,7 +145,7 @@ WITH newest AS MATERIALIZED (
     SELECT t.number, t.message_id, t.seq, s.view
     FROM message_texts AS t JOIN sessions AS s ON s.tenant_id = :tenant_id AND s.id = t.session_id
     WHERE t.tenant_id = :tenant_id AND s.tenant_id = :tenant_id AND t.words @@ :query::text::tsquery
-      AND (SELECT COUNT(*) FROM near) < :limit AND t.number < (SELECT MIN(number) FROM newest)
+      AND (SELECT COUNT(*) FROM near) < :limit AND t.number + 0 < (SELECT MIN(number) FROM newest)
       AND (s.deleted_at IS NULL) IS TRUE AND (t.seq < 1099511627776 OR (s.view IS NOT NULL) IS TRUE)/*where*/
     ORDER BY t.number DESC
     LIMIT :limit

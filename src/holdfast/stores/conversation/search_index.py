@@ -96,7 +96,9 @@ async def _one_of_several(engine: Engine, batch: Call[Batch]) -> Batch:
             return await engine.write(batch)
         except AlreadyExists as error:
             raced = error
-    raise Unavailable("others were indexing the same messages all the time; nothing was found, and a retry is safe") from raced
+    raise Unavailable(
+        "others were indexing the same messages all the time; nothing was found, and a retry is safe"
+    ) from raced
 
 
 async def _index_some(connection: Connection, *, scope: Scope, session_id: str | None, after_id: str) -> Batch:

@@ -306,7 +306,7 @@ class AsyncRuns(TenantStore):
         return cancelled
 
     async def _children(self, connection: Connection, run_id: str) -> deque[tuple[str, bool]]:
-        rows = await queries.children.all(connection, self._scope.params(run_id=run_id))
+        rows = await queries.children.all(connection, self._scope.params(run_id=run_id), index="runs_by_parent")
         return deque((row[0], bool(row[1])) for row in rows)
 
     async def _get(self, connection: Connection, run_id: str) -> Run:

@@ -77,6 +77,6 @@ WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND status = 'r
 
 -- name: children
 -- The runs that a run has started, and whether they are still to be ended.
-SELECT id /*pg ::text*/, finished_at IS NULL FROM runs
+SELECT id /*pg ::text*/, finished_at IS NULL FROM runs/*index*/
 WHERE tenant_id = :tenant_id AND parent_run_id = :run_id
 ORDER BY id;

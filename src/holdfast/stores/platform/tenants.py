@@ -95,7 +95,9 @@ class AsyncTenants(Store):
             await queries.run_all("purge_", connection, params)
             await forget(connection, params)
         elif await queries.live_sessions.one(connection, params) is not None:
-            raise Conflict(f"tenant {tenant!r} still has sessions, contacts or pending messages; cascade=True removes them too")
+            raise Conflict(
+                f"tenant {tenant!r} still has sessions, contacts or pending messages; cascade=True removes them too"
+            )
         await records.delete(connection, key, now_us=self._setting.clock.now_us())
 
     def _key(self, tenant: str) -> dict[str, str]:

@@ -1,0 +1,243 @@
+"""What runs cost: how many statements, and which index each of them goes by. None of it may depend on how much is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, NewMessage, NewToolCall, Run, TenantHandle, ToolOutcome, Usage
+from holdfast.core.queries import Query, Statement
+from holdfast.drivers.apsw import ApswConnection
+from holdfast.drivers.psycopg import PsycopgConnection
+from holdfast.engines.dialect import Dialect
+from holdfast.stores.execution import ledger, run_states, step_log
+from holdfast.stores.memory import blocks
+from holdfast.stores.registry import agents
+
+RUNS, QUEUE, STEPS, CALLS = run_states.queries, run_states.queue, step_log.queries, ledger.queries
+CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PRAGMA")
+
+
+class Counted:
+    """The statements that were sent, without those that only begin and end transactions."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def note(self, sql: str) -> None:
+        if not sql.startswith(CONTROL):
+            self.sent.append(sql)
+
+    def of(self, call: Callable[[], Any]) -> int:
+        """How many one call sends."""
+        self.sent.clear()
+        call()
+        return len(self.sent)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    counted = Counted()
+    for kind in (ApswConnection, PsycopgConnection):
+        execute, many = kind.execute, kind.many
+
+        def counting_execute(self: Any, sql: str, args: Any = (), _execute: Any = execute) -> Any:
+            counted.note(sql)
+            return _execute(self, sql, args)
+
+        async def counting_many(self: Any, sql: str, rows: Any, _many: Any = many) -> None:
+            counted.note(sql)
+            await _many(self, sql, rows)
+
+        monkeypatch.setattr(kind, "execute", counting_execute)
+        monkeypatch.setattr(kind, "many", counting_many)
+    return counted
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def acme(request: pytest.FixtureRequest) -> Iterator[TenantHandle]:
+    url = ":memory:" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    with Holdfast(url) as hf:
+        yield hf.tenant("acme")
+
+
+def claimed(acme: TenantHandle) -> Run:
+    run = acme.leases.claim("w", run_id=acme.runs.start(acme.sessions.create().id).id)
+    assert run is not None
+    return run
+
+
+def whole_step(acme: TenantHandle, run: Run, iteration: int) -> None:
+    """State, two messages, one finished tool call and usage."""
+    acme.runs.step(
+        run.id,
+        epoch=run.epoch,
+        iteration=iteration,
+        state={"n": iteration},
+        messages=[NewMessage(role="assistant", content="a"), NewMessage(role="user", content="b")],
+        tool_calls=[ToolOutcome(id=str(iteration), result="done")],
+        usage=Usage(input_tokens=1, output_tokens=1),
+    )
+
+
+def intend(acme: TenantHandle, run: Run, iteration: int) -> None:
+    calls = [NewToolCall(id=str(iteration), tool_name="t")]
+    acme.tool_calls.intend(run.id, epoch=run.epoch, calls=calls)
+
+
+def test_an_iteration_is_two_commits_of_few_statements(acme: TenantHandle, counted: Counted) -> None:
+    on_postgres = acme._engine.dialect is Dialect.POSTGRES
+    run = claimed(acme)
+    for iteration in range(1, 4):
+        assert counted.of(lambda n=iteration: intend(acme, run, n)) == (1 if on_postgres else 2)  # type: ignore[misc]
+        assert counted.of(lambda n=iteration: whole_step(acme, run, n)) == (1 if on_postgres else 5)  # type: ignore[misc]
+    plain = counted.of(lambda: acme.runs.step(run.id, epoch=run.epoch, iteration=4, state=4))
+    assert plain == (1 if on_postgres else 2)
+
+
+def test_the_rest_of_a_runs_life_is_cheap_too(acme: TenantHandle, counted: Counted) -> None:
+    session = acme.sessions.create()
+    assert counted.of(lambda: acme.runs.start(session.id)) == 2
+    assert counted.of(lambda: acme.leases.claim("w")) == 4
+    assert counted.of(lambda: acme.leases.claim("w")) == 1, "nothing to be had: one look"
+    run = acme.runs.list()[0]
+    assert counted.of(lambda: acme.leases.renew(run.id, epoch=run.epoch)) == 2
+    assert counted.of(lambda: acme.runs.pause(run.id, epoch=run.epoch)) == 3
+    assert counted.of(lambda: acme.runs.resume(run.id)) == 3
+    assert counted.of(lambda: acme.runs.load(run.id)) == 2
+
+
+def test_going_on_costs_the_same_however_many_steps_there_are(acme: TenantHandle, counted: Counted) -> None:
+    run = claimed(acme)
+    seen = []
+    for iteration in range(1, 31):
+        intend(acme, run, iteration)
+        whole_step(acme, run, iteration)
+        if iteration in (3, 30):
+            seen.append((counted.of(lambda: acme.runs.load(run.id)), len(acme.runs.load(run.id).tool_calls)))
+    assert seen == [(3, 0), (3, 0)]
+
+
+# SQLite
+
+
+@pytest.fixture
+def sqlite() -> Iterator[Any]:
+    with Holdfast(":memory:") as hf:
+        yield hf._engine._connection  # type: ignore[attr-defined]
+
+
+def plan(connection: Any, statement: Statement) -> str:
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
+    return "; ".join(row[3] for row in rows)
+
+
+BY_ID = [
+    *((RUNS, name) for name in ("get", "lock", "look", "move", "renew", "doubt", "is_there")),
+    (STEPS, "advance_run"),
+    (CALLS, "hold_run"),
+]
+
+
+@pytest.mark.parametrize(("queries", "name"), BY_ID, ids=lambda each: each if isinstance(each, str) else "")
+def test_a_run_is_found_by_its_primary_key(sqlite: Any, queries: Any, name: str) -> None:
+    found = plan(sqlite, queries.by_name[name].statement(Dialect.SQLITE))
+    assert "USING PRIMARY KEY (tenant_id=? AND id=?)" in found or "PRIMARY KEY (tenant_id=? AND id=?)" in found
+    assert "SCAN runs" not in found
+    assert "SCAN sessions" not in found
+    assert "SCAN c" not in found
+
+
+@pytest.mark.parametrize(
+    ("index", "where"),
+    [
+        ("run_queue_by_turn", ""),
+        ("run_queue_by_agent", " AND agent = :agent_id"),
+        ("run_queue_by_tenant", " AND tenant = :tenant_id"),
+        ("run_queue_by_tenant_agent", " AND tenant = :tenant_id AND agent = :agent_id"),
+    ],
+)
+def test_the_next_run_comes_out_of_an_index(sqlite: Any, index: str, where: str) -> None:
+    found = plan(sqlite, QUEUE.peek.statement(Dialect.SQLITE, where, index))
+    parts = [part for part in found.split("; ") if "run_queue" in part]
+    assert len(parts) == 4
+    for part in parts:
+        assert f"USING COVERING INDEX {index}" in part or f"USING INDEX {index}" in part
+        assert "due_at>" in part, "and starts where the last look ended"
+
+
+@pytest.mark.parametrize(
+    ("index", "where"),
+    [
+        ("runs_by_start", ""),
+        ("runs_by_session", " AND session_id = :session"),
+        ("runs_by_status", " AND status = :status"),
+        ("runs_by_start", " AND (started_at, id) < (:after, :after_id)"),
+    ],
+)
+def test_a_list_of_runs_comes_out_of_an_index_in_order(sqlite: Any, index: str, where: str) -> None:
+    found = plan(sqlite, RUNS.list.statement(Dialect.SQLITE, where, index))
+    assert f"USING INDEX {index}" in found
+    assert "B-TREE" not in found
+
+
+def test_runs_below_a_run_are_found_by_their_parent(sqlite: Any) -> None:
+    found = plan(sqlite, RUNS.children.statement(Dialect.SQLITE, "", "runs_by_parent"))
+    assert "runs_by_parent (tenant_id=? AND parent_run_id=?)" in found
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (CALLS.open, "c USING INDEX tool_calls_open (tenant_id=? AND run_id=?)"),
+        (CALLS.take_in_calls, "tool_calls USING INDEX tool_calls_open (tenant_id=? AND run_id=?)"),
+        (CALLS.cancel_open, "tool_calls USING INDEX tool_calls_open (tenant_id=? AND run_id=?)"),
+        (CALLS.get, "(tenant_id=? AND run_id=? AND id=?)"),
+        (RUNS.of_call, "runs_by_parent (tenant_id=? AND parent_run_id=? AND parent_call_id=?)"),
+        (STEPS.get, "(tenant_id=? AND run_id=? AND iteration=?)"),
+        (STEPS.list_newest, "(tenant_id=? AND run_id=? AND iteration<?)"),
+        (agents.queries.list_tagged, "PRIMARY KEY (tenant_id=? AND tag=? AND agent_id>?)"),
+        (blocks.queries.get, "(tenant_id=? AND agent_id=? AND label=?)"),
+    ],
+)
+def test_what_belongs_to_a_run_or_an_agent_is_found_by_its_key(sqlite: Any, query: Query, says: str) -> None:
+    assert says in plan(sqlite, query.statement(Dialect.SQLITE))
+
+
+# PostgreSQL
+
+
+def planned(url: str, statement: Statement) -> str:
+    """The plan that a prepared statement keeps, made while the tables are empty."""
+    with psycopg.connect(url) as raw:
+        raw.execute("SET plan_cache_mode = force_generic_plan")
+        raw.execute("SET enable_seqscan = off")
+        raw.execute(b"PREPARE planned AS " + statement.sql.encode())
+        nothing = ", ".join(["NULL"] * len(statement.names))
+        return "\n".join(row[0] for row in raw.execute(f"EXPLAIN EXECUTE planned({nothing})".encode()).fetchall())
+
+
+@pytest.mark.parametrize(
+    ("queries", "name"), [*BY_ID[:-2], (CALLS, "hold_run"), (CALLS, "intend_all"), (STEPS, "commit_all")]
+)
+def test_postgres_finds_a_run_by_its_primary_key(postgres_url: str, queries: Any, name: str) -> None:
+    found = planned(postgres_url, queries.by_name[name].statement(Dialect.POSTGRES))
+    assert "runs_pkey on runs" in found, found
+
+
+def test_postgres_commits_a_step_by_primary_keys_alone(postgres_url: str) -> None:
+    found = planned(postgres_url, STEPS.commit_all.statement(Dialect.POSTGRES))
+    assert "Seq Scan" not in found
+    for index in ("runs_pkey", "sessions_pkey"):
+        assert index in found
+    assert "tool_calls_open" in found or "tool_calls_pkey" in found
+
+
+@pytest.mark.parametrize("where", ["", " AND tenant = :tenant_id", " AND agent = :agent_id"])
+def test_postgres_takes_the_next_run_out_of_an_index(postgres_url: str, where: str) -> None:
+    found = planned(postgres_url, QUEUE.peek.statement(Dialect.POSTGRES, where))
+    assert "Seq Scan" not in found
+    assert found.count("run_queue_by_") == 4, found
