@@ -9,13 +9,13 @@ from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from .ids import IdSource, RandomIds, SeededIds
 from .limits import Limits
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
-from .stores.conversation.buffer_saving import SessionState
-from .stores.conversation.buffered import AsyncBufferedSession, BufferedSession
-from .stores.conversation.compaction_events import ArchivedMessage, CompactionEvent
-from .stores.conversation.compaction_plan import Plan
-from .stores.conversation.compaction_policy import CompactionPolicy
-from .stores.conversation.compaction_strategies import Changes, History, Strategy, Summarizer
-from .stores.conversation.compactions import AsyncCompactions, Compactions
+from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
+from .stores.conversation.buffer.saving import SessionState
+from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
+from .stores.conversation.compaction.events import ArchivedMessage, CompactionEvent
+from .stores.conversation.compaction.plan import Plan
+from .stores.conversation.compaction.policy import CompactionPolicy
+from .stores.conversation.compaction.strategies import Changes, History, Strategy, Summarizer
 from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
 from .stores.conversation.context import Context, ContextMessage
 from .stores.conversation.feedback import AsyncFeedbacks, Feedback, Feedbacks
@@ -29,19 +29,19 @@ from .stores.conversation.pending_messages import (
     PendingMessage,
     PendingMessages,
 )
-from .stores.conversation.search import Hit
+from .stores.conversation.search.search import Hit
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.tokens import TokenCounter
-from .stores.execution.checkpoint_reading import Checkpoint, Held
-from .stores.execution.checkpoints import AsyncCheckpoints, Checkpoints, Stored
-from .stores.execution.leases import AsyncLeases, AsyncRunQueue, ClaimedRun, Leases, RunQueue
-from .stores.execution.ledger import NewToolCall, PendingCall, ToolCall, ToolOutcome
-from .stores.execution.run_states import Run
-from .stores.execution.runs import AsyncRuns, LoadedRun, Runs
-from .stores.execution.step_log import CommittedStep, Step, Usage
-from .stores.execution.steps import AsyncSteps, Steps
-from .stores.execution.task_writes import TaskWrites, Write
-from .stores.execution.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints, Stored
+from .stores.execution.checkpoints.reading import Checkpoint, Held
+from .stores.execution.checkpoints.task_writes import TaskWrites, Write
+from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, ClaimedRun, Leases, RunQueue
+from .stores.execution.runs.ledger import NewToolCall, PendingCall, ToolCall, ToolOutcome
+from .stores.execution.runs.runs import AsyncRuns, LoadedRun, Runs
+from .stores.execution.runs.states import Run
+from .stores.execution.runs.step_log import CommittedStep, Step, Usage
+from .stores.execution.runs.steps import AsyncSteps, Steps
+from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
 from .stores.memory.blocks import AsyncBlocks, Block, Blocks, NewBlock
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants

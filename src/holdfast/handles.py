@@ -23,18 +23,18 @@ from .limits import Limits
 from .migrations import runner
 from .stepping import step
 from .stores.conversation.branches import AsyncBranches, Branches
-from .stores.conversation.compactions import AsyncCompactions, Compactions
+from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
 from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.tokens import TokenCounter
-from .stores.execution.checkpoints import AsyncCheckpoints, Checkpoints
-from .stores.execution.leases import AsyncLeases, AsyncRunQueue, Leases, RunQueue
-from .stores.execution.runs import AsyncRuns, Runs
-from .stores.execution.steps import AsyncSteps, Steps
-from .stores.execution.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
+from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, Leases, RunQueue
+from .stores.execution.runs.runs import AsyncRuns, Runs
+from .stores.execution.runs.steps import AsyncSteps, Steps
+from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
 from .stores.memory.blocks import AsyncBlocks, Blocks
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.tenants import AsyncTenants, Tenants

@@ -8,17 +8,14 @@ from unittest import mock
 
 import pytest
 
-from holdfast.stores.conversation import (
-    compaction_automatic,
-    compaction_commit,
-    compaction_plan,
-    compaction_rollback,
-    compaction_strategies,
-    sessions,
-    tool_pairs,
-)
-from holdfast.stores.conversation.compaction_attachments import Attachments
-from holdfast.stores.conversation.compaction_events import queries
+from holdfast.stores.conversation import sessions, tool_pairs
+from holdfast.stores.conversation.compaction import automatic as compaction_automatic
+from holdfast.stores.conversation.compaction import commit as compaction_commit
+from holdfast.stores.conversation.compaction import plan as compaction_plan
+from holdfast.stores.conversation.compaction import rollback as compaction_rollback
+from holdfast.stores.conversation.compaction import strategies as compaction_strategies
+from holdfast.stores.conversation.compaction.attachments import Attachments
+from holdfast.stores.conversation.compaction.events import queries
 from holdfast.testing.contract import can, cases, play
 from tests.contract.test_sensitivity import LEG, query
 

@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.core.queries import Query
 from holdfast.limits import Limits
-from holdfast.stores.execution import leases, ledger, run_states, runs, step_log, tool_calls
+from holdfast.stores.execution.runs import leases, ledger, runs, step_log, tool_calls
+from holdfast.stores.execution.runs import states as run_states
 from holdfast.stores.memory import blocks
 from holdfast.stores.registry import agents
 from holdfast.testing.contract import can, cases, play

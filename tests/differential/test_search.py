@@ -17,8 +17,8 @@ import pytest
 from holdfast import FixedClock, Hit, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import InvalidInput
 from holdfast.limits import Limits
-from holdfast.stores.conversation.search_query import OCCURRENCES_MOST, PASSING, SearchQuery, parse
-from holdfast.stores.conversation.searchable_text import BREAK, Term, text_of, words_of
+from holdfast.stores.conversation.search.query import OCCURRENCES_MOST, PASSING, SearchQuery, parse
+from holdfast.stores.conversation.search.searchable_text import BREAK, Term, text_of, words_of
 from tests.differential.sides import StepIds
 
 WORDS = (

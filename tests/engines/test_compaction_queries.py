@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, NewMessage
 from holdfast.engines.dialect import Dialect
 from holdfast.stores.conversation import sessions
-from holdfast.stores.conversation.compaction_events import queries
+from holdfast.stores.conversation.compaction.events import queries
 from holdfast.testing.contract.compactions import LONG, POLICY
 
 BY_TENANT_ALONE = "(tenant_id=?)"

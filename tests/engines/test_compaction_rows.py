@@ -17,7 +17,7 @@ import pytest
 from holdfast import AsyncHoldfast, CompactionPolicy, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
 from holdfast.core.queries import Query
 from holdfast.errors import Conflict, HoldfastError, NotFound
-from holdfast.stores.conversation.compaction_events import queries
+from holdfast.stores.conversation.compaction.events import queries
 from holdfast.testing.contract.compactions import LONG, call, result
 
 ALL = CompactionPolicy(

@@ -13,7 +13,8 @@ from holdfast.core.queries import Query, Statement
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.execution import ledger, run_states, step_log
+from holdfast.stores.execution.runs import ledger, step_log
+from holdfast.stores.execution.runs import states as run_states
 from holdfast.stores.memory import blocks
 from holdfast.stores.registry import agents
 

@@ -15,9 +15,9 @@ from holdfast import Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.errors import InvalidInput, Unavailable
-from holdfast.stores.conversation import search_index
-from holdfast.stores.conversation.search_index import queries
-from holdfast.stores.conversation.search_query import tag_of
+from holdfast.stores.conversation.search import index as search_index
+from holdfast.stores.conversation.search.index import queries
+from holdfast.stores.conversation.search.query import tag_of
 from tests.engines.sqlite_handles import in_threads
 
 RARE = "zyxwvut"

@@ -26,7 +26,7 @@ from holdfast.core.scope import Scope
 from holdfast.engines.protocol import Connection
 from holdfast.errors import Conflict, LimitExceeded, OutcomeUnknown, Unavailable
 from holdfast.handles import AsyncTenantHandle
-from holdfast.stores.conversation.buffer_saving import arranged
+from holdfast.stores.conversation.buffer.saving import arranged
 
 
 class Undone(Exception):

@@ -13,8 +13,8 @@ from holdfast import CompactionPolicy, FixedClock, Holdfast, Limits, NewMessage,
 from holdfast.core.scope import Scope, Setting
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.stores.conversation.branches import Head
-from holdfast.stores.conversation.compaction_attachments import Attached, Attachment, Attachments, concern, of
-from holdfast.stores.conversation.compaction_plan import Protected, Rewrite, Snapshot, check_plan, id_of, place_of
+from holdfast.stores.conversation.compaction.attachments import Attached, Attachment, Attachments, concern, of
+from holdfast.stores.conversation.compaction.plan import Protected, Rewrite, Snapshot, check_plan, id_of, place_of
 from holdfast.stores.conversation.views import PLAIN
 from holdfast.testing.contract.compactions import HYBRID, LONG, POLICY, call, result
 from holdfast.testing.contract.world import uuid_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import CompactionPolicy
 from holdfast.errors import InvalidInput
-from holdfast.stores.conversation.compaction_policy import checked
+from holdfast.stores.conversation.compaction.policy import checked
 
 
 def test_a_policy_has_the_defaults_of_the_documentation() -> None:

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from holdfast import Changes, CompactionPolicy, FixedClock, History, Limits, Message, SeededIds
 from holdfast.core.scope import Setting
 from holdfast.errors import InvalidInput
-from holdfast.stores.conversation import compaction_strategies as strategies
-from holdfast.stores.conversation.compaction_strategies import PRUNED, Hybrid, Summarization, check, find
+from holdfast.stores.conversation.compaction import strategies
+from holdfast.stores.conversation.compaction.strategies import PRUNED, Hybrid, Summarization, check, find
 from holdfast.stores.conversation.tokens import MEDIA_TOKENS, TOKENS_MOST, counter_of, estimate, tokens_of
 from holdfast.stores.conversation.tool_pairs import Pairs, calls_in, results_in
 from holdfast.testing.contract.compactions import LONG, call, result

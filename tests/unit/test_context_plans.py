@@ -12,7 +12,8 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, PoolOptions
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import buffer_saving, context, views
+from holdfast.stores.conversation import context, views
+from holdfast.stores.conversation.buffer import saving as buffer_saving
 
 INDEXES = ("messages_system", "messages_preserved", "messages_summary")
 LENGTH = 10_000

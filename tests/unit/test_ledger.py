@@ -17,7 +17,7 @@ from holdfast import Limits, NewToolCall, ToolCall
 from holdfast.clock import to_us
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded
-from holdfast.stores.execution.ledger import (
+from holdfast.stores.execution.runs.ledger import (
     CALL_MOVES,
     OPEN,
     Action,

@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from holdfast.core import objects
 from holdfast.core.dictionary import WORDS
 from holdfast.errors import Corrupt, NotFound
-from holdfast.stores.execution.task_writes import Write
+from holdfast.stores.execution.checkpoints.task_writes import Write
 
 TEXT = b"The quick brown fox jumps over the lazy dog, and then again. " * 40
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
-from holdfast.stores.execution import lineage, places
-from holdfast.stores.execution.lineage import Kin
+from holdfast.stores.execution.checkpoints import lineage, places
+from holdfast.stores.execution.checkpoints.lineage import Kin
 
 PLACES = st.lists(st.integers(1, 60) | st.integers(1, 2**40), max_size=40)
 

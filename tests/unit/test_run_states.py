@@ -17,9 +17,9 @@ from holdfast import Run
 from holdfast.clock import to_us
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import Conflict, Fenced, InvalidInput
-from holdfast.stores.execution import run_states
-from holdfast.stores.execution.leases import HIDDEN_S, judge
-from holdfast.stores.execution.run_states import FINAL, MOVES, Status, Verb, after, check_epoch, check_holder, moment
+from holdfast.stores.execution.runs import states as run_states
+from holdfast.stores.execution.runs.leases import HIDDEN_S, judge
+from holdfast.stores.execution.runs.states import FINAL, MOVES, Status, Verb, after, check_epoch, check_holder, moment
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 VERBS: tuple[Verb, ...] = get_args(Verb)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.limits import Limits
-from holdfast.stores.conversation import searchable_text
-from holdfast.stores.conversation.search_query import (
+from holdfast.stores.conversation.search import searchable_text
+from holdfast.stores.conversation.search.query import (
     OCCURRENCES_MOST,
     PASSING,
     matching,
@@ -21,7 +21,7 @@ from holdfast.stores.conversation.search_query import (
     tag_of,
     tagged,
 )
-from holdfast.stores.conversation.searchable_text import (
+from holdfast.stores.conversation.search.searchable_text import (
     BREAK,
     SNIPPET_CHARS,
     WORD_CHARS,

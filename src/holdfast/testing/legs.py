@@ -26,9 +26,9 @@ from ..engines.postgres.options import PoolOptions
 from ..handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from ..ids import SeededIds
 from ..limits import Limits
-from ..stores.conversation.buffered import BufferedSession
-from ..stores.execution.leases import AsyncRunQueue
-from ..stores.execution.ledger import NewToolCall
+from ..stores.conversation.buffer.buffered import BufferedSession
+from ..stores.execution.runs.leases import AsyncRunQueue
+from ..stores.execution.runs.ledger import NewToolCall
 from ..stores.platform.tenants import AsyncTenants
 from . import callers
 from .contract.world import Caller, World

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..stores.execution.checkpoint_reading import Checkpoint
-from ..stores.execution.task_writes import Write
+from ..stores.execution.checkpoints.reading import Checkpoint
+from ..stores.execution.checkpoints.task_writes import Write
 from .workloads import Arguments, World, maker
 
 THREADS = ("chat", "work", "copy")

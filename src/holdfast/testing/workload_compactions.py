@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..stores.conversation.compaction_events import CompactionEvent
-from ..stores.conversation.compaction_policy import CompactionPolicy
-from ..stores.conversation.compaction_strategies import Changes, History
+from ..stores.conversation.compaction.events import CompactionEvent
+from ..stores.conversation.compaction.policy import CompactionPolicy
+from ..stores.conversation.compaction.strategies import Changes, History
 from ..stores.conversation.sessions import Session
 from .workloads import Arguments, World, maker
 

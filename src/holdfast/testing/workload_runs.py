@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 
 from ..clock import from_us
 from ..stores.conversation.messages import NewMessage
-from ..stores.execution.ledger import NewToolCall, PendingCall, Safety, ToolOutcome
-from ..stores.execution.run_states import Run, Status
-from ..stores.execution.step_log import Usage
+from ..stores.execution.runs.ledger import NewToolCall, PendingCall, Safety, ToolOutcome
+from ..stores.execution.runs.states import Run, Status
+from ..stores.execution.runs.step_log import Usage
 from ..stores.memory.blocks import NewBlock
 from ..stores.registry.agents import Agent
 from .workloads import Arguments, World, maker

@@ -26,10 +26,10 @@ from ..ids import SeededIds
 from ..limits import Limits
 from ..migrations import runner
 from ..stepping import step
-from ..stores.conversation.buffered import AsyncBufferedSession, Buffer, BufferedSession
+from ..stores.conversation.buffer.buffered import AsyncBufferedSession, Buffer, BufferedSession
 from ..stores.conversation.messages import NewMessage
 from ..stores.conversation.sessions import Session
-from ..stores.execution.leases import AsyncRunQueue, RunQueue
+from ..stores.execution.runs.leases import AsyncRunQueue, RunQueue
 from ..stores.platform.tenants import AsyncTenants, Tenants
 
 TENANTS = ("acme", "zenith")

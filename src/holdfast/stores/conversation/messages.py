@@ -32,13 +32,13 @@ from ...ids import parse as parse_id
 from ...limits import Limits
 from . import views
 from .branches import lock_head
-from .compaction_attachments import concern
-from .compaction_automatic import compact_if_attached, with_tokens
+from .compaction.attachments import concern
+from .compaction.automatic import compact_if_attached, with_tokens
 from .context import Budget, Context, build_context
 from .log_reading import count_log, read_log
 from .message_log import Append, Entry, Message, Role, append_group, queries
-from .search import Hit, Search
-from .search_index import forget, reconsider
+from .search.index import forget, reconsider
+from .search.search import Hit, Search
 from .tokens import TokenCounter, counter_of
 
 ROLES = get_args(Role)

@@ -28,10 +28,10 @@ from ...errors import AlreadyExists, Conflict, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
-from .buffer_memory import Buffers
-from .buffered import AsyncBufferedSession, blocking_face_of, face_of
+from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
+from .buffer.memory import Buffers
 from .keys import SessionKey
-from .search_index import forget
+from .search.index import forget
 
 
 class Session(Struct, frozen=True):

@@ -16,7 +16,7 @@ from ...core.records import Records
 from ...core.store import Store, reads, writes
 from ...engines.protocol import Connection, Engine
 from ...errors import Conflict
-from ..conversation.search_index import forget
+from ..conversation.search.index import forget
 
 
 class Tenant(Struct, frozen=True):

@@ -11,7 +11,7 @@ from ...clock import from_us
 from ...errors import Conflict, InvalidInput, InvalidText, LimitExceeded
 from ...handles import AsyncTenantHandle
 from ...limits import Limits
-from ...stores.conversation.buffered import AsyncBufferedSession
+from ...stores.conversation.buffer.buffered import AsyncBufferedSession
 from ...stores.conversation.keys import DirectKey
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.messages import NewMessage

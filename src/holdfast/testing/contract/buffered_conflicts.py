@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from ...errors import Conflict, LimitExceeded
 from ...handles import AsyncTenantHandle
 from ...limits import Limits
-from ...stores.conversation.buffered import AsyncBufferedSession
+from ...stores.conversation.buffer.buffered import AsyncBufferedSession
 from ...stores.conversation.messages import NewMessage
 from .buffered import as_stored, filled, said
 from .suite import contract

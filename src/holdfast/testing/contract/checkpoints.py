@@ -9,8 +9,8 @@ from ...clock import from_us
 from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound, Stale
 from ...handles import AsyncTenantHandle
 from ...limits import Limits
-from ...stores.execution.checkpoint_reading import Checkpoint, Held
-from ...stores.execution.task_writes import TaskWrites, Write
+from ...stores.execution.checkpoints.reading import Checkpoint, Held
+from ...stores.execution.checkpoints.task_writes import TaskWrites, Write
 from .suite import contract
 from .world import World, raises, uuid_of
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from ...errors import Conflict, InvalidInput, NotFound, NothingToCompact
 from ...handles import AsyncTenantHandle
 from ...stepping import step
-from ...stores.conversation.compaction_policy import CompactionPolicy
-from ...stores.conversation.compaction_strategies import PRUNED
+from ...stores.conversation.compaction.policy import CompactionPolicy
+from ...stores.conversation.compaction.strategies import PRUNED
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.messages import NewMessage
 from .compactions import LONG, POLICY, Greedy, call, result, shown, tokens, told

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from ...clock import from_us
 from ...errors import Conflict, NotFound
 from ...handles import AsyncTenantHandle
-from ...stores.conversation.compaction_policy import CompactionPolicy
+from ...stores.conversation.compaction.policy import CompactionPolicy
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.messages import NewMessage
 from ...stores.conversation.sessions import Session

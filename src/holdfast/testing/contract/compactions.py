@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from ...clock import from_us
 from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound, NothingToCompact
 from ...handles import AsyncTenantHandle
-from ...stores.conversation.compaction_events import CompactionEvent
-from ...stores.conversation.compaction_policy import CompactionPolicy
-from ...stores.conversation.compaction_strategies import PRUNED, Changes, History
+from ...stores.conversation.compaction.events import CompactionEvent
+from ...stores.conversation.compaction.policy import CompactionPolicy
+from ...stores.conversation.compaction.strategies import PRUNED, Changes, History
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.messages import NewMessage
 from ...stores.conversation.sessions import Session

@@ -8,9 +8,9 @@ from typing import Any
 from ...clock import from_us
 from ...errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from ...handles import AsyncTenantHandle
-from ...stores.execution.leases import ClaimedRun
-from ...stores.execution.ledger import NewToolCall
-from ...stores.execution.run_states import Run
+from ...stores.execution.runs.leases import ClaimedRun
+from ...stores.execution.runs.ledger import NewToolCall
+from ...stores.execution.runs.states import Run
 from .runs import claimed, stepped
 from .suite import contract
 from .world import World, raises, uuid_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...clock import from_us
 from ...errors import Conflict, Fenced, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from ...stores.execution.ledger import NewToolCall, ToolOutcome
+from ...stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from .runs import TALK, claimed, stepped
 from .suite import contract
 from .world import World, flat, raises, uuid_of

@@ -14,9 +14,9 @@ from ...errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from ...handles import AsyncTenantHandle
 from ...limits import Limits
 from ...stores.conversation.messages import NewMessage
-from ...stores.execution.ledger import NewToolCall, ToolOutcome
-from ...stores.execution.run_states import Run
-from ...stores.execution.step_log import CommittedStep, Usage
+from ...stores.execution.runs.ledger import NewToolCall, ToolOutcome
+from ...stores.execution.runs.states import Run
+from ...stores.execution.runs.step_log import CommittedStep, Usage
 from .messages import recounted
 from .suite import contract
 from .values import TEXTS, documents, same

@@ -10,7 +10,7 @@ from ...errors import InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from ...handles import AsyncTenantHandle
 from ...limits import Limits
 from ...stores.conversation.messages import NewMessage
-from ...stores.conversation.search import Hit
+from ...stores.conversation.search.search import Hit
 from ...stores.conversation.sessions import Session
 from .suite import contract
 from .world import World, raises, uuid_of

@@ -11,8 +11,8 @@ from ...clock import from_us
 from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from ...handles import AsyncTenantHandle
 from ...limits import Limits
-from ...stores.execution.ledger import NewToolCall, Safety, ToolCall, ToolOutcome
-from ...stores.execution.run_states import Run
+from ...stores.execution.runs.ledger import NewToolCall, Safety, ToolCall, ToolOutcome
+from ...stores.execution.runs.states import Run
 from .runs import claimed, stepped
 from .suite import contract
 from .values import TEXTS, documents, same

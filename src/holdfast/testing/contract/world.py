@@ -17,7 +17,7 @@ from ...limits import Limits
 from ...stepping import step
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.sessions import Session
-from ...stores.execution.leases import AsyncRunQueue
+from ...stores.execution.runs.leases import AsyncRunQueue
 from ...stores.platform.tenants import AsyncTenants
 
 T = TypeVar("T")

@@ -1,0 +1,408 @@
+"""Compactions: keeping a session inside its model's window, in a way that can be undone.
+
+A compaction takes old messages out of a session, or shortens them, and puts a summary in their place. It has three parts::
+
+    read     what the session shows; a strategy chooses what goes                     plan
+    think    the caller's function is given those messages and answers a summary      outside of any transaction
+    write    originals into the archive, messages out, summary in, one commit         only if nothing it covers has changed
+
+Messages that are appended meanwhile stay, after the summary. Nothing is lost: the original of everything that was removed or
+rewritten is in the archive, in the same commit, and ``rollback`` puts it back byte for byte.
+
+What is preserved, of the role ``system``, among the last messages or the last tokens is not touched, and no call of a tool is
+separated from its result (``strategies``). Tokens are the counts that came with the messages, and where there are
+none, those of the counter (``tokens``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from ....core import scope as scopes
+from ....core import text
+from ....core.blocking import Blocking, blocking
+from ....core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ....core.store import TenantStore, reads, writes
+from ....engines.protocol import Connection
+from ....errors import InvalidInput, LimitExceeded, NotFound, NothingToCompact, OutcomeUnknown
+from ....ids import parse as parse_id
+from ..branches import find_head
+from ..log_reading import view_of
+from ..search.searchable_text import text_of
+from ..tokens import counter_of
+from . import attachments, rollback, strategies
+from .commit import Order, commit, summary_content
+from .events import ArchivedMessage, CompactionEvent, archived_of, events_of, queries
+from .plan import Plan, check_plan, make_plan, take_snapshot
+from .policy import CompactionPolicy, checked
+from .strategies import Strategy, Summarizer
+
+_NUMBER_MOST = 2**62
+_SEARCH_ROWS = 500
+
+
+class AsyncCompactions(TenantStore):
+    """The compactions of one tenant's sessions."""
+
+    @reads
+    async def plan(
+        self,
+        connection: Connection,
+        session_id: str,
+        policy: CompactionPolicy | None = None,
+        *,
+        strategy: Strategy | None = None,
+    ) -> Plan:
+        """What a compaction would do now: what goes, what is rewritten, what is protected and why. Nothing is changed.
+
+        Raises:
+            NotFound: there is no such live session.
+            InvalidInput: there is no such strategy, or it chose what it may not touch.
+            LimitExceeded: the session has more than ``compaction_rows`` messages.
+        """
+        return await self._plan(connection, session_id, checked(policy), strategy)
+
+    async def compact(
+        self,
+        session_id: str,
+        policy: CompactionPolicy | None = None,
+        *,
+        summarize: Summarizer | None = None,
+        summary: str | None = None,
+        strategy: Strategy | None = None,
+        plan: Plan | None = None,
+        model: str | None = None,
+        id: str | None = None,
+    ) -> CompactionEvent:
+        """Compact a session now, whether it is due or not. Done, with everything that belongs to it, when this returns.
+
+        ``summarize`` is called with the messages that a summary has to stand for, while no transaction is open; a synchronous
+        function blocks the event loop while it runs. Whoever has a ``summary`` already gives that, best together with the
+        ``plan`` it was made for: then exactly that plan is carried out. ``model`` is noted in the event. With an ``id`` of
+        the caller's the call can be repeated: the event that is there under this id is returned.
+
+        Raises:
+            NotFound: there is no such live session.
+            NothingToCompact: it would not have fewer tokens afterwards.
+            Conflict: what is covered was changed, or the session compacted, meanwhile.
+            InvalidInput: a summary is needed and there is none, or it is empty; or a function was given inside a transaction.
+            LimitExceeded: the summary is over the policy's ``summary_tokens``.
+            OutcomeUnknown: the answer to the commit was lost; ask again with its ``id``.
+        """
+        session, started = parse_id(session_id, "session id"), self._scope.clock.now_us()
+        self._check_ways(policy, strategy, plan, summarize, summary)
+        event_id = self._scope.ids.new() if id is None else parse_id(id, "event id")
+        if id is not None and (there := await self._find(event_id)) is not None and there.session_id == session:
+            return there
+        if plan is None:
+            plan = await self.plan(session, policy, strategy=strategy)
+        elif plan.session_id != session:
+            raise InvalidInput(f"the plan is for the session {plan.session_id}, not for {session}")
+        if not plan.shrinks:
+            raise NothingToCompact(_why_nothing(plan))
+        order = Order(
+            plan=plan,
+            event_id=event_id,
+            summary=await self._summary(plan, summarize, summary),
+            summary_id=self._scope.ids.new(),
+            copy_ids=[self._scope.ids.new() for _ in plan.rewritten],
+            model=None if model is None else scopes.name(model, "model", self._scope.limits),
+            started_us=started,
+        )
+        try:
+            return await self._engine.write(lambda connection: commit(connection, self._scope, order))
+        except OutcomeUnknown as error:
+            error.id = event_id
+            raise
+
+    @writes
+    async def rollback(self, connection: Connection, event_id: str) -> CompactionEvent:
+        """Undo a compaction: contents, flags, order and counts are what they were, and what was appended since stays.
+
+        The newest of a branch is undone first. Afterwards the session can be compacted again.
+
+        Raises:
+            NotFound: there is no such event of a live session.
+            Conflict: it was undone before, a newer one must be undone first, the session shows another branch, or its
+                originals are no longer in the archive.
+        """
+        return await rollback.roll_back(connection, self._scope, parse_id(event_id, "event id"))
+
+    @reads
+    async def get(self, connection: Connection, event_id: str) -> CompactionEvent:
+        """One compaction, undone or not.
+
+        Raises:
+            NotFound: there is no such event of a live session.
+        """
+        return await rollback.find_event(connection, self._scope, parse_id(event_id, "event id"))
+
+    @reads
+    async def history(
+        self, connection: Connection, session_id: str, *, limit: int | None = None, cursor: str | None = None
+    ) -> Page[CompactionEvent]:
+        """The compactions of a session, newest first, undone ones too. With ``limit``, a page.
+
+        Raises:
+            NotFound: there is no such live session.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        limits = self._scope.limits
+        before = _NUMBER_MOST if cursor is None else decode_cursor(cursor, "compactions", int)[0]
+        params = self._of(session_id, before=before, limit=rows_to_read(limit, limits))
+        rows = await queries.history.all(connection, params)
+        if not rows:
+            await view_of(connection, params)
+        events = events_of(connection, [*rows])
+        if limit is None and len(events) > limits.list_rows:
+            raise LimitExceeded(
+                f"there are more than list_rows = {limits.list_rows:,} compactions: page them with limit="
+            )
+        if limit is None or len(events) <= limit:
+            return Page(events)
+        return Page(events[:limit], encode_cursor("compactions", events[limit - 1].number))
+
+    @reads
+    async def archived(
+        self,
+        connection: Connection,
+        *,
+        session_id: str | None = None,
+        event_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[ArchivedMessage]:
+        """The originals of what live compactions removed or rewrote, of a whole session or of one event, oldest event first.
+
+        Raises:
+            NotFound: there is no such live session, or no such event.
+            InvalidInput: neither or both were given.
+        """
+        params = await self._archive(connection, session_id, event_id, cursor)
+        params["limit"] = rows_to_read(limit, self._scope.limits)
+        rows = await queries.archived.all(connection, params)
+        page = archived_of(connection, rows[:limit])
+        return Page(page, _cursor(rows[limit - 1]) if len(rows) > limit else None)
+
+    @reads
+    async def search_archive(
+        self,
+        connection: Connection,
+        session_id: str,
+        text: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[ArchivedMessage]:
+        """The archived messages of a session whose words contain a text, in whatever case it is written.
+
+        All characters mean themselves. Searched is what a message says: text, the inputs and outputs of tools; of other kinds,
+        all texts in their JSON.
+
+        Raises:
+            NotFound: there is no such live session.
+            InvalidInput: the text is empty.
+        """
+        if not isinstance(text, str) or not text:
+            raise InvalidInput("the text to search for must not be empty")
+        wanted = rows_to_read(limit, self._scope.limits)
+        params = await self._archive(connection, session_id, None, cursor)
+        found: list[tuple[ArchivedMessage, str]] = []
+        needle, more = text.casefold(), True
+        while more and len(found) < wanted:
+            rows = await queries.archived.all(connection, {**params, "limit": _SEARCH_ROWS})
+            for row, each in zip(rows, archived_of(connection, rows), strict=True):
+                if needle in text_of(each.message.kind, each.message.content).casefold():
+                    found.append((each, _cursor(row)))
+            more = len(rows) == _SEARCH_ROWS
+            if more:
+                params.update(_after(_cursor(rows[-1])))
+        return Page([each for each, _ in found[:limit]], found[limit - 1][1] if len(found) > limit else None)
+
+    async def attach(
+        self,
+        policy: CompactionPolicy | None = None,
+        *,
+        session_id: str | None = None,
+        agent: str | None = None,
+        summarize: Summarizer | None = None,
+        strategy: Strategy | None = None,
+    ) -> None:
+        """From now on, compact a session, or every session of an agent, whenever an append makes it due.
+
+        The policy is stored. The function and the strategy are not: they belong to this Holdfast and all its handles, so each
+        process that is to compact attaches its own. The append that makes a session due compacts it before it returns, and
+        succeeds whether that works or not; what went wrong is logged under ``holdfast``. A message without a token count is
+        counted where it is appended through a Holdfast with something attached to its session or to any agent. A
+        session's own policy comes before its agent's. Attaching again replaces what was there.
+
+        Raises:
+            NotFound: there is no such live session.
+            InvalidInput: neither or both were named, or the policy or the function cannot be used.
+        """
+        policy = checked(policy)
+        strategies.find(policy, strategy)
+        if summarize is not None:
+            self._check_function(summarize)
+        scope, name = self._target(session_id, agent)
+        await self._engine.write(lambda connection: attachments.store(connection, self._scope, scope, name, policy))
+        attachments.of(self._scope).put(self._scope, scope, name, attachments.Attachment(summarize, strategy))
+
+    async def detach(self, *, session_id: str | None = None, agent: str | None = None) -> None:
+        """No longer compact a session, or the sessions of an agent, by itself.
+
+        Raises:
+            NotFound: nothing was attached to it.
+            InvalidInput: neither or both were named.
+        """
+        scope, name = self._target(session_id, agent)
+        await self._engine.write(lambda connection: attachments.remove(connection, self._scope, scope, name))
+        attachments.of(self._scope).take(self._scope, scope, name)
+
+    @reads
+    async def attached(self, connection: Connection, session_id: str) -> CompactionPolicy | None:
+        """The policy by which a session is compacted by itself: its own, else its agent's, else ``None``.
+
+        Raises:
+            NotFound: there is no such live session.
+        """
+        params = self._of(session_id)
+        await view_of(connection, params)
+        found = await attachments.find(connection, params)
+        return None if found is None else found.policy
+
+    async def _plan(
+        self, connection: Connection, session_id: str, policy: CompactionPolicy, strategy: Strategy | None
+    ) -> Plan:
+        chosen = strategies.find(policy, strategy)
+        params = self._of(session_id)
+        head = await find_head(connection, params)
+        snapshot = await take_snapshot(connection, queries, params, head, self._scope.limits)
+        messages = snapshot.messages(connection)
+        return make_plan(snapshot, messages, params["session_id"], policy, chosen, counter_of(self._scope))
+
+    async def _summary(self, plan: Plan, summarize: Summarizer | None, summary: str | None) -> str | None:
+        """The summary a plan needs: the caller's text, or what the caller's function says."""
+        if not plan.needs_summary:
+            return None
+        if summarize is not None:
+            answer = summarize(plan.to_summarize)
+            summary = await self._awaited(answer) if inspect.isawaitable(answer) else answer
+        elif summary is None:
+            raise InvalidInput(
+                f"{len(plan.removed)} messages would be removed, and nothing says what they said: give summarize= or summary="
+            )
+        if not isinstance(summary, str) or not summary.strip():
+            raise InvalidInput("the summary is empty or no text; nothing was changed")
+        content = summary_content(summary)
+        limits, tokens = self._scope.limits, counter_of(self._scope)(content)
+        limits.check("content_bytes", text.size(text.dump(content)), "the summary")
+        if tokens > plan.policy.summary_tokens:
+            raise LimitExceeded(
+                f"the summary has {tokens:,} tokens, over summary_tokens = {plan.policy.summary_tokens:,}"
+            )
+        return summary
+
+    async def _awaited(self, answer: Awaitable[str]) -> str:
+        if self._engine.blocking:
+            if inspect.iscoroutine(answer):
+                answer.close()  # it will not be run, and should not complain about that
+            raise InvalidInput(_NO_LOOP)
+        return await answer
+
+    async def _find(self, event_id: str) -> CompactionEvent | None:
+        try:
+            return await self.get(event_id)
+        except NotFound:
+            return None
+
+    async def _archive(
+        self, connection: Connection, session_id: str | None, event_id: str | None, cursor: str | None
+    ) -> dict[str, Any]:
+        """The parameters that say which originals are meant, from which on."""
+        if (session_id is None) == (event_id is None):
+            raise InvalidInput("say whose originals: session_id= or event_id=")
+        if event_id is not None:
+            event = await rollback.find_event(connection, self._scope, parse_id(event_id, "event id"))
+            numbers = {"from_number": event.number, "to_number": event.number}
+            return self._of(event.session_id, **numbers, **_after(cursor))
+        params = self._of(str(session_id), from_number=0, to_number=_NUMBER_MOST, **_after(cursor))
+        await view_of(connection, params)
+        return params
+
+    def _check_ways(
+        self,
+        policy: CompactionPolicy | None,
+        strategy: Strategy | None,
+        plan: Plan | None,
+        summarize: Summarizer | None,
+        summary: str | None,
+    ) -> None:
+        if plan is not None:
+            check_plan(plan)
+        if plan is not None and (policy is not None or strategy is not None):
+            raise InvalidInput("a plan has a policy and a strategy already: give the plan or those")
+        if summarize is not None and summary is not None:
+            raise InvalidInput("give summarize= or summary=, not both")
+        if summarize is not None:
+            self._check_function(summarize)
+            if self._engine.joined:
+                raise InvalidInput(
+                    "a function cannot be called inside your transaction, which would stay open for as long as it thinks:"
+                    " call plan(), summarise, then compact(plan=..., summary=...)"
+                )
+
+    def _check_function(self, summarize: Summarizer) -> None:
+        if not callable(summarize):
+            raise InvalidInput(f"summarize must be a function, not {type(summarize).__name__}")
+        if self._engine.blocking and inspect.iscoroutinefunction(summarize):
+            raise InvalidInput(_NO_LOOP)
+
+    def _target(self, session_id: str | None, agent: str | None) -> tuple[attachments.Target, str]:
+        if (session_id is None) == (agent is None):
+            raise InvalidInput("say to what: session_id= or agent=")
+        if session_id is not None:
+            return "session", parse_id(session_id, "session id")
+        return "agent", scopes.name(agent, "agent", self._scope.limits)
+
+    def _of(self, session_id: str, **values: Any) -> dict[str, Any]:
+        return self._scope.params(session_id=parse_id(session_id, "session id"), **values)
+
+
+class Compactions(Blocking[AsyncCompactions]):
+    """The compactions of one tenant's sessions."""
+
+    plan = blocking(AsyncCompactions.plan)
+    compact = blocking(AsyncCompactions.compact)
+    rollback = blocking(AsyncCompactions.rollback)
+    get = blocking(AsyncCompactions.get)
+    history = blocking(AsyncCompactions.history)
+    archived = blocking(AsyncCompactions.archived)
+    search_archive = blocking(AsyncCompactions.search_archive)
+    attach = blocking(AsyncCompactions.attach)
+    detach = blocking(AsyncCompactions.detach)
+    attached = blocking(AsyncCompactions.attached)
+
+
+_NO_LOOP = "a synchronous Holdfast has no event loop to run an asynchronous summarize in: use AsyncHoldfast, or a plain function"
+
+
+def _why_nothing(plan: Plan) -> str:
+    if plan.removed or plan.rewritten:
+        return "what could go has too few tokens for a summary to be shorter; nothing was changed"
+    stays = f"{len(plan.protected)} messages are protected"
+    return (
+        f"there is nothing to compact: {stays} (see plan().protected), and nothing else would make the session smaller"
+    )
+
+
+def _cursor(row: Sequence[Any]) -> str:
+    """Where a page of originals ended: the number of the event, and of the message."""
+    return encode_cursor("archive", int(row[-1]), int(row[2]))
+
+
+def _after(cursor: str | None) -> dict[str, int]:
+    number, seq = (0, 0) if cursor is None else decode_cursor(cursor, "archive", int, int)
+    return {"after_number": number, "after_seq": seq}

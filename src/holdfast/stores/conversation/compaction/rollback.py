@@ -1,0 +1,171 @@
+"""Undoing a compaction: everything it removed or rewrote is in the log again, as it was, and what came since stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ....clock import MINUTE_US
+from ....core.scope import Scope
+from ....engines.protocol import Connection
+from ....errors import AlreadyExists, Conflict, NotFound
+from .. import views
+from ..branches import Head, lock_head, take_block
+from ..log_reading import count_view
+from ..search.index import forget, reconsider
+from ..views import View
+from .commit import needed_elsewhere, number_list
+from .events import CompactionEvent, events_of, queries
+
+_SAME_PLACE = -1
+
+
+async def roll_back(connection: Connection, scope: Scope, event_id: str) -> CompactionEvent:
+    """Undo a compaction, in the transaction that is open.
+
+    Raises:
+        NotFound: there is no such event of a live session.
+        Conflict: it was undone before, a newer one must be undone first, the session shows another branch, or its
+            originals are no longer there.
+    """
+    event = await find_event(connection, scope, event_id)
+    now = scope.clock.now_us()
+    params = scope.params(
+        session_id=event.session_id, id=event.id, event_id=event.id, now_at=now, now_minute=now // MINUTE_US
+    )
+    head = await lock_head(connection, params)
+    event = await find_event(connection, scope, event_id)  # as it is now that nobody else can change it
+    block = await _check(connection, params, event, head)
+    try:
+        view = await _Undoing(connection, params, scope, event, head).run(block)
+    except AlreadyExists:
+        raise Conflict(
+            "a message that would come back was appended again under its id; delete that one first"
+        ) from None
+    rewritten = [row[0] for row in await queries.rewritten_ids.all(connection, params)] if block is None else []
+    await queries.empty_archive.all(connection, params)
+    row = await queries.mark_rolled_back.one(connection, params)
+    assert row is not None
+    count, tokens = await count_view(connection, params, view)
+    settled = {"view": views.dump(view), "message_count": count, "tokens": tokens, "more_compactions": -1}
+    await queries.settle.all(connection, {**params, **settled})
+    await forget(connection, params)
+    await reconsider(connection, params, rewritten)
+    return events_of(connection, [row])[0]
+
+
+async def find_event(connection: Connection, scope: Scope, event_id: str) -> CompactionEvent:
+    """One event of a live session.
+
+    Raises:
+        NotFound: there is none.
+    """
+    row = await queries.get.one(connection, scope.params(id=event_id))
+    if row is None:
+        raise NotFound(f"there is no compaction {event_id} here")
+    return events_of(connection, [row])[0]
+
+
+async def _check(connection: Connection, params: dict[str, Any], event: CompactionEvent, head: Head) -> int | None:
+    """Whether an event can be undone now; the block that its messages are in, if they are in one of their own."""
+    if event.rolled_back_at is not None:
+        raise Conflict(f"compaction {event.id} was rolled back before")
+    if event.branch != head.branch:
+        raise Conflict(
+            f"compaction {event.id} is of branch {event.branch}, and the session shows {head.branch}: switch to it first"
+        )
+    row = await queries.newest.one(connection, {**params, "branch": head.branch})
+    assert row is not None
+    newest = events_of(connection, [row])[0]
+    if newest.id != event.id:
+        raise Conflict(f"compaction {newest.id} came after {event.id}: roll that back first")
+    internals = await queries.internals.one(connection, params)
+    assert internals is not None
+    block, archived = internals
+    if archived != event.messages_removed + event.messages_rewritten:
+        raise Conflict(f"the originals of compaction {event.id} are no longer all in the archive")
+    return None if block is None else int(block)
+
+
+class _Undoing:
+    """The writing half of a rollback."""
+
+    def __init__(
+        self, connection: Connection, params: dict[str, Any], scope: Scope, event: CompactionEvent, head: Head
+    ) -> None:
+        self._connection, self._params, self._scope = connection, params, scope
+        self._event, self._head = event, head
+
+    async def run(self, block: int | None) -> View:
+        """Bring everything back; what the session shows then."""
+        if block is None and self._head.blocks == 1:
+            return await self._in_place()
+        rows = await queries.archived_places.all(self._connection, self._params)
+        places = [int(row[0]) for row in rows]
+        if block is not None:
+            return await self._by_view(block, places)
+        at_home = all(views.shows(self._head.view, place) for place in places)
+        if at_home and not await self._needed(places):
+            return await self._in_place()
+        return await self._into_new_block(places)
+
+    async def _in_place(self) -> View:
+        """Nobody else sees what was compacted: everything goes back to where it was."""
+        await self._drop_summary()
+        restored = {**self._params, "block": _SAME_PLACE}
+        if self._event.messages_removed:
+            await queries.restore.all(self._connection, restored)
+            await queries.restore_feedback.all(self._connection, restored)
+        if self._event.messages_rewritten:
+            await queries.unwrite.all(self._connection, restored)
+        return self._head.view
+
+    async def _by_view(self, block: int, places: Sequence[int]) -> View:
+        """Nothing ever left the log: the branch shows it again. A rewritten message whose copy was deleted stays deleted."""
+        start = views.first_of(block)
+        ends = {"first_place": start, "last_place": start + views.LAST}
+        there = {int(row[0]) for row in await queries.block.all(self._connection, {**self._params, **ends})}
+        rewritten = await queries.archived_rewritten.all(self._connection, self._params)
+        deleted = {row[0] for row in rewritten if start + views.seq_of(row[0]) not in there}
+        view, current = self._back_to(places)
+        view = views.without(view, deleted)
+        made = [place for place in current if place in there]
+        if made and not await self._needed(made):
+            gone = {**self._params, "places": number_list(made, self._connection.dialect)}
+            await queries.remove_feedback.all(self._connection, gone)
+            await queries.remove.all(self._connection, gone)
+        return view
+
+    async def _into_new_block(self, places: Sequence[int]) -> View:
+        """Others see the summary, or what was rewritten, or would see what comes back: it goes beside that."""
+        block = views.first_of(await take_block(self._connection, self._params))
+        if self._event.summary_message_id is not None:
+            row = await queries.place.one(self._connection, self._of_summary())
+            if row is not None and not await self._needed([int(row[0])]):
+                await self._drop_summary()
+        restored = {**self._params, "block": block}
+        await queries.restore.all(self._connection, restored)
+        await queries.restore_feedback.all(self._connection, restored)
+        rewritten = await queries.still_rewritten.all(self._connection, self._params)
+        copies = [{"place": row[0], "id": self._scope.ids.new()} for row in rewritten]
+        await queries.uncopy.all(self._connection, {**restored, "rewrites": msgspec.json.encode(copies).decode()})
+        return self._back_to([block + views.seq_of(place) for place in places])[0]
+
+    def _back_to(self, places: Sequence[int]) -> tuple[View, list[int]]:
+        """A view with these places instead of what it shows under the same numbers, and what that was."""
+        numbers = [views.place_of(self._head.view, views.seq_of(place)) for place in places]
+        current = [place for place in numbers if place is not None]
+        return views.including(views.without(self._head.view, current), places), current
+
+    async def _drop_summary(self) -> None:
+        if self._event.summary_message_id is not None:
+            await queries.drop_feedback.all(self._connection, self._of_summary())
+            await queries.drop.all(self._connection, self._of_summary())
+
+    def _of_summary(self) -> dict[str, Any]:
+        return {**self._params, "message_id": self._event.summary_message_id}
+
+    async def _needed(self, places: Sequence[int]) -> bool:
+        return await needed_elsewhere(self._connection, self._params, self._head, places)

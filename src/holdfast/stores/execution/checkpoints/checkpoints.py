@@ -1,0 +1,415 @@
+"""Checkpoints: the saved states of a graph, for LangGraph and whatever works like it.
+
+A thread has namespaces (the graph itself and its subgraphs), and each has checkpoints whose ids sort by time. A checkpoint
+is some ``state`` and *pieces*, both of them bytes to this store, and what tasks wrote to it before the next one. A piece that
+the thread has already is not stored again, whichever checkpoint or write brought it first (see ``piece_log``). So a step costs
+what is new in it, a fork or a copy costs nothing, and removing checkpoints removes exactly the pieces nothing needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ....core import scope as scopes
+from ....core import text
+from ....core.blocking import Blocking, blocking
+from ....core.filters import Filter, Filterable, equal_metadata, id_list, listed
+from ....core.paging import Page, rows_to_read
+from ....core.store import TenantStore, reads, writes
+from ....engines.protocol import Connection
+from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from ....limits import Limits
+from . import lineage, piece_log, places, reading, task_writes
+from .piece_log import NewPiece
+from .reading import Checkpoint, Held, queries
+from .task_writes import Placed, Write
+
+ANCESTORS_MOST = 20_000
+"""Ancestors that are walked back to."""
+
+
+class Stored(Struct, frozen=True):
+    """Where the pieces of a checkpoint lie now."""
+
+    stamp: str
+    places: Sequence[int]
+
+
+FILTERS = Filterable(
+    {
+        "thread_id": ("thread_id", "text"),
+        "user": ("user_id", "text"),
+        "namespace": ("checkpoint_ns", "text"),
+        "id": ("checkpoint_id", "text"),
+        "parent": ("parent_checkpoint_id", "text"),
+        "run_id": ("run_id", "text"),
+    },
+    metadata="metadata",
+)
+
+
+class AsyncCheckpoints(TenantStore):
+    """The checkpoints of one tenant. Threads of one ``user`` are not seen by another."""
+
+    async def put(
+        self,
+        thread_id: str,
+        *,
+        id: str,
+        state: bytes,
+        pieces: Sequence[bytes | int] = (),
+        stamp: str | None = None,
+        namespace: str = "",
+        parent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        leans: Sequence[str] = (),
+        user: str | None = None,
+        only_after_head: bool = False,
+    ) -> Stored:
+        """Save a checkpoint; the same id again replaces it. A thread comes into being with its first checkpoint.
+
+        Args:
+            pieces: bodies, or places at which they lie according to an earlier answer with this ``stamp``.
+            leans: channels whose value is not here but at an ancestor, which is kept as long as this one is.
+            only_after_head: only if ``parent`` is the newest checkpoint of the namespace, or none and there is none.
+
+        Raises:
+            Conflict: ``only_after_head`` was asked for, and another checkpoint is the newest.
+            Stale: pieces were removed since the ``stamp`` was given; nothing was changed.
+        """
+        limits = self._scope.limits
+        params = self._at(thread_id, user, namespace, id)
+        params |= {
+            "parent_id": None if parent is None else scopes.name(parent, "parent", limits),
+            "metadata": scopes.metadata(metadata, limits),
+            "run_id": _run_of(metadata),
+            "checkpoint": _bytes(state, "state"),
+            "leans": text.dump([_channel(each) for each in leans]) if leans else None,
+        }
+        if params["parent_id"] == params["checkpoint_id"]:
+            raise InvalidInput("a checkpoint is not its own parent")
+        limits.check("content_bytes", len(params["checkpoint"]), "state")
+        prepared = self._prepared(pieces)
+        return await self._put(params, prepared, stamp, only_after_head)
+
+    @writes
+    async def _put(
+        self,
+        connection: Connection,
+        params: dict[str, Any],
+        pieces: Sequence[NewPiece | int],
+        stamp: str | None,
+        only_after_head: bool,
+    ) -> Stored:
+        log = await piece_log.lock_or_create(connection, self._scope, params)
+        params = {**params, "thread": log.thread}
+        if only_after_head:
+            await self._check_head(connection, params)
+        found = await piece_log.add(connection, self._scope, log, pieces, stamp=stamp)
+        sealed = places.seal(places.ranges_of(found), params["checkpoint"])
+        await queries.put.all(connection, {**params, "pieces": sealed, "now_at": self._scope.clock.now_us()})
+        return Stored(log.stamp, found)
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        *,
+        id: str,
+        task_id: str,
+        new: Sequence[Write],
+        task_path: str = "",
+        stamp: str | None = None,
+        namespace: str = "",
+        user: str | None = None,
+    ) -> Stored:
+        """Save what a task wrote to the checkpoint ``id``, which may itself come later.
+
+        A task's write with an index from 0 on is kept as it came first; one with a negative index replaces the one before.
+
+        Raises:
+            Stale: pieces were removed since the ``stamp`` was given; nothing was changed.
+        """
+        limits = self._scope.limits
+        limits.check("batch_rows", len(new), "writes")
+        params = self._at(thread_id, user, namespace, id)
+        params |= {"task_id": scopes.name(task_id, "task id", limits), "task_path": _text(task_path, "task path")}
+        limits.check("metadata_bytes", text.size(params["task_path"]), "task path")
+        prepared = [(each, self._prepared(each.pieces)) for each in _checked(new)]
+        return await self._put_writes(params, prepared, stamp)
+
+    @writes
+    async def _put_writes(
+        self,
+        connection: Connection,
+        params: dict[str, Any],
+        new: Sequence[tuple[Write, Sequence[NewPiece | int]]],
+        stamp: str | None,
+    ) -> Stored:
+        log = await piece_log.lock_or_create(connection, self._scope, params)
+        params = {**params, "thread": log.thread}
+        everything = [piece for _, pieces in new for piece in pieces]
+        found = await piece_log.add(connection, self._scope, log, everything, stamp=stamp)
+        rest = iter(found)
+        placed = [Placed(each.index, each.channel, each.value, [next(rest) for _ in pieces]) for each, pieces in new]
+        packed, sealed = task_writes.pack(placed)
+        if await queries.put_writes.one(connection, {**params, "writes": packed, "pieces": sealed}) is None:
+            await self._merge(connection, params, placed)
+        return Stored(log.stamp, found)
+
+    async def _merge(self, connection: Connection, params: dict[str, Any], placed: Sequence[Placed]) -> None:
+        row = await queries.task.one(connection, params)
+        assert row is not None
+        packed, sealed = task_writes.pack(task_writes.merged(task_writes.unpack(*row), placed))
+        await queries.change_writes.all(connection, {**params, "writes": packed, "pieces": sealed})
+
+    @reads
+    async def find(
+        self,
+        connection: Connection,
+        thread_id: str,
+        *,
+        id: str | None = None,
+        namespace: str = "",
+        user: str | None = None,
+        held: Held | None = None,
+    ) -> Checkpoint | None:
+        """The checkpoint with this id, or the newest, with everything written to it; ``None`` if there is none.
+
+        Raises:
+            Corrupt: it is not what was saved.
+        """
+        query = queries.latest if id is None else queries.exact
+        params = self._at(thread_id, user, namespace, "-" if id is None else id)
+        found = await reading.joined(connection, self._scope, query, params, held)
+        return found[0] if found else None
+
+    @reads
+    async def history(
+        self,
+        connection: Connection,
+        thread_id: str,
+        *,
+        id: str,
+        namespace: str = "",
+        user: str | None = None,
+    ) -> Sequence[Checkpoint]:
+        """A checkpoint, its parent, and on to the ancestor at which no value is missing any more."""
+        params = self._at(thread_id, user, namespace, id) | {"limit": ANCESTORS_MOST}
+        return await reading.joined(connection, self._scope, queries.history, params, None)
+
+    @reads
+    async def list(
+        self,
+        connection: Connection,
+        thread_id: str | None = None,
+        *,
+        namespace: str | None = None,
+        id: str | None = None,
+        before: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        where: Sequence[Filter] = (),
+        user: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Checkpoint]:
+        """Checkpoints of a thread, or of all threads, the newest first. With ``limit``, a page.
+
+        Raises:
+            InvalidFilter: a filter or the cursor is not understood.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        limits = self._scope.limits
+        wanted = _filters(thread_id, self._user(user), namespace, id, before)
+        params = self._scope.params(limit=rows_to_read(limit, limits))
+        filters = [*wanted, *equal_metadata(metadata), *listed(where)]
+        clause = FILTERS.compile(filters, params, connection.dialect, limits) + reading.after(cursor, params)
+        return await reading.page(connection, self._scope, params, clause, limit)
+
+    @writes
+    async def copy(self, connection: Connection, source: str, target: str, *, user: str | None = None) -> int:
+        """Copy a thread, with all its checkpoints and writes; how many checkpoints it has. Nothing they consist of is copied.
+
+        Raises:
+            NotFound: there is no thread ``source``.
+            AlreadyExists: there is a thread ``target``, and it is not a copy of this one.
+        """
+        params, new = self._thread(source, user), self._thread(target, user)
+        await piece_log.queries.lock_tenant.all(connection, params)
+        log = await piece_log.lock(connection, params)
+        if log is None:
+            raise NotFound(f"there is no thread {source!r} here")
+        there = await piece_log.find(connection, new)
+        if there is not None and there.number != log.number:
+            raise AlreadyExists(f"there is another thread {target!r}; delete it first")
+        copied = there or await piece_log.create(connection, new, log.stamp, log=log.number)
+        await queries.copy.all(connection, {**params, "thread": log.thread, "target": copied.thread})
+        await queries.copy_writes.all(connection, {**params, "thread": log.thread, "target": copied.thread})
+        return len(await queries.lineage.all(connection, {**params, "thread": copied.thread}))
+
+    @writes
+    async def delete(self, connection: Connection, thread_id: str, *, user: str | None = None) -> int:
+        """Remove a thread with everything in it; how many checkpoints it had. No such thread is fine."""
+        params = self._thread(thread_id, user)
+        log = await piece_log.lock(connection, params)
+        return 0 if log is None else await self._delete_all(connection, params, log)
+
+    @writes
+    async def delete_runs(self, connection: Connection, run_ids: Sequence[str], *, user: str | None = None) -> int:
+        """Remove the checkpoints of these runs (``metadata["run_id"]``); how many those were.
+
+        What a checkpoint of another run cannot do without stays.
+        """
+        runs = {_text(each, "run id") for each in _names(run_ids, "run ids", self._scope.limits)}
+        listed_runs = id_list(sorted(runs), connection.dialect)
+        params = self._scope.params(run_ids=listed_runs, user_id=self._user(user))
+        removed = 0
+        for thread_id, user_id in sorted(await queries.threads_of_runs.all(connection, params)):
+            at = self._scope.params(thread_id=thread_id, user_id=user_id)
+            removed += await self._keep(connection, at, lambda each: each.run_id not in runs)
+        return removed
+
+    @writes
+    async def prune(
+        self, connection: Connection, thread_ids: Sequence[str], *, keep: int = 1, user: str | None = None
+    ) -> int:
+        """Keep the newest ``keep`` checkpoints of every namespace of these threads; how many were removed. With 0, all are.
+
+        What a kept checkpoint cannot do without stays as well.
+        """
+        if not isinstance(keep, int) or isinstance(keep, bool) or not 0 <= keep < 2**31:
+            raise InvalidInput(f"keep is a whole number from 0 on, not {keep!r}")
+        removed = 0
+        for thread_id in sorted(set(_names(thread_ids, "thread ids", self._scope.limits))):
+            removed += await self._keep(connection, self._thread(thread_id, user), None, newest=keep)
+        return removed
+
+    async def _keep(self, connection: Connection, params: dict[str, Any], wanted: Any, *, newest: int = 0) -> int:
+        """Remove what is not wanted of one thread, and what only that needed."""
+        log = await piece_log.lock(connection, params)
+        if log is None:
+            return 0
+        family = lineage.of_rows(await queries.lineage.all(connection, {**params, "thread": log.thread}))
+        if not family and newest:
+            return 0  # writes that came before their checkpoint
+        kept = lineage.newest(family, newest) if wanted is None else {each.key for each in family if wanted(each)}
+        kept = lineage.with_needed(family, kept)
+        if not kept:
+            return await self._delete_all(connection, params, log)
+        gone = [
+            {**params, "thread": log.thread, "checkpoint_ns": each.namespace, "checkpoint_id": each.id}
+            for each in family
+            if each.key not in kept
+        ]
+        if gone:
+            await queries.delete.many(connection, gone)
+            await queries.delete_writes.many(connection, gone)
+            await piece_log.collect(connection, self._scope, log)
+        return len(gone)
+
+    async def _delete_all(self, connection: Connection, params: dict[str, Any], log: piece_log.Log) -> int:
+        whole = {**params, "thread": log.thread}
+        removed = await queries.delete_all.all(connection, whole)
+        await queries.delete_all_writes.all(connection, whole)
+        await piece_log.delete_thread(connection, self._scope, log)
+        return len(removed)
+
+    async def _check_head(self, connection: Connection, params: dict[str, Any]) -> None:
+        row = await queries.head.one(connection, params)
+        head = None if row is None else row[0]
+        if head not in (params["parent_id"], params["checkpoint_id"]):
+            after = "at the beginning" if params["parent_id"] is None else f"after {params['parent_id']}"
+            raise Conflict(f"another writer was first: the newest checkpoint is {head}; this one was to come {after}")
+
+    def _prepared(self, pieces: Sequence[bytes | int]) -> Sequence[NewPiece | int]:
+        most = places.PLACES_MOST
+        if isinstance(pieces, (bytes, str)) or not isinstance(pieces, Sequence) or len(pieces) > most:
+            raise InvalidInput(f"pieces come as a list of at most {most:,}")
+        return [each if type(each) is int else piece_log.prepare(self._piece(each)) for each in pieces]
+
+    def _piece(self, piece: object) -> bytes:
+        body = _bytes(piece, "a piece")
+        self._scope.limits.check("content_bytes", len(body), "piece")
+        return body
+
+    def _user(self, user: str | None) -> str:
+        return "" if user is None else scopes.name(user, "user", self._scope.limits)
+
+    def _thread(self, thread_id: str, user: str | None) -> dict[str, Any]:
+        name = scopes.name(thread_id, "thread id", self._scope.limits, limit="key_bytes")
+        return self._scope.params(thread_id=name, user_id=self._user(user))
+
+    def _at(self, thread_id: str, user: str | None, namespace: str, id: str) -> dict[str, Any]:
+        limits = self._scope.limits
+        at = "" if namespace == "" else scopes.name(namespace, "namespace", limits, limit="key_bytes")
+        return self._thread(thread_id, user) | {
+            "checkpoint_ns": at,
+            "checkpoint_id": scopes.name(id, "checkpoint id", limits),
+        }
+
+
+class Checkpoints(Blocking[AsyncCheckpoints]):
+    """The checkpoints of one tenant. Threads of one ``user`` are not seen by another."""
+
+    put = blocking(AsyncCheckpoints.put)
+    put_writes = blocking(AsyncCheckpoints.put_writes)
+    find = blocking(AsyncCheckpoints.find)
+    history = blocking(AsyncCheckpoints.history)
+    list = blocking(AsyncCheckpoints.list)
+    copy = blocking(AsyncCheckpoints.copy)
+    delete = blocking(AsyncCheckpoints.delete)
+    delete_runs = blocking(AsyncCheckpoints.delete_runs)
+    prune = blocking(AsyncCheckpoints.prune)
+
+
+def _filters(
+    thread_id: str | None, user: str, namespace: str | None, id: str | None, before: str | None
+) -> list[Filter]:
+    equal = {"thread_id": thread_id, "user": text.unescape(user), "namespace": namespace, "id": id}
+    found = [Filter("eq", value, column=name) for name, value in equal.items() if value is not None]
+    return found if before is None else [*found, Filter("lt", before, column="id")]
+
+
+def _run_of(metadata: Mapping[str, Any] | None) -> str | None:
+    run = metadata.get("run_id") if isinstance(metadata, Mapping) else None
+    return text.escape(run) if isinstance(run, str) else None
+
+
+def _checked(new: Sequence[Write]) -> Sequence[Write]:
+    for each in new:
+        if not isinstance(each, Write) or type(each.index) is not int or not -(2**31) <= each.index < 2**31:
+            raise InvalidInput("writes are a list of Write, each with an index of 32 bits")
+        _bytes(each.value, "the value of a write")
+        _channel(each.channel)
+    return new
+
+
+def _names(values: Sequence[str], what: str, limits: Limits) -> Sequence[str]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidInput(f"{what} come as a list")
+    limits.check("batch_rows", len(values), what)
+    return values
+
+
+def _channel(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidInput(f"the name of a channel is text, not {type(name).__name__}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("the name of a channel must be text that can be encoded") from None
+    return name
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
+    return text.escape(value)
+
+
+def _bytes(value: object, what: str) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise InvalidInput(f"{what} is bytes, not {type(value).__name__}")
+    return bytes(value)

@@ -1,0 +1,227 @@
+"""The log of a thread: pieces of checkpoints, each once, at a place of its own.
+
+A *piece* is some bytes: a message, a large string, a part of a dictionary. What comes again, in the next checkpoint or in a
+task's writes, is found by its digest and not stored again, so a step costs what is new in it. Large pieces are objects of the
+tenant, so that they are shared between threads as well.
+
+Pieces never change. They are removed only while the log is locked, when no checkpoint and no write of any thread that has
+the log needs them; the log then gets a new *stamp*. Whoever remembers where a piece lies says under which stamp, and
+is refused if it is not the log's any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ....core import objects as bodies
+from ....core import text
+from ....core.objects import Packed
+from ....core.queries import Queries
+from ....core.scope import Scope
+from ....engines.dialect import Dialect
+from ....engines.protocol import Connection, Row
+from ....errors import Corrupt, InvalidInput, Stale
+from ...platform import objects
+from . import places
+from .places import CHECKSUM_BYTES, Range
+
+OBJECT = 9
+"""The codec of a piece that is an object: its body is the object's digest."""
+OBJECT_FROM = 8 * 1024
+"""Stored bytes from which on a piece is an object."""
+
+queries = Queries(__package__, "piece_log.sql")
+
+
+class Log(Struct, frozen=True):
+    """A thread and the log its pieces lie in."""
+
+    thread: int
+    number: int
+    next_place: int
+    stamp: str
+
+
+class NewPiece(Struct, frozen=True):
+    """A body on its way into a log; ``large`` if it becomes an object."""
+
+    packed: Packed
+    large: Packed | None = None
+
+
+def prepare(body: bytes) -> NewPiece:
+    """A body, compressed and with its digest; done before a transaction begins, because it takes a while."""
+    packed = bodies.pack(body, bodies.SHORT_BYTES)
+    if len(packed.body) < OBJECT_FROM:
+        return NewPiece(packed)
+    whole = bodies.digest_of(body)
+    reference = Packed(packed.digest, OBJECT, whole, packed.size_bytes)
+    return NewPiece(reference, Packed(whole, packed.codec, packed.body, packed.size_bytes))
+
+
+async def find(connection: Connection, params: Mapping[str, Any]) -> Log | None:
+    """The log of a thread, or ``None``."""
+    return _log(await queries.find_thread.one(connection, params))
+
+
+async def lock(connection: Connection, params: Mapping[str, Any]) -> Log | None:
+    """The same, held until the transaction ends."""
+    return _log(await queries.lock_thread.one(connection, params))
+
+
+async def lock_or_create(connection: Connection, scope: Scope, params: Mapping[str, Any]) -> Log:
+    """The log of a thread, made if it is not there, and held until the transaction ends."""
+    there = await lock(connection, params)
+    if there is not None:
+        return there
+    now = scope.clock.now_us()
+    await queries.register_tenant.all(connection, {**params, "now_at": now})
+    await queries.lock_tenant.all(connection, params)
+    there = await lock(connection, params)
+    return there or await create(connection, params, scope.ids.new())
+
+
+async def create(connection: Connection, params: Mapping[str, Any], stamp: str, *, log: int | None = None) -> Log:
+    """A new thread, with a log of its own or with another's. The tenant is locked by the caller."""
+    row = await queries.next_number.one(connection, params)
+    assert row is not None
+    number = int(row[0])
+    new = {**params, "number": number, "log": number if log is None else log, "stamp": stamp}
+    if log is None:
+        await queries.create_log.all(connection, new)
+    await queries.create_thread.all(connection, new)
+    return Log(number, new["log"], 1, stamp)
+
+
+async def add(
+    connection: Connection, scope: Scope, log: Log, pieces: Sequence[NewPiece | int], *, stamp: str | None
+) -> list[int]:
+    """The places of these pieces; those that are new are added to the log, which the caller has locked.
+
+    Raises:
+        Stale: places were given that were learnt under another stamp.
+    """
+    _check_places([each for each in pieces if isinstance(each, int)], log, stamp)
+    wanted = {each.packed.digest: each for each in pieces if not isinstance(each, int)}
+    found = await _known(connection, scope, log, list(wanted))
+    new = [each for digest, each in wanted.items() if digest not in found]
+    for place, each in enumerate(new, log.next_place):
+        found[each.packed.digest] = place
+    await _insert(connection, scope, log, new)
+    return [each if isinstance(each, int) else found[each.packed.digest] for each in pieces]
+
+
+async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[Range]) -> dict[int, bytes]:
+    """The pieces at these places, each looked at; a place where there is none is not in the answer.
+
+    Raises:
+        Corrupt: a piece is not what it was.
+    """
+    wanted = places.union(ranges)
+    if not wanted:
+        return {}
+    rows = await queries.read.all(connection, scope.params(log=log, **_as_argument(wanted)))
+    found = {place: bodies.unpack(digest, codec, body) for place, digest, codec, body in rows if codec != OBJECT}
+    large = {place: bytes(body) for place, _, codec, body in rows if codec == OBJECT}
+    if large:
+        for place, digest, *_ in rows:
+            if place in large and not large[place].startswith(bytes(digest)):
+                raise Corrupt(f"the piece at place {place} is damaged: it speaks of another object")
+        contents = await objects.fetch(connection, scope, list(large.values()))
+        found.update(zip(large, contents, strict=True))
+    return found
+
+
+async def collect(connection: Connection, scope: Scope, log: Log) -> int:
+    """Remove from a locked log what nothing needs; how many pieces that were."""
+    used = [row[0] for row in await queries.used.all(connection, scope.params(log=log.number))]
+    used += [row[0] for row in await queries.used_by_writes.all(connection, scope.params(log=log.number))]
+    live = places.union(each for sealed in set(used) for each in places.load(bytes(sealed)[CHECKSUM_BYTES:]))
+    dead = places.without((1, log.next_place - 1), live)
+    if not dead:
+        return 0
+    params = scope.params(log=log.number, stamp=scope.ids.new(), **_as_argument(dead))
+    removed = await queries.remove.all(connection, params)
+    if removed:
+        await queries.restamp.all(connection, params)
+    await _release(connection, scope, log.number, [bytes(body) for codec, body in removed if codec == OBJECT])
+    return len(removed)
+
+
+async def delete_thread(connection: Connection, scope: Scope, log: Log) -> None:
+    """Remove a thread whose checkpoints are gone, and its log unless another thread has it too. The log is locked."""
+    params = scope.params(log=log.number, thread=log.thread)
+    await queries.delete_thread.all(connection, params)
+    if await queries.delete_log.one(connection, params) is None:
+        await collect(connection, scope, log)
+        return
+    await queries.delete_pieces.all(connection, params)
+    await objects.queries.release_all.all(connection, scope.params(holder=_holder(log.number)))
+
+
+async def _known(connection: Connection, scope: Scope, log: Log, digests: list[bytes]) -> dict[bytes, int]:
+    if not digests or log.next_place == 1:
+        return {}
+    wanted: Any = b"".join(digests) if connection.dialect is Dialect.SQLITE else digests
+    rows = await queries.known.all(connection, scope.params(log=log.number, digests=wanted))
+    return {bytes(digest): place for digest, place in rows}
+
+
+async def _insert(connection: Connection, scope: Scope, log: Log, new: Sequence[NewPiece]) -> None:
+    if not new:
+        return
+    rows = [
+        scope.params(
+            log=log.number, place=place, digest=piece.packed.digest, codec=piece.packed.codec, body=piece.packed.body
+        )
+        for place, piece in enumerate(new, log.next_place)
+    ]
+    await queries.add.many(connection, rows)
+    await queries.advance.all(connection, scope.params(log=log.number, count=len(new)))
+    large = [piece.large for piece in new if piece.large is not None]
+    if large:
+        await objects.keep(connection, scope, large, holder=_holder(log.number))
+
+
+async def _release(connection: Connection, scope: Scope, log: int, digests: Sequence[bytes]) -> None:
+    if digests:
+        await objects.let_go(connection, scope.params(holder=_holder(log)), digests)
+
+
+def _check_places(given: Sequence[int], log: Log, stamp: str | None) -> None:
+    if not given:
+        return
+    if stamp != log.stamp:
+        raise Stale("places in the log of a thread were given that are no longer valid: read the checkpoint again")
+    if min(given) < 1 or max(given) >= log.next_place:
+        raise InvalidInput(
+            f"there are pieces at the places 1 to {log.next_place - 1} of this thread's log, and no others"
+        )
+
+
+def check_found(found: Mapping[int, bytes], wanted: Iterable[int]) -> None:
+    """See that every piece was found.
+
+    Raises:
+        Corrupt: one is missing.
+    """
+    missing = [place for place in wanted if place not in found]
+    if missing:
+        raise Corrupt(f"{len(missing)} pieces of a checkpoint are missing, the first at place {missing[0]}")
+
+
+def _as_argument(ranges: Sequence[Range]) -> dict[str, Any]:
+    """Ranges as both engines take them: JSON, and two arrays."""
+    firsts, lasts = [first for first, _ in ranges], [last for _, last in ranges]
+    return {"ranges": text.dump([list(each) for each in ranges]), "firsts": firsts, "lasts": lasts}
+
+
+def _holder(log: int) -> str:
+    return f"lg_log:{log}"
+
+
+def _log(row: Row | None) -> Log | None:
+    return None if row is None else Log(*row)

@@ -1,0 +1,219 @@
+"""Reading checkpoints: the rows first, then all pieces they consist of with one more query."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Struct
+
+from ....core import text
+from ....core.filters import id_list
+from ....core.paging import Page, decode_cursor, encode_cursor
+from ....core.queries import Queries, Query
+from ....core.rows import Column, mapper
+from ....core.scope import Scope
+from ....engines.dialect import Dialect
+from ....engines.protocol import Connection, Row
+from ....errors import Corrupt, LimitExceeded
+from . import piece_log, places, task_writes
+from .places import Range
+from .task_writes import Placed, TaskWrites
+
+T = TypeVar("T")
+
+TRIES = 4
+"""How often a checkpoint is read anew because something was removed while it was read."""
+
+
+class CheckpointRow(Struct, frozen=True):
+    """A checkpoint as it is stored."""
+
+    thread: int
+    namespace: Annotated[str, Column("checkpoint_ns")]
+    id: Annotated[str, Column("checkpoint_id")]
+    parent: Annotated[str | None, Column("parent_checkpoint_id")]
+    metadata: dict[str, Any]
+    state: Annotated[bytes, Column("checkpoint")]
+    pieces: bytes
+    leans: list[str] | None
+    created_at: datetime
+
+
+class Checkpoint(Struct, frozen=True):
+    """A saved state. ``places`` are the places of its pieces under the log's ``stamp``; a piece the caller holds is ``None``."""
+
+    thread_id: str
+    namespace: str
+    id: str
+    parent: str | None
+    metadata: dict[str, Any]
+    state: bytes
+    pieces: Sequence[bytes | None]
+    places: Sequence[Range]
+    stamp: str
+    leans: Sequence[str]
+    created_at: datetime
+    tasks: Sequence[TaskWrites]
+
+
+class Held(Struct, frozen=True):
+    """Pieces of a thread that the caller still has from an earlier call, and need not be read."""
+
+    stamp: str
+    places: Sequence[Sequence[int]]
+
+
+class _Found(Struct):
+    """A row that was read, and what was written to that checkpoint."""
+
+    row: CheckpointRow
+    log: int
+    stamp: str
+    thread_id: str
+    ranges: Sequence[Range]
+    tasks: list[tuple[str, str, list[Placed]]]
+
+
+class _Gone(Exception):
+    """A piece was not there: it was removed after the rows were read, or it is lost."""
+
+
+queries = Queries(__package__, "checkpoints.sql", CheckpointRow)
+_WIDTH = len(CheckpointRow.__struct_fields__)
+
+
+async def joined(
+    connection: Connection, scope: Scope, query: Query, params: Mapping[str, Any], held: Held | None
+) -> list[Checkpoint]:
+    """The checkpoints of a query that brings their writes along, in the order they come."""
+    thread_id = text.unescape(params["thread_id"])
+
+    async def read() -> list[Checkpoint]:
+        found: dict[tuple[str, str], _Found] = {}
+        for row in await query.all(connection, params):
+            each = found.get((row[1], row[2]))
+            if each is None:
+                each = found[row[1], row[2]] = _found(connection, row, thread_id)
+            if row[-4] is not None:
+                each.tasks.append(_task(*row[-4:]))
+        return await _filled(connection, scope, list(found.values()), held)
+
+    return await _until_whole(read)
+
+
+async def page(
+    connection: Connection, scope: Scope, params: Mapping[str, Any], clause: str, limit: int | None
+) -> Page[Checkpoint]:
+    """A page of a list.
+
+    Raises:
+        LimitExceeded: without ``limit``, there are more than ``list_rows``.
+    """
+
+    async def read() -> Page[Checkpoint]:
+        rows = await queries.list.all(connection, params, clause)
+        most = scope.limits.list_rows if limit is None else limit
+        if limit is None and len(rows) > most:
+            raise LimitExceeded(
+                f"there are more than list_rows = {most:,} checkpoints: page them with limit= and cursor="
+            )
+        found = [_found(connection, row, text.unescape(row[-1])) for row in rows[:most]]
+        await _add_writes(connection, scope, found)
+        whole = await _filled(connection, scope, found, None)
+        return Page(whole, _cursor(found[-1].row) if len(rows) > most else None)
+
+    return await _until_whole(read)
+
+
+def after(cursor: str | None, params: dict[str, Any]) -> str:
+    """The condition that a page starts after a cursor."""
+    if cursor is None:
+        return ""
+    id, thread, namespace = decode_cursor(cursor, "checkpoints", str, int, str)
+    params.update(after_id=text.escape(id), after_thread=thread, after_ns=text.escape(namespace))
+    return "\n  AND (checkpoint_id, thread, checkpoint_ns) < (:after_id, :after_thread, :after_ns)"
+
+
+def _cursor(row: CheckpointRow) -> str:
+    return encode_cursor("checkpoints", row.id, row.thread, row.namespace)
+
+
+async def _until_whole(read: Callable[[], Awaitable[T]]) -> T:
+    """Read again as long as pieces were removed between two queries, together with the checkpoints they belonged to."""
+    for _ in range(TRIES):
+        try:
+            return await read()
+        except _Gone as error:
+            said = str(error)
+    raise Corrupt(said)
+
+
+def _found(connection: Connection, row: Row, thread_id: str) -> _Found:
+    stored = mapper(CheckpointRow, connection.dialect)([row[:_WIDTH]])[0]
+    ranges = places.unseal(stored.pieces, f"the checkpoint {stored.id} of the thread {thread_id}", bytes(stored.state))
+    return _Found(stored, row[_WIDTH], row[_WIDTH + 1], thread_id, ranges, [])
+
+
+def _task(task_id: str, task_path: str, packed: bytes, sealed: bytes) -> tuple[str, str, list[Placed]]:
+    return text.unescape(task_id), text.unescape(task_path), task_writes.unpack(packed, sealed)
+
+
+async def _add_writes(connection: Connection, scope: Scope, found: Sequence[_Found]) -> None:
+    if not found:
+        return
+    threads: Any = sorted({each.row.thread for each in found})
+    ids = id_list([text.escape(each.row.id) for each in found], connection.dialect)
+    if connection.dialect is Dialect.SQLITE:
+        threads = text.dump(threads)
+    by_key = {(each.row.thread, each.row.namespace, each.row.id): each for each in found}
+    for row in await queries.writes_of.all(connection, scope.params(threads=threads, checkpoint_ids=ids)):
+        each = by_key.get((row[0], text.unescape(row[1]), text.unescape(row[2])))
+        if each is not None:
+            each.tasks.append(_task(*row[3:]))
+
+
+async def _filled(connection: Connection, scope: Scope, found: Sequence[_Found], held: Held | None) -> list[Checkpoint]:
+    """Rows with their pieces."""
+    by_log: dict[int, dict[int, bytes]] = {}
+    for log in {each.log for each in found}:
+        of_log = [each for each in found if each.log == log]
+        missing = _missing(of_log, held)
+        read = await piece_log.read(connection, scope, log, missing)
+        if sum(last - first + 1 for first, last in missing) != len(read):
+            raise _Gone(f"pieces of the thread {of_log[0].thread_id} are missing")
+        by_log[log] = read
+    return [_checkpoint(each, by_log[each.log]) for each in found]
+
+
+def _missing(found: Sequence[_Found], held: Held | None) -> list[Range]:
+    """The places that must be read: all, or all that the caller does not hold. What tasks wrote is always read."""
+    written = [range for each in found for range in _written(each)]
+    consist = places.union(range for each in found for range in each.ranges)
+    if held is not None and held.stamp == found[0].stamp:
+        have = places.union((first, last) for first, last in held.places)
+        consist = [rest for whole in consist for rest in places.without(whole, have)]
+    return places.union([*consist, *written])
+
+
+def _written(found: _Found) -> Iterable[Range]:
+    return places.ranges_of(place for _, _, writes in found.tasks for each in writes for place in each.places)
+
+
+def _checkpoint(found: _Found, pieces: Mapping[int, bytes]) -> Checkpoint:
+    row = found.row
+    return Checkpoint(
+        thread_id=found.thread_id,
+        namespace=row.namespace,
+        id=row.id,
+        parent=row.parent,
+        metadata=row.metadata,
+        state=bytes(row.state),
+        pieces=[pieces.get(place) for place in places.places_in(found.ranges)],
+        places=found.ranges,
+        stamp=found.stamp,
+        leans=row.leans or [],
+        created_at=row.created_at,
+        tasks=[task_writes.filled(id, path, writes, pieces) for id, path, writes in found.tasks],
+    )
