@@ -5,6 +5,7 @@
     python3 tools/environment.py bench        requirements/bench.txt, in the user's cache
     python3 tools/environment.py bench-adk    requirements/bench-adk.txt, in the user's cache
     python3 tools/environment.py langgraph    requirements/langgraph.txt, in the user's cache
+    python3 tools/environment.py crewai       requirements/crewai.txt, in the user's cache
 
 Only the standard library is needed. Everything installed is pinned by hash. An environment that already holds what the lock
 files say is left alone, so a second call costs nothing.
@@ -27,7 +28,7 @@ LOCKS = ROOT / "requirements"
 OLDEST = (3, 11)
 IN_TREE = {"run": ("run",), "test": ("test", "run")}
 """Environments in .venv, each with those it covers: what tests need includes what running needs."""
-IN_CACHE = ("bench", "bench-adk", "langgraph")
+IN_CACHE = ("bench", "bench-adk", "langgraph", "crewai")
 
 
 def main() -> int:
