@@ -39,6 +39,7 @@ from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, ClaimedRun
 from .stores.execution.runs.ledger import NewToolCall, PendingCall, ToolCall, ToolOutcome
 from .stores.execution.runs.runs import AsyncRuns, LoadedRun, Runs
 from .stores.execution.runs.states import Run
+from .stores.execution.runs.states import Status as RunStatus
 from .stores.execution.runs.step_log import CommittedStep, Step, Usage
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
@@ -124,6 +125,7 @@ __all__ = [
     "PoolOptions",
     "RandomIds",
     "Run",
+    "RunStatus",
     "RunQueue",
     "Runs",
     "SeededIds",

@@ -10,7 +10,7 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
-from . import migrate, serve, sessions
+from . import migrate, runs, serve, sessions
 
 _EXTRAS = {
     "starlette": "server",
@@ -55,6 +55,7 @@ def version() -> None:
 root.add_command(serve.serve)
 root.add_command(migrate.migrate)
 root.add_command(sessions.sessions)
+root.add_command(runs.runs)
 
 
 def run() -> None:

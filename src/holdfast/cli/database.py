@@ -1,13 +1,16 @@
-"""Which database a command is about."""
+"""Which database, and whose part of it, a command is about."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+
+from holdfast import Holdfast, TenantHandle
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,6 +25,21 @@ def database_option(command: F) -> F:
         show_envvar=True,
         help="A path, sqlite:///path or postgresql://...",
     )(command)
+
+
+def tenant_option(command: F) -> F:
+    """``--tenant`` and ``--database``, or the environment's."""
+    option = click.option(
+        "--tenant", metavar="NAME", required=True, envvar="HOLDFAST_TENANT", show_envvar=True, help="Whose."
+    )
+    return option(database_option(command))
+
+
+@contextmanager
+def open_tenant(database: str, tenant: str) -> Iterator[TenantHandle]:
+    """What a tenant keeps in a database."""
+    with Holdfast(database) as hf:
+        yield hf.tenant(tenant)
 
 
 def describe(url: str) -> str:

@@ -34,3 +34,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for row in rows:
         table.add_row(*row)
     Console(markup=False, highlight=False).print(table)
+
+
+def shorten(text: str, most: int) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"

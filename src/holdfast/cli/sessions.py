@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
 import click
 
-from holdfast import Branch, CompactionEvent, CompactionPolicy, Holdfast, Message, Plan, Session, TenantHandle
+from holdfast import Branch, CompactionEvent, CompactionPolicy, Message, Plan, Session, TenantHandle
 from holdfast.errors import NotFound
 
-from .database import database_option
-from .output import json_option, print_json, print_table
+from .database import open_tenant, tenant_option
+from .output import json_option, print_json, print_table, shorten
 
 F = TypeVar("F", bound=Callable[..., Any])
 PREVIEW = 72
@@ -24,14 +23,6 @@ PREVIEW = 72
 @click.group()
 def sessions() -> None:
     """Look at conversations, fork them, compact them, and take that back."""
-
-
-def tenant_option(command: F) -> F:
-    """``--tenant``, or the environment's."""
-    option = click.option(
-        "--tenant", metavar="NAME", required=True, envvar="HOLDFAST_TENANT", show_envvar=True, help="Whose sessions."
-    )
-    return option(database_option(command))
 
 
 def session_option(command: F) -> F:
@@ -48,7 +39,7 @@ def session_option(command: F) -> F:
 @json_option
 def list_(database: str, tenant: str, user: str | None, agent: str | None, limit: int, as_json: bool) -> None:
     """List sessions, the one used last first."""
-    with _opened(database, tenant) as there:
+    with open_tenant(database, tenant) as there:
         found = there.sessions.list(user=user, agent=agent, limit=limit)
     if as_json:
         print_json({"sessions": list(found), "next": found.next})
@@ -62,7 +53,7 @@ def list_(database: str, tenant: str, user: str | None, agent: str | None, limit
 @json_option
 def show(database: str, tenant: str, session: str, last: int, as_json: bool) -> None:
     """Show a session, its last messages, its branches and its compactions."""
-    with _opened(database, tenant) as there:
+    with open_tenant(database, tenant) as there:
         found = _find(there, session)
         messages = there.messages.last(found.id, last)
         branches, current = there.branches.list(found.id), there.branches.current(found.id)
@@ -93,7 +84,7 @@ def fork(
     database: str, tenant: str, session: str, at: int | None, label: str | None, switch: bool, as_json: bool
 ) -> None:
     """Start another branch of a session. Nothing is copied, and the session goes on as it was."""
-    with _opened(database, tenant) as there:
+    with open_tenant(database, tenant) as there:
         found = _find(there, session)
         branch = there.branches.fork(found.id, at=at, label=label)
         if switch:
@@ -126,7 +117,7 @@ def compact(
 ) -> None:
     """Make a session smaller: old tool outputs first, then, with a summary, the old messages. `rollback` takes it back."""
     policy = _policy(target, keep_last, protect)
-    with _opened(database, tenant) as there:
+    with open_tenant(database, tenant) as there:
         found = _find(there, session)
         if plan:
             planned = there.compactions.plan(found.id, policy)
@@ -143,7 +134,7 @@ def compact(
 @json_option
 def rollback(database: str, tenant: str, session: str, event: str | None, as_json: bool) -> None:
     """Take a compaction back: everything is as it was, and what was appended since stays."""
-    with _opened(database, tenant) as there:
+    with open_tenant(database, tenant) as there:
         found = _find(there, session)
         done = there.compactions.rollback(event or _newest(there, found))
     _print_event(done, as_json, "Rolled back")
@@ -168,7 +159,7 @@ def search(
     as_json: bool,
 ) -> None:
     """Find messages by their words."""
-    with _opened(database, tenant) as there:
+    with open_tenant(database, tenant) as there:
         session_id = None if session is None else _find(there, session).id
         hits = there.messages.search(query, session_id=session_id, user=user, agent=agent, limit=limit)
     if as_json:
@@ -176,12 +167,6 @@ def search(
         return
     rows = [[hit.message.session_id, str(hit.message.seq), hit.message.role or "", hit.snippet] for hit in hits]
     print_table(f"Messages with {query}", ["session", "seq", "role", "where"], rows)
-
-
-@contextmanager
-def _opened(database: str, tenant: str) -> Iterator[TenantHandle]:
-    with Holdfast(database) as hf:
-        yield hf.tenant(tenant)
 
 
 def _find(there: TenantHandle, session: str) -> Session:
@@ -248,8 +233,7 @@ def _preview(message: Message) -> str:
     """The beginning of a message, in one line."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
     parts = [_block(block) for block in blocks]
-    line = " ".join(" ".join(parts).split())
-    return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
+    return shorten(" ".join(parts), PREVIEW)
 
 
 def _block(block: Any) -> str:
