@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import Any, Self
 
@@ -9,6 +10,7 @@ from . import address
 from .clock import Clock, SystemClock
 from .core import acting
 from .core.acting import Acting, ActingBlock, AgentType, PeerKind
+from .core.packs import PackPlace
 from .core.scope import Scope, Setting
 from .drivers import join, turns
 from .engines import opening
@@ -31,11 +33,13 @@ from .stores.conversation.pending_messages import AsyncPendingMessages, PendingM
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.tokens import TokenCounter
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
+from .stores.execution.flows import AsyncFlows, Flows
 from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, Leases, RunQueue
 from .stores.execution.runs.runs import AsyncRuns, Runs
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
 from .stores.memory.blocks import AsyncBlocks, Blocks
+from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.tenants import AsyncTenants, Tenants
 from .stores.registry.agents import Agents, AsyncAgents
@@ -61,11 +65,18 @@ class AsyncTenantHandle:
         self.tool_calls = AsyncToolCalls(engine, scope)
         self.checkpoints = AsyncCheckpoints(engine, scope)
         self.objects = AsyncObjects(engine, scope)
+        self.flows = AsyncFlows(engine, scope)
+        self.crew_memories = AsyncCrewMemories(engine, scope)
 
     @property
     def name(self) -> str:
         """The tenant's name."""
         return self._scope.tenant
+
+    @property
+    def clock(self) -> Clock:
+        """Where the time of everything that is stored comes from."""
+        return self._scope.clock
 
     def acting(
         self,
@@ -133,11 +144,18 @@ class TenantHandle:
         self.tool_calls = ToolCalls(AsyncToolCalls(engine, scope))
         self.checkpoints = Checkpoints(AsyncCheckpoints(engine, scope))
         self.objects = Objects(AsyncObjects(engine, scope))
+        self.flows = Flows(AsyncFlows(engine, scope))
+        self.crew_memories = CrewMemories(AsyncCrewMemories(engine, scope))
 
     @property
     def name(self) -> str:
         """The tenant's name."""
         return self._scope.tenant
+
+    @property
+    def clock(self) -> Clock:
+        """Where the time of everything that is stored comes from."""
+        return self._scope.clock
 
     def acting(
         self,
@@ -198,6 +216,7 @@ class Holdfast:
         clock: where the time comes from.
         ids: where new ids come from.
         count_tokens: how many tokens the content of a message has, where nobody said; without it, an estimate.
+        packs: a directory, or an address such as ``s3://bucket/folder``, where large objects lie; without it, in the database.
 
     Raises:
         SchemaMismatch: the schema is newer than this release, or older and not to be migrated.
@@ -216,8 +235,9 @@ class Holdfast:
         clock: Clock | None = None,
         ids: IdSource | None = None,
         count_tokens: TokenCounter | None = None,
+        packs: str | os.PathLike[str] | PackPlace | None = None,
     ) -> None:
-        self._setting = _setting(limits, clock, ids, count_tokens)
+        self._setting = _setting(limits, clock, ids, count_tokens, packs)
         where = address.parse(url, library=sqlite)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool or PoolOptions())
         try:
@@ -270,8 +290,9 @@ class AsyncHoldfast:
         clock: Clock | None = None,
         ids: IdSource | None = None,
         count_tokens: TokenCounter | None = None,
+        packs: str | os.PathLike[str] | PackPlace | None = None,
     ) -> None:
-        self._setting = _setting(limits, clock, ids, count_tokens)
+        self._setting = _setting(limits, clock, ids, count_tokens, packs)
         where = address.parse(url, library=sqlite)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool or PoolOptions())
@@ -318,12 +339,20 @@ class AsyncHoldfast:
 
 
 def _setting(
-    limits: Limits | None, clock: Clock | None, ids: IdSource | None, count_tokens: TokenCounter | None
+    limits: Limits | None,
+    clock: Clock | None,
+    ids: IdSource | None,
+    count_tokens: TokenCounter | None,
+    packs: str | os.PathLike[str] | PackPlace | None,
 ) -> Setting:
     if count_tokens is not None and not callable(count_tokens):
         raise InvalidInput("count_tokens must be a function from a message's content to a number of tokens")
     return Setting(
-        clock=clock or SystemClock(), ids=ids or RandomIds(), limits=limits or Limits(), count_tokens=count_tokens
+        clock=clock or SystemClock(),
+        ids=ids or RandomIds(),
+        limits=limits or Limits(),
+        count_tokens=count_tokens,
+        packs=packs if packs is None or isinstance(packs, PackPlace) else PackPlace(packs),
     )
 
 
