@@ -53,6 +53,11 @@ def test_no_command_came_or_went_unnoticed() -> None:
         "sessions compact",
         "sessions rollback",
         "sessions search",
+        "runs list",
+        "runs show",
+        "runs resume",
+        "runs cancel",
+        "worker",
     }
 
 
