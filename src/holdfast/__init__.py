@@ -3,6 +3,7 @@
 from .clock import Clock, FixedClock, SystemClock
 from .core.acting import Acting
 from .core.filters import Filter, column, meta
+from .core.packs import PackPlace
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
@@ -32,9 +33,11 @@ from .stores.conversation.pending_messages import (
 from .stores.conversation.search.search import Hit
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.tokens import TokenCounter
+from .stores.execution.checkpoints.checking import CheckedThreads, DamagedCheckpoint
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints, Stored
 from .stores.execution.checkpoints.reading import Checkpoint, Held
 from .stores.execution.checkpoints.task_writes import TaskWrites, Write
+from .stores.execution.flows import AsyncFlows, Flow, Flows, FlowState, PendingFeedback
 from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, ClaimedRun, Leases, RunQueue
 from .stores.execution.runs.ledger import NewToolCall, PendingCall, ToolCall, ToolOutcome
 from .stores.execution.runs.runs import AsyncRuns, LoadedRun, Runs
@@ -44,6 +47,14 @@ from .stores.execution.runs.step_log import CommittedStep, Step, Usage
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
 from .stores.memory.blocks import AsyncBlocks, Block, Blocks, NewBlock
+from .stores.memory.crew_memories import (
+    AsyncCrewMemories,
+    CrewMemories,
+    CrewMemory,
+    FoundMemory,
+    MemoryScope,
+    NewCrewMemory,
+)
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
 from .stores.registry.agents import Agent, Agents, AsyncAgents
@@ -62,7 +73,9 @@ __all__ = [
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
+    "AsyncCrewMemories",
     "AsyncFeedbacks",
+    "AsyncFlows",
     "AsyncHoldfast",
     "AsyncLeases",
     "AsyncMessages",
@@ -81,6 +94,7 @@ __all__ = [
     "Branches",
     "BufferedSession",
     "Changes",
+    "CheckedThreads",
     "Checkpoint",
     "Checkpoints",
     "ClaimedRun",
@@ -93,12 +107,19 @@ __all__ = [
     "Contacts",
     "Context",
     "ContextMessage",
+    "CrewMemories",
+    "CrewMemory",
     "CronKey",
+    "DamagedCheckpoint",
     "DirectKey",
     "Feedback",
     "Feedbacks",
     "Filter",
     "FixedClock",
+    "Flow",
+    "FlowState",
+    "Flows",
+    "FoundMemory",
     "GroupKey",
     "Held",
     "History",
@@ -109,15 +130,19 @@ __all__ = [
     "Limits",
     "LoadedRun",
     "MainKey",
+    "MemoryScope",
     "Message",
     "Messages",
     "NewBlock",
+    "NewCrewMemory",
     "NewMessage",
     "NewPendingMessage",
     "NewToolCall",
     "Objects",
+    "PackPlace",
     "Page",
     "PendingCall",
+    "PendingFeedback",
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",

@@ -45,6 +45,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Buffered sessions one handle keeps; of those without unsaved changes, the one used longest ago makes room."""
     buffered_messages: int = 10_000
     """Messages one buffered session may hold."""
+    pack_from_bytes: int = 128 * KIB
+    """Stored bytes from which on an object lies in a pack, where packs are kept, and not in the database."""
+    object_bytes: int = 100 * 1024 * MIB
+    """Stored bytes that all objects of one tenant may take."""
     filters: int = 32
     """Filters in one call."""
     filter_values: int = 1_000
@@ -65,7 +69,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     block_bytes: int = 64 * KIB
     """Bytes of one core block as UTF-8, and the limit of a block that is given none of its own."""
     state_bytes: int = 16 * MIB
-    """Bytes of the state of one step as JSON."""
+    """Bytes of the state of one step or flow as JSON."""
+    embedding_floats: int = 8_192
+    """Dimensions of one embedding."""
     tool_input_bytes: int = MIB
     """Bytes of what one tool call is given, as JSON."""
     tool_result_bytes: int = 16 * MIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -76,6 +77,7 @@ def test_a_frame_that_claims_to_be_huge_is_refused_before_it_is_unpacked() -> No
 
     bomb = zstandard.ZstdCompressor().compress(bytes(objects.UNPACKED_MOST + 1))
     assert len(bomb) < 10_000
+    bomb += zlib.crc32(bomb).to_bytes(4, "big")
     with pytest.raises(Corrupt, match="claims"):
         objects.unpack(b"\x00" * 32, objects.ZSTD, bomb)
 

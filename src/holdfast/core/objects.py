@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from hmac import compare_digest
 from typing import Any, TypeVar
+from zlib import crc32
 
 from msgspec import Struct
 
@@ -26,6 +27,7 @@ SHORT_BYTES = 16
 """The beginning of a digest, where only one thread's own bodies are told apart."""
 COMPRESS_FROM = 96
 """Shorter bodies are not worth the attempt."""
+CHECKSUM_BYTES = 4
 LEVEL = 3
 UNPACKED_MOST = 64 * 1024 * 1024
 """Bytes that a stored body may unpack to."""
@@ -110,14 +112,19 @@ class _Library:
         return bytes(self._blake3(body).digest(length=length))
 
     def compress(self, body: bytes, codec: int) -> bytes:
-        return self._with_one((codec, True), lambda each: bytes(each.compress(body)))
+        frame = self._with_one((codec, True), lambda each: bytes(each.compress(body)))
+        # Some bits of a frame mean nothing, so flipping them leaves the digest of the content as it is.
+        return frame + crc32(frame).to_bytes(CHECKSUM_BYTES, "big")
 
     def decompress(self, stored: bytes, codec: int) -> bytes:
+        frame, checksum = stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
+        if int.from_bytes(checksum, "big") != crc32(frame):
+            raise Corrupt("a stored body is damaged: its checksum is another")
         try:
-            size = self._size_of(stored)
+            size = self._size_of(frame)
             if not 0 <= size <= UNPACKED_MOST:
                 raise Corrupt(f"a stored body claims to be of {size:,} bytes; no body is longer than {UNPACKED_MOST:,}")
-            return self._with_one((codec, False), lambda each: bytes(each.decompress(stored)))
+            return self._with_one((codec, False), lambda each: bytes(each.decompress(frame)))
         except self._error as error:
             raise Corrupt(f"a stored body cannot be read: {error}") from error
 

@@ -10,16 +10,18 @@ from ..errors import InvalidInput
 from ..ids import IdSource
 from ..limits import Limits
 from . import text
+from .packs import PackPlace
 
 
 class Setting:
     """What every call needs from outside.
 
-    ``count_tokens`` is the caller's own way to count, if there is one. ``shared`` is for what cannot be stored and yet belongs to
-    all handles of one Holdfast, such as a function that was attached to a session: each store keeps its own under its name.
+    ``count_tokens`` is the caller's own way to count, and ``packs`` where large objects lie, if there is one. ``shared`` is for
+    what cannot be stored and yet belongs to all handles of one Holdfast, such as a function that was attached to a session: each
+    store keeps its own under its name.
     """
 
-    __slots__ = ("clock", "count_tokens", "ids", "limits", "shared")
+    __slots__ = ("clock", "count_tokens", "ids", "limits", "packs", "shared")
 
     def __init__(
         self,
@@ -28,9 +30,11 @@ class Setting:
         ids: IdSource,
         limits: Limits,
         count_tokens: Callable[[Any], int] | None = None,
+        packs: PackPlace | None = None,
         shared: dict[str, Any] | None = None,
     ) -> None:
         self.clock, self.ids, self.limits, self.count_tokens = clock, ids, limits, count_tokens
+        self.packs = packs
         self.shared: dict[str, Any] = {} if shared is None else shared
 
 
@@ -49,6 +53,7 @@ class Scope(Setting):
             ids=setting.ids,
             limits=setting.limits,
             count_tokens=setting.count_tokens,
+            packs=setting.packs,
             shared=setting.shared,
         )
         self.tenant = tenant

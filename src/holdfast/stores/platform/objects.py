@@ -5,6 +5,8 @@ first marks it, and a later ``prune`` removes what was marked long enough ago an
 body again in between holds it again, in the same transaction as what refers to it. So references decide, a writer at
 the same moment loses nothing, and a process that dies at any point leaves nothing worse than a mark. Objects are never shared
 between tenants.
+
+Small ones lie in the database. Large ones lie in packs, where a place for packs is given: see ``packs``.
 """
 
 from __future__ import annotations
@@ -12,18 +14,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ...clock import MICROSECONDS
 from ...core import objects as bodies
 from ...core import scope as scopes
+from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.objects import Packed
 from ...core.paging import rows_to_read
 from ...core.queries import Queries
 from ...core.store import TenantStore, reads, writes
-from ...engines.protocol import Connection
+from ...engines.protocol import Connection, Row
 from ...errors import Corrupt, InvalidInput, NotFound
+from . import packs
+from .packs import InPack, Staged
 
 GRACE_S = 3_600
 """How long an object that nobody holds is kept before it is removed."""
@@ -42,6 +47,8 @@ class Usage(Struct, frozen=True):
     """As they are stored."""
     condemned: int
     """Held by nobody, and waiting to be removed."""
+    packs: int = 0
+    """Files that large ones lie in."""
 
 
 class Pruned(Struct, frozen=True):
@@ -50,6 +57,8 @@ class Pruned(Struct, frozen=True):
     condemned: int
     removed: int
     removed_bytes: int
+    packs: int = 0
+    """Files that were removed from where packs are kept."""
 
 
 class Damage(Struct, frozen=True):
@@ -74,28 +83,45 @@ queries = Queries(__package__, "objects.sql")
 class AsyncObjects(TenantStore):
     """The objects of one tenant."""
 
-    @writes
-    async def put(self, connection: Connection, contents: Sequence[bytes], *, holder: str) -> Sequence[str]:
+    async def put(self, contents: Sequence[bytes], *, holder: str) -> Sequence[str]:
         """Keep these bodies and hold them; the digest of each, in their order. Doing it again changes nothing.
 
         Raises:
-            LimitExceeded: a body is over ``content_bytes``, or there are more than ``batch_rows``.
+            LimitExceeded: a body is over ``content_bytes``, there are more than ``batch_rows``, or all of the tenant's objects
+                would take more than ``object_bytes``.
+            Unavailable: the place where packs are kept cannot be reached.
         """
         packed = [bodies.pack(self._content(each)) for each in self._batch(contents, "contents")]
         name = self._holder(holder)
-        await queries.register_tenant.all(connection, self._scope.params(now_at=self._scope.clock.now_us()))
-        await keep(connection, self._scope, packed, holder=name)
+        await self._put(packed, name, await packs.stage(self._engine, self._scope, packed))
         return [each.digest.hex() for each in packed]
 
-    @reads
-    async def get(self, connection: Connection, digests: Sequence[str]) -> Sequence[bytes]:
+    @writes
+    async def _put(self, connection: Connection, packed: Sequence[Packed], holder: str, staged: Staged | None) -> None:
+        await queries.register_tenant.all(connection, self._scope.params(now_at=self._scope.clock.now_us()))
+        await keep(connection, self._scope, packed, holder=holder, staged=staged)
+
+    async def get(self, digests: Sequence[str]) -> Sequence[bytes]:
         """The bodies under these digests, in their order.
 
         Raises:
             NotFound: one of them is not here.
             Corrupt: one of them is not what was put.
+            Unavailable: one of them lies in a pack, and the place where packs are kept cannot be reached.
         """
-        return await fetch(connection, self._scope, self._digests(digests))
+        wanted = self._digests(digests)
+
+        async def read() -> list[bytes]:
+            found = await self._get(wanted)
+            out = [each for each in found if isinstance(each, InPack)]
+            packed = await packs.fetch(self._engine, self._scope, out) if out else {}
+            return [packed[each.digest] if isinstance(each, InPack) else each for each in found]
+
+        return await packs.settled(read)
+
+    @reads
+    async def _get(self, connection: Connection, digests: Sequence[bytes]) -> list[bytes | InPack]:
+        return await fetch(connection, self._scope, digests)
 
     @reads
     async def has(self, connection: Connection, digests: Sequence[str]) -> Sequence[bool]:
@@ -111,42 +137,81 @@ class AsyncObjects(TenantStore):
             return len(await queries.release_all.all(connection, params))
         return await let_go(connection, params, self._digests(digests))
 
-    @writes
-    async def prune(self, connection: Connection, *, grace_s: int = GRACE_S) -> Pruned:
-        """Remove what nobody has held for ``grace_s`` seconds, and mark what nobody holds from now on."""
+    async def prune(self, *, grace_s: int = GRACE_S) -> Pruned:
+        """Remove what nobody has held for ``grace_s`` seconds, and mark what nobody holds from now on.
+
+        Packs in which nothing lies any longer are removed too, and those that are mostly empty are written anew.
+
+        Raises:
+            Unavailable: the place where packs are kept cannot be reached; what is left to do is done by the next prune.
+        """
         if not isinstance(grace_s, int) or isinstance(grace_s, bool) or not 0 <= grace_s < 2**31:
             raise InvalidInput(f"grace_s is a whole number of seconds from 0 on, not {grace_s!r}")
+        pruned = await self._prune(grace_s)
+        if await packs.repack(self._engine, self._scope):
+            await self._prune(grace_s)
+        return structs.replace(pruned, packs=await packs.clear(self._engine, self._scope))
+
+    @writes
+    async def _prune(self, connection: Connection, grace_s: int) -> Pruned:
         now = self._scope.clock.now_us()
         params = self._scope.params(now_at=now, before_at=now - grace_s * MICROSECONDS)
+        await queries.reprieve.all(connection, params)
         condemned = await queries.condemn.all(connection, params)
         removed = await queries.remove.all(connection, params)
-        return Pruned(len(condemned), len(removed), sum(row[0] for row in removed))
+        size, stored = sum(row[0] for row in removed), sum(row[1] for row in removed)
+        if removed:
+            gone = self._scope.params(count=-len(removed), size_bytes=-size, stored_bytes=-stored)
+            await queries.count.all(connection, gone)
+        if await packs.queries.lock_empty.all(connection, params):
+            await packs.queries.condemn.all(connection, params)
+        return Pruned(len(condemned), len(removed), size)
 
-    @reads
-    async def verify(self, connection: Connection, *, limit: int = 1_000, after: str | None = None) -> Checked:
-        """Read objects in the order of their digests and compare each with its digest, ``limit`` of them at a time."""
+    async def verify(self, *, limit: int = 1_000, after: str | None = None) -> Checked:
+        """Read objects in the order of their digests and compare each with its digest, ``limit`` of them at a time.
+
+        Raises:
+            Unavailable: some of them lie in packs, and the place where packs are kept cannot be reached.
+        """
         most = rows_to_read(limit, self._scope.limits) - 1
         start = self._digests([after])[0] if after is not None else _NO_DIGEST
-        rows = await queries.page.all(connection, self._scope.params(after=start, limit=most))
-        damaged = [found for row in rows if (found := await self._damage(connection, *row)) is not None]
+        rows = await self._page(start, most)
+        wrong = {digest: reason for row in rows if (reason := await self._wrong(*row)) for digest in [bytes(row[0])]}
         last = bytes(rows[-1][0]).hex() if len(rows) == most else None
-        return Checked(len(rows), damaged, last)
+        return Checked(len(rows), await self._damage(wrong) if wrong else [], last)
+
+    @reads
+    async def _page(self, connection: Connection, after: bytes, limit: int) -> Sequence[Row]:
+        return await queries.page.all(connection, self._scope.params(after=after, limit=limit))
+
+    async def _wrong(
+        self, digest: bytes, codec: int, body: bytes | None, pack: str | None, start: int, length: int, size: int
+    ) -> str | None:
+        """What is wrong with an object, if anything is."""
+        try:
+            if pack is not None:
+                place = InPack(bytes(digest), codec, pack, start, length)
+                body = (await packs.raw(self._engine, self._scope, [place]))[place.digest]
+            if len(bodies.unpack(digest, codec, body or b"")) != size or len(body or b"") != length:
+                return "its size is not what was noted"
+        except (Corrupt, NotFound) as error:
+            return str(error)
+        return None
+
+    @reads
+    async def _damage(self, connection: Connection, wrong: Mapping[bytes, str]) -> list[Damage]:
+        found = []
+        for digest, reason in wrong.items():
+            params = self._scope.params(digest=digest, limit=HOLDERS_MOST)
+            holders = [row[0] for row in await queries.holders.all(connection, params)]
+            found.append(Damage(digest.hex(), reason, [text.unescape(each) for each in holders]))
+        return found
 
     @reads
     async def usage(self, connection: Connection) -> Usage:
         """How many objects there are, and how large they are."""
         row = await queries.usage.one(connection, self._scope.params())
-        assert row is not None
-        return Usage(*map(int, row))
-
-    async def _damage(self, connection: Connection, digest: bytes, codec: int, body: bytes) -> Damage | None:
-        try:
-            bodies.unpack(digest, codec, body)
-        except Corrupt as error:
-            params = self._scope.params(digest=digest, limit=HOLDERS_MOST)
-            holders = [row[0] for row in await queries.holders.all(connection, params)]
-            return Damage(bytes(digest).hex(), str(error), holders)
-        return None
+        return Usage(*map(int, row)) if row is not None else Usage(0, 0, 0, 0)
 
     def _batch(self, values: Sequence[Any], what: str) -> Sequence[Any]:
         if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
@@ -179,36 +244,65 @@ class Objects(Blocking[AsyncObjects]):
     usage = blocking(AsyncObjects.usage)
 
 
-async def keep(connection: Connection, scope: scopes.Scope, packed: Iterable[Packed], *, holder: str) -> None:
-    """Keep packed bodies and hold them; for other stores, in the transaction of what refers to them."""
-    now = scope.clock.now_us()
+async def keep(
+    connection: Connection, scope: scopes.Scope, packed: Iterable[Packed], *, holder: str, staged: Staged | None = None
+) -> None:
+    """Keep packed bodies and hold them; for other stores, in the transaction of what refers to them.
+
+    Raises:
+        LimitExceeded: all of the tenant's objects would take more than ``object_bytes``.
+    """
+    staged = await packs.seal(connection, scope, staged)
+    new: list[Packed] = []
     # In one order, so that two writers of the same bodies wait for each other instead of each for the other.
-    for each in sorted(packed, key=lambda each: each.digest):
-        params = scope.params(
-            digest=each.digest,
-            codec=each.codec,
-            size_bytes=each.size_bytes,
-            body=each.body,
-            now_at=now,
-            holder=holder,
-        )
-        await queries.put.all(connection, params)
-        await queries.hold.all(connection, params)
+    for each in sorted({each.digest: each for each in packed}.values(), key=lambda each: each.digest):
+        if await _store(connection, scope, each, staged):
+            new.append(each)
+        await queries.hold.all(connection, scope.params(digest=each.digest, holder=holder))
+    if new:
+        size, stored = sum(each.size_bytes for each in new), sum(len(each.body) for each in new)
+        counted = scope.params(count=len(new), size_bytes=size, stored_bytes=stored)
+        row = await queries.count.one(connection, counted)
+        assert row is not None
+        scope.limits.check("object_bytes", int(row[0]), "the objects of this tenant")
 
 
-async def fetch(connection: Connection, scope: scopes.Scope, digests: Sequence[bytes]) -> list[bytes]:
-    """The bodies under these digests, each looked at; for other stores too.
+async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, staged: Staged | None) -> bool:
+    """See that a body is here; whether it was not."""
+    params = scope.params(
+        digest=packed.digest,
+        codec=packed.codec,
+        size_bytes=packed.size_bytes,
+        stored_bytes=len(packed.body),
+        body=packed.body,
+        pack=None,
+        pack_start=None,
+        now_at=scope.clock.now_us(),
+    )
+    if staged is not None and packed.digest in staged.starts:
+        params |= {"body": None, "pack": staged.id, "pack_start": staged.starts[packed.digest]}
+    while await queries.revive.one(connection, params) is None:
+        if await queries.put.one(connection, params) is not None:
+            return True
+    return False
+
+
+async def fetch(connection: Connection, scope: scopes.Scope, digests: Sequence[bytes]) -> list[bytes | InPack]:
+    """The bodies under these digests, each looked at, or where in a pack they lie; for other stores too.
 
     Raises:
         NotFound: one of them is not here.
         Corrupt: one of them is not what was put.
     """
-    found = []
+    found: list[bytes | InPack] = []
     for digest in digests:
         row = await queries.get.one(connection, scope.params(digest=digest))
         if row is None:
             raise NotFound(f"there is no object {digest.hex()} here")
-        found.append(bodies.unpack(digest, row[0], row[1]))
+        _, codec, body, pack, start, length = row
+        found.append(
+            bodies.unpack(digest, codec, body) if pack is None else InPack(bytes(digest), codec, pack, start, length)
+        )
     return found
 
 

@@ -17,6 +17,7 @@ from ...core.store import Store, reads, writes
 from ...engines.protocol import Connection, Engine
 from ...errors import Conflict
 from ..conversation.search.index import forget
+from . import packs
 
 
 class Tenant(Struct, frozen=True):
@@ -81,14 +82,19 @@ class AsyncTenants(Store):
         }
         return await records.update(connection, self._key(tenant), changes)
 
-    @writes
-    async def delete(self, connection: Connection, tenant: str, *, cascade: bool = False) -> None:
-        """Remove a tenant; with ``cascade``, everything that belongs to it as well.
+    async def delete(self, tenant: str, *, cascade: bool = False) -> None:
+        """Remove a tenant; with ``cascade``, everything that belongs to it as well, packs of large objects included.
 
         Raises:
             NotFound: there is no such tenant.
             Conflict: it still has sessions, contacts or pending messages, and ``cascade`` was not asked for.
         """
+        await self._delete(tenant, cascade)
+        if cascade:
+            await packs.clear(self._engine, scopes.Scope(tenant, self._setting))
+
+    @writes
+    async def _delete(self, connection: Connection, tenant: str, cascade: bool) -> None:
         key = self._key(tenant)
         params = {"tenant_id": key["id"]}
         if cascade:

@@ -88,3 +88,20 @@ DELETE FROM object_refs WHERE tenant_id = :tenant_id;
 
 -- name: purge_objects
 DELETE FROM objects WHERE tenant_id = :tenant_id;
+
+-- name: purge_object_packs
+-- What no note speaks of is removed from where packs are kept, by whoever looks there next.
+DELETE FROM object_packs WHERE tenant_id = :tenant_id;
+
+-- name: purge_object_totals
+DELETE FROM object_totals WHERE tenant_id = :tenant_id;
+
+-- name: purge_crewai_flow
+-- Before its states, because it waits for whoever is saving one.
+DELETE FROM crewai_flow WHERE tenant_id = :tenant_id;
+
+-- name: purge_crewai_flow_state
+DELETE FROM crewai_flow_state WHERE tenant_id = :tenant_id;
+
+-- name: purge_crewai_agent_memory
+DELETE FROM crewai_agent_memory WHERE tenant_id = :tenant_id;

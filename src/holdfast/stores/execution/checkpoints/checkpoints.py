@@ -8,7 +8,7 @@ what is new in it, a fork or a copy costs nothing, and removing checkpoints remo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,11 +18,15 @@ from ....core import text
 from ....core.blocking import Blocking, blocking
 from ....core.filters import Filter, Filterable, equal_metadata, id_list, listed
 from ....core.paging import Page, rows_to_read
+from ....core.queries import Query
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
 from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ....limits import Limits
-from . import lineage, piece_log, places, reading, task_writes
+from ...platform import packs
+from ...platform.packs import Staged
+from . import checking, lineage, piece_log, places, reading, task_writes
+from .checking import CheckedThreads
 from .piece_log import NewPiece
 from .reading import Checkpoint, Held, queries
 from .task_writes import Placed, Write
@@ -91,25 +95,28 @@ class AsyncCheckpoints(TenantStore):
         }
         if params["parent_id"] == params["checkpoint_id"]:
             raise InvalidInput("a checkpoint is not its own parent")
+        head = places.head(namespace, id, parent, leans)
         limits.check("content_bytes", len(params["checkpoint"]), "state")
         prepared = self._prepared(pieces)
-        return await self._put(params, prepared, stamp, only_after_head)
+        return await self._put(params, head, prepared, stamp, only_after_head, await self._staged(prepared))
 
     @writes
     async def _put(
         self,
         connection: Connection,
         params: dict[str, Any],
+        head: bytes,
         pieces: Sequence[NewPiece | int],
         stamp: str | None,
         only_after_head: bool,
+        staged: Staged | None,
     ) -> Stored:
         log = await piece_log.lock_or_create(connection, self._scope, params)
         params = {**params, "thread": log.thread}
         if only_after_head:
             await self._check_head(connection, params)
-        found = await piece_log.add(connection, self._scope, log, pieces, stamp=stamp)
-        sealed = places.seal(places.ranges_of(found), params["checkpoint"])
+        found = await piece_log.add(connection, self._scope, log, pieces, stamp=stamp, staged=staged)
+        sealed = places.seal(places.ranges_of(found), params["checkpoint"], head)
         await queries.put.all(connection, {**params, "pieces": sealed, "now_at": self._scope.clock.now_us()})
         return Stored(log.stamp, found)
 
@@ -138,7 +145,8 @@ class AsyncCheckpoints(TenantStore):
         params |= {"task_id": scopes.name(task_id, "task id", limits), "task_path": _text(task_path, "task path")}
         limits.check("metadata_bytes", text.size(params["task_path"]), "task path")
         prepared = [(each, self._prepared(each.pieces)) for each in _checked(new)]
-        return await self._put_writes(params, prepared, stamp)
+        staged = await self._staged([piece for _, pieces in prepared for piece in pieces])
+        return await self._put_writes(params, prepared, stamp, staged)
 
     @writes
     async def _put_writes(
@@ -147,11 +155,12 @@ class AsyncCheckpoints(TenantStore):
         params: dict[str, Any],
         new: Sequence[tuple[Write, Sequence[NewPiece | int]]],
         stamp: str | None,
+        staged: Staged | None,
     ) -> Stored:
         log = await piece_log.lock_or_create(connection, self._scope, params)
         params = {**params, "thread": log.thread}
         everything = [piece for _, pieces in new for piece in pieces]
-        found = await piece_log.add(connection, self._scope, log, everything, stamp=stamp)
+        found = await piece_log.add(connection, self._scope, log, everything, stamp=stamp, staged=staged)
         rest = iter(found)
         placed = [Placed(each.index, each.channel, each.value, [next(rest) for _ in pieces]) for each, pieces in new]
         packed, sealed = task_writes.pack(placed)
@@ -165,10 +174,8 @@ class AsyncCheckpoints(TenantStore):
         packed, sealed = task_writes.pack(task_writes.merged(task_writes.unpack(*row), placed))
         await queries.change_writes.all(connection, {**params, "writes": packed, "pieces": sealed})
 
-    @reads
     async def find(
         self,
-        connection: Connection,
         thread_id: str,
         *,
         id: str | None = None,
@@ -183,13 +190,11 @@ class AsyncCheckpoints(TenantStore):
         """
         query = queries.latest if id is None else queries.exact
         params = self._at(thread_id, user, namespace, "-" if id is None else id)
-        found = await reading.joined(connection, self._scope, query, params, held)
+        found = await self._whole(lambda: self._joined(query, params, held))
         return found[0] if found else None
 
-    @reads
     async def history(
         self,
-        connection: Connection,
         thread_id: str,
         *,
         id: str,
@@ -198,12 +203,10 @@ class AsyncCheckpoints(TenantStore):
     ) -> Sequence[Checkpoint]:
         """A checkpoint, its parent, and on to the ancestor at which no value is missing any more."""
         params = self._at(thread_id, user, namespace, id) | {"limit": ANCESTORS_MOST}
-        return await reading.joined(connection, self._scope, queries.history, params, None)
+        return await self._whole(lambda: self._joined(queries.history, params, None))
 
-    @reads
     async def list(
         self,
-        connection: Connection,
         thread_id: str | None = None,
         *,
         namespace: str | None = None,
@@ -225,8 +228,43 @@ class AsyncCheckpoints(TenantStore):
         wanted = _filters(thread_id, self._user(user), namespace, id, before)
         params = self._scope.params(limit=rows_to_read(limit, limits))
         filters = [*wanted, *equal_metadata(metadata), *listed(where)]
-        clause = FILTERS.compile(filters, params, connection.dialect, limits) + reading.after(cursor, params)
+        clause = FILTERS.compile(filters, params, self._engine.dialect, limits) + reading.after(cursor, params)
+        return await self._whole(lambda: self._page(params, clause, limit))
+
+    @reads
+    async def _page(
+        self, connection: Connection, params: dict[str, Any], clause: str, limit: int | None
+    ) -> Page[Checkpoint]:
         return await reading.page(connection, self._scope, params, clause, limit)
+
+    @reads
+    async def _joined(
+        self, connection: Connection, query: Query, params: dict[str, Any], held: Held | None
+    ) -> Page[Checkpoint]:
+        return Page(await reading.joined(connection, self._scope, query, params, held))
+
+    async def _whole(self, read: Callable[[], Awaitable[Page[Checkpoint]]]) -> Page[Checkpoint]:
+        """Checkpoints that are read, with the pieces that lie in packs."""
+
+        async def fetched() -> Page[Checkpoint]:
+            found = await read()
+            whole = await reading.fetched(self._engine, self._scope, found)
+            return found if whole is found else Page(whole, found.next)
+
+        return await packs.settled(fetched)
+
+    async def _staged(self, pieces: Sequence[NewPiece | int]) -> Staged | None:
+        large = [each.large for each in pieces if not isinstance(each, int) and each.large is not None]
+        return await packs.stage(self._engine, self._scope, large) if large else None
+
+    async def verify(self, *, limit: int = 100, after: str | None = None) -> CheckedThreads:
+        """Read everything in ``limit`` threads, of all users, and say which checkpoints are damaged, and how.
+
+        Raises:
+            Unavailable: some of it lies in packs, and the place where packs are kept cannot be reached.
+        """
+        rows_to_read(limit, self._scope.limits)
+        return await checking.verify(self._engine, self._scope, limit, after)
 
     @writes
     async def copy(self, connection: Connection, source: str, target: str, *, user: str | None = None) -> int:
@@ -358,6 +396,7 @@ class Checkpoints(Blocking[AsyncCheckpoints]):
     find = blocking(AsyncCheckpoints.find)
     history = blocking(AsyncCheckpoints.history)
     list = blocking(AsyncCheckpoints.list)
+    verify = blocking(AsyncCheckpoints.verify)
     copy = blocking(AsyncCheckpoints.copy)
     delete = blocking(AsyncCheckpoints.delete)
     delete_runs = blocking(AsyncCheckpoints.delete_runs)

@@ -108,6 +108,24 @@ UPDATE lg_checkpoint_write SET task_path = :task_path, writes = :writes, pieces 
 WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoint_ns
   AND checkpoint_id = :checkpoint_id AND task_id = :task_id;
 
+-- name: threads
+-- All threads of a tenant, to look at everything in them.
+SELECT number, thread_id, user_id, log FROM lg_thread
+WHERE tenant_id = :tenant_id AND number > :after
+ORDER BY number
+LIMIT :limit;
+
+-- name: everything
+-- The checkpoints of a thread as they are stored.
+SELECT /*columns CheckpointRow*/ * FROM lg_checkpoint
+WHERE tenant_id = :tenant_id AND thread = :thread
+ORDER BY checkpoint_ns, checkpoint_id;
+
+-- name: every_write
+SELECT checkpoint_ns, checkpoint_id, writes, pieces FROM lg_checkpoint_write
+WHERE tenant_id = :tenant_id AND thread = :thread
+ORDER BY checkpoint_ns, checkpoint_id, task_id;
+
 -- name: copy
 -- All checkpoints of a thread into another that has the same log.
 INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,

@@ -25,6 +25,7 @@ from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Corrupt, InvalidInput, Stale
 from ...platform import objects
+from ...platform.packs import InPack, Staged
 from . import places
 from .places import CHECKSUM_BYTES, Range
 
@@ -32,6 +33,9 @@ OBJECT = 9
 """The codec of a piece that is an object: its body is the object's digest."""
 OBJECT_FROM = 8 * 1024
 """Stored bytes from which on a piece is an object."""
+
+Body = bytes | InPack
+"""A piece, or where it is still to be fetched from."""
 
 queries = Queries(__package__, "piece_log.sql")
 
@@ -97,7 +101,13 @@ async def create(connection: Connection, params: Mapping[str, Any], stamp: str, 
 
 
 async def add(
-    connection: Connection, scope: Scope, log: Log, pieces: Sequence[NewPiece | int], *, stamp: str | None
+    connection: Connection,
+    scope: Scope,
+    log: Log,
+    pieces: Sequence[NewPiece | int],
+    *,
+    stamp: str | None,
+    staged: Staged | None = None,
 ) -> list[int]:
     """The places of these pieces; those that are new are added to the log, which the caller has locked.
 
@@ -110,21 +120,20 @@ async def add(
     new = [each for digest, each in wanted.items() if digest not in found]
     for place, each in enumerate(new, log.next_place):
         found[each.packed.digest] = place
-    await _insert(connection, scope, log, new)
+    await _insert(connection, scope, log, new, staged)
     return [each if isinstance(each, int) else found[each.packed.digest] for each in pieces]
 
 
-async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[Range]) -> dict[int, bytes]:
-    """The pieces at these places, each looked at; a place where there is none is not in the answer.
+async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[Range]) -> dict[int, Body]:
+    """The pieces at these places, each looked at, or where in a pack they lie; a place where there is none is left out.
 
     Raises:
         Corrupt: a piece is not what it was.
     """
-    wanted = places.union(ranges)
-    if not wanted:
-        return {}
-    rows = await queries.read.all(connection, scope.params(log=log, **_as_argument(wanted)))
-    found = {place: bodies.unpack(digest, codec, body) for place, digest, codec, body in rows if codec != OBJECT}
+    rows = await rows_at(connection, scope, log, places.union(ranges))
+    found: dict[int, Body] = {
+        place: bodies.unpack(digest, codec, body) for place, digest, codec, body in rows if codec != OBJECT
+    }
     large = {place: bytes(body) for place, _, codec, body in rows if codec == OBJECT}
     if large:
         for place, digest, *_ in rows:
@@ -133,6 +142,13 @@ async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[
         contents = await objects.fetch(connection, scope, list(large.values()))
         found.update(zip(large, contents, strict=True))
     return found
+
+
+async def rows_at(connection: Connection, scope: Scope, log: int, wanted: Sequence[Range]) -> Sequence[Row]:
+    """Place, digest, codec and body of the pieces at these places, as they are stored."""
+    if not wanted:
+        return []
+    return await queries.read.all(connection, scope.params(log=log, **_as_argument(wanted)))
 
 
 async def collect(connection: Connection, scope: Scope, log: Log) -> int:
@@ -170,7 +186,9 @@ async def _known(connection: Connection, scope: Scope, log: Log, digests: list[b
     return {bytes(digest): place for digest, place in rows}
 
 
-async def _insert(connection: Connection, scope: Scope, log: Log, new: Sequence[NewPiece]) -> None:
+async def _insert(
+    connection: Connection, scope: Scope, log: Log, new: Sequence[NewPiece], staged: Staged | None
+) -> None:
     if not new:
         return
     rows = [
@@ -183,7 +201,7 @@ async def _insert(connection: Connection, scope: Scope, log: Log, new: Sequence[
     await queries.advance.all(connection, scope.params(log=log.number, count=len(new)))
     large = [piece.large for piece in new if piece.large is not None]
     if large:
-        await objects.keep(connection, scope, large, holder=_holder(log.number))
+        await objects.keep(connection, scope, large, holder=_holder(log.number), staged=staged)
 
 
 async def _release(connection: Connection, scope: Scope, log: int, digests: Sequence[bytes]) -> None:
@@ -200,17 +218,6 @@ def _check_places(given: Sequence[int], log: Log, stamp: str | None) -> None:
         raise InvalidInput(
             f"there are pieces at the places 1 to {log.next_place - 1} of this thread's log, and no others"
         )
-
-
-def check_found(found: Mapping[int, bytes], wanted: Iterable[int]) -> None:
-    """See that every piece was found.
-
-    Raises:
-        Corrupt: one is missing.
-    """
-    missing = [place for place in wanted if place not in found]
-    if missing:
-        raise Corrupt(f"{len(missing)} pieces of a checkpoint are missing, the first at place {missing[0]}")
 
 
 def _as_argument(ranges: Sequence[Range]) -> dict[str, Any]:

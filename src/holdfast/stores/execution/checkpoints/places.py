@@ -115,6 +115,11 @@ def unseal(sealed: bytes, what: str, *contents: bytes) -> list[Range]:
     return load(written)
 
 
+def head(namespace: str, id: str, parent: str | None, leans: Sequence[str]) -> bytes:
+    """What else says which checkpoint this is and what it cannot do without, to be sealed with it."""
+    return "\0".join([namespace, id, parent or "", *leans]).encode("utf-8", "surrogatepass")
+
+
 def _checksum(written: bytes, contents: Sequence[bytes]) -> bytes:
     total = zlib.crc32(written)
     for each in contents:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ....core import text
 from ....core.filters import id_list
@@ -15,8 +15,10 @@ from ....core.queries import Queries, Query
 from ....core.rows import Column, mapper
 from ....core.scope import Scope
 from ....engines.dialect import Dialect
-from ....engines.protocol import Connection, Row
+from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, LimitExceeded
+from ...platform import packs
+from ...platform.packs import InPack
 from . import piece_log, places, task_writes
 from .places import Range
 from .task_writes import Placed, TaskWrites
@@ -127,6 +129,40 @@ async def page(
     return await _until_whole(read)
 
 
+async def fetched(engine: Engine, scope: Scope, found: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """The same checkpoints with the pieces that lie in packs; outside of any transaction, because it may take a while.
+
+    Raises:
+        NotFound: a pack is not there.
+        Corrupt: a piece is not what it was.
+    """
+    if scope.packs is None:
+        return found  # then none was read
+    wanted = [each for checkpoint in found for each in _all_pieces(checkpoint) if isinstance(each, InPack)]
+    if not wanted:
+        return found
+    bodies = await packs.fetch(engine, scope, wanted)
+    return [_with_bodies(each, bodies) for each in found]
+
+
+def _all_pieces(found: Checkpoint) -> Iterable[Any]:
+    yield from found.pieces
+    for task in found.tasks:
+        for write in task.writes:
+            yield from write.pieces
+
+
+def _with_bodies(found: Checkpoint, bodies: Mapping[bytes, bytes]) -> Checkpoint:
+    def filled(pieces: Sequence[Any]) -> list[Any]:
+        return [bodies[each.digest] if isinstance(each, InPack) else each for each in pieces]
+
+    tasks = [
+        structs.replace(task, writes=[structs.replace(each, pieces=tuple(filled(each.pieces))) for each in task.writes])
+        for task in found.tasks
+    ]
+    return structs.replace(found, pieces=filled(found.pieces), tasks=tasks)
+
+
 def after(cursor: str | None, params: dict[str, Any]) -> str:
     """The condition that a page starts after a cursor."""
     if cursor is None:
@@ -152,7 +188,9 @@ async def _until_whole(read: Callable[[], Awaitable[T]]) -> T:
 
 def _found(connection: Connection, row: Row, thread_id: str) -> _Found:
     stored = mapper(CheckpointRow, connection.dialect)([row[:_WIDTH]])[0]
-    ranges = places.unseal(stored.pieces, f"the checkpoint {stored.id} of the thread {thread_id}", bytes(stored.state))
+    head = places.head(stored.namespace, stored.id, stored.parent, stored.leans or ())
+    what = f"the checkpoint {stored.id} of the thread {thread_id}"
+    ranges = places.unseal(stored.pieces, what, bytes(stored.state), head)
     return _Found(stored, row[_WIDTH], row[_WIDTH + 1], thread_id, ranges, [])
 
 
@@ -176,7 +214,7 @@ async def _add_writes(connection: Connection, scope: Scope, found: Sequence[_Fou
 
 async def _filled(connection: Connection, scope: Scope, found: Sequence[_Found], held: Held | None) -> list[Checkpoint]:
     """Rows with their pieces."""
-    by_log: dict[int, dict[int, bytes]] = {}
+    by_log: dict[int, dict[int, Any]] = {}
     for log in {each.log for each in found}:
         of_log = [each for each in found if each.log == log]
         missing = _missing(of_log, held)
@@ -201,7 +239,7 @@ def _written(found: _Found) -> Iterable[Range]:
     return places.ranges_of(place for _, _, writes in found.tasks for each in writes for place in each.places)
 
 
-def _checkpoint(found: _Found, pieces: Mapping[int, bytes]) -> Checkpoint:
+def _checkpoint(found: _Found, pieces: Mapping[int, Any]) -> Checkpoint:
     row = found.row
     return Checkpoint(
         thread_id=found.thread_id,

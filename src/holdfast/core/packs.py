@@ -1,0 +1,135 @@
+"""Where packs of large bodies lie: a directory, or a bucket, reached through ``obstore``.
+
+A pack is the stored bodies of some objects, one after the other and nothing else; the database says which bytes are whose. It is
+written once, under a name that is never used again, and is there for good when ``write`` returns. Blocking engines call the
+blocking functions of the library and asynchronous ones await the others, so one source serves both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import Corrupt, InvalidInput, NotFound, Unavailable
+from .objects import digest_of
+
+Span = tuple[int, int]
+"""Where a body begins in its pack, and how long it is."""
+TENANT_BYTES = 16
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "file", "memory")
+
+
+class PackPlace:
+    """A directory or a bucket that holds packs, a folder for each tenant.
+
+    Args:
+        where: a directory, or ``s3://bucket/folder`` and the like, with credentials from the surroundings.
+        options: what the library needs to know beside that, such as ``{"aws_endpoint": ...}``.
+
+    Raises:
+        InvalidInput: the library is not installed, or does not understand the address.
+    """
+
+    def __init__(self, where: str | os.PathLike[str], options: dict[str, Any] | None = None) -> None:
+        try:
+            import obstore
+        except ImportError:
+            raise InvalidInput("packs need the package obstore: pip install 'holdfast[packs]'") from None
+        self._obstore: Any = obstore
+        self._folder = _folder(where)
+        try:
+            self._store: Any = self._opened(str(where), options or {})
+        except (obstore.exceptions.BaseError, ValueError, OSError) as error:
+            raise InvalidInput(f"packs cannot be kept at {str(where)!r}: {error}") from error
+
+    def _opened(self, where: str, options: dict[str, Any]) -> Any:
+        from obstore import store
+
+        if self._folder is not None:
+            return store.LocalStore(self._folder, mkdir=True)
+        return store.from_url(where, **options)
+
+    async def write(self, path: str, content: bytes, *, blocking: bool) -> None:
+        """Write a pack; when this returns it survives a power cut."""
+        await self._do("put", blocking, path, content)
+        if self._folder is not None:
+            _flush(self._folder, path)
+
+    async def read(self, path: str, spans: Sequence[Span], *, blocking: bool) -> list[bytes]:
+        """Some bodies of a pack.
+
+        Raises:
+            NotFound: there is no such pack.
+            Corrupt: it is too short for them.
+        """
+        if not spans:
+            return []
+        starts, lengths = [start for start, _ in spans], [length for _, length in spans]
+        try:
+            found = await self._do("get_ranges", blocking, path, starts=starts, lengths=lengths)
+        except Unavailable:
+            # A pack that ends too early looks to the library like one that cannot be reached.
+            size = (await self._do("head", blocking, path))["size"]
+            if max(start + length for start, length in spans) > size:
+                raise Corrupt(f"the pack {path} is damaged: it ends too early") from None
+            raise
+        return [bytes(each) for each in found]
+
+    async def remove(self, paths: Sequence[str], *, blocking: bool) -> None:
+        """Remove packs; those that are not there are removed already."""
+        for path in paths:
+            try:
+                await self._do("delete", blocking, path)
+            except NotFound:
+                continue
+
+    async def names(self, folder: str, *, blocking: bool) -> list[str]:
+        """The paths of all packs in a folder."""
+        try:
+            listing = self._obstore.list(self._store, prefix=folder)
+            found = listing.collect() if blocking else await listing.collect_async()
+        except (self._obstore.exceptions.BaseError, OSError) as error:
+            raise Unavailable(f"packs cannot be listed: {error}") from error
+        return [each["path"] for each in found]
+
+    async def _do(self, name: str, blocking: bool, *args: Any, **kwargs: Any) -> Any:
+        try:
+            if blocking:
+                return getattr(self._obstore, name)(self._store, *args, **kwargs)
+            return await getattr(self._obstore, f"{name}_async")(self._store, *args, **kwargs)
+        except (FileNotFoundError, self._obstore.exceptions.NotFoundError) as error:
+            raise NotFound(f"there is no pack {args[0]}") from error
+        except (self._obstore.exceptions.BaseError, OSError) as error:
+            raise Unavailable(f"packs cannot be reached: {error}") from error
+
+
+def folder_of(tenant: str) -> str:
+    """The folder of a tenant's packs. Names of tenants may hold anything, and folders may not."""
+    return digest_of(tenant.encode(), TENANT_BYTES).hex()
+
+
+def _folder(where: str | os.PathLike[str]) -> Path | None:
+    """The directory an address means, or ``None`` if it is a bucket."""
+    if not isinstance(where, (str, os.PathLike)) or not str(where):
+        raise InvalidInput("packs are kept in a directory, or at an address such as s3://bucket/folder")
+    scheme, separator, rest = str(where).partition("://")
+    if not separator:
+        return Path(where).absolute()
+    if scheme not in SCHEMES:
+        raise InvalidInput(f"packs are kept in a directory or at one of {', '.join(SCHEMES)}, not at {scheme}://")
+    return Path(rest) if scheme == "file" else None
+
+
+def _flush(root: Path, path: str) -> None:
+    """See that a new file, and the way to it, survive a power cut: the library leaves that to the system."""
+    at = root / path
+    for each in (at, *at.parents):
+        opened = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+        if each == root:
+            break
