@@ -470,4 +470,4 @@ def _messages(world: World, session: Session) -> Sequence[str]:
 
 
 # Makers in files of their own register themselves here; last, because they need what stands above.
-from . import workload_channels, workload_checkpoints, workload_compactions, workload_runs  # noqa: E402, F401
+from . import workload_channels, workload_checkpoints, workload_compactions, workload_crewai, workload_runs  # noqa: E402, F401

@@ -1,0 +1,3 @@
+DROP TABLE crewai_agent_memory;
+DROP TABLE crewai_flow_state;
+DROP TABLE crewai_flow;

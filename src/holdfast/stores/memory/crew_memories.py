@@ -1,0 +1,372 @@
+"""Memories of crews: what CrewAI's agents remember, each memory by itself.
+
+A memory lies in a *scope*, which is a path: what is asked of ``/company`` is asked of ``/company/team`` as well. It is found
+by how alike its embedding is to another of as many dimensions; memories made with another embedding model stay where they
+are and can be listed, read and embedded anew. Memories of one ``user`` are not seen by another, nor are those of one
+``thread_id`` seen by the next.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from ...clock import to_us
+from ...core import scope as scopes
+from ...core import text
+from ...core.blocking import Blocking, blocking
+from ...core.filters import id_list
+from ...core.paging import rows_to_read
+from ...core.queries import Queries
+from ...core.rows import Column, mapper
+from ...core.store import TenantStore, reads, writes
+from ...engines.protocol import Connection, Row
+from ...errors import InvalidInput
+from ...limits import Limits
+from . import similarity
+
+PART = 1_000
+"""Memories that are compared at a time."""
+OFFSET_MOST = 2**31
+
+
+class CrewMemory(Struct, frozen=True):
+    """One memory."""
+
+    id: Annotated[str, Column("memory_id")]
+    content: str
+    scope: str
+    categories: list[str]
+    metadata: dict[str, Any]
+    importance: float
+    source: str | None
+    is_private: bool
+    packed: Annotated[bytes, Column("embedding")]
+    """The embedding as it is stored."""
+    created_at: datetime
+    accessed_at: datetime
+
+    @property
+    def embedding(self) -> list[float] | None:
+        """The embedding, or ``None``."""
+        return similarity.unpack(self.packed) or None
+
+
+class NewCrewMemory(Struct, frozen=True, kw_only=True):
+    """A memory to save. Without an embedding it is kept, and never found by one."""
+
+    content: str
+    id: str | None = None
+    scope: str = "/"
+    categories: Sequence[str] = ()
+    metadata: Mapping[str, Any] | None = None
+    importance: float = 0.5
+    source: str | None = None
+    is_private: bool = False
+    embedding: Sequence[float] | None = None
+    created_at: datetime | None = None
+    accessed_at: datetime | None = None
+
+
+class FoundMemory(Struct, frozen=True):
+    """A memory that was searched for; ``score`` is 1 for the same direction and 0 for nothing in common."""
+
+    memory: CrewMemory
+    score: float
+
+
+class MemoryScope(Struct, frozen=True):
+    """A scope that has memories of its own."""
+
+    scope: str
+    count: int
+    oldest_at: datetime
+    newest_at: datetime
+
+
+class _Tagged(Struct, frozen=True):
+    categories: list[str]
+    count: int
+
+
+queries = Queries(__package__, "crew_memories.sql", CrewMemory)
+
+
+class AsyncCrewMemories(TenantStore):
+    """What the crews of one tenant remember."""
+
+    @writes
+    async def save(
+        self, connection: Connection, memories: Sequence[NewCrewMemory], *, user: str | None = None, thread_id: str = ""
+    ) -> Sequence[str]:
+        """Keep these memories; their ids, in their order. The same id again replaces what was there. All or none are kept.
+
+        Raises:
+            LimitExceeded: there are more than ``batch_rows``, or one is over a limit.
+        """
+        limits = self._scope.limits
+        if not isinstance(memories, Sequence) or not all(isinstance(each, NewCrewMemory) for each in memories):
+            raise InvalidInput("memories come as a list of NewCrewMemory")
+        limits.check("batch_rows", len(memories), "memories")
+        at = self._at(user, thread_id) | {"now_at": self._scope.clock.now_us()}
+        rows = [at | self._stored(each) for each in memories]
+        if rows:
+            await queries.register_tenant.all(connection, at)
+            await queries.save.many(connection, rows)
+        return [text.unescape(row["memory_id"]) for row in rows]
+
+    @reads
+    async def find(
+        self, connection: Connection, id: str, *, user: str | None = None, thread_id: str = ""
+    ) -> CrewMemory | None:
+        """One memory, or ``None``."""
+        memory_id = scopes.name(id, "memory id", self._scope.limits)
+        return await _find(connection, self._at(user, thread_id) | {"memory_id": memory_id})
+
+    @reads
+    async def search(
+        self,
+        connection: Connection,
+        embedding: Sequence[float],
+        *,
+        scope: str | None = None,
+        categories: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        limit: int = 10,
+        min_score: float = 0.0,
+        user: str | None = None,
+        thread_id: str = "",
+    ) -> Sequence[FoundMemory]:
+        """The memories most like an embedding, the most alike first, of those with as many dimensions.
+
+        Args:
+            categories: only memories with at least one of these.
+            metadata: only memories whose metadata has all of this.
+        """
+        packed = similarity.pack(embedding, self._scope.limits)
+        rows_to_read(limit, self._scope.limits)
+        params = self._at(user, thread_id) | {"dimensions": len(packed) // 4, "limit": PART, "after": ""}
+        clause = self._inside(scope, params)
+        wanted = _wanted(categories, metadata)
+        best: list[tuple[float, str]] = []
+        while rows := await queries.candidates.all(connection, params, clause):
+            params["after"] = rows[-1][0]
+            fit = [row for row in rows if wanted(row[2], row[3])]
+            scored = zip(similarity.cosines(packed, [bytes(row[1]) for row in fit]), fit, strict=True)
+            alike = [(max(0.0, score), row[0]) for score, row in scored if max(0.0, score) >= min_score]
+            best = heapq.nsmallest(limit, [*best, *alike], key=lambda pair: (-pair[0], pair[1]))
+        found = [(await _find(connection, params | {"memory_id": id}), score) for score, id in best]
+        return [FoundMemory(memory, score) for memory, score in found if memory is not None]
+
+    @reads
+    async def list(
+        self,
+        connection: Connection,
+        *,
+        scope: str | None = None,
+        limit: int = 200,
+        offset: int = 0,
+        user: str | None = None,
+        thread_id: str = "",
+    ) -> Sequence[CrewMemory]:
+        """Memories in a scope and below it, the newest first."""
+        rows_to_read(limit, self._scope.limits)
+        if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < OFFSET_MOST:
+            raise InvalidInput(f"offset is a whole number from 0 on, not {offset!r}")
+        params = self._at(user, thread_id) | {"limit": limit, "offset": offset}
+        clause = self._inside(scope, params)
+        return mapper(CrewMemory, connection.dialect)(await queries.list.all(connection, params, clause))
+
+    @writes
+    async def touch(
+        self, connection: Connection, ids: Sequence[str], *, user: str | None = None, thread_id: str = ""
+    ) -> int:
+        """These memories were used just now; how many there are."""
+        params = self._at(user, thread_id) | {"ids": id_list(self._ids(ids), connection.dialect)}
+        return len(await queries.touch.all(connection, params | {"now_at": self._scope.clock.now_us()}))
+
+    @writes
+    async def delete(
+        self,
+        connection: Connection,
+        *,
+        scope: str | None = None,
+        ids: Sequence[str] | None = None,
+        categories: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        older_than: datetime | None = None,
+        user: str | None = None,
+        thread_id: str = "",
+    ) -> int:
+        """Remove the memories that fit everything that is given; how many those were. With nothing given, all are removed."""
+        params = self._at(user, thread_id)
+        clause = self._inside(scope, params)
+        if older_than is not None:
+            params["older_at"] = _moment(older_than)
+            clause += "\n  AND created_at < :older_at"
+        if ids is None and not categories and not metadata:
+            return len(await queries.delete_all.all(connection, params, clause))
+        chosen = None if ids is None else self._ids(ids)
+        if categories or metadata:
+            fit = await self._chosen(connection, dict(params), clause, _wanted(categories, metadata))
+            chosen = fit if chosen is None else [id for id in fit if id in set(chosen)]
+        removed = 0
+        for start in range(0, len(chosen or ()), PART):
+            part = id_list((chosen or [])[start : start + PART], connection.dialect)
+            removed += len(await queries.delete.all(connection, params | {"ids": part}, clause))
+        return removed
+
+    @reads
+    async def scopes(
+        self, connection: Connection, *, scope: str | None = None, user: str | None = None, thread_id: str = ""
+    ) -> Sequence[MemoryScope]:
+        """The scopes that have memories of their own, by name: this one and those below it, or all."""
+        params = self._at(user, thread_id)
+        rows = await queries.scopes.all(connection, params, self._inside(scope, params))
+        return mapper(MemoryScope, connection.dialect)(rows)
+
+    @reads
+    async def categories(
+        self, connection: Connection, *, scope: str | None = None, user: str | None = None, thread_id: str = ""
+    ) -> Mapping[str, int]:
+        """How many memories have each category."""
+        params = self._at(user, thread_id)
+        rows = await queries.categories.all(connection, params, self._inside(scope, params))
+        counts: dict[str, int] = {}
+        for each in mapper(_Tagged, connection.dialect)(rows):
+            for category in dict.fromkeys(each.categories):
+                counts[category] = counts.get(category, 0) + each.count
+        return dict(sorted(counts.items()))
+
+    @reads
+    async def dimensions(
+        self, connection: Connection, *, scope: str | None = None, user: str | None = None, thread_id: str = ""
+    ) -> Mapping[int, int]:
+        """How many memories have embeddings of how many dimensions, most of them first."""
+        params = self._at(user, thread_id)
+        rows = await queries.dimensions.all(connection, params, self._inside(scope, params))
+        return {int(dimensions): int(count) for dimensions, count in rows}
+
+    async def _chosen(
+        self, connection: Connection, params: dict[str, Any], clause: str, wanted: Callable[[str, str], bool]
+    ) -> Sequence[str]:
+        found = []
+        params |= {"after": "", "limit": PART}
+        while rows := await queries.chosen.all(connection, params, clause):
+            params["after"] = rows[-1][0]
+            found += [row[0] for row in rows if wanted(row[1], row[2])]
+        return found
+
+    def _stored(self, memory: NewCrewMemory) -> dict[str, Any]:
+        """A memory, checked and in the form that is stored."""
+        limits, now = self._scope.limits, self._scope.clock.now_us()
+        packed = similarity.pack(memory.embedding, limits)
+        source = memory.source
+        return {
+            "memory_id": scopes.name(memory.id or self._scope.ids.new(), "memory id", limits),
+            "content": scopes.free_text(memory.content, "content", limits, limit="content_bytes"),
+            "scope": _path(memory.scope, limits),
+            "categories": _categories(memory.categories, limits),
+            "metadata": scopes.metadata(memory.metadata, limits),
+            "importance": _importance(memory.importance),
+            "source": None if source is None else scopes.free_text(source, "source", limits, limit="key_bytes"),
+            "is_private": bool(memory.is_private),
+            "embedding": packed,
+            "dimensions": len(packed) // 4,
+            "created_at": now if memory.created_at is None else _moment(memory.created_at),
+            "accessed_at": now if memory.accessed_at is None else _moment(memory.accessed_at),
+        }
+
+    def _inside(self, scope: str | None, params: dict[str, Any]) -> str:
+        """The condition that a memory lies in a scope or below it."""
+        path = "/" if scope is None else _path(scope, self._scope.limits)
+        if path == "/":
+            return ""
+        params.update(scope=path, below=f"{path}/", beyond=f"{path}0")  # 0 comes right after the slash
+        return "\n  AND (scope = :scope OR (scope >= :below AND scope < :beyond))"
+
+    def _ids(self, ids: Sequence[str]) -> Sequence[str]:
+        if isinstance(ids, str) or not isinstance(ids, Sequence):
+            raise InvalidInput("ids come as a list")
+        self._scope.limits.check("batch_rows", len(ids), "ids")
+        return [scopes.name(each, "memory id", self._scope.limits) for each in ids]
+
+    def _at(self, user: str | None, thread_id: str) -> dict[str, Any]:
+        limits = self._scope.limits
+        return self._scope.params(
+            user_id="" if user is None else scopes.name(user, "user", limits),
+            thread_id=scopes.free_text(thread_id, "thread id", limits, limit="key_bytes"),
+        )
+
+
+class CrewMemories(Blocking[AsyncCrewMemories]):
+    """What the crews of one tenant remember."""
+
+    save = blocking(AsyncCrewMemories.save)
+    find = blocking(AsyncCrewMemories.find)
+    search = blocking(AsyncCrewMemories.search)
+    list = blocking(AsyncCrewMemories.list)
+    touch = blocking(AsyncCrewMemories.touch)
+    delete = blocking(AsyncCrewMemories.delete)
+    scopes = blocking(AsyncCrewMemories.scopes)
+    categories = blocking(AsyncCrewMemories.categories)
+    dimensions = blocking(AsyncCrewMemories.dimensions)
+
+
+async def _find(connection: Connection, params: dict[str, Any]) -> CrewMemory | None:
+    row: Row | None = await queries.get.one(connection, params)
+    return None if row is None else mapper(CrewMemory, connection.dialect)([row])[0]
+
+
+def _wanted(categories: Sequence[str], metadata: Mapping[str, Any] | None) -> Callable[[str, str], bool]:
+    """Whether a memory with these categories and this metadata, as they are stored, is wanted."""
+    if isinstance(categories, str) or not isinstance(categories, Sequence):
+        raise InvalidInput("categories come as a list")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidInput("metadata to choose by is a dictionary")
+    any_of, all_of = set(categories), dict(metadata or {})
+
+    def wanted(tags: str, stored: str) -> bool:
+        if any_of and not any_of & set(text.load(tags)):
+            return False
+        there = text.load(stored) if all_of else {}
+        return all(key in there and text.identical(there[key], value) for key, value in all_of.items())
+
+    return wanted
+
+
+def _path(scope: object, limits: Limits) -> str:
+    if not isinstance(scope, str):
+        raise InvalidInput(f"scope must be a path such as /company/team, not {type(scope).__name__}")
+    inner = scope.strip("/")
+    return "/" if not inner else scopes.name(f"/{inner}", "scope", limits, limit="key_bytes")
+
+
+def _categories(categories: object, limits: Limits) -> str:
+    if isinstance(categories, str) or not isinstance(categories, Sequence):
+        raise InvalidInput("categories come as a list")
+    if not all(isinstance(each, str) for each in categories):
+        raise InvalidInput("categories are texts")
+    stored = text.dump(list(categories))
+    limits.check("metadata_bytes", text.size(stored), "categories")
+    return stored
+
+
+def _importance(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InvalidInput(f"importance is a number from 0 to 1, not {value!r}")
+    return float(value)
+
+
+def _moment(value: object) -> int:
+    """A moment in microseconds; one without a zone is in UTC."""
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"a moment is a datetime, not {type(value).__name__}")
+    try:
+        return to_us(value if value.tzinfo else value.replace(tzinfo=UTC))
+    except OverflowError:
+        raise InvalidInput(f"a moment is in the years 1 to 9999 in UTC, not {value}") from None

@@ -1,0 +1,86 @@
+-- name: register_tenant
+INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: save
+-- The same id again replaces what was there.
+INSERT INTO crewai_agent_memory (tenant_id, user_id, thread_id, memory_id, content, scope, categories, metadata, importance,
+                                 source, is_private, embedding, dimensions, created_at, accessed_at)
+VALUES (:tenant_id, :user_id, :thread_id, :memory_id, :content, :scope, :categories, :metadata, :importance,
+        :source, :is_private, :embedding, :dimensions, :created_at, :accessed_at)
+ON CONFLICT (tenant_id, user_id, thread_id, memory_id) DO UPDATE SET
+    content = excluded.content, scope = excluded.scope, categories = excluded.categories, metadata = excluded.metadata,
+    importance = excluded.importance, source = excluded.source, is_private = excluded.is_private,
+    embedding = excluded.embedding, dimensions = excluded.dimensions, created_at = excluded.created_at,
+    accessed_at = excluded.accessed_at;
+
+-- name: get
+SELECT /*columns CrewMemory*/ * FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id = :memory_id;
+
+-- name: list
+-- The newest first.
+SELECT /*columns CrewMemory*/ * FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id/*where*/
+ORDER BY created_at DESC, memory_id DESC
+LIMIT :limit OFFSET :offset;
+
+-- name: candidates
+-- What may be like something, a part at a time.
+SELECT memory_id, embedding, categories/*pg ::text*/, metadata/*pg ::text*/ FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND dimensions = :dimensions
+  AND memory_id > :after/*where*/
+ORDER BY memory_id
+LIMIT :limit;
+
+-- name: chosen
+-- What may be chosen by its categories and metadata, a part at a time.
+SELECT memory_id, categories/*pg ::text*/, metadata/*pg ::text*/ FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id > :after/*where*/
+ORDER BY memory_id
+LIMIT :limit;
+
+-- name: touch @sqlite
+UPDATE crewai_agent_memory SET accessed_at = :now_at
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id
+  AND memory_id IN (SELECT value FROM json_each(:ids))
+RETURNING 1;
+
+-- name: touch @postgres
+UPDATE crewai_agent_memory SET accessed_at = :now_at
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id = ANY(:ids::text[])
+RETURNING 1;
+
+-- name: delete @sqlite
+DELETE FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id
+  AND memory_id IN (SELECT value FROM json_each(:ids))/*where*/
+RETURNING 1;
+
+-- name: delete @postgres
+DELETE FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id = ANY(:ids::text[])/*where*/
+RETURNING 1;
+
+-- name: delete_all
+DELETE FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id/*where*/
+RETURNING 1;
+
+-- name: scopes
+SELECT scope, COUNT(*), MIN(created_at), MAX(created_at) FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id/*where*/
+GROUP BY scope
+ORDER BY scope;
+
+-- name: categories
+-- Memories with exactly the same categories, counted.
+SELECT categories/*pg ::text*/, COUNT(*) FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id/*where*/
+GROUP BY categories;
+
+-- name: dimensions
+SELECT dimensions, COUNT(*) FROM crewai_agent_memory
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND dimensions > 0/*where*/
+GROUP BY dimensions
+ORDER BY COUNT(*) DESC, dimensions;

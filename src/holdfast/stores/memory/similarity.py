@@ -1,0 +1,81 @@
+"""How alike two embeddings are: the cosine of the angle between them, from -1 to 1.
+
+Embeddings are stored as 32-bit floats, the lowest byte first. Where numpy is installed it does the work; without it the same
+comes out, slower.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from operator import mul
+from typing import Any
+
+from ...errors import InvalidInput
+from ...limits import Limits
+
+
+def pack(embedding: Sequence[float] | None, limits: Limits) -> bytes:
+    """An embedding as it is stored; none is no bytes.
+
+    Raises:
+        InvalidInput: it is not a list of finite numbers.
+        LimitExceeded: it has more dimensions than ``embedding_floats``.
+    """
+    if embedding is None:
+        return b""
+    if isinstance(embedding, (str, bytes)) or not isinstance(embedding, Sequence):
+        raise InvalidInput("an embedding is a list of numbers")
+    limits.check("embedding_floats", len(embedding), "embedding")
+    try:
+        packed = struct.pack(f"<{len(embedding)}f", *embedding)
+    except (struct.error, OverflowError):
+        raise InvalidInput("an embedding is a list of numbers that fit into 32 bits") from None
+    if not all(map(math.isfinite, unpack(packed))):
+        raise InvalidInput("an embedding is a list of finite numbers")
+    return packed
+
+
+def unpack(packed: bytes) -> list[float]:
+    """The numbers of an embedding."""
+    return list(struct.unpack(f"<{len(packed) // 4}f", packed))
+
+
+def cosines(query: bytes, others: Sequence[bytes]) -> list[float]:
+    """How alike each of these embeddings is to one of as many dimensions; 0 where one of the two points nowhere."""
+    numpy = _numpy()
+    return _in_python(query, others) if numpy is None else _in_numpy(numpy, query, others)
+
+
+def _in_python(query: bytes, others: Sequence[bytes]) -> list[float]:
+    wanted = unpack(query)
+    length = math.sqrt(sum(map(mul, wanted, wanted)))
+    found = []
+    for other in map(unpack, others):
+        lengths = length * math.sqrt(sum(map(mul, other, other)))
+        found.append(_bounded(sum(map(mul, wanted, other)) / lengths) if lengths else 0.0)
+    return found
+
+
+def _in_numpy(numpy: Any, query: bytes, others: Sequence[bytes]) -> list[float]:
+    if not others:
+        return []
+    wanted = numpy.frombuffer(query, "<f4").astype("f8")
+    rows = numpy.frombuffer(b"".join(others), "<f4").reshape(len(others), len(wanted)).astype("f8")
+    lengths = numpy.sqrt((rows * rows).sum(axis=1)) * math.sqrt(float(wanted @ wanted))
+    dots = rows @ wanted
+    return [_bounded(float(dot) / float(size)) if size else 0.0 for dot, size in zip(dots, lengths, strict=True)]
+
+
+def _bounded(cosine: float) -> float:
+    return max(-1.0, min(1.0, cosine))
+
+
+@cache
+def _numpy() -> Any:
+    """numpy, if it is there; looked for when it is first needed, because it takes long to import."""
+    return import_module("numpy") if find_spec("numpy") else None
