@@ -6,10 +6,13 @@ the new state. The state counts the calls that are known to have happened, and t
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +112,10 @@ def main() -> None:
     def effect(what: str) -> None:
         with open(effects, "a", encoding="utf-8") as file:
             file.write(f"{what}\n")
+        with suppress(FileNotFoundError):
+            os.unlink(f"{effects}.stop")  # there is one, and whoever removes it stops here, between intent and step
+            print("stopped", what.split()[0], os.getpid(), 0, flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     with Holdfast(url) as hf:
         SpeakingWorker(hf, name, effect).work(tenants)

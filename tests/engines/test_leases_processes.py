@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from random import Random
 
 import pytest
 
-from holdfast import Holdfast, Run
+from holdfast import Holdfast
 from tests.engines.run_workers import STEPS, judge, read_effects, start_runs
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,8 @@ class Fleet:
         self.alive: list[subprocess.Popen[str]] = []
         self.told: list[Step] = []
         self._lines: Queue[Step] = Queue()
+        self.stopped: Queue[Step] = Queue()
+        """Whoever has stopped itself: its run, and its process."""
         self._ears: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -48,8 +51,8 @@ class Fleet:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                _, run_id, iteration, epoch = line.split()
-                self._lines.put((run_id, int(iteration), int(epoch)))
+                said, run_id, iteration, epoch = line.split()
+                (self._lines if said == "step" else self.stopped).put((run_id, int(iteration), int(epoch)))
 
     def hear(self, steps: int) -> None:
         """Wait until so many more steps were acknowledged."""
@@ -102,8 +105,8 @@ def lose_and_replace(url: str, folder: Path, *, workers: int, runs: int, kills: 
     with Holdfast(url) as hf:
         started = start_runs(hf, TENANTS, runs // 2)
         with fleet(url, effects, workers) as there:
-            there.hear(3)
-            _stop_until_taken_over(hf, there)
+            there.hear(2)
+            _stop_until_taken_over(hf, there, effects)
             for _ in range(kills):
                 there.hear(random.randrange(1, 4))
                 there.kill(random.choice(there.alive))
@@ -113,20 +116,16 @@ def lose_and_replace(url: str, folder: Path, *, workers: int, runs: int, kills: 
         assert len(there.told) <= runs * STEPS
 
 
-def _stop_until_taken_over(hf: Holdfast, there: Fleet) -> None:
-    """Stop whoever holds a run for longer than its lease: it wakes up when somebody else has it, and must not write any more."""
-
-    def held() -> list[tuple[str, Run]]:
-        return [(tenant, run) for tenant in TENANTS for run in hf.tenant(tenant).runs.list(status="running")]
-
-    until(lambda: bool(held()))
-    tenant, run = held()[0]
-    victim = there.alive[int(run.holder.removeprefix("worker-")) - 1]
-    victim.send_signal(signal.SIGSTOP)
+def _stop_until_taken_over(hf: Holdfast, there: Fleet, effects: Path) -> None:
+    """Have one worker stop in the middle of a tool: it wakes up when somebody else has its run, and must not write any more."""
+    effects.with_name(f"{effects.name}.stop").touch()
+    run_id, process, _ = there.stopped.get(timeout=PATIENCE_S)
     try:
-        until(lambda: hf.tenant(tenant).runs.get(run.id).holder != run.holder)
+        tenant = next(each for each in map(hf.tenant, TENANTS) if any(run.id == run_id for run in each.runs.list()))
+        holder = tenant.runs.get(run_id).holder
+        until(lambda: tenant.runs.get(run_id).holder != holder)
     finally:
-        victim.send_signal(signal.SIGCONT)
+        os.kill(process, signal.SIGCONT)
 
 
 def test_workers_in_processes_on_one_sqlite_file(tmp_path: Path) -> None:

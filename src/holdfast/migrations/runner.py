@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import apsw
@@ -44,10 +45,7 @@ class Migration(Struct, frozen=True):
     name: str
     up: str
     down: str
-
-    @property
-    def checksum(self) -> str:
-        return hashlib.sha256(self.up.encode()).hexdigest()
+    checksum: str
 
     def __str__(self) -> str:
         return f"{self.version:04}_{self.name}"
@@ -61,15 +59,16 @@ class Status(Struct, frozen=True):
     applied: bool
 
 
-def migrations(dialect: Dialect) -> list[Migration]:
-    """All migrations of this release, in order."""
+@cache
+def migrations(dialect: Dialect) -> tuple[Migration, ...]:
+    """All migrations of this release, in order. The files are read once: they are part of the program."""
     folder = Path(__file__).with_name(dialect.value)
     found: list[Migration] = []
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if match := _FILE.fullmatch(file.name):
-            down = folder.joinpath(file.name.replace(".up.", ".down.")).read_text("utf-8")
-            found.append(Migration(int(match[1]), match[2], file.read_text("utf-8"), down))
-    return found
+            up, down = (file.with_name(f"{match[1]}_{match[2]}.{way}.sql").read_text("utf-8") for way in ("up", "down"))
+            found.append(Migration(int(match[1]), match[2], up, down, hashlib.sha256(up.encode()).hexdigest()))
+    return tuple(found)
 
 
 async def status(connection: Connection) -> list[Status]:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import tempfile
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -124,14 +125,29 @@ def record(
     return Recording(disk.operations, methods, begun, acknowledged, states)
 
 
-def cuts(recording: Recording, *, seed: int, rounds: int = 1, since: int = 0) -> Iterator[Cut]:
-    """Every cut of a recording from an operation on; the variants that depend on chance are drawn ``rounds`` times each."""
+def operations_of(recording: Recording, methods: Collection[str], *, most: int = 2) -> dict[int, str]:
+    """The operations of the first calls of each of these methods that changed something, each with its method."""
+    found: dict[int, str] = {}
+    times: Counter[str] = Counter()
+    for number, method in enumerate(recording.methods):
+        changed = recording.states[number] != recording.states[number + 1]
+        if method in methods and changed and times[method] < most:
+            times[method] += 1
+            found |= dict.fromkeys(range(recording.begun[number], recording.acknowledged[number] + 1), method)
+    return found
+
+
+def cuts(recording: Recording, *, seed: int, rounds: int = 1, within: Collection[int] | None = None) -> Iterator[Cut]:
+    """Every cut of a recording, or those after some of its operations.
+
+    The variants that depend on chance are drawn ``rounds`` times each.
+    """
     wreck = Wreck(recording.files)
-    if not since:
+    if within is None or 0 in within:
         yield Cut(0, "dropped", seed, wreck.files("dropped", Random(seed)))
     for after, operation in enumerate(recording.operations, 1):
         wreck.apply(operation)
-        if after < since:
+        if within is not None and after not in within:
             continue
         for variant in wreck.variants():
             for turn in range(rounds if variant in ("torn", "scattered", "noise") else 1):
@@ -139,12 +155,14 @@ def cuts(recording: Recording, *, seed: int, rounds: int = 1, since: int = 0) ->
                 yield Cut(after, variant, drawn, wreck.files(variant, Random(f"{drawn} {after} {variant}")))
 
 
-def enumerate_cuts(recording: Recording, *, seed: int, rounds: int = 1, since: int = 0) -> Report:
-    """Cut the power everywhere in a recording, or from an operation on, and check each time what is left."""
+def enumerate_cuts(
+    recording: Recording, *, seed: int, rounds: int = 1, within: Collection[int] | None = None
+) -> Report:
+    """Cut the power everywhere in a recording, or after some of its operations, and check each time what is left."""
     report = Report()
     seen: dict[bytes, State | str] = {}
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder:
-        for cut in cuts(recording, seed=seed, rounds=rounds, since=since):
+        for cut in cuts(recording, seed=seed, rounds=rounds, within=within):
             digest = _digest(cut.files)
             if digest not in seen:
                 seen[digest] = recover(cut.files, Path(folder))
