@@ -20,6 +20,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["blocking", "asynchronous"])
+def small_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A world for what does not depend on the engine: on SQLite, driven either way."""
+    made = World(str(tmp_path / "loop.db"), is_async=request.param == "asynchronous")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["blocking", "asynchronous"])
 def world(request: pytest.FixtureRequest, url: str, record_leg: Callable[[str], None]) -> Iterator[World]:
     """A world of either engine, driven either way."""
     record_leg(f"{'postgres' if '://' in url else 'sqlite'}, loop, {request.param}")

@@ -74,6 +74,16 @@ class World:
         """Something happens that cannot be undone."""
         self.effects[call.key] += 1
 
+    def run(self, loop: Loop, run: str | Run, **options: Any) -> Ending:
+        """Drive a run as users do."""
+        if self._runner is not None:
+            return self._runner.run(loop.adrive(self.async_hf.tenant("acme"), run, **options))
+        return loop.drive(self.acme, run, **options)
+
+    def words(self, run: Run) -> list[str]:
+        """What stands in the session of a run, each message in a few words."""
+        return [f"{each.role}: {_words(each.content)}" for each in self.acme.messages.list(run.session_id)]
+
     def drive(self, loop: Loop, run_id: str, holder: str = "tester") -> Ending:
         """Drive a run by hand, until it ends or this process dies.
 
@@ -156,6 +166,15 @@ class World:
             assert run.pause_until is not None
             self.clock.advance(max(0.0, (to_us(run.pause_until) - self.clock.now_us()) / 1_000_000))
             self._try(loops[run.agent], run.id)
+
+
+def _words(content: list[dict[str, Any]]) -> str:
+    said = {
+        "text": lambda block: block["text"],
+        "tool_use": lambda block: f"<{block['name']}>",
+        "tool_result": lambda block: f"{'!' if block.get('is_error') else '='}{block['content']}",
+    }
+    return " ".join(said[block["type"]](block) for block in content)
 
 
 def decide(acme: TenantHandle, run: Run) -> None:

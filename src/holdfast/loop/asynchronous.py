@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from holdfast import AsyncTenantHandle, Run
-from holdfast.clock import from_us
+from holdfast.clock import from_us, monotonic_s
 from holdfast.errors import Conflict, Fenced, HoldfastError, NotFound, OutcomeUnknown, Unavailable
 
 from . import commands as do
@@ -83,10 +83,14 @@ class AsyncHands:
             return
         self._is_lost = True
         work = asyncio.ensure_future(self._acme.leases.release(self._run.id, epoch=self._run.epoch))
-        try:
-            await asyncio.wait_for(asyncio.shield(work), RELEASE_S)
-        except (HoldfastError, TimeoutError) as error:
-            log.debug("run %s was not released: %s", self._run.id, error)
+        end_s = monotonic_s() + RELEASE_S
+        while not work.done() and monotonic_s() < end_s:
+            try:
+                await asyncio.wait({work}, timeout=end_s - monotonic_s())
+            except asyncio.CancelledError:
+                continue  # cancelled once more: it is on its way already
+        if work.done() and not work.cancelled() and work.exception() is not None:
+            log.debug("run %s was not released: %s", self._run.id, work.exception())
 
     async def _store(self, command: StoreCommand) -> Any:
         for tried in range(1, TRIES + 1):

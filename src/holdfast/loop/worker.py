@@ -177,7 +177,8 @@ class Worker:
             await asyncio.wait(driven, timeout=self._grace_s)
         late = {task for task in driven if not task.done()}
         for task in late:
-            task.cancel()
+            if not task.cancelling():
+                task.cancel()
         if late:
             await asyncio.wait(late, timeout=RELEASE_S)
         log.info("%s has stopped", self.holder)

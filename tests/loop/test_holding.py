@@ -1,0 +1,336 @@
+"""Who drives a run, and what happens when somebody else does: renewal, fencing, cancelling, handing over, lost answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Run, TenantHandle
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.loop import Call, Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import asynchronous as asynchronous_skin
+from holdfast.loop import blocking as blocking_skin
+from holdfast.loop.commands import ClaimRun, CommitStep, StoreCommand
+from tests.loop.worlds import World, scripted
+
+PATIENCE_S = 30.0
+
+
+def until(is_so: Callable[[], object]) -> None:
+    """Wait for the thing itself."""
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+def steal(world: World, run: Run) -> Run:
+    """Take a run from whoever holds it, as if that had been gone for long."""
+    for _ in range(5):
+        taken = world.acme.leases.claim("thief", run_id=run.id)
+        if taken is not None:
+            return taken
+        world.clock.advance(1_000)
+    raise AssertionError("it could not be had")
+
+
+# ------------------------------------------------------------------------------------------------------------- renewal
+
+
+def test_a_lease_is_renewed_while_a_tool_or_the_model_takes_its_time(world: World) -> None:
+    renewed: list[str] = []
+
+    def wait_for_renewal(what: str, run: Run) -> None:
+        first = world.acme.runs.get(run.id).lease_until
+        world.clock.advance(0.05)
+        until(lambda: world.acme.runs.get(run.id).lease_until != first)
+        renewed.append(what)
+
+    @tool
+    def slow(call: Call) -> None:
+        wait_for_renewal("tool", call.run)
+
+    def model(turn: Turn) -> Reply | str:
+        wait_for_renewal("model", turn.run)
+        return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Done."
+
+    run = world.start()
+    assert world.run(Loop(model, tools=[slow]), run.id, ttl_ms=150).status == "completed"
+    assert renewed == ["model", "tool", "model"]
+
+
+def test_a_lease_that_is_renewed_is_not_lost_however_long_it_takes(tmp_path: Path) -> None:
+    """With the machine's own clock: somebody tries to claim the run all the time, for many leases."""
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        run = acme.runs.start(acme.sessions.create(agent="a").id)
+        got: list[Run | None] = []
+
+        @tool
+        def slow() -> None:
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                got.append(acme.leases.claim("thief", run_id=run.id))
+                time.sleep(0.01)
+
+        def model(turn: Turn) -> Reply | str:
+            return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Done."
+
+        assert Loop(model, tools=[slow]).drive(acme, run.id, ttl_ms=400).status == "completed"
+        assert set(got) == {None}
+        assert acme.runs.get(run.id).epoch == 1
+
+
+# ------------------------------------------------------------------------------------------------------ fenced, cancelled
+
+
+def test_who_has_lost_a_run_writes_nothing_more(world: World) -> None:
+    run = world.start()
+
+    @tool
+    def slow() -> str:
+        steal(world, run)
+        return "too late"
+
+    ending = world.run(Loop(scripted(world, [Reply("", [ToolRequest("slow")]), "."]), tools=[slow]), run.id)
+    assert ending.status == "fenced"
+    there = world.acme.runs.get(run.id)
+    assert (there.holder, there.iteration, there.status) == ("thief", 0, "running")
+    assert world.words(run) == ["user: Please."]
+    assert world.acme.tool_calls.get(run.id, "call-1-1").status == "begun"
+
+
+def test_an_asynchronous_tool_is_stopped_at_once_when_the_run_is_lost(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "a.db"), is_async=True)
+    run = world.start()
+    stopped: list[bool] = []
+
+    @tool
+    async def endless() -> None:
+        steal(world, run)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped.append(True)
+            raise
+
+    loop = Loop(scripted(world, [Reply("", [ToolRequest("endless")])]), tools=[endless])
+    assert world.run(loop, run.id, ttl_ms=150).status == "fenced"
+    assert stopped == [True]
+    world.close()
+
+
+def test_a_tool_in_a_thread_can_ask_whether_its_run_is_lost(small_world: World) -> None:
+    run = small_world.start()
+    seen: list[bool] = []
+    ended = threading.Event()
+
+    @tool
+    def endless(call: Call) -> None:
+        small_world.acme.runs.cancel(run.id, reason="enough")
+        until(call.is_lost)
+        seen.append(call.is_lost())
+        ended.set()
+
+    loop = Loop(scripted(small_world, [Reply("", [ToolRequest("endless")])]), tools=[endless])
+    ending = small_world.run(loop, run.id, ttl_ms=150)
+    assert ended.wait(PATIENCE_S)
+    assert seen == [True]
+    assert (ending.status, ending.error) == ("cancelled", "enough")
+
+
+def test_cancelling_from_outside_stops_the_loop_at_its_next_write(world: World) -> None:
+    run = world.start()
+
+    def model(turn: Turn) -> str:
+        world.acme.runs.cancel(run.id, reason="not any more")
+        return "Too late."
+
+    ending = world.run(Loop(model), run.id)
+    assert (ending.status, ending.error) == ("cancelled", "not any more")
+    assert world.words(run) == ["user: Please."]
+
+
+def test_what_somebody_else_holds_is_left_alone(small_world: World) -> None:
+    run = small_world.start()
+    small_world.acme.leases.claim("other", run_id=run.id)
+    asked: list[Turn] = []
+    ending = small_world.run(Loop(asked.append), run.id)
+    assert (ending.status, asked) == ("busy", [])
+    assert small_world.acme.runs.get(run.id).holder == "other"
+
+
+# ------------------------------------------------------------------------------------------------------- handing it over
+
+
+def test_a_run_is_handed_over_after_a_step(world: World) -> None:
+    run = world.start()
+    loop = Loop(lambda turn: Reply(f"{turn.iteration}.", go_on=turn.iteration < 3))
+    ending = world.run(loop, run.id, holder="first", go_on=lambda: False)
+    assert (ending.status, ending.iteration) == ("released", 1)
+    there = world.acme.runs.get(run.id)
+    assert (there.status, there.attempts, there.holder) == ("pending", 0, "")
+    assert world.run(loop, run.id, holder="second").status == "completed"
+    assert world.words(run) == ["user: Please.", "assistant: 1.", "assistant: 2.", "assistant: 3."]
+
+
+def test_a_run_that_was_claimed_by_the_caller_is_driven_as_it_is(small_world: World) -> None:
+    claimed = small_world.acme.leases.claim("me", run_id=small_world.start().id)
+    assert claimed is not None
+    assert small_world.run(Loop(lambda turn: "x"), claimed).status == "completed"
+    assert small_world.acme.runs.get(claimed.id).epoch == claimed.epoch
+
+
+def test_a_drive_that_is_cancelled_stops_and_releases_the_run(url: str) -> None:
+    world = World(url, is_async=True)
+    run = world.start()
+    begun = asyncio.Event()
+
+    async def model(turn: Turn) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async def main() -> None:
+        task = asyncio.ensure_future(Loop(model).adrive(world.async_hf.tenant("acme"), run.id))
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    world._runner.run(main())  # type: ignore[union-attr]
+    there = world.acme.runs.get(run.id)
+    assert (there.status, there.attempts) == ("pending", 0)
+    world.close()
+
+
+def test_an_interrupted_program_releases_its_run(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "a.db"))
+    run = world.start()
+
+    def model(turn: Turn) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.run(Loop(model), run.id)
+    assert world.acme.runs.get(run.id).status == "pending"
+    world.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- lost answers
+
+
+class Flaky:
+    """A command's answer gets lost, after or before it was carried out."""
+
+    def __init__(self, kind: type[StoreCommand], error: Exception, *, done: bool) -> None:
+        self.kind, self.error, self.done, self.left = kind, error, done, 2
+        self.real = kind.on
+
+    def on(self, command: StoreCommand, acme: Any) -> Any:
+        if self.left == 0:
+            return self.real(command, acme)
+        self.left -= 1
+        if not self.done:
+            raise self.error
+        answer = self.real(command, acme)
+        if not hasattr(answer, "__await__"):
+            raise self.error
+        return self._later(answer)
+
+    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have it happen."""
+        monkeypatch.setattr(self.kind, "on", lambda command, acme, flaky=self: flaky.on(command, acme))
+
+    async def _later(self, answer: Any) -> Any:
+        await answer
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "kind", [CommitStep, *[each for each in StoreCommand.__subclasses__() if each.__name__ == "Intend"]]
+)
+@pytest.mark.parametrize(
+    ("error", "done"), [(OutcomeUnknown(), True), (OutcomeUnknown(), False), (Unavailable(), False)]
+)
+def test_a_lost_answer_is_asked_for_again(
+    small_world: World, monkeypatch: pytest.MonkeyPatch, kind: type[StoreCommand], error: Exception, done: bool
+) -> None:
+    monkeypatch.setattr(blocking_skin, "FIRST_PAUSE_S", 0.0)
+    flaky, made = Flaky(kind, error, done=done), []
+    flaky.plant(monkeypatch)
+
+    @tool
+    def once() -> str:
+        made.append(1)
+        return "once"
+
+    run = small_world.start()
+    loop = Loop(scripted(small_world, [Reply("", [ToolRequest("once")]), "Done."]), tools=[once])
+    assert small_world.run(loop, run.id).status == "completed"
+    assert flaky.left == 0
+    assert made == [1]
+    assert small_world.words(run) == ["user: Please.", "assistant: <once>", "user: =once", "assistant: Done."]
+
+
+def test_a_claim_whose_answer_was_lost_is_not_made_again(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    flaky = Flaky(ClaimRun, OutcomeUnknown(), done=True)
+    flaky.plant(monkeypatch)
+    with pytest.raises(OutcomeUnknown):
+        small_world.run(Loop(lambda turn: "x"), small_world.start().id)
+    assert flaky.left == 1
+
+
+def test_a_database_that_stays_away_ends_the_drive(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking_skin, "FIRST_PAUSE_S", 0.0)
+    tries: list[int] = []
+
+    def gone(self: CommitStep, acme: Any) -> Any:
+        tries.append(1)
+        raise Unavailable
+
+    monkeypatch.setattr(CommitStep, "on", gone)
+    run = small_world.start()
+    with pytest.raises(Unavailable):
+        small_world.run(Loop(lambda turn: "x"), run.id)
+    assert len(tries) == blocking_skin.TRIES == asynchronous_skin.TRIES
+    assert small_world.acme.runs.get(run.id).status == "running", "it is taken over when the lease has run out"
+
+
+def test_a_renewal_that_fails_once_does_not_lose_the_run(
+    small_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = small_world.async_hf.tenant("acme") if small_world.is_async else small_world.acme
+    failures = [Unavailable("a moment"), Unavailable("another")]
+    real = type(handle.leases).renew
+
+    def renew(self: Any, *args: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(self, *args, **named)
+
+    monkeypatch.setattr(type(handle.leases), "renew", renew)
+    run = small_world.start()
+
+    def model(turn: Turn) -> str:
+        first = small_world.acme.runs.get(run.id).lease_until
+        small_world.clock.advance(0.05)
+        until(lambda: small_world.acme.runs.get(run.id).lease_until != first)
+        return "Done."
+
+    assert small_world.run(Loop(model), run.id, ttl_ms=150).status == "completed"
+    assert caplog.text.count("was not renewed") == 2
+
+
+def test_the_thread_that_renews_is_gone_when_the_drive_is(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        acme: TenantHandle = hf.tenant("acme")
+        run = acme.runs.start(acme.sessions.create(agent="a").id)
+        Loop(lambda turn: "x").drive(acme, run.id)
+        assert not [each for each in threading.enumerate() if each.name.startswith("holdfast-heart")]
