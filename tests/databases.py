@@ -64,7 +64,8 @@ def shared_server(session: Path) -> PostgresServer:
     with alone(session / "postgres.lock"):
         if note.exists():
             return PostgresServer(Path(note.read_text()))
-        server = PostgresServer(owner=session / "owner")
+        # Plans would depend on which tables the server has come by to look at, and when.
+        server = PostgresServer(owner=session / "owner", settings={"autovacuum": "off"})
         server.start()
         with Holdfast(server.create_database(TEMPLATE), auto_migrate=True):
             pass

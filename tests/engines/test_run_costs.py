@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from holdfast.core.queries import Query, Statement
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.engines.dialect import Dialect
+from holdfast.schema import migrate_up
 from holdfast.stores.execution.runs import ledger, step_log
 from holdfast.stores.execution.runs import states as run_states
 from holdfast.stores.memory import blocks
@@ -167,7 +169,7 @@ def test_the_next_run_comes_out_of_an_index(sqlite: Any, index: str, where: str)
     assert len(parts) == 4
     for part in parts:
         assert f"USING COVERING INDEX {index}" in part or f"USING INDEX {index}" in part
-        assert "due_at>" in part, "and starts where the last look ended"
+        assert re.search(r"\(?due_at(,run_id\))?>", part), "and starts where the last look ended"
 
 
 @pytest.mark.parametrize(
@@ -211,34 +213,63 @@ def test_what_belongs_to_a_run_or_an_agent_is_found_by_its_key(sqlite: Any, quer
 # PostgreSQL
 
 
+OTHERS = {
+    "sessions": "id = gen_random_uuid(), identifier = gen_random_uuid()::text",
+    "runs": "id = gen_random_uuid()",
+    "run_queue": "run_id = gen_random_uuid()",
+    "tool_calls": "id = gen_random_uuid()::text",
+}
+"""What tells a row from the one it is a copy of."""
+
+
+@pytest.fixture
+def filled_url(bare_postgres_url: str) -> str:
+    """A database of several tenants with many runs, of which the server knows how many there are."""
+    migrate_up(bare_postgres_url)
+    with Holdfast(bare_postgres_url) as hf:
+        for tenant in map(hf.tenant, ("acme", "zenith", "umbrella")):
+            sessions = [tenant.sessions.create(agent=agent).id for agent in ("a", "b", "c", "d")]
+            for session in sessions:
+                run = tenant.leases.claim("w", run_id=tenant.runs.start(session).id)
+                assert run is not None
+                intend(tenant, run, 1)
+                whole_step(tenant, run, 1)
+                tenant.runs.start(session)
+    with psycopg.connect(bare_postgres_url, autocommit=True) as raw:
+        for table, change in OTHERS.items():
+            for _ in range(7):
+                raw.execute(f"CREATE TEMP TABLE more AS SELECT * FROM {table}".encode())
+                raw.execute(f"UPDATE more SET {change}".encode())
+                raw.execute(f"INSERT INTO {table} SELECT * FROM more".encode())
+                raw.execute("DROP TABLE more")
+        raw.execute("ANALYZE")
+    return bare_postgres_url
+
+
 def planned(url: str, statement: Statement) -> str:
-    """The plan that a prepared statement keeps, made while the tables are empty."""
+    """The plan that a prepared statement keeps."""
     with psycopg.connect(url) as raw:
         raw.execute("SET plan_cache_mode = force_generic_plan")
-        raw.execute("SET enable_seqscan = off")
         raw.execute(b"PREPARE planned AS " + statement.sql.encode())
         nothing = ", ".join(["NULL"] * len(statement.names))
         return "\n".join(row[0] for row in raw.execute(f"EXPLAIN EXECUTE planned({nothing})".encode()).fetchall())
 
 
-@pytest.mark.parametrize(
-    ("queries", "name"), [*BY_ID[:-2], (CALLS, "hold_run"), (CALLS, "intend_all"), (STEPS, "commit_all")]
-)
-def test_postgres_finds_a_run_by_its_primary_key(postgres_url: str, queries: Any, name: str) -> None:
-    found = planned(postgres_url, queries.by_name[name].statement(Dialect.POSTGRES))
-    assert "runs_pkey on runs" in found, found
+def test_postgres_finds_a_run_by_its_primary_key(filled_url: str) -> None:
+    for queries, name in [*BY_ID[:-2], (CALLS, "hold_run"), (CALLS, "intend_all"), (STEPS, "commit_all")]:
+        found = planned(filled_url, queries.by_name[name].statement(Dialect.POSTGRES))
+        assert "runs_pkey" in found, f"{name}:\n{found}"
+        assert "Seq Scan" not in found, f"{name}:\n{found}"
 
 
-def test_postgres_commits_a_step_by_primary_keys_alone(postgres_url: str) -> None:
-    found = planned(postgres_url, STEPS.commit_all.statement(Dialect.POSTGRES))
+def test_postgres_commits_a_step_by_primary_keys_alone(filled_url: str) -> None:
+    found = planned(filled_url, STEPS.commit_all.statement(Dialect.POSTGRES))
     assert "Seq Scan" not in found
     for index in ("runs_pkey", "sessions_pkey"):
         assert index in found
     assert "tool_calls_open" in found or "tool_calls_pkey" in found
 
 
-@pytest.mark.parametrize("where", ["", " AND tenant = :tenant_id", " AND agent = :agent_id"])
-def test_postgres_takes_the_next_run_out_of_an_index(postgres_url: str, where: str) -> None:
-    found = planned(postgres_url, QUEUE.peek.statement(Dialect.POSTGRES, where))
-    assert "Seq Scan" not in found
-    assert found.count("run_queue_by_") == 4, found
+def test_postgres_takes_the_next_run_out_of_an_index(filled_url: str) -> None:
+    for where in ("", " AND tenant = :tenant_id", " AND agent = :agent_id"):
+        assert "Seq Scan" not in planned(filled_url, QUEUE.peek.statement(Dialect.POSTGRES, where)), where

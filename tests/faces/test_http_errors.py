@@ -292,6 +292,8 @@ def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: Se
         (errors.AlreadyExists, 409),
         (errors.Conflict, 409),
         (errors.Fenced, 409),
+        (errors.Stale, 409),
+        (errors.NothingToCompact, 409),
         (errors.Forbidden, 403),
         (errors.ReadOnly, 403),
         (errors.Unavailable, 503),

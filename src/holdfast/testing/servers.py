@@ -228,7 +228,10 @@ class PostgresServer(Server):
 
     def _is_ready(self) -> bool:
         path = self.folder / self.pid_file
-        lines = path.read_text().splitlines() if path.exists() else []
+        try:
+            lines = path.read_text().splitlines()
+        except FileNotFoundError:  # not there yet, or just removed by a server that starts anew
+            lines = []
         # A file left behind by one that was killed says "ready" too.
         mine = bool(lines) and self._process is not None and lines[0] == str(self._process.pid)
         return mine and len(lines) > 7 and lines[7].strip() == "ready"

@@ -38,10 +38,9 @@ CREATE TABLE runs (
     CHECK ((lease_until IS NOT NULL) = (status = 'running'))
 ) WITH (fillfactor = 70);
 
--- None of these has the id in it: planned while the table is small, PostgreSQL would look runs up by their ids in one of them.
-CREATE INDEX runs_by_start ON runs (tenant_id, started_at);
-CREATE INDEX runs_by_session ON runs (tenant_id, session_id, started_at);
-CREATE INDEX runs_by_status ON runs (tenant_id, status, started_at);
+CREATE INDEX runs_by_start ON runs (tenant_id, started_at, id);
+CREATE INDEX runs_by_session ON runs (tenant_id, session_id, started_at, id);
+CREATE INDEX runs_by_status ON runs (tenant_id, status, started_at, id);
 -- A call of a tool starts one run, however often it is tried.
 CREATE UNIQUE INDEX runs_by_parent ON runs (tenant_id, parent_run_id, parent_call_id) WHERE parent_run_id IS NOT NULL;
 
@@ -108,7 +107,7 @@ CREATE TABLE run_queue (
     PRIMARY KEY (tenant, run_id)
 );
 
-CREATE INDEX run_queue_by_turn ON run_queue (kind, due_at);
-CREATE INDEX run_queue_by_agent ON run_queue (agent, kind, due_at);
-CREATE INDEX run_queue_by_tenant ON run_queue (tenant, kind, due_at);
-CREATE INDEX run_queue_by_tenant_agent ON run_queue (tenant, agent, kind, due_at);
+CREATE INDEX run_queue_by_turn ON run_queue (kind, due_at, run_id);
+CREATE INDEX run_queue_by_agent ON run_queue (agent, kind, due_at, run_id);
+CREATE INDEX run_queue_by_tenant ON run_queue (tenant, kind, due_at, run_id);
+CREATE INDEX run_queue_by_tenant_agent ON run_queue (tenant, agent, kind, due_at, run_id);
