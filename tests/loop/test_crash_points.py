@@ -43,6 +43,7 @@ def crash_everywhere(world: World, name: str, *, every: int = 1) -> None:
 
 
 def _forgiven(twin: dict, there: dict) -> dict:  # type: ignore[type-arg]
+    assert [len(twin[part]) for part in ("states", "below")] == [len(there[part]) for part in ("states", "below")]
     below = [_forgiven(one, other) for one, other in zip(twin["below"], there["below"], strict=True)]
     expected = as_if_unknown(twin, unknowns(there))
     # What the last call of a step came to is in the step too.

@@ -1,0 +1,166 @@
+"""Real workers in processes of their own: killed in the middle of a tool, told to stop, started wrongly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import Holdfast, Run, TenantHandle
+from holdfast.cli.commands import root
+from holdfast.loop.sorting import REPLY
+from tests.faces.process import command, one_line
+from tests.loop.victims import STEPS
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+LEASE_S = 0.6
+
+
+@contextmanager
+def worker(url: str, folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """``holdfast worker``, with the agent of ``victims``; it is left to the test to end it."""
+    started = [sys.executable, "-m", "holdfast", "worker", "--handler", "tests.loop.victims:handler"]
+    process = subprocess.Popen(
+        [*started, "--database", url, "--lease", str(LEASE_S), *options],
+        cwd=ROOT,
+        env={**os.environ, "EFFECTS": str(folder / "effects"), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(is_so: Callable[[], object]) -> None:
+    """Wait for the thing itself."""
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+def effects(folder: Path) -> Counter[str]:
+    file = folder / "effects"
+    return Counter(file.read_text("utf-8").splitlines() if file.exists() else [])
+
+
+def start(acme: TenantHandle) -> Run:
+    session = acme.sessions.create(agent="victim")
+    acme.messages.append(session.id, role="user", content="Go.")
+    return acme.runs.start(session.id)
+
+
+def is_over(acme: TenantHandle, *runs: Run) -> bool:
+    return all(acme.runs.get(run.id).finished_at is not None for run in runs)
+
+
+def roles(acme: TenantHandle, run: Run) -> list[str | None]:
+    return [each.role for each in acme.messages.list(run.session_id)]
+
+
+WHOLE = ["user", *["assistant", "user"] * STEPS, "assistant"]
+
+
+def test_a_worker_that_is_killed_in_a_tool_is_survived(url: str, tmp_path: Path) -> None:
+    with Holdfast(url, auto_migrate=True) as hf:
+        acme = hf.tenant("acme")
+        run = start(acme)
+        with worker(url, tmp_path, HANG="pay") as first:
+            until(lambda: any(line.startswith("pay") for line in effects(tmp_path)))
+            first.send_signal(signal.SIGKILL)
+            first.wait(PATIENCE_S)
+        with worker(url, tmp_path):
+            until(lambda: is_over(acme, run))
+        there = acme.runs.get(run.id)
+        assert (there.status, there.stop_reason, there.epoch) == ("completed", "end_turn", 2)
+        assert roles(acme, run) == WHOLE
+        calls = [call for call in acme.tool_calls.list(run.id) if call.tool_name != REPLY]
+        happened = effects(tmp_path)
+        for call in calls:
+            times = happened[f"{call.tool_name} {run.id}/{call.id}"]
+            assert times == 1 or (call.tool_name == "look" and times == 2)
+        assert [call.tool_name for call in calls if call.status == "unknown"] == ["pay"]
+        assert {call.status for call in calls} <= {"finished", "unknown"}
+
+
+def test_a_worker_that_is_told_to_stop_hands_over_and_says_so(url: str, tmp_path: Path) -> None:
+    with Holdfast(url, auto_migrate=True) as hf:
+        acme = hf.tenant("acme")
+        run = start(acme)
+        with worker(url, tmp_path, "--grace", "0.2", "--tenant", "acme", "--agent", "victim", HANG="pay") as first:
+            until(lambda: any(line.startswith("pay") for line in effects(tmp_path)))
+            first.send_signal(signal.SIGTERM)
+            printed, _ = first.communicate(timeout=PATIENCE_S)
+            assert first.returncode == 0, printed
+        there = acme.runs.get(run.id)
+        assert (there.status, there.holder, there.iteration) == ("pending", "", 1), "nobody has to wait for its lease"
+        lines = printed.splitlines()
+        assert lines[0].startswith("Holdfast's worker ")
+        assert any(f"acme run {run.id}: claimed at step 0, attempt 1, for victim" in line for line in lines)
+        assert any("given up where it was; somebody else goes on" in line for line in lines)
+        assert lines[-1].endswith("has stopped")
+        with worker(url, tmp_path):
+            until(lambda: is_over(acme, run))
+        assert roles(acme, run) == WHOLE
+        assert all(times == 1 for what, times in effects(tmp_path).items() if what.startswith("pay"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("round", range(10))
+def test_workers_that_are_killed_again_and_again(url: str, tmp_path: Path, round: int) -> None:
+    with Holdfast(url, auto_migrate=True) as hf:
+        acme = hf.tenant("acme")
+        runs = [start(acme) for _ in range(20)]
+        for number in range(8):
+            with worker(url, tmp_path, HANG="pay" if number % 2 else "look") as victim:
+                before = sum(effects(tmp_path).values())
+                until(lambda before=before: sum(effects(tmp_path).values()) > before or is_over(acme, *runs))  # type: ignore[misc]
+                victim.send_signal(signal.SIGKILL)
+                victim.wait(PATIENCE_S)
+        for run in runs:
+            if acme.runs.get(run.id).status == "failed":  # too many have died over it
+                acme.runs.resume(run.id)
+        with worker(url, tmp_path):
+            until(lambda: is_over(acme, *runs))
+        assert all(roles(acme, run) == WHOLE for run in runs)
+        assert all(times == 1 for what, times in effects(tmp_path).items() if what.startswith("pay"))
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        ("nonsense", "'nonsense' is not MODULE:NAME"),
+        ("no_such_module:handler", "there is no module 'no_such_module'"),
+        ("tests.loop.victims:nobody", "tests.loop.victims has no 'nobody'"),
+    ],
+)
+def test_a_handler_that_is_not_there_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str, says: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    done = CliRunner().invoke(root, ["worker", "--handler", handler, "--database", str(tmp_path / "a.db")])
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
+    assert not (tmp_path / "a.db").exists()
+
+
+def test_a_handler_that_is_none_is_said_in_one_line(tmp_path: Path) -> None:
+    done = command(
+        "worker", "--handler", "tests.loop.victims:not_callable", "--database", str(tmp_path / "a.db"), cwd=ROOT
+    )
+    assert done.returncode == 1
+    assert "a handler is a Loop" in one_line(done.stderr)

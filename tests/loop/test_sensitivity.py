@@ -1,0 +1,110 @@
+"""Defects that are planted into the loop, each of which the crash points must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import ToolOutcome
+from holdfast.loop import sorting
+from holdfast.loop.commands import CallTools, ToMake
+from holdfast.loop.driving import Driver
+from tests.loop.test_crash_points import crash_everywhere
+from tests.loop.worlds import World
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def repeats_what_must_happen_once(patch: pytest.MonkeyPatch) -> None:
+    """Every unfinished call is made again."""
+    real = sorting._sort_known
+
+    def sort(found: Any, request: Any, call: Any, *others: Any) -> None:
+        real(found, request, replace(call, safety="idempotent"), *others)
+
+    patch.setattr(sorting, "_sort_known", sort)
+    patch.setattr(Driver, "_call", _as_idempotent(Driver._call))
+
+
+def _as_idempotent(real: Any) -> Any:
+    return lambda self, *args: replace(real(self, *args), safety="idempotent")
+
+
+def forgets_the_reply(patch: pytest.MonkeyPatch) -> None:
+    """The intent of somebody who died is not looked at: the model is asked again."""
+
+    def interrupted(self: Driver, calls: Any) -> Any:
+        yield from ()
+
+    patch.setattr(Driver, "_interrupted", interrupted)
+
+
+def makes_calls_without_recording_them(patch: pytest.MonkeyPatch) -> None:
+    """The ledger is written when the calls are over."""
+    patch.setattr(Driver, "_intend", _intend_late(Driver._intend))
+
+
+def _intend_late(real: Any) -> Any:
+    def late(self: Driver, asked: Any, requests: Any, *, hold: bool = False) -> Any:
+        if not hold:
+            making = [ToMake(each.id, each.name, each.input, 1) for each in requests]
+            yield CallTools(making)
+        return (yield from real(self, asked, requests, hold=hold))
+
+    return late
+
+
+def loses_the_state(patch: pytest.MonkeyPatch) -> None:
+    """Who takes a run up begins with the first state."""
+    real = Driver.go
+
+    def go(self: Driver) -> Any:
+        self.state = self.plan.first_state
+        generator = real(self)
+        answer, is_first = None, True
+        while True:
+            try:
+                command = generator.send(answer)
+            except StopIteration as done:
+                return done.value
+            answer = yield command
+            if is_first:
+                answer, is_first = replace(answer, step=None), False
+
+    patch.setattr(Driver, "go", go)
+
+
+def settles_what_nobody_knows_as_finished(patch: pytest.MonkeyPatch) -> None:
+    """A call that never came back counts as if it had."""
+    real = sorting._sort_known
+
+    def sort(found: Any, request: Any, call: Any, *others: Any) -> None:
+        real(found, request, call, *others)
+        settled = found.settled.get(call.id)
+        if settled is not None and settled.status == "unknown":
+            found.settled[call.id] = ToolOutcome(id=call.id, result={"paid": 7}, status="finished")
+
+    patch.setattr(sorting, "_sort_known", sort)
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"),
+    [
+        (repeats_what_must_happen_once, "tools"),
+        (forgets_the_reply, "tools"),
+        (makes_calls_without_recording_them, "tools"),
+        (loses_the_state, "tools"),
+        (settles_what_nobody_knows_as_finished, "tools"),
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_a_planted_defect_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, name: str) -> None:
+    plant(monkeypatch)
+    world = World(str(tmp_path / "a.db"))
+    with pytest.raises((AssertionError, IndexError, KeyError)):
+        crash_everywhere(world, name)
+    world.close()
