@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Block, CompactionPolicy, Message, NewBlock, Usage
+from holdfast import Block, CompactionPolicy, Message, NewBlock, Usage, column
 from holdfast.errors import InvalidInput, NotFound, Unavailable
 from holdfast.loop import (
     Call,
@@ -391,6 +392,25 @@ def test_calls_wait_until_a_person_has_decided(world: World) -> None:
     assert world.words(run)[2] == "user: =sent to me =sent to boss !this call was cancelled: too many"
 
 
+def test_a_decision_that_comes_before_the_run_waits_is_not_lost(small_world: World) -> None:
+    @tool(hold=True)
+    def launch() -> str:
+        return "launched"
+
+    run = small_world.start()
+
+    def decide_at_once(event: Event) -> None:
+        # Told after the intent and after the pause; what matters is that nobody resumes the run after it waits.
+        if event.kind == "waiting":
+            small_world.acme.tool_calls.allow(run.id, "a")
+
+    script = [Reply("", [ask("launch", "a")]), "Off."]
+    loop = Loop(scripted(small_world, script), tools=[launch], on_event=decide_at_once)
+    assert small_world.run(loop, run.id).status == "released"
+    assert small_world.acme.runs.get(run.id).status == "pending"
+    assert small_world.run(loop, run.id).text == "Off."
+
+
 def test_a_discarded_call_is_not_spoken_of(small_world: World) -> None:
     @tool(hold=True)
     def shout() -> str:
@@ -462,6 +482,36 @@ def test_a_run_that_is_woken_too_early_goes_on_waiting_for_the_one_below(small_w
         small_world.acme.runs.resume(run.id)
         assert small_world.run(parent, run.id).status == "paused"
     assert len(small_world.acme.runs.list(parent=run.id)) == 1
+
+
+def test_agents_that_call_agents_without_end_are_told_so(tmp_path: Path) -> None:
+    """Each calls the next, until the limit: there the call fails, and all come back."""
+    world = World(str(tmp_path / "a.db"))
+
+    def model(turn: Turn) -> Reply | str:
+        last = turn.messages[-1]["content"][0]
+        if last["type"] == "text":
+            return Reply("", [ToolRequest("deeper", {"task": "On."})])
+        return f"{turn.run.depth} {last['content'][:13]}"
+
+    loops = {name: Loop(model, tools=[subagent("helper", name="deeper")]) for name in ("tester", "helper")}
+    run = world.start()
+    assert world.live_on(loops, run.id).status == "completed"
+    assert world.words(run)[-1].startswith("assistant: 0 1 2 3 4 5 6")
+    below = world.acme.runs.list(where=[column("depth").eq(8)])
+    assert world.words(below[0])[-1] == "assistant: 8 LimitExceeded"
+    world.close()
+
+
+def test_a_session_that_is_not_there_fails_the_call(small_world: World) -> None:
+    @tool(safety="idempotent")
+    def lost() -> ChildRun:
+        return ChildRun("clerk", "x", "00000000-0000-7000-8000-000000000000")
+
+    run = small_world.start()
+    loop = Loop(scripted(small_world, [Reply("", [ask("lost", "a")]), "Hm."]), tools=[lost])
+    assert small_world.run(loop, run.id).status == "completed"
+    assert small_world.words(run)[2].startswith("user: !NotFound: there is no session")
 
 
 def test_a_tool_can_hand_its_work_to_a_run_in_a_session_of_its_choice(small_world: World) -> None:

@@ -114,7 +114,7 @@ class AsyncHands:
         finally:
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task})
+                await asyncio.wait({task}, timeout=RELEASE_S)
 
     async def _renew(self, run: Run) -> None:
         try:

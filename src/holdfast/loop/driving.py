@@ -199,7 +199,7 @@ class Driver:
         if asked.recorded is None and found.held:
             yield from self._intend(asked, found.held, hold=True)
         if found.held or found.asked:
-            return (yield from self._wait(None, [*found.held, *found.asked]))
+            return (yield from self._wait_for_people([*found.held, *found.asked]))
         for call, child in found.ended:
             found.settled[call] = yield from self._outcome_of(call, child)
         pause_s = yield from self._make(asked, found)
@@ -251,8 +251,15 @@ class Driver:
             yield do.SnoozeCall(self.run.id, call.id, self.epoch, until)
             found.waits.append(until)
         else:
-            child = yield from self._start_child(call, answer)
-            found.below.append(child.id)
+            try:
+                child = yield from self._start_child(call, answer)
+            except Fenced:
+                raise
+            except (InvalidInput, NotFound, Conflict) as error:  # too deep, say: that is for the model to know
+                said = f"{type(error).__name__}: {error}"
+                found.settled[call.id] = ToolOutcome(id=call.id, error=said, status="failed")
+            else:
+                found.below.append(child.id)
 
     def _start_child(self, call: ToMake, below: Below) -> Driving[Run]:
         """A run below this one. Every part of it can be repeated: the call is what it is known by."""
@@ -294,6 +301,18 @@ class Driver:
         self.iteration += 1
         yield from self.tell("waiting", found.below)
         return self._ending("paused", pause_until=until)
+
+    def _wait_for_people(self, asked: Sequence[Requested]) -> Driving[Ending]:
+        """Let go of the run until somebody resumes it."""
+        ending = yield from self._wait(None, asked)
+        # Who has decided and resumed it before it waited has woken nobody.
+        loaded: LoadedRun = yield do.LoadRun(self.run.id)
+        ids = {request.id for request in asked}
+        open_calls = [call for call in loaded.tool_calls if call.id in ids and call.status in ("held", "begun")]
+        if open_calls or loaded.run.status != "waiting":
+            return ending
+        yield do.ResumeRun(self.run.id)
+        return self._ending("released")
 
     def _wait(self, until: datetime | None, what: Sequence[Any]) -> Driving[Ending]:
         yield do.PauseRun(self.run.id, self.epoch, until)
