@@ -70,7 +70,8 @@ class Pool:
         if origin in (Mapping, dict):
             return self.random.choice([{}, {"text": self._text(name)}, {self._text(name): 1}])
         if origin is Callable or hint is Strategy:
-            return (lambda *args: self._text(name)) if origin else Shorten()
+            # In both worlds it must say the same.
+            return (lambda *args: f"about {name}") if origin else Shorten()
         if origin in (Sequence, list):
             return [self.value(name, args[0]) for _ in range(self.random.randrange(1, 4))]
         if origin is tuple:

@@ -9,7 +9,7 @@ reflection, so that a store added later is covered without being named.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from msgspec import Struct
 
-from holdfast import FixedClock, Holdfast, PoolOptions, TenantHandle
+from holdfast import FixedClock, Holdfast, Limits, PoolOptions, TenantHandle
 from holdfast.core.blocking import Blocking, blocking
 from holdfast.core.queries import Query
 from holdfast.core.store import TenantStore, reads
@@ -49,7 +49,8 @@ class Database:
         self.url = url
         self.clock, self.ids = FixedClock(), StepIds()
         pool = PoolOptions(min_connections=1, max_connections=2)
-        self.holdfast = Holdfast(url, clock=self.clock, ids=self.ids, pool=pool)
+        limits = Limits(pack_from_bytes=4_000)
+        self.holdfast = Holdfast(url, clock=self.clock, ids=self.ids, pool=pool, limits=limits, packs="memory:///")
 
     @property
     def mine(self) -> TenantHandle:
@@ -105,11 +106,11 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Callable[[], Database]]:
         database.holdfast.close()
 
 
-def populate(database: Database, tenant: str, seed: int) -> None:
-    """Data in every store, by every write method there is."""
+def populate(database: Database, tenant: str, seed: int, only: Collection[str] = ()) -> None:
+    """Data in every store or in some, by every write method there is."""
     world = World(OnEngine(database.holdfast._engine), Random(seed))
     world.tenant_name = tenant
-    work = sorted(method for method in MAKERS if not method.startswith(ABOVE_TENANTS))
+    work = sorted(method for method in MAKERS if not method.startswith(ABOVE_TENANTS) and _is_chosen(method, only))
     for number in range(8 * len(work)):
         method = work[number % len(work)]
         if method.endswith((".delete", ".purge")) and number // len(work) % 3 != 1:
@@ -118,6 +119,7 @@ def populate(database: Database, tenant: str, seed: int) -> None:
         Call(seed * 1_000 + number, method, tenant, *made).make(world.handle)
     for session in world.tenant.sessions.list()[-3:]:
         world.tenant.sessions.delete(session.id)
+    database.holdfast.tenant(tenant).objects.put([Random(seed).randbytes(5_000)], holder="a pack")
 
 
 def seen_by_owner(database: Database) -> tuple[list[Struct], list[str]]:
@@ -162,10 +164,15 @@ def strangers_pool(database: Database, seed: int) -> Pool:
     return Pool(texts=[*short, uuid_of("nobody")], rows=rows, cursors=cursors, random=Random(seed))
 
 
-def planned_calls(database: Database, seed: int) -> list[Planned]:
+def _is_chosen(path: str, only: Collection[str]) -> bool:
+    return not only or path.partition(".")[0] in only
+
+
+def planned_calls(database: Database, seed: int, only: Collection[str] = ()) -> list[Planned]:
     """Calls of every public method of every store, mixed: first with anything, then with ids that both tenants have."""
     pool = strangers_pool(database, seed)
-    found = [(path, name, method) for path, store in stores(database.mine) for name, method in methods(store)] * CALLS
+    reached = [(path, store) for path, store in stores(database.mine) if _is_chosen(path, only)]
+    found = [(path, name, method) for path, store in reached for name, method in methods(store)] * CALLS
     strange: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in found]
     pool.random.shuffle(strange)
     shadows, pool.ids = shadowing(database)
@@ -205,19 +212,22 @@ def answers(database: Database, plan: list[Planned]) -> list[str]:
 
 
 def in_two_worlds(
-    opened: Callable[[], Database], seed: int, defect: AbstractContextManager[Any] | None = None
+    opened: Callable[[], Database],
+    seed: int,
+    defect: AbstractContextManager[Any] | None = None,
+    only: Collection[str] = (),
 ) -> tuple[list[str], list[str], Rows, Rows, list[Planned]]:
     """What A hears where B is and where B never was, B's rows before and after, and the calls."""
     with_them = opened()
-    populate(with_them, MINE, 1)
-    populate(with_them, THEIRS, 2)
-    plan = planned_calls(with_them, seed)
+    populate(with_them, MINE, 1, only)
+    populate(with_them, THEIRS, 2, only)
+    plan = planned_calls(with_them, seed, only)
     before = with_them.rows_of(THEIRS)
     with defect or nullcontext():
         heard_with = answers(with_them, plan)
     after = with_them.rows_of(THEIRS)
     without = opened()
-    populate(without, MINE, 1)
+    populate(without, MINE, 1, only)
     with defect or nullcontext():
         return heard_with, answers(without, plan), before, after, plan
 
@@ -240,7 +250,7 @@ def _enough_was_tried(plan: Any, heard: list[str]) -> None:
             f"{path}.{name}", said.startswith(("InvalidInput", "InvalidFilter", "InvalidText", "LimitExceeded"))
         ] += 1
     for method in {method for method, _ in outcomes}:
-        assert outcomes[method, False] >= 3, f"{method} was only ever refused: {outcomes[method, True]} times"
+        assert outcomes[method, False] >= 2, f"{method} was only ever refused: {outcomes[method, True]} times"
 
 
 def test_every_store_and_method_is_found(opened: Callable[[], Database]) -> None:
@@ -272,15 +282,18 @@ def test_a_store_added_later_is_covered_without_being_named(
         return Leaky(AsyncLeaky(handle._engine, handle._scope))
 
     monkeypatch.setattr(TenantHandle, "leaky", property(leaky), raising=False)
-    heard, elsewhere, _, _, plan = in_two_worlds(opened, 1)
+    heard, elsewhere, _, _, plan = in_two_worlds(opened, 1, only=("sessions", "messages", "leaky"))
     assert {path for (path, *_), one, other in zip(plan, heard, elsewhere, strict=True) if one != other} == {"leaky"}
 
 
 FORGETFUL = [
-    *[("sqlite", sessions.queries, name) for name in ("get", "find", "list", "count", "update", "delete", "purge")],
+    *[
+        ("sqlite", sessions.queries, name)
+        for name in ("get", "find", "list", "count", "update", "delete", "restore", "purge")
+    ],
     *[("sqlite", message_log.queries, name) for name in ("get", "list", "list_newest", "update", "delete")],
     *[("sqlite", log_reading.queries, name) for name in ("shown", "ranges", "count")],
-    *[("sqlite", branches.queries, name) for name in ("list", "find")],
+    *[("sqlite", branches.queries, name) for name in ("list", "find", "head")],
     ("postgres", log_reading.queries, "ranges"),
     ("sqlite", message_log.queries, "advance"),
     *[("postgres", message_log.queries, name) for name in ("append_one", "append")],
@@ -299,7 +312,8 @@ def test_a_query_that_forgets_the_tenant_is_noticed(queries: Any, name: str, ope
     query = queries.by_name[name]
     forgetful = Query(name, {dialect: _forget(text) for dialect, text in query.texts.items()})
     assert forgetful.texts != query.texts
-    heard, elsewhere, before, after, _ = in_two_worlds(opened, 1, mock.patch.multiple(query, **vars(forgetful)))
+    defect = mock.patch.multiple(query, **vars(forgetful))
+    heard, elsewhere, before, after, _ = in_two_worlds(opened, 1, defect, only=("sessions", "messages", "branches"))
     assert heard != elsewhere or before != after
 
 
