@@ -4,4 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [name for name in ("langgraph",) if find_spec(name) is None]
+FRAMEWORKS = {"langgraph": "langgraph", "langgraph_import": "langgraph", "crewai": "crewai"}
+"""Folders, each with what must be installed for it."""
+
+collect_ignore = [folder for folder, name in FRAMEWORKS.items() if find_spec(name) is None]

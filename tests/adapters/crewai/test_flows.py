@@ -1,0 +1,203 @@
+"""Real flows that go on from what they saved, on either engine."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from crewai.flow.async_feedback.types import HumanFeedbackPending, PendingFeedbackContext
+from crewai.flow.flow import Flow, listen, start
+from crewai.flow.human_feedback import human_feedback
+from crewai.flow.persistence import persist
+from crewai.flow.persistence.sqlite import SQLiteFlowPersistence
+from pydantic import BaseModel
+
+from holdfast import TenantHandle
+from holdfast.adapters.crewai import HoldfastFlowPersistence, install, uninstall
+from holdfast.errors import InvalidInput
+
+
+class Counted(BaseModel):
+    """A state with an id, as persistence wants it."""
+
+    id: str = ""
+    n: int = 0
+
+
+class Later:
+    """Somebody who answers some other time."""
+
+    def request_feedback(self, context: PendingFeedbackContext, flow: Any) -> str:
+        raise HumanFeedbackPending(context=context)
+
+
+def counting(persistence: HoldfastFlowPersistence, *, fails: bool = False) -> Any:
+    """A flow of two steps, of which the second may fail."""
+
+    @persist(persistence)
+    class Counting(Flow[Counted]):
+        @start()
+        def one(self) -> None:
+            self.state.n += 1
+
+        @listen(one)
+        def two(self) -> None:
+            if fails:
+                raise RuntimeError("no power")
+            self.state.n += 10
+
+    return Counting(persistence=persistence)
+
+
+def test_a_flow_goes_on_from_what_it_saved(address: str) -> None:
+    for expected in (11, 22):
+        persistence = HoldfastFlowPersistence(address)  # another process would do the same
+        flow = counting(persistence)
+        flow.kickoff(inputs={"id": "f"})
+        assert flow.state.n == expected
+        assert persistence.load_state("f") == {"id": "f", "n": expected}
+        persistence.close()
+
+
+def test_a_run_that_broke_off_is_taken_up_where_it_saved_last(acme: TenantHandle) -> None:
+    persistence = HoldfastFlowPersistence(acme)
+    counting(persistence).kickoff(inputs={"id": "f"})
+    with pytest.raises(RuntimeError, match="no power"):
+        counting(persistence, fails=True).kickoff(inputs={"id": "f"})
+    assert persistence.load_state("f") == {"id": "f", "n": 12}, "the newest, not the one after the last method"
+    history = acme.flows.history("f")
+    assert [(each.method, each.state["n"]) for each in history] == [("one", 12), ("two", 11)]
+
+
+def test_a_flow_waits_for_a_person_and_goes_on_in_another_process(address: str) -> None:
+    persistence = HoldfastFlowPersistence(address)
+
+    class Review(Flow):  # type: ignore[type-arg]
+        @start()
+        @human_feedback(message="Is this right?", provider=Later())
+        def draft(self) -> dict[str, Any]:
+            self.state["draft"] = "first"
+            return {"title": "Draft"}
+
+        @listen(draft)
+        def publish(self, result: Any) -> str:
+            self.state["said"] = result.feedback
+            return f"published: {result.feedback}"
+
+    flow = Review(persistence=persistence)
+    paused = flow.kickoff(inputs={"id": "f"})
+    assert isinstance(paused, HumanFeedbackPending)
+    persistence.close()
+
+    later = HoldfastFlowPersistence(address)
+    loaded = later.load_pending_feedback("f")
+    assert loaded is not None
+    state, context = loaded
+    assert state["draft"] == "first"
+    assert (context.flow_id, context.message, context.method_output) == ("f", "Is this right?", {"title": "Draft"})
+    again = Review.from_pending("f", later)
+    assert again.pending_feedback is not None
+    assert again.resume("looks good") == "published: looks good"
+    assert later.load_pending_feedback("f") is None
+    with pytest.raises(ValueError, match="No pending feedback"):
+        Review.from_pending("f", later)
+    later.close()
+
+
+def test_what_is_saved_reads_as_with_crewais_own_persistence(acme: TenantHandle, tmp_path: Any) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            return "odd"
+
+    class Inner(BaseModel):
+        day: date
+
+    inner = Inner(day=date(2026, 1, 2))
+    state = {"a": (1, 2), "when": datetime(2026, 1, 1, tzinfo=UTC), "odd": Odd(), "model": inner, "text": "\x00\ud800é"}
+    ours, theirs = HoldfastFlowPersistence(acme), SQLiteFlowPersistence(str(tmp_path / "theirs.db"))
+    for persistence in (ours, theirs):
+        persistence.save_state("f", "m", state)
+        persistence.save_state("g", "m", inner)
+    for flow in ("f", "g", "absent"):
+        assert ours.load_state(flow) == theirs.load_state(flow)
+    assert theirs.load_state("f") is not None
+    assert ours.load_pending_feedback("f") is None
+    not_a_state: Any = [1]
+    with pytest.raises(InvalidInput, match="dictionary or a pydantic model"):
+        ours.save_state("f", "m", not_a_state)
+
+
+def test_a_context_comes_back_whole(acme: TenantHandle) -> None:
+    persistence = HoldfastFlowPersistence(acme)
+    context = PendingFeedbackContext(
+        flow_id="f",
+        flow_class="app.Review",
+        method_name="review",
+        method_output={"deep": [1, {"x": None}]},
+        message="ok?",
+        emit=["yes", "no"],
+        default_outcome="no",
+        metadata={"ticket": 7},
+        llm="a-model",
+        requested_at=datetime(2026, 5, 6, 7, 8, 9, 10),  # noqa: DTZ001 - as CrewAI makes them
+        execution_uuid="e",
+        trace_context=(1, 2**100),
+    )
+    persistence.save_pending_feedback("f", context, {"id": "f", "n": 1})
+    loaded = persistence.load_pending_feedback("f")
+    assert loaded == ({"id": "f", "n": 1}, context)
+    assert persistence.load_state("f") == {"id": "f", "n": 1}
+
+
+def test_users_and_threads_are_apart_and_addresses_and_handles_are_the_same(address: str, acme: TenantHandle) -> None:
+    by_handle = HoldfastFlowPersistence(acme, user="ada", thread_id="t")
+    by_handle.save_state("f", "m", {"n": 1})
+    by_address = HoldfastFlowPersistence(address, tenant="acme", user="ada", thread_id="t")
+    assert by_address.load_state("f") == {"n": 1}
+    for other in ({"tenant": "acme"}, {"user": "ada", "thread_id": "t"}, {"tenant": "acme", "user": "ada"}):
+        apart = HoldfastFlowPersistence(address, **other)
+        assert apart.load_state("f") is None
+        apart.close()
+    by_address.close()
+
+
+def test_a_flow_out_of_a_checkpoint_finds_its_persistence_again(address: str, acme: TenantHandle) -> None:
+    persistence = HoldfastFlowPersistence(address, user="ada")
+    flow = counting(persistence)
+    dumped = flow.model_dump(mode="json")["persistence"]
+    revived = type(flow)(persistence=dumped).persistence
+    assert isinstance(revived, HoldfastFlowPersistence)
+    revived.save_state("f", "m", {"n": 1})
+    assert persistence.load_state("f") == {"n": 1}
+    persistence.close()
+    revived.close()
+
+    lost = type(flow)(persistence=HoldfastFlowPersistence(acme).model_dump(mode="json")).persistence
+    with pytest.raises(InvalidInput, match="give it a handle again"):
+        lost.load_state("f")
+    nonsense: Any = 5
+    with pytest.raises(InvalidInput, match="not int"):
+        HoldfastFlowPersistence(nonsense)
+
+
+def test_once_installed_flows_need_name_nothing(acme: TenantHandle) -> None:
+    install(acme, user="ada")
+    try:
+
+        @persist()
+        class Plain(Flow[Counted]):
+            @start()
+            def one(self) -> None:
+                self.state.n += 5
+
+        Plain().kickoff(inputs={"id": "f"})
+        found = acme.flows.find("f", user="ada")
+        assert found is not None
+        assert found.state == {"id": "f", "n": 5}
+    finally:
+        uninstall()
+    assert isinstance(persist, object)
+    from crewai.flow.persistence.factory import default_flow_persistence
+
+    assert isinstance(default_flow_persistence(), SQLiteFlowPersistence)
