@@ -58,6 +58,7 @@ def test_no_command_came_or_went_unnoticed() -> None:
         "runs resume",
         "runs cancel",
         "worker",
+        "sim",
     }
 
 

@@ -10,7 +10,7 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
-from . import migrate, runs, serve, sessions, worker
+from . import migrate, runs, serve, sessions, sim, worker
 
 _EXTRAS = {
     "starlette": "server",
@@ -57,6 +57,7 @@ root.add_command(migrate.migrate)
 root.add_command(sessions.sessions)
 root.add_command(runs.runs)
 root.add_command(worker.worker)
+root.add_command(sim.sim)
 
 
 def run() -> None:

@@ -147,8 +147,9 @@ class _Vfs(apsw.VFS):
         error = self._disk.attempt("open", file)
         if error in ("EIO", "ENOSPC"):
             raise _failure(apsw.CantOpenError, apsw.SQLITE_CANTOPEN, error, "open", file)
-        is_new = bool(flags[0] & apsw.SQLITE_OPEN_CREATE) and not os.path.exists(path)
-        opened = _File(self._disk, name, flags, file, new_entry=is_new and bool(flags[0] & _NEW_ENTRY))
+        may_create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
+        is_new = may_create and not os.path.exists(path)
+        opened = _File(self._disk, name, flags, file, flush_folder=may_create and bool(flags[0] & _NEW_ENTRY))
         if is_new:
             self._disk.record(Operation("create", file))
         return opened
@@ -163,11 +164,12 @@ class _Vfs(apsw.VFS):
 
 
 class _File(apsw.VFSFile):
-    def __init__(self, disk: Disk, name: Any, flags: list[int], file: str, *, new_entry: bool) -> None:
+    def __init__(self, disk: Disk, name: Any, flags: list[int], file: str, *, flush_folder: bool) -> None:
         super().__init__(_BASE, name, flags)
         self._disk, self._file = disk, file
-        # As SQLite's own file layer does: the first flush of a new journal or log flushes its folder too.
-        self._flush_folder = new_entry
+        # As SQLite's own file layer does: whoever opens a journal or log that may be new flushes its folder with the first
+        # flush, even if another process has made it.
+        self._flush_folder = flush_folder
 
     def xRead(self, amount: int, offset: int) -> bytes:
         error = self._disk.attempt("read", self._file)

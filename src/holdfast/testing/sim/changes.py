@@ -1,0 +1,162 @@
+"""Which changes of the committed state are legal: from what was seen last to what is seen now, whoever made them.
+
+None of this asks the stores. It says what their promises mean for the rows, and knows of the world only what was asked for.
+"""
+
+from __future__ import annotations
+
+from ...core import text
+from .attempts import Attempts
+from .look import CallRow, Key, MessageRow, Rows, RunRow, StepRow
+from .violation import Violation
+
+FINAL = frozenset({"completed", "failed", "cancelled"})
+DONE = frozenset({"finished", "failed", "cancelled", "discarded", "unknown"})
+
+
+def check_change(was: Rows, now: Rows, attempts: Attempts) -> None:
+    """Refuse what may not have become of the committed state.
+
+    Raises:
+        Violation: something has happened that must not.
+    """
+    _check_runs(was, now, attempts)
+    for key, session in now.sessions.items():
+        log, old_log = now.messages.get(key, []), was.messages.get(key, [])
+        if key[0] not in attempts.loose and log != old_log:
+            _check_log(key, old_log, log, now, attempts)
+            found = (session.next_seq, session.message_count, session.token_count)
+            if found != (len(log) + 1, len(log), sum(message.token_count for message in log)):
+                raise Violation(f"session {key[1]} counts wrong: {found} for {len(log)} messages")
+    for key in was.sessions:
+        if key not in now.sessions and key[0] not in attempts.loose:
+            raise Violation(f"session {key[1]} is gone")
+    _check_agents(was, now, attempts)
+
+
+def _check_runs(was: Rows, now: Rows, attempts: Attempts) -> None:
+    for key in was.runs:
+        if key not in now.runs:
+            raise Violation(f"run {key[1]} is gone")
+    for key, run in now.runs.items():
+        steps, calls = now.steps.get(key, []), now.calls.get(key, {})
+        old, old_steps, old_calls = was.runs.get(key), was.steps.get(key, []), was.calls.get(key, {})
+        if (run, steps, calls) != (old, old_steps, old_calls):
+            _check_run(old, run)
+            _check_steps(old, run, old_steps, steps)
+            _check_calls(old, run, old_calls, calls)
+            log = now.messages.get((run.tenant, run.session), [])
+            for step in steps[len(old_steps) :]:
+                _check_whole(step, calls, log, attempts)
+
+
+def _check_run(was: RunRow | None, run: RunRow) -> None:
+    if run.attempts > run.max_attempts:
+        raise Violation(f"run {run.id} was claimed {run.attempts} times in a row, over {run.max_attempts}")
+    if was is None:
+        return
+    if run.epoch < was.epoch or run.iteration < was.iteration:
+        raise Violation(f"run {run.id} went back, from {was} to {run}")
+    if was.status in ("completed", "cancelled") and run != was:
+        raise Violation(f"run {run.id} was {was.status} and has changed, from {was} to {run}")
+
+
+def _check_steps(was: RunRow | None, run: RunRow, old: list[StepRow], steps: list[StepRow]) -> None:
+    if steps[: len(old)] != old:
+        raise Violation(f"a committed step of run {run.id} has changed or is gone")
+    if [step.iteration for step in steps] != [*range(1, run.iteration + 1)]:
+        raise Violation(f"run {run.id} is at step {run.iteration} and has {[step.iteration for step in steps]}")
+    epoch = was.epoch if was is not None else 0
+    for step in steps[len(old) :]:
+        if not epoch <= step.epoch <= run.epoch:
+            raise Violation(
+                f"step {step.iteration} of run {run.id} was written by epoch {step.epoch}, stale since {epoch}"
+            )
+        if was is not None and step.epoch == was.epoch and was.status != "running":
+            raise Violation(
+                f"step {step.iteration} of run {run.id} was written by epoch {step.epoch}, who held nothing"
+            )
+        epoch = step.epoch
+    used = (sum(step.input_tokens for step in steps), sum(step.output_tokens for step in steps))
+    if used != (run.input_tokens, run.output_tokens):
+        raise Violation(f"run {run.id} has used {run.input_tokens, run.output_tokens} tokens, its steps {used}")
+
+
+def _check_calls(was: RunRow | None, run: RunRow, old: dict[str, CallRow], calls: dict[str, CallRow]) -> None:
+    for id, before in old.items():
+        after = calls.get(id)
+        if after is None:
+            raise Violation(f"call {id} of run {run.id} is gone from the ledger")
+        if before.status in DONE and (before.status, before.result) != (after.status, after.result):
+            raise Violation(f"call {id} of run {run.id} was {before.status} and became {after.status}")
+        if before.step is not None and before.step != after.step:
+            raise Violation(f"call {id} of run {run.id} was taken in by step {before.step} and now by {after.step}")
+    for id, call in calls.items():
+        if call.safety == "at_most_once" and call.attempts > 1:
+            raise Violation(f"call {id} of run {run.id} is at_most_once and was begun {call.attempts} times")
+        if was is not None and id not in old and call.epoch < was.epoch:
+            raise Violation(f"call {id} of run {run.id} was intended by epoch {call.epoch}, stale since {was.epoch}")
+    if run.status == "completed" and any(call.status not in DONE for call in calls.values()):
+        raise Violation(f"run {run.id} is completed and has open calls")
+
+
+def _check_whole(step: StepRow, calls: dict[str, CallRow], log: list[MessageRow], attempts: Attempts) -> None:
+    """A step that is there is one that was asked for, and all of it is there."""
+    where = (step.tenant, step.run)
+    mine = [] if step.first_seq is None or step.last_seq is None else log[step.first_seq - 1 : step.last_seq]
+    matching = [each for each in attempts.steps.get(where, []) if each.is_at(step, mine)]
+    if not matching:
+        raise Violation(f"step {step.iteration} of run {step.run}, epoch {step.epoch}, is not one that was asked for")
+    taken = {id: call.status for id, call in calls.items() if call.step == step.iteration}
+    for id, status in matching[0].outcomes.items():
+        decided = (*where, id) in attempts.decided
+        if taken.pop(id, None) != status and not decided:
+            raise Violation(f"step {step.iteration} of run {step.run} is there, the end of its call {id} is not")
+    foreign = [id for id in taken if (*where, id) not in attempts.decided]
+    if foreign:
+        raise Violation(f"step {step.iteration} of run {step.run} has taken in calls it did not finish: {foreign}")
+
+
+def _check_log(key: Key, old: list[MessageRow], log: list[MessageRow], now: Rows, attempts: Attempts) -> None:
+    if log[: len(old)] != old:
+        raise Violation(f"a message of session {key[1]} has changed or is gone")
+    if [message.seq for message in log] != [*range(1, len(log) + 1)]:
+        raise Violation(f"the log of session {key[1]} has gaps: {[message.seq for message in log]}")
+    owned: list[int] = []
+    for run in now.runs.values():
+        if (run.tenant, run.session) == key:
+            for step in now.steps.get((run.tenant, run.id), []):
+                if step.first_seq is not None and step.last_seq is not None:
+                    owned += range(step.first_seq, step.last_seq + 1)
+    if len({*owned}) < len(owned) or (owned and max(owned) > len(log)):
+        raise Violation(f"messages of session {key[1]} belong to two steps, or are missing")
+    appended = [message for message in log[len(old) :] if message.seq not in {*owned}]
+    for message in appended:
+        if not any(attempt.is_at(message) for attempt in attempts.messages.get(key, [])):
+            raise Violation(f"message {message.seq} of session {key[1]} is not one that was asked for: {message}")
+
+
+def _check_agents(was: Rows, now: Rows, attempts: Attempts) -> None:
+    for key, (name, version) in was.agents.items():
+        found = now.agents.get(key)
+        if key in attempts.deleted_agents:
+            continue
+        if found is None:
+            raise Violation(f"agent {key[1]} is gone")
+        if found[1] < version or (found[1] == version and found[0] != name):
+            raise Violation(f"agent {key[1]} was {name!r} at version {version} and is {found}")
+
+
+def check_shown(found: list[MessageRow], shown: list[tuple[int, str, object]], at_least: int) -> None:
+    """Refuse a list of messages that is not the log, in order, without a gap, with all that was there when it was asked for.
+
+    Raises:
+        Violation: it is not.
+    """
+    if [seq for seq, _, _ in shown] != [*range(1, len(shown) + 1)]:
+        raise Violation(f"messages came in the order {[seq for seq, _, _ in shown]}")
+    if len(shown) < at_least:
+        raise Violation(f"{len(shown)} messages were shown, and {at_least} were there before")
+    for row, (_, id, content) in zip(found, shown, strict=False):
+        if row.id != id or text.load(row.content) != content:
+            raise Violation(f"message {row.seq} is {row.id}, and {id} was shown")

@@ -1,0 +1,191 @@
+"""What is committed in the database of a simulation, read around everything that is being tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import apsw
+
+from ..powercut import state_of
+from .machine import drop
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""A tenant and an id."""
+
+
+class RunRow(NamedTuple):
+    """A run."""
+
+    tenant: str
+    id: str
+    session: str
+    status: str
+    iteration: int
+    epoch: int
+    attempts: int
+    max_attempts: int
+    pause_until: int | None
+    stop_reason: str | None
+    input_tokens: int
+    output_tokens: int
+
+
+class StepRow(NamedTuple):
+    """A step of a run."""
+
+    tenant: str
+    run: str
+    iteration: int
+    epoch: int
+    state: str
+    first_seq: int | None
+    last_seq: int | None
+    input_tokens: int
+    output_tokens: int
+
+
+class CallRow(NamedTuple):
+    """A call of a tool."""
+
+    tenant: str
+    run: str
+    id: str
+    safety: str
+    status: str
+    epoch: int
+    attempts: int
+    step: int | None
+    result: str | None
+
+
+class MessageRow(NamedTuple):
+    """A message."""
+
+    tenant: str
+    session: str
+    seq: int
+    id: str
+    role: str | None
+    content: str
+    token_count: int
+
+
+class SessionRow(NamedTuple):
+    """A session."""
+
+    tenant: str
+    id: str
+    next_seq: int
+    message_count: int
+    token_count: int
+
+
+class Rows:
+    """All that is committed, of what the checks are about, at one moment."""
+
+    def __init__(self, connection: apsw.Connection | None = None, last: Rows | None = None) -> None:
+        self._raw: dict[str, list[Any]] = {}
+        self._read, self._last = connection.execute if connection is not None else None, last
+        self.runs = self._table(_RUNS, _runs, "runs")
+        self.steps = self._table(_STEPS, _steps, "steps")
+        self.calls = self._table(_CALLS, _calls, "calls")
+        self.messages = self._table(_MESSAGES, _messages, "messages")
+        self.sessions = self._table(_SESSIONS, _sessions, "sessions")
+        self.agents: dict[Key, Any] = self._table(_AGENTS, _agents, "agents")
+        self._read = self._last = None
+
+    def _table(self, sql: str, parse: Callable[[list[Any]], T], name: str) -> T:
+        """A table, parsed again only if it is another one than the last time."""
+        raw = self._raw[name] = [] if self._read is None else self._read(sql).fetchall()
+        if self._last is not None and self._last._raw[name] == raw:
+            same: T = getattr(self._last, name)
+            return same
+        return parse(raw)
+
+
+def _runs(rows: list[Any]) -> dict[Key, RunRow]:
+    return {(row[0], row[1]): RunRow._make(row) for row in rows}
+
+
+def _steps(rows: list[Any]) -> dict[Key, list[StepRow]]:
+    found: dict[Key, list[StepRow]] = {}
+    for row in rows:
+        found.setdefault((row[0], row[1]), []).append(StepRow._make(row))
+    return found
+
+
+def _calls(rows: list[Any]) -> dict[Key, dict[str, CallRow]]:
+    found: dict[Key, dict[str, CallRow]] = {}
+    for row in rows:
+        found.setdefault((row[0], row[1]), {})[row[2]] = CallRow._make(row)
+    return found
+
+
+def _messages(rows: list[Any]) -> dict[Key, list[MessageRow]]:
+    found: dict[Key, list[MessageRow]] = {}
+    for row in rows:
+        found.setdefault((row[0], row[1]), []).append(MessageRow._make(row))
+    return found
+
+
+def _sessions(rows: list[Any]) -> dict[Key, SessionRow]:
+    return {(row[0], row[1]): SessionRow._make(row) for row in rows}
+
+
+def _agents(rows: list[Any]) -> dict[Key, Any]:
+    return {(row[0], row[1]): row[2:] for row in rows}
+
+
+_RUNS = """SELECT tenant_id, id, session_id, status, iteration, epoch, attempts, max_attempts, pause_until, stop_reason,
+    input_tokens, output_tokens FROM runs"""
+_STEPS = """SELECT tenant_id, run_id, iteration, epoch, state, first_seq, last_seq, input_tokens, output_tokens
+    FROM run_steps ORDER BY tenant_id, run_id, iteration"""
+_CALLS = """SELECT tenant_id, run_id, id, safety, status, epoch, attempts, step, result FROM tool_calls
+    ORDER BY tenant_id, run_id, iteration, place"""
+_MESSAGES = """SELECT tenant_id, session_id, seq, id, role, content, token_count FROM messages
+    ORDER BY tenant_id, session_id, seq"""
+_SESSIONS = "SELECT tenant_id, id, next_seq, message_count, token_count FROM sessions"
+_AGENTS = "SELECT tenant_id, id, name, version FROM agents"
+
+
+class Look:
+    """A connection that only looks. It is no part of the simulation: it meets no fault and leaves no trace."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+        self._connection.wal_autocheckpoint(0)
+        self._version: Any = None
+        self._rows_version: Any = None
+        self._rows: Rows | None = None
+
+    def changed(self) -> bool:
+        """Whether something was committed since this was asked last."""
+        version = self._connection.pragma("data_version")
+        was, self._version = self._version, version
+        return bool(was != version)
+
+    def rows(self, last: Rows | None = None) -> Rows:
+        """What is committed; quicker if it is told what was found last."""
+        version = self._connection.pragma("data_version")
+        if self._rows is None or self._rows_version != version:
+            self._connection.execute("BEGIN")
+            self._rows, self._rows_version = Rows(self._connection, last), version
+            self._connection.execute("COMMIT")
+        return self._rows
+
+    def select(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query of your own."""
+        return self._connection.execute(sql, args).fetchall()
+
+    def everything(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table."""
+        self._connection.execute("BEGIN")
+        found = state_of(self._connection)
+        self._connection.execute("COMMIT")
+        return found
+
+    def close(self) -> None:
+        """Look no more."""
+        drop(self._connection)

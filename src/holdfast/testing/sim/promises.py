@@ -1,0 +1,231 @@
+"""The promises that hold after every event of every simulation, whatever is simulated.
+
+* What was acknowledged is there, and stays.
+* What was not is there as a whole, or not at all.
+* The iterations of a run, and the messages of a session, have no gap and one order; each message belongs to one step or append.
+* Each epoch of a run belongs to one holder, and nobody writes with an older one.
+* A tool is called only after its call was recorded, never more often than the ledger says, and never once it is finished.
+* What is read is what was written: in order, complete, and nothing that is finished is offered again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import text
+from .attempts import Attempts
+from .changes import DONE, check_change, check_shown
+from .look import Key, Rows
+from .recording import StoreCall
+from .violation import Violation
+
+Performed = tuple[str, str, str]
+"""A tenant, a run and a call."""
+
+
+class Promises:
+    """What was promised so far, and what was seen."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self.attempts = Attempts()
+        self.holders: dict[tuple[str, str, int], str] = {}
+        self.performed: dict[Performed, list[Any]] = {}
+        self._unchecked: list[StoreCall] = []
+        self._opened: dict[int, StoreCall] = {}
+
+    # What is told
+
+    def begin(self, call: StoreCall) -> None:
+        """A call is about to be made."""
+        self.attempts.add(call)
+        self._opened[call.number] = call
+        session, run = call.arguments.get("session_id"), call.arguments.get("run_id")
+        if session is not None:
+            call.seen = len(self.rows.messages.get((call.tenant, session), ()))
+        elif run is not None:
+            call.seen = self.rows.runs.get((call.tenant, run)), self._done_calls((call.tenant, run))
+
+    def end(self, call: StoreCall) -> None:
+        """A call was answered or has failed. What was answered is checked once it is seen what is committed."""
+        self._opened.pop(call.number, None)
+        if call.outcome == "answered":
+            self._unchecked.append(call)
+
+    def lose(self, process: str, incarnation: int) -> None:
+        """A process is gone, and with it the answers to its calls."""
+        for number, call in [*self._opened.items()]:
+            if (call.process, call.incarnation) == (process, incarnation):
+                call.outcome = "lost"
+                del self._opened[number]
+
+    def perform(self, what: Performed, epoch: int) -> int:
+        """A tool is about to be called; how often it was before.
+
+        Raises:
+            Violation: it must not be.
+        """
+        tenant, run, id = what
+        row = self.rows.calls.get((tenant, run), {}).get(id)
+        name = f"call {id} of run {run}, epoch {epoch},"
+        if row is None or row.epoch < epoch:
+            raise Violation(f"{name} is made and was not recorded before")
+        before = self.performed.setdefault(what, [])
+        if row.safety == "at_most_once" and before:
+            raise Violation(f"{name} is at_most_once and made again")
+        if len(before) >= row.attempts:
+            raise Violation(f"{name} is made {len(before) + 1} times, and the ledger has {row.attempts} attempts")
+        if row.status == "finished" and row.step is not None:
+            finished_by = self.rows.steps[(tenant, run)][row.step - 1].epoch
+            if epoch >= finished_by:
+                raise Violation(f"{name} is made though it is finished since epoch {finished_by}")
+        return len(before)
+
+    # What is checked
+
+    def see(self, rows: Rows) -> None:
+        """Something else is committed than before.
+
+        Raises:
+            Violation: it must not be.
+        """
+        was, self.rows = self.rows, rows
+        check_change(was, rows, self.attempts)
+        for key, calls in rows.calls.items():
+            for id, call in calls.items():
+                if call.status == "finished" and was.calls.get(key, {}).get(id) != call:
+                    self._check_result((*key, id), call.result)
+
+    def settle(self) -> None:
+        """Check what was answered since the last time against what is committed.
+
+        Raises:
+            Violation: an answer was not true.
+        """
+        calls, self._unchecked = self._unchecked, []
+        for call in calls:
+            check = _CHECKS.get(call.method)
+            if check is not None:
+                check(self, call)
+
+    def _check_result(self, what: Performed, result: str | None) -> None:
+        if what not in self.performed:
+            return  # a tool whose effects nobody tells us
+        value = None if result is None else text.load(result)
+        if value not in self.performed[what]:
+            raise Violation(f"call {what[2]} of run {what[1]} is finished with {value!r}, which no call of it gave")
+
+    def _done_calls(self, key: Key) -> frozenset[str]:
+        return frozenset(id for id, call in self.rows.calls.get(key, {}).items() if call.status in DONE)
+
+    def _started(self, call: StoreCall) -> None:
+        if (call.tenant, call.result.id) not in self.rows.runs:
+            raise Violation(f"run {call.result.id} was started, and is not there")
+
+    def _stepped(self, call: StoreCall) -> None:
+        key, iteration = (call.tenant, call.arguments["run_id"]), call.arguments["iteration"]
+        steps = self.rows.steps.get(key, [])
+        if len(steps) < iteration or steps[iteration - 1].epoch != call.arguments["epoch"]:
+            raise Violation(f"step {iteration} of run {key[1]} was acknowledged, and is not there")
+        if text.load(steps[iteration - 1].state) != call.arguments["state"]:
+            raise Violation(f"step {iteration} of run {key[1]} was acknowledged, and another one is there")
+        places = [message.seq for message in call.result.messages]
+        if places and (places[0], places[-1]) != (steps[iteration - 1].first_seq, steps[iteration - 1].last_seq):
+            raise Violation(f"the messages of step {iteration} of run {key[1]} are not at {places}")
+        if (call.arguments.get("stop_reason") is not None) > (self.rows.runs[key].status == "completed"):
+            raise Violation(f"run {key[1]} was finished with step {iteration}, and is {self.rows.runs[key].status}")
+
+    def _intended(self, call: StoreCall) -> None:
+        there = self.rows.calls.get((call.tenant, call.arguments["run_id"]), {})
+        for each in call.arguments["calls"]:
+            if each.id not in there:
+                raise Violation(f"call {each.id} of run {call.arguments['run_id']} was recorded, and is not there")
+
+    def _finished(self, call: StoreCall) -> None:
+        run = self.rows.runs[(call.tenant, call.arguments["run_id"])]
+        if run.status != "completed":
+            raise Violation(f"run {run.id} was finished, and is {run.status}")
+
+    def _claimed(self, call: StoreCall) -> None:
+        if call.result is not None:
+            self._held(call, call.tenant, call.result)
+
+    def _claimed_of_any(self, call: StoreCall) -> None:
+        if call.result is not None:
+            self._held(call, call.result.tenant, call.result.run)
+
+    def _held(self, call: StoreCall, tenant: str, run: Any) -> None:
+        holder = f"{call.process} in its life {call.incarnation}, call {call.number}"
+        before = self.holders.setdefault((tenant, run.id, run.epoch), holder)
+        if before != holder:
+            raise Violation(f"epoch {run.epoch} of run {run.id} was given to {before} and to {holder}")
+        found = self.rows.runs.get((tenant, run.id))
+        if found is None or found.epoch < run.epoch:
+            raise Violation(f"run {run.id} was claimed with epoch {run.epoch}, and is {found}")
+
+    def _loaded(self, call: StoreCall) -> None:
+        run, step = call.result.run, call.result.step
+        before = call.seen[0]
+        if before is not None and (run.epoch, run.iteration) < (before.epoch, before.iteration):
+            raise Violation(f"run {run.id} was loaded as of step {run.iteration}, and was at {before.iteration}")
+        if run.iteration != (0 if step is None else step.iteration):
+            raise Violation(f"run {run.id} is at step {run.iteration} and was loaded with {step}")
+        if step is not None:
+            row = self.rows.steps[(call.tenant, run.id)][step.iteration - 1]
+            if (row.epoch, text.load(row.state)) != (step.epoch, step.state):
+                raise Violation(f"step {step.iteration} of run {run.id} was loaded as another one")
+
+    def _offered(self, call: StoreCall) -> None:
+        before, done = call.seen
+        for each in call.result:
+            if each.call.id in done:
+                raise Violation(f"call {each.call.id} is finished and was offered to be made again")
+            stale = before is not None and each.call.epoch < before.epoch
+            if each.action == "run" and stale and each.call.status == "begun" and each.call.safety != "idempotent":
+                raise Violation(f"call {each.call.id} is {each.call.safety}, was begun, and is to be made again")
+
+    def _listed(self, call: StoreCall) -> None:
+        if [*call.arguments] != ["session_id"]:
+            return  # a part of it
+        log = self.rows.messages.get((call.tenant, call.arguments["session_id"]), [])
+        check_shown(log, [(each.seq, each.id, each.content) for each in call.result], call.seen)
+
+    def _appended(self, call: StoreCall) -> None:
+        made = call.result if isinstance(call.result, list) else [call.result]
+        log = self.rows.messages.get((call.tenant, call.arguments["session_id"]), [])
+        for message in made:
+            if call.tenant in self.attempts.loose:
+                return
+            if len(log) < message.seq or log[message.seq - 1].id != message.id:
+                raise Violation(f"message {message.id} was appended as {message.seq}, and is not there")
+
+    def _agent(self, call: StoreCall) -> None:
+        key = (call.tenant, call.result.id)
+        found = self.rows.agents.get(key)
+        if key not in self.attempts.deleted_agents and (found is None or found[1] < call.result.version):
+            raise Violation(f"agent {key[1]} was at version {call.result.version}, and is {found}")
+
+    def _agent_listed(self, call: StoreCall) -> None:
+        if not call.arguments:
+            shown = [agent.id for agent in call.result]
+            if shown != sorted(shown):
+                raise Violation(f"agents came in the order {shown}")
+
+
+_CHECKS = {
+    "runs.start": Promises._started,
+    "runs.step": Promises._stepped,
+    "runs.finish": Promises._finished,
+    "runs.load": Promises._loaded,
+    "leases.claim": Promises._claimed,
+    "run_queue.claim": Promises._claimed_of_any,
+    "tool_calls.intend": Promises._intended,
+    "tool_calls.pending": Promises._offered,
+    "messages.list": Promises._listed,
+    "messages.append": Promises._appended,
+    "messages.append_many": Promises._appended,
+    "agents.create": Promises._agent,
+    "agents.upsert": Promises._agent,
+    "agents.update": Promises._agent,
+    "agents.list": Promises._agent_listed,
+}

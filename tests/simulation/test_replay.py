@@ -1,0 +1,72 @@
+"""The same seed gives the same simulation, byte for byte: twice, in another folder, in another process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from holdfast.testing.sim import AgentsAtWork, Fault, Simulation, machine, simulate
+
+SCRIPT = """
+import hashlib
+from holdfast.testing.sim import simulate
+for seed in (1, 2):
+    print(hashlib.sha256(simulate(seed).trace.encode()).hexdigest())
+"""
+
+
+def digest(trace: str) -> str:
+    return hashlib.sha256(trace.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("seed", [4, 9])
+def test_the_same_seed_twice_is_the_same_trace(seed: int) -> None:
+    assert simulate(seed) == simulate(seed)
+
+
+def test_another_seed_is_another_trace() -> None:
+    assert simulate(4).trace != simulate(5).trace
+
+
+def test_the_folder_makes_no_difference(tmp_path: Path) -> None:
+    here = simulate(6)
+    deep = tmp_path / "a folder" / ("with a long name " * 3)
+    deep.mkdir(parents=True)
+    with mock.patch.object(machine, "quick_folder", return_value=str(deep)):
+        there = simulate(6)
+    assert [*deep.iterdir()] == [], "it has left something"
+    assert here == there
+
+
+def test_processes_with_other_hash_seeds_and_folders_agree(tmp_path: Path) -> None:
+    found = []
+    for hash_seed in ("1", "4242"):
+        folder = tmp_path / hash_seed
+        folder.mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "TMPDIR": str(folder), "TZ": f"UTC{hash_seed[0]}"}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        )
+        found.append(done.stdout.split())
+    assert found[0] == found[1] == [digest(simulate(seed).trace) for seed in (1, 2)]
+
+
+class Careless(AgentsAtWork):
+    """Workers whose database does not wait for the disk."""
+
+    durability = "normal"
+
+
+def test_a_failure_replays_three_times_of_three() -> None:
+    cuts = [Fault("LostWrites", 0.01)]
+    reports = (Simulation(seed, Careless(seed), faults=cuts).run() for seed in range(20))
+    failed = next(report for report in reports if report.violation)
+    again = [Simulation(failed.seed, Careless(failed.seed), faults=cuts).run() for _ in range(3)]
+    assert again == [failed] * 3
+    assert failed.trace.splitlines()[-1].endswith(f"VIOLATION {failed.violation}")
