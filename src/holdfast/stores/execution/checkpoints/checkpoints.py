@@ -25,12 +25,15 @@ from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ....limits import Limits
 from ...platform import packs
 from ...platform.packs import Staged
+from ..runs.states import check_holder, lock_run
 from . import checking, lineage, piece_log, places, reading, task_writes
 from .checking import CheckedThreads
 from .piece_log import NewPiece
 from .reading import Checkpoint, Held, queries
 from .task_writes import Placed, Write
 
+Lease = tuple[str, int]
+"""The id of a run, and the epoch under which the caller holds it."""
 ANCESTORS_MOST = 20_000
 """Ancestors that are walked back to."""
 
@@ -72,6 +75,7 @@ class AsyncCheckpoints(TenantStore):
         leans: Sequence[str] = (),
         user: str | None = None,
         only_after_head: bool = False,
+        lease: Lease | None = None,
     ) -> Stored:
         """Save a checkpoint; the same id again replaces it. A thread comes into being with its first checkpoint.
 
@@ -79,9 +83,11 @@ class AsyncCheckpoints(TenantStore):
             pieces: bodies, or places at which they lie according to an earlier answer with this ``stamp``.
             leans: channels whose value is not here but at an ancestor, which is kept as long as this one is.
             only_after_head: only if ``parent`` is the newest checkpoint of the namespace, or none and there is none.
+            lease: only if the caller still holds this run.
 
         Raises:
-            Conflict: ``only_after_head`` was asked for, and another checkpoint is the newest.
+            Conflict: ``only_after_head`` was asked for, and another checkpoint is the newest; or the run is not held.
+            Fenced: somebody else has claimed the run since.
             Stale: pieces were removed since the ``stamp`` was given; nothing was changed.
         """
         limits = self._scope.limits
@@ -98,7 +104,8 @@ class AsyncCheckpoints(TenantStore):
         head = places.head(namespace, id, parent, leans)
         limits.check("content_bytes", len(params["checkpoint"]), "state")
         prepared = self._prepared(pieces)
-        return await self._put(params, head, prepared, stamp, only_after_head, await self._staged(prepared))
+        staged = await self._staged(prepared)
+        return await self._put(params, head, prepared, stamp, staged, only_after_head=only_after_head, lease=lease)
 
     @writes
     async def _put(
@@ -108,11 +115,14 @@ class AsyncCheckpoints(TenantStore):
         head: bytes,
         pieces: Sequence[NewPiece | int],
         stamp: str | None,
-        only_after_head: bool,
         staged: Staged | None,
+        *,
+        only_after_head: bool,
+        lease: Lease | None,
     ) -> Stored:
         log = await piece_log.lock_or_create(connection, self._scope, params)
         params = {**params, "thread": log.thread}
+        await self._check_lease(connection, params, lease)
         if only_after_head:
             await self._check_head(connection, params)
         found = await piece_log.add(connection, self._scope, log, pieces, stamp=stamp, staged=staged)
@@ -131,6 +141,7 @@ class AsyncCheckpoints(TenantStore):
         stamp: str | None = None,
         namespace: str = "",
         user: str | None = None,
+        lease: Lease | None = None,
     ) -> Stored:
         """Save what a task wrote to the checkpoint ``id``, which may itself come later.
 
@@ -138,6 +149,7 @@ class AsyncCheckpoints(TenantStore):
 
         Raises:
             Stale: pieces were removed since the ``stamp`` was given; nothing was changed.
+            Fenced: somebody else has claimed the run of the ``lease`` since.
         """
         limits = self._scope.limits
         limits.check("batch_rows", len(new), "writes")
@@ -146,7 +158,7 @@ class AsyncCheckpoints(TenantStore):
         limits.check("metadata_bytes", text.size(params["task_path"]), "task path")
         prepared = [(each, self._prepared(each.pieces)) for each in _checked(new)]
         staged = await self._staged([piece for _, pieces in prepared for piece in pieces])
-        return await self._put_writes(params, prepared, stamp, staged)
+        return await self._put_writes(params, prepared, stamp, staged, lease)
 
     @writes
     async def _put_writes(
@@ -156,9 +168,11 @@ class AsyncCheckpoints(TenantStore):
         new: Sequence[tuple[Write, Sequence[NewPiece | int]]],
         stamp: str | None,
         staged: Staged | None,
+        lease: Lease | None,
     ) -> Stored:
         log = await piece_log.lock_or_create(connection, self._scope, params)
         params = {**params, "thread": log.thread}
+        await self._check_lease(connection, params, lease)
         everything = [piece for _, pieces in new for piece in pieces]
         found = await piece_log.add(connection, self._scope, log, everything, stamp=stamp, staged=staged)
         rest = iter(found)
@@ -197,13 +211,17 @@ class AsyncCheckpoints(TenantStore):
         self,
         thread_id: str,
         *,
-        id: str,
+        id: str | None = None,
         namespace: str = "",
         user: str | None = None,
     ) -> Sequence[Checkpoint]:
-        """A checkpoint, its parent, and on to the ancestor at which no value is missing any more."""
-        params = self._at(thread_id, user, namespace, id) | {"limit": ANCESTORS_MOST}
-        return await self._whole(lambda: self._joined(queries.history, params, None))
+        """A checkpoint or the newest, its parent, and on to the ancestor at which no value is missing any more.
+
+        One query finds all of them and what was written to them, and another the pieces, however many there are.
+        """
+        query = queries.history_of_latest if id is None else queries.history
+        params = self._at(thread_id, user, namespace, "-" if id is None else id) | {"limit": ANCESTORS_MOST}
+        return await self._whole(lambda: self._joined(query, params, None))
 
     async def list(
         self,
@@ -285,7 +303,7 @@ class AsyncCheckpoints(TenantStore):
         copied = there or await piece_log.create(connection, new, log.stamp, log=log.number)
         await queries.copy.all(connection, {**params, "thread": log.thread, "target": copied.thread})
         await queries.copy_writes.all(connection, {**params, "thread": log.thread, "target": copied.thread})
-        return len(await queries.lineage.all(connection, {**params, "thread": copied.thread}))
+        return len(await queries.ids.all(connection, {**params, "thread": copied.thread}))
 
     @writes
     async def delete(self, connection: Connection, thread_id: str, *, user: str | None = None) -> int:
@@ -306,34 +324,45 @@ class AsyncCheckpoints(TenantStore):
         removed = 0
         for thread_id, user_id in sorted(await queries.threads_of_runs.all(connection, params)):
             at = self._scope.params(thread_id=thread_id, user_id=user_id)
-            removed += await self._keep(connection, at, lambda each: each.run_id not in runs)
+            removed += await self._keep(connection, at, lineage.Rules(without_runs=frozenset(runs)))
         return removed
 
     @writes
     async def prune(
-        self, connection: Connection, thread_ids: Sequence[str], *, keep: int = 1, user: str | None = None
+        self,
+        connection: Connection,
+        thread_ids: Sequence[str],
+        *,
+        keep: int = 1,
+        younger_than_s: int | None = None,
+        runs: int | None = None,
+        user: str | None = None,
     ) -> int:
         """Keep the newest ``keep`` checkpoints of every namespace of these threads; how many were removed. With 0, all are.
 
         What a kept checkpoint cannot do without stays as well.
+
+        Args:
+            younger_than_s: keep also what was saved in these last seconds.
+            runs: keep also the checkpoints of the last runs, this many.
         """
-        if not isinstance(keep, int) or isinstance(keep, bool) or not 0 <= keep < 2**31:
-            raise InvalidInput(f"keep is a whole number from 0 on, not {keep!r}")
+        rules = lineage.Rules(keep, younger_than_s, runs)
         removed = 0
         for thread_id in sorted(set(_names(thread_ids, "thread ids", self._scope.limits))):
-            removed += await self._keep(connection, self._thread(thread_id, user), None, newest=keep)
+            removed += await self._keep(connection, self._thread(thread_id, user), rules)
         return removed
 
-    async def _keep(self, connection: Connection, params: dict[str, Any], wanted: Any, *, newest: int = 0) -> int:
+    async def _keep(self, connection: Connection, params: dict[str, Any], rules: lineage.Rules) -> int:
         """Remove what is not wanted of one thread, and what only that needed."""
         log = await piece_log.lock(connection, params)
         if log is None:
             return 0
-        family = lineage.of_rows(await queries.lineage.all(connection, {**params, "thread": log.thread}))
-        if not family and newest:
+        since = rules.since_us(self._scope.clock.now_us())
+        rows = await queries.lineage.all(connection, {**params, "thread": log.thread, "since_at": since})
+        family = lineage.of_rows(rows)
+        if not family and rules.keep:
             return 0  # writes that came before their checkpoint
-        kept = lineage.newest(family, newest) if wanted is None else {each.key for each in family if wanted(each)}
-        kept = lineage.with_needed(family, kept)
+        kept = lineage.with_needed(family, rules.kept(family))
         if not kept:
             return await self._delete_all(connection, params, log)
         gone = [
@@ -353,6 +382,15 @@ class AsyncCheckpoints(TenantStore):
         await queries.delete_all_writes.all(connection, whole)
         await piece_log.delete_thread(connection, self._scope, log)
         return len(removed)
+
+    async def _check_lease(self, connection: Connection, params: dict[str, Any], lease: Lease | None) -> None:
+        if lease is None:
+            return
+        try:
+            check_holder(await lock_run(connection, self._scope, lease[0]), lease[1])
+        except Conflict as error:
+            row = await queries.head.one(connection, params)
+            raise type(error)(f"{error}; the newest checkpoint is {None if row is None else row[0]}") from None
 
     async def _check_head(self, connection: Connection, params: dict[str, Any]) -> None:
         row = await queries.head.one(connection, params)

@@ -70,6 +70,27 @@ LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = ch
      AND w.checkpoint_ns = chain.checkpoint_ns AND w.checkpoint_id = chain.checkpoint_id
 ORDER BY chain.depth, w.task_path, w.task_id;
 
+-- name: history_of_latest
+-- The same from the newest checkpoint of a namespace on.
+WITH RECURSIVE chain AS (
+    SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp, 0 AS depth FROM lg_thread AS t
+    JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+    JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
+    WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND c.tenant_id = :tenant_id
+      AND t.thread_id = :thread_id AND t.user_id = :user_id AND c.checkpoint_ns = :checkpoint_ns
+      AND c.checkpoint_id = (SELECT MAX(n.checkpoint_id) FROM lg_checkpoint AS n
+                             WHERE n.tenant_id = :tenant_id AND n.thread = t.number AND n.checkpoint_ns = :checkpoint_ns)
+    UNION ALL
+    SELECT /*columns CheckpointRow c*/ *, chain.log, chain.stamp, chain.depth + 1 FROM chain
+    JOIN lg_checkpoint AS c ON c.tenant_id = :tenant_id AND c.thread = chain.thread
+         AND c.checkpoint_ns = chain.checkpoint_ns AND c.checkpoint_id = chain.parent_checkpoint_id
+    WHERE (chain.depth = 0 OR chain.leans IS NOT NULL) AND chain.depth < :limit
+)
+SELECT chain.*, w.task_id, w.task_path, w.writes, w.pieces FROM chain
+LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = chain.thread
+     AND w.checkpoint_ns = chain.checkpoint_ns AND w.checkpoint_id = chain.checkpoint_id
+ORDER BY chain.depth, w.task_path, w.task_id;
+
 -- name: list
 -- Checkpoints of one user, the newest first.
 SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp, t.thread_id FROM lg_thread AS t
@@ -143,9 +164,13 @@ ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHIN
 
 -- name: lineage
 -- Who descends from whom, and who cannot do without an ancestor.
-SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, leans/*pg ::text*/, run_id, created_at FROM lg_checkpoint
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, leans/*pg ::text*/, run_id, created_at > :since_at
+FROM lg_checkpoint
 WHERE tenant_id = :tenant_id AND thread = :thread
 ORDER BY checkpoint_id DESC;
+
+-- name: ids
+SELECT checkpoint_id FROM lg_checkpoint WHERE tenant_id = :tenant_id AND thread = :thread;
 
 -- name: threads_of_runs @sqlite
 SELECT DISTINCT t.thread_id, t.user_id FROM lg_checkpoint AS c

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from ....clock import MICROSECONDS
 from ....core import text
 from ....engines.protocol import Row
+from ....errors import InvalidInput
 
 Key = tuple[str, str]
 """Namespace and id of a checkpoint."""
@@ -21,6 +23,7 @@ class Kin(Struct, frozen=True):
     parent: str | None
     leans: frozenset[str]
     run_id: str | None
+    is_young: bool = False
 
     @property
     def key(self) -> Key:
@@ -31,9 +34,42 @@ class Kin(Struct, frozen=True):
 def of_rows(rows: Iterable[Row]) -> list[Kin]:
     """The checkpoints of a thread, the newest first."""
     return [
-        Kin(ns, id, parent, frozenset(text.load(leans)) if leans else frozenset(), run)
-        for ns, id, parent, leans, run, *_ in rows
+        Kin(ns, id, parent, frozenset(text.load(leans)) if leans else frozenset(), run, bool(is_young))
+        for ns, id, parent, leans, run, is_young in rows
     ]
+
+
+class Rules(Struct, frozen=True):
+    """What is kept of a thread: what any of these names. What is needed by it comes on top.
+
+    Raises:
+        InvalidInput: a number is none.
+    """
+
+    keep: int = 0
+    younger_than_s: int | None = None
+    runs: int | None = None
+    without_runs: frozenset[str] | None = None
+    """If this is given, everything but these runs is kept."""
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "younger_than_s", "runs"):
+            value = getattr(self, name)
+            if (value is None and name != "keep") or (type(value) is int and 0 <= value < 2**31):
+                continue
+            raise InvalidInput(f"{name} is a whole number from 0 on, not {value!r}")
+
+    def since_us(self, now_us: int) -> int:
+        """The moment after which everything is kept."""
+        return now_us if self.younger_than_s is None else now_us - self.younger_than_s * MICROSECONDS
+
+    def kept(self, family: Sequence[Kin]) -> set[Key]:
+        """The checkpoints of a thread, the newest first, that are kept for their own sake."""
+        if self.without_runs is not None:
+            return {each.key for each in family if each.run_id not in self.without_runs}
+        last = set(list(dict.fromkeys(each.run_id for each in family if each.run_id is not None))[: self.runs or 0])
+        young = {each.key for each in family if self.younger_than_s is not None and each.is_young}
+        return newest(family, self.keep) | young | {each.key for each in family if each.run_id in last}
 
 
 def newest(family: Sequence[Kin], count: int) -> set[Key]:

@@ -1,0 +1,98 @@
+"""Checkpoints: what is kept of a thread, who may write to it, and whether it is all still what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import Conflict, Fenced, InvalidInput, NotFound
+from ...stores.execution.checkpoints.task_writes import Write
+from .checkpoints import LARGE, grown, ids
+from .suite import contract
+from .world import World, raises, uuid_of
+
+
+@contract()
+async def what_is_young_is_kept_beside_the_newest(world: World) -> None:
+    acme = world.tenant()
+    for step in range(6):
+        await acme.checkpoints.put("t", id=f"{step}", state=b"")
+        world.clock.advance(10)
+    assert await acme.checkpoints.prune(["t"], younger_than_s=1_000) == 0
+    assert await acme.checkpoints.prune(["t"], younger_than_s=35) == 3
+    assert await ids(acme, "t") == ["5", "4", "3"]
+    world.clock.advance(1_000)
+    assert await acme.checkpoints.prune(["t"], keep=2, younger_than_s=35) == 1
+    assert await acme.checkpoints.prune(["t"], younger_than_s=0) == 1
+    assert await ids(acme, "t") == ["5"], "the newest stays, however old it is"
+
+
+@contract()
+async def the_last_runs_are_kept_beside_the_newest(world: World) -> None:
+    acme = world.tenant()
+    await grown(acme, "t", 8)
+    await acme.checkpoints.put("t", id="009", state=b"")
+    assert await acme.checkpoints.prune(["t"], runs=2) == 4
+    assert await ids(acme, "t") == ["009", "008", "007", "006", "005"]
+    assert await acme.checkpoints.prune(["t"], keep=3, runs=0) == 2
+    await grown(acme, "v", 6, leans=("messages",))
+    assert await acme.checkpoints.prune(["v"], runs=1) == 0, "the last run leans on all the others"
+    wrong: list[dict[str, Any]] = [{"runs": -1}, {"younger_than_s": 1.5}, {"keep": None}, {"runs": True}]
+    for kwargs in wrong:
+        with raises(InvalidInput, saying=next(iter(kwargs))):
+            await acme.checkpoints.prune(["t"], **kwargs)
+
+
+@contract()
+async def whoever_holds_the_run_may_write_and_nobody_else(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    run = await acme.runs.start(session.id, agent="helper")
+    with raises(Conflict, saying="the newest checkpoint is None"):
+        await acme.checkpoints.put("t", id="1", state=b"", lease=(run.id, 0))
+    held = await acme.leases.claim("one", run_id=run.id)
+    assert held is not None
+    mine = (run.id, held.epoch)
+    await acme.checkpoints.put("t", id="1", state=b"", lease=mine)
+    await acme.checkpoints.put_writes("t", id="1", task_id="x", new=[Write(0, "c")], lease=mine)
+    await acme.leases.release(run.id, epoch=held.epoch)
+    again = await acme.leases.claim("other", run_id=run.id)
+    assert again is not None
+    await acme.checkpoints.put("t", id="2", parent="1", state=b"", lease=(run.id, again.epoch))
+    with raises(Fenced, saying="the newest checkpoint is 2"):
+        await acme.checkpoints.put("t", id="3", parent="1", state=b"", lease=mine)
+    with raises(Fenced, saying="the newest checkpoint is 2"):
+        await acme.checkpoints.put_writes("t", id="1", task_id="y", new=[Write(0, "c")], lease=mine)
+    with raises(NotFound):
+        await acme.checkpoints.put("t", id="3", state=b"", lease=(uuid_of("nobody"), 1))
+    assert await ids(acme, "t") == ["2", "1"]
+    await acme.checkpoints.put("t", id="3", state=b"")
+
+
+@contract()
+async def the_history_of_the_newest_needs_no_id(world: World) -> None:
+    acme = world.tenant()
+    assert await acme.checkpoints.history("t") == []
+    await grown(acme, "t", 4, leans=("messages",))
+    await acme.checkpoints.put("t", id="9", namespace="child", state=b"")
+    newest = await acme.checkpoints.history("t")
+    assert [each.id for each in newest] == ["004", "003", "002", "001"]
+    assert newest == await acme.checkpoints.history("t", id="004")
+    assert [each.id for each in await acme.checkpoints.history("t", namespace="child")] == ["9"]
+
+
+@contract()
+async def verify_looks_at_the_threads_of_everybody(world: World) -> None:
+    acme = world.tenant()
+    await grown(acme, "t", 3)
+    await acme.checkpoints.put("u", id="1", state=b"", pieces=[LARGE, b"\x00"], user="ada\x00")
+    await acme.checkpoints.put_writes("w", id="1", task_id="x", new=[Write(0, "c", b"v", [LARGE, b"p"])])
+    checked = await acme.checkpoints.verify()
+    assert (checked.threads, checked.checkpoints, list(checked.damaged), checked.next) == (3, 4, [], None)
+    first = await acme.checkpoints.verify(limit=2)
+    assert (first.threads, first.checkpoints) == (2, 4)
+    rest = await acme.checkpoints.verify(limit=2, after=first.next)
+    assert (rest.threads, rest.checkpoints, rest.next) == (1, 0, None)
+    assert (await world.tenant("zenith").checkpoints.verify()).threads == 0
+    for wrong in ("x", "-1", 7):
+        with raises(InvalidInput):
+            await acme.checkpoints.verify(after=wrong)  # type: ignore[arg-type]
