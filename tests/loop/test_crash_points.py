@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from holdfast.engines.sqlite.writer import Job, Writer
 from holdfast.loop.commands import CallTools, CommitStep, Intend
 from holdfast.loop.sorting import REPLY
 from tests.loop.worlds import (
     SCENARIOS,
+    Picture,
     World,
     as_if_unknown,
     check_effects,
@@ -34,7 +37,7 @@ def crash_everywhere(world: World, name: str, *, every: int = 1) -> None:
         run = world.live_on(loops, started.id)
         assert world.fuse is None, "the process never died"
         there = picture(world.acme, run.id)
-        expected = _forgiven(twin, there)
+        expected = forgiven(twin, there)
         seen_unknown += expected != twin
         assert there == expected, f"{name}, died before command {point}"
         check_effects(world, run)
@@ -42,9 +45,10 @@ def crash_everywhere(world: World, name: str, *, every: int = 1) -> None:
     assert seen_unknown or name == "below" or every > 1, "no crash ever came between a call and its step"
 
 
-def _forgiven(twin: dict, there: dict) -> dict:  # type: ignore[type-arg]
+def forgiven(twin: Picture, there: Picture) -> Picture:
+    """What a twin must look like for a run to be as good as it: the same, but for calls of which nobody knows."""
     assert [len(twin[part]) for part in ("states", "below")] == [len(there[part]) for part in ("states", "below")]
-    below = [_forgiven(one, other) for one, other in zip(twin["below"], there["below"], strict=True)]
+    below = [forgiven(one, other) for one, other in zip(twin["below"], there["below"], strict=True)]
     expected = as_if_unknown(twin, unknowns(there))
     # What the last call of a step came to is in the step too.
     states = [
@@ -88,16 +92,18 @@ def test_dying_again_and_again_comes_to_the_same_end(tmp_path: Path, name: str) 
     world = World(str(tmp_path / "a.db"))
     loops = loops_of(world, name)
     twin = picture(world.acme, world.live_on(loops, world.start().id).id)
-    for patience in (9, 13, 17):
+    deaths = 0
+    for patience in (13, 14, 15, 16, 18):
         world.began_us = world.clock.now_us()
         run = world.start()
-        for _ in range(40):  # each process does a little and dies
-            world.fuse = patience
-            if world.acme.runs.get(run.id).finished_at is None:
-                world.live_on(loops, run.id)
+        world.fuse, world.fuses = patience, [patience] * 1_000  # each process does a little and dies
+        world.live_on(loops, run.id)
+        deaths += 1_000 - len(world.fuses)
+        world.fuse, world.fuses = None, []
         there = picture(world.acme, run.id)
-        assert there == _forgiven(twin, there)
+        assert there == forgiven(twin, there)
         check_effects(world, run)
+    assert deaths > 8, "hardly anybody died"
     world.close()
 
 
@@ -106,6 +112,25 @@ def test_an_iteration_makes_two_commits_and_without_tools_one(tmp_path: Path) ->
     world.live_on(loops_of(world, "tools"), world.start().id)
     writes = [type(each) for each in world.commands if isinstance(each, Intend | CommitStep)]
     assert writes == [Intend, CommitStep, CommitStep, Intend, CommitStep, CommitStep]
+    world.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_reaches_the_disk_is_what_was_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    commits: list[int] = []
+    real = Writer._commit
+
+    def commit(self: Writer, jobs: Sequence[Job], patient: bool) -> None:
+        commits.append(len(jobs))
+        real(self, jobs, patient)
+
+    world = World(str(tmp_path / "a.db"), is_async=is_async)
+    run, loop = world.start(), loops_of(world, "tools")["tester"]
+    monkeypatch.setattr(Writer, "_commit", commit)
+    assert world.run(loop, run.id).iteration == 4
+    assert commits == [1] * (1 + 2 + 1 + 2 + 1), "the claim, and two for each iteration with tools, one for others"
     world.close()
 
 

@@ -25,7 +25,7 @@ from holdfast.loop.sorting import REPLY, UNKNOWN
 TTL_MS = 10_000
 READY_S = 1_000.0
 """Seconds after which the tool that wants to be called later does its work."""
-TURNS_MOST = 60
+TURNS_MOST = 400
 
 Script = Sequence[Reply | str]
 
@@ -51,6 +51,8 @@ class World:
         self.commands: list[Command] = []
         self.fuse: int | None = None
         """Commands until the process dies."""
+        self.fuses: list[int] = []
+        """The same for the processes after it."""
         self.began_us = self.clock.now_us()
         self._runner = asyncio.Runner() if is_async else None
         self.async_hf = AsyncHoldfast(url, clock=self.clock, durability=durability)
@@ -131,7 +133,7 @@ class World:
     def _burn(self, command: Command) -> None:
         if self.fuse is not None:
             if self.fuse == 0:
-                self.fuse = None
+                self.fuse = self.fuses.pop(0) if self.fuses else None
                 raise Died(type(command).__name__)
             self.fuse -= 1
         self.commands.append(command)
