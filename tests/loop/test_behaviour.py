@@ -314,6 +314,21 @@ def test_a_tool_is_told_about_its_call(small_world: World) -> None:
     assert call.is_lost() is False
 
 
+def test_a_call_that_takes_too_long_is_of_unknown_outcome(small_world: World) -> None:
+    never = threading.Event()
+
+    @tool(timeout_s=0.02)
+    def blocks() -> None:
+        never.wait()
+
+    run = small_world.start()
+    loop = Loop(scripted(small_world, [Reply("", [ask("blocks", "a")]), "Hm."]), tools=[blocks])
+    assert small_world.run(loop, run.id).status == "completed"
+    assert small_world.acme.tool_calls.get(run.id, "a").status == "unknown"
+    assert small_world.words(run)[2] == "user: !no answer within 0.02 s: it is unknown whether it happened"
+    never.set()
+
+
 def test_a_tool_can_have_the_run_sleep(small_world: World) -> None:
     @tool(safety="idempotent")
     def nap() -> Later:

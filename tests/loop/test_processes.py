@@ -23,7 +23,8 @@ from tests.loop.victims import STEPS
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
-LEASE_S = 0.6
+LEASE_S = "1"
+"""Of workers that are killed, so that others need not wait long; those that are not have the usual one."""
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def worker(url: str, folder: Path, *options: str, **environment: str) -> Iterato
     """``holdfast worker``, with the agent of ``victims``; it is left to the test to end it."""
     started = [sys.executable, "-m", "holdfast", "worker", "--handler", "tests.loop.victims:handler"]
     process = subprocess.Popen(
-        [*started, "--database", url, "--lease", str(LEASE_S), *options],
+        [*started, "--database", url, *options],
         cwd=ROOT,
         env={**os.environ, "EFFECTS": str(folder / "effects"), **environment},
         stdout=subprocess.PIPE,
@@ -79,7 +80,7 @@ def test_a_worker_that_is_killed_in_a_tool_is_survived(url: str, tmp_path: Path)
     with Holdfast(url, auto_migrate=True) as hf:
         acme = hf.tenant("acme")
         run = start(acme)
-        with worker(url, tmp_path, HANG="pay") as first:
+        with worker(url, tmp_path, "--lease", LEASE_S, HANG="pay") as first:
             until(lambda: any(line.startswith("pay") for line in effects(tmp_path)))
             first.send_signal(signal.SIGKILL)
             first.wait(PATIENCE_S)
@@ -126,7 +127,7 @@ def test_workers_that_are_killed_again_and_again(url: str, tmp_path: Path, round
         acme = hf.tenant("acme")
         runs = [start(acme) for _ in range(20)]
         for number in range(8):
-            with worker(url, tmp_path, HANG="pay" if number % 2 else "look") as victim:
+            with worker(url, tmp_path, "--lease", LEASE_S, HANG="pay" if number % 2 else "look") as victim:
                 before = sum(effects(tmp_path).values())
                 until(lambda before=before: sum(effects(tmp_path).values()) > before or is_over(acme, *runs))  # type: ignore[misc]
                 victim.send_signal(signal.SIGKILL)

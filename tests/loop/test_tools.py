@@ -15,7 +15,7 @@ from holdfast.loop import Call, ChildRun, Later, Loop, Reply, Snooze, Tool, Tool
 from holdfast.loop.making import finished, in_thread, make_call, make_call_async
 from holdfast.loop.replies import recorded_reply, said_of
 from holdfast.loop.sorting import block_of, text_of
-from holdfast.loop.tools import Below, Done, Failed, Snoozed, answer_of, batches, failure_of
+from holdfast.loop.tools import Below, Done, Failed, Lost, Snoozed, answer_of, batches, failure_of
 
 
 class Place(Struct):
@@ -162,6 +162,41 @@ def test_a_synchronous_tool_does_not_hold_up_an_event_loop() -> None:
     assert answer == Done("done")
     assert where[0] is not threading.current_thread()
     assert where[0].daemon, "nobody waits for it when the process ends"
+
+
+def test_nobody_waits_for_a_tool_that_takes_too_long() -> None:
+    never = threading.Event()
+
+    @tool(timeout_s=0.02)
+    def blocks() -> None:
+        never.wait()
+
+    @tool(timeout_s=0.02)
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    @tool(timeout_s=30)
+    def raises() -> None:
+        raise TimeoutError("its own")
+
+    for each in (blocks, hangs):
+        for answer in (made(each), asyncio.run(make_call_async({each.name: each}, call(each.name)))):
+            assert answer == Lost("no answer within 0.02 s: it is unknown whether it happened")
+    assert made(raises) == Failed("TimeoutError: its own")
+    assert asyncio.run(make_call_async({"raises": raises}, call("raises"))) == Failed("TimeoutError: its own")
+    never.set()
+    for wrong in (0, -1, "soon"):
+        with pytest.raises(InvalidInput, match="timeout_s"):
+            tool(timeout_s=wrong)(lambda: None)  # type: ignore[arg-type]
+
+
+def test_annotations_that_mean_nothing_are_refused_unless_there_is_a_schema() -> None:
+    def strange(x: Nowhere, call: Call) -> str:  # type: ignore[name-defined]  # noqa: F821
+        return f"{x} {call.id}"
+
+    with pytest.raises(InvalidInput, match="give schema="):
+        tool(strange)
+    assert made(tool(schema={"type": "object"})(strange), {"x": 1}) == Done("1 c1")
 
 
 def test_what_is_raised_in_a_thread_comes_out_of_it() -> None:

@@ -51,7 +51,7 @@ from .commands import Command, Ending, Event, EventKind, Failure, ToMake
 from .plan import Plan, Progress
 from .replies import Requested, Said, Turn, recorded_reply, said_of
 from .sorting import OPEN, REPLY, Sorted, block_of, sort_calls, text_of
-from .tools import Answer, Below, Done, Failed, Snoozed
+from .tools import Answer, Below, Done, Failed, Lost, Snoozed
 
 T = TypeVar("T")
 Driving = Generator[Command, Any, T]
@@ -246,6 +246,8 @@ class Driver:
             found.settled[call.id] = ToolOutcome(id=call.id, result=answer.result, status="finished")
         elif isinstance(answer, Failed):
             found.settled[call.id] = ToolOutcome(id=call.id, error=answer.error, status="failed")
+        elif isinstance(answer, Lost):
+            found.settled[call.id] = ToolOutcome(id=call.id, error=answer.error, status="unknown")
         elif isinstance(answer, Snoozed):
             until = yield from self._in(answer.seconds)
             yield do.SnoozeCall(self.run.id, call.id, self.epoch, until)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from holdfast.errors import InvalidInput
 
-from .tools import Answer, Call, Tool, answer_of, failure_of, no_such_tool
+from .tools import Answer, Call, Tool, answer_of, failure_of, no_such_tool, timed_out
 
 T = TypeVar("T")
 
@@ -22,6 +22,15 @@ def make_call(tools: dict[str, Tool], call: Call) -> Answer:
     tool = tools.get(call.name)
     if tool is None:
         return no_such_tool(call.name, tools)
+    if tool.timeout_s is None:
+        return _answer(tool, call)
+    try:
+        return in_thread(lambda: _answer(tool, call)).result(tool.timeout_s)
+    except TimeoutError:
+        return timed_out(tool)
+
+
+def _answer(tool: Tool, call: Call) -> Answer:
     try:
         return answer_of(finished(tool.make(call)))
     except Exception as error:
@@ -31,8 +40,16 @@ def make_call(tools: dict[str, Tool], call: Call) -> Answer:
 async def make_call_async(tools: dict[str, Tool], call: Call) -> Answer:
     """The same without blocking: an asynchronous tool in this event loop, another in a thread."""
     tool = tools.get(call.name)
-    if tool is None or not tool.is_async:
-        return await asyncio.wrap_future(in_thread(lambda: make_call(tools, call)))
+    if tool is None:
+        return no_such_tool(call.name, tools)
+    answer = _answer_async(tool, call) if tool.is_async else asyncio.wrap_future(in_thread(lambda: _answer(tool, call)))
+    try:
+        return await asyncio.wait_for(answer, tool.timeout_s)
+    except TimeoutError:
+        return timed_out(tool)
+
+
+async def _answer_async(tool: Tool, call: Call) -> Answer:
     try:
         return answer_of(await tool.make(call))
     except Exception as error:

@@ -93,6 +93,12 @@ class Failed(Struct, frozen=True):
     error: str
 
 
+class Lost(Struct, frozen=True):
+    """A call did not come back in time. Nobody knows whether it happened."""
+
+    error: str
+
+
 class Snoozed(Struct, frozen=True):
     """A call is to be made again, later."""
 
@@ -105,7 +111,7 @@ class Below(Struct, frozen=True):
     child: ChildRun
 
 
-Answer = Done | Failed | Snoozed | Below
+Answer = Done | Failed | Lost | Snoozed | Below
 
 
 class Tool:
@@ -121,16 +127,19 @@ class Tool:
         safety: Safety = "at_most_once",
         parallel: bool = True,
         hold: bool = False,
+        timeout_s: float | None = None,
     ) -> None:
         if not callable(function):
             raise InvalidInput(f"a tool is made from a function, not from {function!r}")
         if safety not in get_args(Safety):
             raise InvalidInput(f"safety is one of {', '.join(get_args(Safety))}, not {safety!r}")
+        if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
+            raise InvalidInput(f"timeout_s is a number of seconds over 0, not {timeout_s!r}")
         self.function = function
         self.name = name or str(getattr(function, "__name__", "tool"))
         self.description = inspect.cleandoc(description or getattr(function, "__doc__", None) or "")
         self.safety: Safety = safety
-        self.parallel, self.hold = parallel, hold
+        self.parallel, self.hold, self.timeout_s = parallel, hold, timeout_s
         self.is_async = inspect.iscoroutinefunction(function)
         self._call_name, self._arguments = _arguments(function, self.name, schema)
         self.schema: dict[str, Any] = _schema(self._arguments) if schema is None else dict(schema)
@@ -172,13 +181,15 @@ def tool(
     safety: Safety = "at_most_once",
     parallel: bool = True,
     hold: bool = False,
+    timeout_s: float | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool from a function, synchronous or asynchronous; ``@tool`` or ``@tool(safety=...)``.
 
     What the model must give is read from the annotations, and checked before the call; with a ``schema`` of your own it is
     handed over as it comes. ``parallel=False`` has it called alone, never beside others of the same reply. ``hold=True``
-    has every call wait until a person allows it.
+    has every call wait until a person allows it. After ``timeout_s`` nobody waits for it any more: the outcome is unknown, and
+    the model is told so.
 
     Raises:
         InvalidInput: the safety is none, or the annotations cannot be written as JSON schema.
@@ -229,6 +240,11 @@ def batches(calls: Sequence[tuple[Tool | None, Call]]) -> Iterator[list[tuple[To
         yield together
 
 
+def timed_out(tool: Tool) -> Lost:
+    """The answer to a call that took too long."""
+    return Lost(f"no answer within {tool.timeout_s:g} s: it is unknown whether it happened")
+
+
 def no_such_tool(name: str, tools: Mapping[str, Tool]) -> Failed:
     """The answer to a call of a tool that is not there."""
     return Failed(f"there is no tool {name!r}; there are: {', '.join(sorted(tools)) or 'none'}")
@@ -240,8 +256,11 @@ def _arguments(
     """The parameter that takes the ``Call``, and a type for all others; none if they are taken as they come."""
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):
-        hints = dict(getattr(function, "__annotations__", {}))
+    except NameError as error:
+        if schema is None:
+            raise InvalidInput(f"tool {name}: an annotation means nothing here, give schema=: {error}") from None
+        said = getattr(function, "__annotations__", {})
+        hints = {each: Call if kind == Call.__name__ else Any for each, kind in said.items()}
     takes_call, fields, is_open = None, [], schema is not None
     for each in inspect.signature(function).parameters.values():
         kind = hints.get(each.name, Any)
