@@ -1,6 +1,7 @@
 """LangGraph keeps its checkpoints in Holdfast: ``graph.compile(checkpointer=HoldfastSaver("agents.db"))``."""
 
+from .retention import Retention
 from .saver import HoldfastSaver
 from .serializer import StrictSerializer
 
-__all__ = ["HoldfastSaver", "StrictSerializer"]
+__all__ = ["HoldfastSaver", "Retention", "StrictSerializer"]

@@ -15,7 +15,7 @@ import msgspec
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from holdfast.clock import from_us, to_us
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, InvalidInput
 
 from .memory import Learnt, Snapshot, Thread, can_be_learnt
 
@@ -115,6 +115,10 @@ class Encoder:
 
     def _typed(self, value: Any) -> bytes:
         kind, data = self._serde.dumps_typed(value)
+        if kind not in _KINDS:
+            raise InvalidInput(
+                f"values of the kind {kind!r} are not saved; to encrypt: HoldfastSaver(..., encryption_key=...)"
+            )
         return bytes([_KINDS.index(kind)]) + data
 
     def _add(self, body: Piece, learnt: Learnt | None) -> None:

@@ -12,9 +12,12 @@ from holdfast import Checkpoint, Held, Stored, Write
 from holdfast.errors import InvalidInput
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
-from .memory import Learnt, Memory
+from .encryption import Cipher, Plain
+from .memory import Learnt, Memory, Thread
 
 Config = Any
+CHOSEN_MOST = 1_024
+"""Checkpoints that are remembered as asked for; the one asked for longest ago is forgotten first."""
 DELTA_COUNTERS = "counters_since_delta_snapshot"
 """In the metadata of a checkpoint: the channels whose value may lie with an ancestor."""
 
@@ -34,17 +37,21 @@ class Request(Struct):
 class Requests:
     """Makes requests and reads answers for one saver."""
 
-    def __init__(self, *, user: str | None, single_writer: bool) -> None:
+    def __init__(self, *, user: str | None, single_writer: bool, cipher: Cipher | None = None) -> None:
         self.user, self._single_writer = user, single_writer
+        self._cipher: Cipher | Plain = cipher or Plain()
         self.memory = Memory()
-        self._chosen: set[tuple[str, str, str]] = set()
+        self._chosen: dict[tuple[str, str, str], None] = {}
+        """Checkpoints that were asked for by their id: going on from them is meant."""
 
     def find(self, config: Config, *, chooses: bool = True) -> Request:
         """The checkpoint that a config speaks of."""
         thread, namespace = _place(config)
         id = get_checkpoint_id(config)
         if id is not None and chooses and self._single_writer:
-            self._chosen.add((thread, namespace, id))
+            self._chosen[thread, namespace, id] = None
+            if len(self._chosen) > CHOSEN_MOST:
+                del self._chosen[next(iter(self._chosen))]
         known = self.memory.find(thread)
         held = None if known is None else Held(known.stamp, [[place, place] for place in known.places()])
         return Request({"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held})
@@ -70,12 +77,13 @@ class Requests:
             "namespace": namespace,
             "id": checkpoint["id"],
             "parent": parent,
-            "state": state,
-            "pieces": encoder.pieces,
+            "state": self._cipher.seal(state, "state"),
+            "pieces": self._sealed(encoder.pieces),
             "stamp": None if known is None else known.stamp,
             "metadata": metadata,
             "leans": missing if parent else [],
             "user": self.user,
+            "lease": _lease(config),
             "only_after_head": self._single_writer and (thread, namespace, parent or "") not in self._chosen,
         }
         return Request(arguments, encoder.learnt)
@@ -99,7 +107,8 @@ class Requests:
         for number, (channel, value) in enumerate(writes):
             encoder = Encoder(serde, known)
             state = dump_value(value, encoder)
-            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, state, encoder.pieces))
+            sealed = self._cipher.seal(state, "value")
+            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, sealed, self._sealed(encoder.pieces)))
             learnt += [(count + at, each) for at, each in encoder.learnt]
             count += len(encoder.pieces)
         arguments = {
@@ -111,6 +120,7 @@ class Requests:
             "new": new,
             "stamp": None if known is None else known.stamp,
             "user": self.user,
+            "lease": _lease(config),
         }
         return Request(arguments, learnt)
 
@@ -121,7 +131,7 @@ class Requests:
             thread.learn(learnt, stored.places[number])
         at = request.arguments
         if self._single_writer and at.get("parent"):
-            self._chosen.discard((at["thread_id"], at["namespace"], at["parent"]))
+            self._chosen.pop((at["thread_id"], at["namespace"], at["parent"]), None)
 
     def list(self, config: Config | None, filter: Mapping[str, Any] | None, before: Config | None) -> dict[str, Any]:
         """Arguments for a list."""
@@ -139,15 +149,15 @@ class Requests:
     def tuple_of(self, found: Checkpoint, serde: Any, request: Request) -> CheckpointTuple:
         """A checkpoint that was read, with new objects in it, which are recognised when they come back."""
         if request.arguments["id"] is None:
-            self._chosen.discard((found.thread_id, found.namespace, found.id))
+            self._chosen.pop((found.thread_id, found.namespace, found.id), None)
         thread = self.memory.under(found.thread_id, found.stamp)
         thread.turn()
-        return _tuple(found, serde, Decoder(serde, found.pieces, _places(found), thread))
+        return self._tuple(found, serde, thread)
 
     def listed(self, found: Checkpoint, serde: Any, seen: Memory) -> CheckpointTuple:
         """One checkpoint of a list, in which each message is decoded once, however many checkpoints have it."""
         thread = seen.under(found.thread_id, found.stamp)
-        return _tuple(found, serde, Decoder(serde, found.pieces, _places(found), thread))
+        return self._tuple(found, serde, thread)
 
     def history(self, chain: Sequence[Checkpoint], channels: Sequence[str], serde: Any) -> dict[str, Any]:
         """What ancestors wrote to some channels, oldest first, each back to where its value was saved."""
@@ -157,9 +167,9 @@ class Requests:
         for each in chain[1:]:
             if not remaining:
                 break
-            for write in reversed(_writes(each, serde, remaining)):
+            for write in reversed(self._writes(each, serde, remaining)):
                 written[write[1]].append(write)
-            values = _checkpoint(each, serde)["channel_values"]
+            values = self._checkpoint(each, serde, None)["channel_values"]
             for name in [name for name in remaining if name in values]:
                 seeds[name] = values[name]
                 remaining.discard(name)
@@ -168,30 +178,42 @@ class Requests:
             found[name]["seed"] = seed
         return found
 
+    def _tuple(self, found: Checkpoint, serde: Any, thread: Thread) -> CheckpointTuple:
+        parent = None if found.parent is None else _config(found.thread_id, found.namespace, found.parent)
+        return CheckpointTuple(
+            config=_config(found.thread_id, found.namespace, found.id),
+            checkpoint=self._checkpoint(found, serde, thread),
+            metadata=found.metadata,
+            parent_config=parent,
+            pending_writes=self._writes(found, serde, None),
+        )
 
-def _tuple(found: Checkpoint, serde: Any, decoder: Decoder) -> CheckpointTuple:
-    parent = None if found.parent is None else _config(found.thread_id, found.namespace, found.parent)
-    return CheckpointTuple(
-        config=_config(found.thread_id, found.namespace, found.id),
-        checkpoint=load_checkpoint(found.id, found.state, decoder),
-        metadata=found.metadata,
-        parent_config=parent,
-        pending_writes=_writes(found, serde, None),
-    )
+    def _checkpoint(self, found: Checkpoint, serde: Any, thread: Thread | None) -> dict[str, Any]:
+        decoder = Decoder(serde, self._opened(found.pieces), _places(found), thread)
+        return load_checkpoint(found.id, self._cipher.open(found.state, "state"), decoder)
 
+    def _writes(self, found: Checkpoint, serde: Any, channels: set[str] | None) -> Any:
+        """The writes to a checkpoint in the order in which a graph applies them: by path, task and index."""
+        return [
+            (task.task_id, each.channel, self._value(each, serde))
+            for task in found.tasks
+            for each in task.writes
+            if channels is None or each.channel in channels
+        ]
 
-def _checkpoint(found: Checkpoint, serde: Any) -> dict[str, Any]:
-    return load_checkpoint(found.id, found.state, Decoder(serde, found.pieces, _places(found)))
+    def _value(self, write: Write, serde: Any) -> Any:
+        return load_value(self._cipher.open(write.value, "value"), self._opened(_bodies(write.pieces)), serde)
 
+    def _sealed(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        if isinstance(self._cipher, Plain):
+            return pieces
+        return [self._cipher.seal(each, "piece") if isinstance(each, bytes) else each for each in pieces]
 
-def _writes(found: Checkpoint, serde: Any, channels: set[str] | None) -> list[Any]:
-    """The writes to a checkpoint in the order in which a graph applies them: by path, task and index."""
-    return [
-        (task.task_id, each.channel, load_value(each.value, _bodies(each.pieces), serde))
-        for task in found.tasks
-        for each in task.writes
-        if channels is None or each.channel in channels
-    ]
+    def _opened(self, pieces: Sequence[Any]) -> Sequence[Any]:
+        """Pieces as they were; ``None`` stays where the caller has one."""
+        if isinstance(self._cipher, Plain):
+            return pieces
+        return [None if each is None else self._cipher.open(each, "piece") for each in pieces]
 
 
 def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
@@ -207,6 +229,16 @@ def _place(config: Config) -> tuple[str, str]:
     if "thread_id" not in given:
         raise InvalidInput("the config names no thread: pass {'configurable': {'thread_id': ...}}")
     return str(given["thread_id"]), given.get("checkpoint_ns") or ""
+
+
+def _lease(config: Config) -> tuple[str, int] | None:
+    """The run that a config says its user holds: what ``leases.claim`` gave, or its id and epoch."""
+    lease = config["configurable"].get("lease")
+    if lease is None or (isinstance(lease, tuple) and len(lease) == 2):
+        return lease
+    if hasattr(lease, "id") and hasattr(lease, "epoch"):
+        return lease.id, lease.epoch
+    raise InvalidInput("the lease in a config is what leases.claim gave, or the id of the run and its epoch")
 
 
 def _config(thread_id: str, namespace: str, id: str) -> Config:

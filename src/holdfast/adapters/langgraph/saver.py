@@ -10,19 +10,22 @@ from typing import Any, TypeVar
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
     CheckpointTuple,
-    get_checkpoint_id,
     get_serializable_checkpoint_metadata,
 )
 
 from holdfast import Checkpoint, Holdfast, Page, TenantHandle
-from holdfast.errors import InvalidInput, NotFound, Stale
+from holdfast.errors import InvalidInput, NotFound, Stale, Unavailable
 
-from .memory import Memory
+from .encryption import Cipher
+from .memory import THREADS_MOST, Memory
 from .requests import Requests
+from .retention import Retention
 from .serializer import Name, StrictSerializer
 
 T = TypeVar("T")
 Config = Any
+RETAIN_EVERY = 32
+"""Checkpoints of a thread after which what need not be kept is removed."""
 PAGE = 50
 """Checkpoints that are read at a time when they are listed."""
 
@@ -37,10 +40,13 @@ class HoldfastSaver(BaseCheckpointSaver):
         user: keeps the threads of this user apart from everybody else's in the tenant.
         allow: classes of your own that may be saved and read, beside messages and the types of Python's own library.
         single_writer: two processes that drive one thread cannot fork it: the one that comes second gets ``Conflict``.
-            Going on from an older checkpoint that was asked for by its id still forks.
+            Going on from an older checkpoint that was asked for by its id still forks. The same for one call: put what
+            ``leases.claim`` gave into the config as ``lease``; then only the holder of that run can write.
+        encryption_key: 32 bytes, or as hexadecimal digits or base64; then content is encrypted, and nothing else is read.
+        retention: what is kept of a thread; without it, everything.
 
     Raises:
-        InvalidInput: ``where`` is neither an address nor the handle of a tenant.
+        InvalidInput: ``where`` is neither an address nor the handle of a tenant, or the key is none.
     """
 
     def __init__(
@@ -51,6 +57,8 @@ class HoldfastSaver(BaseCheckpointSaver):
         user: str | None = None,
         allow: Iterable[type | Name] = (),
         single_writer: bool = False,
+        encryption_key: str | bytes | None = None,
+        retention: Retention | None = None,
         serde: Any = None,
     ) -> None:
         if not isinstance(where, (str, TenantHandle)):
@@ -60,7 +68,10 @@ class HoldfastSaver(BaseCheckpointSaver):
         self._opening = Lock()
         self._opened: list[Holdfast] = []
         self._handle = where if isinstance(where, TenantHandle) else None
-        self._requests = Requests(user=user, single_writer=single_writer)
+        cipher = None if encryption_key is None else Cipher(encryption_key)
+        self._requests = Requests(user=user, single_writer=single_writer, cipher=cipher)
+        self._retention = retention or Retention()
+        self._puts: dict[str, int] = {}
 
     def close(self) -> None:
         """Let go of the database, if this saver has opened it. It is opened again when it is needed."""
@@ -140,6 +151,7 @@ class HoldfastSaver(BaseCheckpointSaver):
             except Stale:
                 if not remembering:
                     raise
+        self._retain_now_and_then(request.arguments["thread_id"], request.arguments["namespace"])
         return request.config(checkpoint["id"])
 
     def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
@@ -184,6 +196,30 @@ class HoldfastSaver(BaseCheckpointSaver):
             raise InvalidInput(f"prune knows the strategies keep_latest and delete, not {strategy!r}")
         most = keep if strategy == "keep_latest" else 0
         self._store().prune([str(each) for each in thread_ids], keep=most, user=self._requests.user)
+
+    def retain(self, thread_ids: Sequence[str]) -> int:
+        """Remove what the ``retention`` does not keep of these threads; how many checkpoints that were.
+
+        Saving does it too, now and then. The newest checkpoint of every namespace stays, with what is written to it and what
+        its delta channels need.
+        """
+        if not self._retention.is_asked_for:
+            return 0
+        names = [str(each) for each in thread_ids]
+        return int(self._store().prune(names, user=self._requests.user, **self._retention.arguments()))
+
+    def _retain_now_and_then(self, thread_id: str, namespace: str) -> None:
+        if not self._retention.is_asked_for or namespace:
+            return
+        count = self._puts.pop(thread_id, 0)
+        self._puts[thread_id] = count + 1
+        if len(self._puts) > THREADS_MOST:
+            del self._puts[next(iter(self._puts))]
+        if count % RETAIN_EVERY == 0:
+            try:
+                self.retain([thread_id])
+            except Unavailable:
+                return  # it is done the next time; what was to be saved is saved
 
     # The same for asyncio: in a thread, so that the event loop never waits for a disk
 
@@ -235,6 +271,10 @@ class HoldfastSaver(BaseCheckpointSaver):
         """``prune`` for asyncio."""
         await self._away(lambda: self.prune(thread_ids, strategy=strategy, keep=keep))
 
+    async def aretain(self, thread_ids: Sequence[str]) -> int:
+        """``retain`` for asyncio."""
+        return await asyncio.to_thread(self.retain, thread_ids)
+
     async def _away(self, call: Callable[[], T]) -> T:
         return await asyncio.to_thread(call)
 
@@ -245,15 +285,11 @@ class HoldfastSaver(BaseCheckpointSaver):
         return self._store().list(limit=min(PAGE, left or PAGE), cursor=cursor, **arguments)
 
     def _chain(self, config: Config) -> Sequence[Checkpoint]:
-        request = self._requests.find(config, chooses=False)
-        id = get_checkpoint_id(config)
-        if id is None:
-            newest = self._store().find(**{**request.arguments, "held": None})
-            if newest is None:
-                return []
-            id = newest.id
-        at = {name: request.arguments[name] for name in ("thread_id", "namespace", "user")}
-        return self._store().history(id=id, **at)
+        asked = self._requests.find(config, chooses=False).arguments
+        found: Sequence[Checkpoint] = self._store().history(
+            **{name: asked[name] for name in ("thread_id", "namespace", "user", "id")}
+        )
+        return found
 
     def _store(self) -> Any:
         if self._handle is None:
