@@ -1,0 +1,117 @@
+"""Every operation of the disk on the write path of a run, as the moment in which it goes wrong, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import NewToolCall
+from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, LoopsAtWork, Simulation
+from holdfast.testing.sim.plans import PlannedStep
+from holdfast.testing.sim.process import Main
+from holdfast.testing.sim.simulation import Report
+
+SEED = 10
+MOST = 1_000
+"""More operations than one run makes."""
+
+
+class ShortLoop(LoopsAtWork):
+    """One run of two iterations, with two calls of tools in the first, and whoever starts and drives it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, runs=1, processes=1, workers=1)
+        calls = tuple(
+            NewToolCall(id=f"1-{place}", tool_name="mail", tool_input={"to": place}, safety=safety)
+            for place, safety in ((0, "at_most_once"), (2, "idempotent"))
+        )
+        steps = (PlannedStep(0.1, calls, None), PlannedStep(0.1, (), None))
+        self.plans = {id: replace(plan, steps=steps, cancelled=False) for id, plan in self.plans.items()}
+
+    def processes(self, random: Random) -> Mapping[str, Main]:
+        return {name: main for name, main in super().processes(random).items() if name != "person"}
+
+
+class ShortWork(ShortLoop):
+    """The same with a plain worker."""
+
+    worker = AgentsAtWork.worker
+
+
+def at_every_operation(
+    name: FaultName, scenario: Callable[[int], AgentsAtWork], *, step: int = 1, on: str = ""
+) -> list[Report]:
+    """The reports of simulations in which a fault strikes at the first operation, at the second, and so on."""
+    reports: list[Report] = []
+    for after in range(0, MOST, step):
+        rules = [Fault(name, 1, on=on, after=after, at_most=1)]
+        report = Simulation(SEED, scenario(SEED), faults=rules).run()
+        assert report.violation is None, f"{name} after {after} operations: {report.violation}\n{report.trace}"
+        if not report.faults:
+            return reports
+        reports.append(report)
+    raise AssertionError(f"there is no end to it after {MOST} operations")
+
+
+@pytest.mark.parametrize("scenario", [ShortLoop, ShortWork])
+@pytest.mark.parametrize("name", ["CrashBeforeWrite", "CrashAfterWrite"])
+def test_a_crash_at_every_call_of_a_store_loses_nothing_and_repeats_nothing(
+    name: FaultName, scenario: type[AgentsAtWork]
+) -> None:
+    kind = "call " if name == "CrashBeforeWrite" else "answer "
+    assert len(at_every_operation(name, scenario, on=kind)) >= 8
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "step", "least"),
+    [
+        ("CrashBeforeWrite", ShortLoop, 1, 150),
+        ("CrashAfterWrite", ShortLoop, 4, 35),
+        ("TornWrite", ShortWork, 8, 15),
+        ("PowerCut", ShortLoop, 8, 20),
+        ("LostWrites", ShortWork, 9, 15),
+        ("StorageSyncFail", ShortLoop, 1, 12),
+        ("StorageWriteFail", ShortWork, 8, 15),
+    ],
+)
+def test_a_failure_at_operations_of_the_disk_loses_nothing_and_repeats_nothing(
+    name: FaultName, scenario: type[AgentsAtWork], step: int, least: int
+) -> None:
+    assert len(at_every_operation(name, scenario, step=step)) > least
+
+
+def usual_agents(seed: int) -> AgentsAtWork:
+    return AgentsAtWork(seed, runs=1, processes=1, workers=1)
+
+
+def usual_loops(seed: int) -> AgentsAtWork:
+    return LoopsAtWork(seed, runs=1, processes=1, workers=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", [ShortLoop, ShortWork, usual_agents, usual_loops])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CrashBeforeWrite",
+        "CrashAfterWrite",
+        "TornWrite",
+        "PowerCut",
+        "LostWrites",
+        "TornWrites",
+        "ReorderedWrites",
+        "StorageWriteFail",
+        "StorageReadFail",
+        "StorageSyncFail",
+        "DiskFull",
+        "ProcessDeath",
+        "ProcessPause",
+    ],
+)
+def test_a_failure_at_every_operation_loses_nothing_and_repeats_nothing(
+    name: FaultName, scenario: Callable[[int], AgentsAtWork]
+) -> None:
+    assert len(at_every_operation(name, scenario)) > 5

@@ -1,0 +1,115 @@
+"""Faults by name and by rule: each strikes where its rule says, and does what its name says."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import get_args
+
+import pytest
+
+from holdfast.errors import InvalidInput
+from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, Simulation, faults, mixed
+from holdfast.testing.sim.faults import KINDS, USUAL_MS, Faults
+
+NAMES: tuple[FaultName, ...] = get_args(FaultName)
+
+
+def rules(*given: Fault, seed: int = 1) -> Faults:
+    return Faults(given, Random(seed))
+
+
+def struck(which: Faults, times: int, what: str = "sim.db-wal") -> list[bool]:
+    return [which.at("write", what) is not None for _ in range(times)]
+
+
+def test_a_rule_strikes_as_often_as_its_probability_says() -> None:
+    hits = sum(struck(rules(Fault("StorageWriteFail", 0.2)), 10_000))
+    assert 1_800 < hits < 2_200
+    assert not any(struck(rules(Fault("StorageWriteFail", 0)), 100))
+    assert all(struck(rules(Fault("StorageWriteFail", 1)), 100))
+
+
+def test_the_first_ones_pass_and_then_it_happens_so_often() -> None:
+    assert struck(rules(Fault("StorageWriteFail", 1, after=2, at_most=3)), 7) == [False] * 2 + [True] * 3 + [False] * 2
+
+
+def test_operations_that_are_not_meant_are_not_counted() -> None:
+    only = rules(Fault("StorageWriteFail", 1, on="write sim.db-wal", after=1))
+    assert only.at("write", "sim.db") is None
+    assert only.at("write", "sim.db-wal") is None
+    assert only.at("write", "sim.db-wal") is not None
+    assert only.at("sync", "sim.db-wal") is None
+
+
+def test_the_first_rule_wins_and_each_is_counted() -> None:
+    both = rules(Fault("CrashBeforeWrite", 1, at_most=1), Fault("StorageWriteFail", 1))
+    names = [found.name for found in (both.at("write", "a"), both.at("write", "a")) if found is not None]
+    assert names == ["CrashBeforeWrite", "StorageWriteFail"]
+    assert both.happened == {"CrashBeforeWrite": 1, "StorageWriteFail": 1}
+
+
+def test_nothing_strikes_once_they_have_stopped() -> None:
+    stopped = rules(Fault("StorageWriteFail", 1))
+    stopped.stop()
+    assert not any(struck(stopped, 10))
+
+
+def test_how_long_it_lasts_is_drawn_between_what_the_rule_says() -> None:
+    drawn = rules(Fault("StorageLatency", 1, ms=(5, 9)))
+    found = {each.ms for each in (drawn.at("read", "a") for _ in range(200)) if each is not None}
+    assert found == {5, 6, 7, 8, 9}
+    assert all(name in USUAL_MS for name in NAMES if "Latency" in name or "Clock" in name)
+
+
+def test_what_is_no_fault_and_no_probability_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="there is no fault 'Flood'"):
+        Fault("Flood")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="from 0 to 1"):
+        Fault("PowerCut", 20)
+
+
+def test_every_fault_is_explained_and_has_its_operations() -> None:
+    assert {*KINDS} == {*NAMES}
+    for name in NAMES:
+        assert f"``{name}``" in str(faults.__doc__)
+
+
+def test_mixed_faults_are_all_of_them_or_some() -> None:
+    assert [fault.name for fault in mixed(0.1)] == [*NAMES]
+    some = [tuple(fault.name for fault in mixed(0.1, Random(seed))) for seed in range(20)]
+    assert len({*some}) > 15
+    assert {name for names in some for name in names} == {*NAMES}
+
+
+ON = {"CrashBeforeWrite": "sync", "CrashAfterWrite": "write"}
+SAID = {
+    "ProcessDeath": "dies",
+    "ClockSkew": "has a clock that is wrong",
+    "PowerCut": "the power is cut",
+    "LostWrites": "what was not flushed is dropped",
+    "TornWrites": "what was not flushed is torn",
+    "ReorderedWrites": "what was not flushed is scattered",
+    "StorageSyncFail": "OutcomeUnknown",
+    "StorageWriteFail": "OutcomeUnknown",
+    "DiskFull": "StorageFull",
+}
+"""What the trace says of a fault besides its name."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_fault_strikes_by_itself_and_breaks_no_promise(name: FaultName) -> None:
+    often = {"start": 1.0, "tool": 1.0, "sync": 0.2}.get(ON.get(name, KINDS[name][0]), 0.02)
+    rule = Fault(name, often, on=ON.get(name, ""), at_most=4)
+    report = Simulation(11, AgentsAtWork(11, runs=2, processes=2), faults=[rule]).run()
+    assert report.violation is None, report.trace
+    assert 1 <= report.faults[name] <= 4
+    assert SAID.get(name, name) in report.trace
+
+
+def test_without_faults_nothing_goes_wrong_and_nothing_is_done_twice() -> None:
+    report = Simulation(12, AgentsAtWork(12), faults=[]).run()
+    assert report.violation is None
+    assert report.faults == {}
+    for word in ("meets", "dies", "Fenced", "Unavailable", "starts again"):
+        assert word not in report.trace
+    assert report.trace.count("the power is cut") == 1, "only the last one"

@@ -1,0 +1,194 @@
+"""The simulated machine: what the dead write does not arrive, and a power cut leaves what a disk may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from holdfast.engines.sqlite.writer import Job, Writer
+from holdfast.errors import OutcomeUnknown, StorageFull, Unavailable
+from holdfast.testing.sim.faults import Fault, Faults
+from holdfast.testing.sim.look import Look
+from holdfast.testing.sim.machine import DATABASE, Machine, ProcessDisk, ProcessFile, template
+
+LOG_HEADER_BYTES, FRAME_BYTES = 32, 4_096 + 24
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def machine(said: list[str]) -> Iterator[Machine]:
+    made = Machine(Faults((), Random(1)), Random(1), said.append)
+    yield made
+    made.close()
+
+
+class User:
+    """A process with one connection."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.disk = ProcessDisk(machine, "process")
+        self.disk.__enter__()
+        self.file = ProcessFile(machine, self.disk, log_pages=1_000, durability="full")
+        self.connection = self.file.connect()
+
+        self.insert("first")  # which also makes the log and flushes its header
+
+    def insert(self, name: str) -> None:
+        sql = "INSERT INTO tenants (id, created_at, updated_at) VALUES (?, 1, 1) ON CONFLICT DO NOTHING"
+        self.connection.execute(sql, (name,))
+
+    def die(self) -> None:
+        self.disk.is_dead = self.disk.is_buried = True
+        self.file.abandon()
+        self.disk.__exit__(None, None, None)
+
+
+def names(machine: Machine) -> list[str]:
+    look = Look(machine.path)
+    found = [name for (name,) in look.select("SELECT id FROM tenants ORDER BY id")]
+    look.close()
+    return found
+
+
+def fail(machine: Machine, *rules: Fault) -> None:
+    machine.faults = Faults(rules, Random(1))
+
+
+def test_what_was_committed_outlives_its_process(machine: Machine) -> None:
+    user = User(machine)
+    user.insert("a")
+    user.die()
+    assert names(machine) == ["a", "first"]
+
+
+def test_what_was_not_committed_dies_with_its_process_and_holds_no_lock(machine: Machine) -> None:
+    dead, living = User(machine), User(machine)
+    dead.connection.execute("BEGIN IMMEDIATE")
+    dead.insert("a")
+    dead.die()
+    living.insert("b")  # would wait for half a minute if the lock were held
+    assert names(machine) == ["b", "first"]
+    living.die()
+
+
+def test_the_dead_write_nothing(machine: Machine) -> None:
+    user = User(machine)
+    user.disk.is_dead = True
+    before = machine.wreck.files("kept", Random(1))
+    with pytest.raises(Unavailable):
+        user.insert("a")
+    assert machine.wreck.files("kept", Random(1)) == before
+    user.die()
+    assert names(machine) == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "there"), [("CrashBeforeWrite", "sync", ["first"]), ("CrashAfterWrite", "sync", ["a", "first"])]
+)
+def test_a_crash_before_the_flush_and_one_after_it(machine: Machine, name: str, on: str, there: list[str]) -> None:
+    user = User(machine)
+    fail(machine, Fault(name, 1, on=f"{on} {DATABASE}-wal"))  # type: ignore[arg-type]
+    with pytest.raises(Unavailable):
+        user.insert("a")
+    assert user.disk.is_dead
+    user.die()
+    machine.cut_power("LostWrites")
+    machine.come_back()
+    assert names(machine) == there
+
+
+def test_a_write_is_torn_in_the_middle(machine: Machine) -> None:
+    user = User(machine)
+    fail(machine, Fault("TornWrite", 1, on=f"write {DATABASE}-wal", after=2))
+    with pytest.raises(Unavailable):
+        user.insert("a")
+    user.die()
+    log = machine.wreck.files("kept", Random(1))[f"{DATABASE}-wal"]
+    assert (len(log) - LOG_HEADER_BYTES) % FRAME_BYTES, "half of a write is there"
+    assert names(machine) == ["first"]
+
+
+def test_a_full_disk_is_full_until_its_time_is_over(machine: Machine) -> None:
+    user = User(machine)
+    fail(machine, Fault("DiskFull", 1, at_most=1, ms=(500, 500)))
+    for _ in range(2):
+        with pytest.raises(StorageFull):
+            user.insert("a")
+    machine.spend(501)
+    user.insert("a")
+    assert names(machine) == ["a", "first"]
+    user.die()
+
+
+def test_latency_is_time_that_passes(machine: Machine) -> None:
+    user = User(machine)
+    fail(machine, Fault("StorageLatency", 1, on="sync", ms=(700, 700)))
+    before = machine.now_us
+    user.insert("a")
+    assert machine.now_us - before >= 700_000
+    user.die()
+
+
+def test_power_that_is_gone_is_gone_for_all(machine: Machine) -> None:
+    first, second = User(machine), User(machine)
+    fail(machine, Fault("LostWrites", 1, on="write", at_most=1))
+    with pytest.raises(Unavailable):
+        first.insert("a")
+    with pytest.raises(Unavailable):
+        second.insert("b")
+    for each in (first, second):
+        each.die()
+    assert machine.come_back() == "dropped"
+    with machine.copy() as path:
+        look = Look(path)
+        assert look.select("PRAGMA integrity_check") == [("ok",)]
+        look.close()
+    assert names(machine) == ["first"]
+
+
+def test_a_ghost_is_there_until_somebody_flushes_the_log(machine: Machine) -> None:
+    """What somebody wrote who died before the flush may be found by whoever comes next, and be lost to a power cut after all."""
+    dead = User(machine)
+    fail(machine, Fault("CrashBeforeWrite", 1, on=f"sync {DATABASE}-wal"))
+    with pytest.raises(Unavailable):
+        dead.insert("ghost")
+    dead.die()
+    fail(machine)
+    machine.has_ghost = True
+    assert names(machine) == ["first", "ghost"]
+    living = User(machine)
+    assert machine.has_ghost
+    living.insert("b")
+    assert not machine.has_ghost
+    living.die()
+    machine.cut_power("LostWrites")
+    machine.come_back()
+    assert names(machine) == ["b", "first", "ghost"], "the flush has made it certain"
+
+
+def test_an_error_of_the_disk_says_that_nobody_knows(machine: Machine) -> None:
+    user = User(machine)
+    fail(machine, Fault("StorageSyncFail", 1, on="wal", at_most=1))
+    job = Job(call=lambda connection: connection.fetch("DELETE FROM tenants", ()))
+    Writer(user.connection).run([job])
+    assert isinstance(job.error, OutcomeUnknown)
+    user.die()
+
+
+def test_every_simulation_begins_with_the_same_file() -> None:
+    assert template() is template()
+    assert template().startswith(b"SQLite format 3")
+
+
+def test_faults_are_told(machine: Machine, said: list[str]) -> None:
+    user = User(machine)
+    fail(machine, Fault("StorageLatency", 1, on="sync", ms=(3, 3)))
+    user.insert("a")
+    assert said == [f"process meets StorageLatency at sync {DATABASE}-wal, 3 ms"]
+    user.die()

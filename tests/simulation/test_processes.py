@@ -1,0 +1,225 @@
+"""Simulated processes, as the code of users meets them, and what a simulation says when that code is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.errors import NotFound
+from holdfast.testing.sim import Fault, Look, Process, Scenario, Simulation, ToolFailed, Violation
+
+Main = Callable[[Process], Coroutine[Any, Any, None]]
+
+
+class Little(Scenario):
+    """A scenario of functions."""
+
+    calm_s = 600
+
+    def __init__(self, *mains: Main, tenants: int | None = None) -> None:
+        self.mains, self.tenants = mains, tenants
+
+    def processes(self, random: Random) -> Mapping[str, Main]:
+        return {f"process-{number}": main for number, main in enumerate(self.mains, 1)}
+
+    def finished(self, look: Look) -> bool:
+        return self.tenants is not None and look.select("SELECT count(*) FROM tenants") == [(self.tenants,)]
+
+
+async def make_tenant(process: Process, name: str = "done") -> None:
+    await process.insist(lambda: process.holdfast.tenants.create(name))
+
+
+def run(scenario: Scenario, *faults: Fault, seed: int = 1) -> str | None:
+    return Simulation(seed, scenario, faults=faults).run().violation
+
+
+def test_processes_take_turns_and_sleep_in_simulated_time() -> None:
+    order: list[tuple[str, int]] = []
+
+    async def main(process: Process) -> None:
+        for _ in range(3):
+            await process.sleep(60)
+            order.append((process.name, round(process.now().timestamp())))
+        if process.name == "process-1":
+            await make_tenant(process)
+
+    assert run(Little(main, main, tenants=1)) is None
+    times = [at for _, at in order]
+    assert times == sorted(times)
+    assert {name for name, _ in order} == {"process-1", "process-2"}
+    assert times[-1] - times[0] in (119, 120, 121)
+
+
+def test_a_process_that_dies_loses_its_memory_and_starts_again() -> None:
+    lives: list[int] = []
+
+    async def main(process: Process) -> None:
+        memory: list[int] = []
+        lives.append(process.incarnation)
+        for number in range(5):
+            memory.append(number)
+            await process.sleep(1)
+        assert memory == [*range(5)]
+        await make_tenant(process)
+
+    deaths = Fault("ProcessDeath", 1, after=3, at_most=1), Fault("ProcessDeath", 1, after=7, at_most=1)
+    assert run(Little(main, tenants=1), *deaths) is None
+    assert lives == [1, 2, 3]
+
+
+def test_what_comes_after_a_death_never_happens() -> None:
+    happened: list[str] = []
+
+    async def main(process: Process) -> None:
+        try:
+            await make_tenant(process, f"life-{process.incarnation}")
+            happened.append(f"after {process.incarnation}")
+        finally:
+            happened.append(f"finally {process.incarnation}")
+            await make_tenant(process, "from a finally")  # in the first life it is too late for that
+            happened.append(f"more {process.incarnation}")
+
+    assert run(Little(main, tenants=3), Fault("CrashAfterWrite", 1, on="answer tenants.create", at_most=1)) is None
+    assert happened == ["finally 1", "after 2", "finally 2", "more 2"]
+
+
+def test_a_pause_is_not_noticed() -> None:
+    slept: list[float] = []
+
+    async def main(process: Process) -> None:
+        before = process.now()
+        await process.sleep(1)
+        slept.append((process.now() - before).total_seconds())
+        await make_tenant(process)
+
+    assert run(Little(main, tenants=1), Fault("ProcessPause", 1, after=1, at_most=1, ms=(50_000, 50_000))) is None
+    assert 50 < slept[0] < 52
+
+
+def test_a_clock_that_jumps_is_one_process_s_own() -> None:
+    seen: dict[str, float] = {}
+
+    async def main(process: Process) -> None:
+        await process.sleep(10)
+        seen[process.name] = process.now().timestamp()
+        await make_tenant(process, process.name)
+
+    assert (
+        run(Little(main, main, tenants=2), Fault("ClockJump", 1, on="process-1", at_most=1, ms=(3_600_000,) * 2))
+        is None
+    )
+    assert abs(abs(seen["process-1"] - seen["process-2"]) - 3_600) < 2
+
+
+def test_coroutines_of_one_process_share_commits() -> None:
+    """Two that wait together are committed together, so there are fewer flushes than calls."""
+    flushes: list[str] = []
+
+    async def one(process: Process, number: int) -> None:
+        for turn in range(10):
+            await process.tenant("acme").sessions.create(key=f"{number}-{turn}")
+
+    async def main(process: Process) -> None:
+        for number in range(4):
+            process.spawn(f"{number}", one(process, number))
+        while len(await process.tenant("acme").sessions.list()) < 40:
+            await process.sleep(0.01)
+        await make_tenant(process)
+
+    simulation = Simulation(1, Little(main, tenants=2), faults=[])
+    record = simulation.machine.record
+    simulation.machine.record = lambda operation: (flushes.append(operation.kind), record(operation))[1]  # type: ignore[method-assign]
+    assert simulation.run().violation is None
+    assert flushes.count("sync") < 40
+
+
+def test_a_handle_that_is_poisoned_is_opened_again_by_insisting() -> None:
+    async def main(process: Process) -> None:
+        await make_tenant(process, "first")
+        await make_tenant(process, "second")
+
+    report = Simulation(1, Little(main, tenants=2), faults=[Fault("StorageSyncFail", 1, at_most=1)]).run()
+    assert report.violation is None
+    assert "opens the database again" in report.trace
+
+
+def test_an_error_of_the_code_is_a_violation_with_its_name() -> None:
+    async def main(process: Process) -> None:
+        raise ZeroDivisionError("one of those")
+
+    assert run(Little(main)) == "process-1/main raised ZeroDivisionError: one of those"
+
+
+def test_an_error_of_holdfast_that_nobody_handles_ends_the_process_which_starts_again() -> None:
+    async def main(process: Process) -> None:
+        if process.incarnation < 3:
+            await process.tenant("acme").sessions.get("00000000-0000-7000-8000-000000000000")
+        await make_tenant(process)
+
+    report = Simulation(1, Little(main, tenants=1), faults=[]).run()
+    assert report.violation is None
+    assert report.trace.count(f"process-1 ends by {NotFound.__name__}") == 2
+
+
+def test_what_never_comes_to_its_end_is_a_violation() -> None:
+    async def idle(process: Process) -> None:
+        while True:
+            await process.sleep(30)
+
+    async def gone(process: Process) -> None:
+        return
+
+    assert str(run(Little(idle))).startswith("not all came to its end")
+    assert str(run(Little(gone))).startswith("nobody is there to go on")
+
+
+def test_a_scenario_can_refuse_what_is_committed() -> None:
+    class NoTwo(Little):
+        def check(self, look: Look) -> None:
+            if look.select("SELECT count(*) FROM tenants") == [(2,)]:
+                raise Violation("two are too many")
+
+    async def main(process: Process) -> None:
+        for number in range(3):
+            await make_tenant(process, f"{number}")
+
+    assert run(NoTwo(main, tenants=3)) == "two are too many"
+
+
+def test_a_tool_acts_on_the_world_once_for_each_attempt_that_was_recorded() -> None:
+    async def main(process: Process) -> None:
+        await process.perform("acme", "no run", "no call", epoch=1, act=lambda before: before)
+
+    assert str(run(Little(main))).endswith("is made and was not recorded before")
+
+
+def test_a_tool_that_fails_has_done_nothing() -> None:
+    async def main(process: Process) -> None:
+        with pytest.raises(ToolFailed):
+            await process.perform("acme", "no run", "no call", epoch=1, act=lambda before: before)
+        await make_tenant(process)
+
+    assert run(Little(main, tenants=1), Fault("ToolFail", 1)) is None
+
+
+def test_the_trace_tells_who_did_what_and_when() -> None:
+    async def main(process: Process) -> None:
+        await process.sleep(2)
+        process.say("is about to do it")
+        await make_tenant(process)
+
+    lines = Simulation(1, Little(main, tenants=1), faults=[]).run().trace.splitlines()
+    mine = [line.split(maxsplit=2) for line in lines if "process-1" in line]
+    assert [text for _, _, text in mine] == [
+        "process-1 starts",
+        "process-1 is about to do it",
+        "process-1 calls tenants.create",
+        "process-1 hears of tenants.create: done",
+    ]
+    assert [float(at) for _, at, _ in mine] == sorted(float(at) for _, at, _ in mine)
+    assert float(mine[1][1]) > 2
+    assert lines[-1].endswith("all came to its end")
