@@ -189,3 +189,14 @@ def everything_of_sqlite(connection: apsw.Connection) -> list[str]:
     """Every detail of a schema, one line each, to tell whether two are the same."""
     rows = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY 1, 2")
     return [f"{kind} {name} {sql}" for kind, name, sql in rows.fetchall()]
+
+
+def everything(url: str) -> list[str]:
+    """Whatever there is in the schema at an address, a line for each thing."""
+    if url.startswith("postgresql"):
+        with psycopg.connect(url) as connection:
+            return everything_of_postgres(connection)
+    raw = apsw.Connection(url)
+    found = everything_of_sqlite(raw)
+    raw.close()
+    return found

@@ -23,6 +23,7 @@ from holdfast.engines.protocol import Connection
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.migrations import runner
 from holdfast.stepping import step
+from tests.migration import catalogue
 
 KILLED = 9
 NEVER = sys.maxsize
@@ -89,12 +90,12 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
     return os.waitstatus_to_exitcode(status), json.loads(said) if said else None
 
 
-def move(url: str, way: str, *, at: int = NEVER) -> list[str]:
-    """Migrate up, or undo everything, and die before statement ``at``."""
+def move(url: str, way: str, *, at: int = NEVER, to: int | None = None) -> list[str]:
+    """Migrate up, or undo everything, and die before statement ``at``; or go to a version."""
 
     def call(connection: Connection) -> Any:
         dying = Dying(connection, at=at)
-        return runner.up(dying, FixedClock()) if way == "up" else runner.down(dying, to=0)
+        return runner.up(dying, FixedClock(), to=to) if way == "up" else runner.down(dying, to=to or 0)
 
     return [str(each) for each in on(url, call)]
 
@@ -104,21 +105,33 @@ def status(url: str) -> list[bool]:
     return [each.applied for each in on(url, runner.status)]
 
 
-def go_on(url: str, way: str) -> dict[str, Any]:
-    """What the next process finds, what it does, and what is there then."""
-    return {"found": status(url), "did": move(url, way), "left": status(url)}
+def schemas(url: str) -> list[list[str]]:
+    """Everything there is in the schema after no migration, after the first, and so on; nothing goes wrong."""
+    count = len(status(url))
+    found = []
+    for version in range(1, count + 1):
+        move(url, "up", to=version)
+        found.append(catalogue.everything(url))
+    move(url, "down")
+    return [catalogue.everything(url), *found]
 
 
 def kill_at_every_statement(url: str, way: str) -> list[dict[str, Any]]:
-    """Up or down, killed before the first statement, the second, and so on until it comes to its end."""
-    tries: list[dict[str, Any]] = []
+    """Up or down, killed before the first statement, the second, and so on; whatever a try got done, the next goes on from.
+
+    Each try says how it ended, which migrations are applied then, and whether the schema is just that of their number.
+    """
+    whole = schemas(url)
+    if way == "down":
+        move(url, "up")
+    at, tries = 0, []
+    before = status(url).count(True)
     while not tries or tries[-1]["exit"] == KILLED:
-        at = len(tries)
-        place = url if url.startswith("postgresql") else f"{url}{at}"
-        in_child(partial(move, place, "down" if way == "up" else "up"))
-        code, _ = in_child(partial(move, place, way, at=at))
-        _, then = in_child(partial(go_on, place, way))
-        tries.append({"exit": code, "then": then, "place": place})
+        code, _ = in_child(partial(move, url, way, at=at))
+        applied = status(url)
+        now = applied.count(True)
+        tries.append({"exit": code, "applied": applied, "is_whole": catalogue.everything(url) == whole[now]})
+        at, before = (at + 1 if now == before else 0), now
     return tries
 
 

@@ -44,13 +44,7 @@ class Place:
 
     def everything(self) -> list[str]:
         """Every detail of the schema, but for the ledger, which may be there and empty."""
-        if self._path is None:
-            with psycopg.connect(self.url) as connection:
-                found = catalogue.everything_of_postgres(connection)
-        else:
-            raw = apsw.Connection(self._path)
-            found = catalogue.everything_of_sqlite(raw)
-            raw.close()
+        found = catalogue.everything(self._path or self.url)
         return [line for line in found if "schema_migrations" not in line]
 
 
