@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from . import growth, search
+from . import growth, search, steps
 from .floor import PAGE as FLUSH_BYTES
 from .results import Results, ratios
 
@@ -162,6 +162,30 @@ def _search() -> list[Figure]:
     ]
 
 
+def _steps() -> list[Figure]:
+    found = [
+        Figure(
+            f"{workers} worker{'s' * (workers > 1)}, of DBOS",
+            group,
+            "rate",
+            ("Holdfast", {"workers": workers}),
+            (("DBOS", {"workers": workers}),),
+            "at least",
+            target,
+        )
+        for group, targets in (("steps-sqlite", (10, 40)), ("steps-postgres", (6, 25)))
+        for workers, target in zip(steps.MANY, targets, strict=True)
+    ]
+    whole, resuming = (("a whole step", dict[str, int]()), ("resuming", dict[str, int]()))
+    step = "state, two messages, a finished tool call and usage, of a bare append"
+    again = "resuming a run of 1,000 steps, of one of 10"
+    return [
+        *found,
+        Figure(step, steps.COST_GROUP, "step_ratio", whole, (), "at most", 2),
+        Figure(again, steps.COST_GROUP, "resume_growth", resuming, (), "at most", 3),
+    ]
+
+
 def _import() -> list[Figure]:
     ours = ("Holdfast", dict[str, int]())
     return [
@@ -181,6 +205,18 @@ TITLES = {
     "conversation": "A long conversation, SQLite",
     "search-sqlite": "Search in 100,000 messages, SQLite",
     "search-postgres": "Search in 100,000 messages, PostgreSQL",
+    "steps-sqlite": "Durable steps, SQLite",
+    "steps-postgres": "Durable steps, PostgreSQL",
+    "step-cost": "What a step costs, SQLite",
     "import": "Import",
 }
-FIGURES = [*_append_sqlite(), *_append_postgres(), *_history(), *_growth(), *_conversation(), *_search(), *_import()]
+FIGURES = [
+    *_append_sqlite(),
+    *_append_postgres(),
+    *_history(),
+    *_growth(),
+    *_conversation(),
+    *_search(),
+    *_steps(),
+    *_import(),
+]

@@ -4,6 +4,7 @@
     python3 tools/environment.py test         .venv with requirements/test.txt, and the programs tests need
     python3 tools/environment.py bench        requirements/bench.txt, in the user's cache
     python3 tools/environment.py bench-adk    requirements/bench-adk.txt, in the user's cache
+    python3 tools/environment.py bench-dbos   requirements/bench-dbos.txt, in the user's cache
     python3 tools/environment.py langgraph    requirements/langgraph.txt, in the user's cache
     python3 tools/environment.py crewai       requirements/crewai.txt, in the user's cache
 
@@ -28,7 +29,7 @@ LOCKS = ROOT / "requirements"
 OLDEST = (3, 11)
 IN_TREE = {"run": ("run",), "test": ("test", "run")}
 """Environments in .venv, each with those it covers: what tests need includes what running needs."""
-IN_CACHE = ("bench", "bench-adk", "langgraph", "crewai")
+IN_CACHE = ("bench", "bench-adk", "bench-dbos", "langgraph", "crewai")
 
 
 def main() -> int:

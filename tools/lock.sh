@@ -18,6 +18,7 @@ lock run pyproject.toml --extra server --extra postgres "$@"
 lock test pyproject.toml requirements/test.in --extra all --constraint requirements/run.txt "$@"
 lock bench pyproject.toml requirements/bench.in --extra all --constraint requirements/run.txt "$@"
 lock bench-adk requirements/bench-adk.in "$@"
+lock bench-dbos requirements/bench-dbos.in "$@"
 # A framework that wants older versions of what we use gets them: no constraint.
 lock langgraph pyproject.toml requirements/langgraph.in --extra server --extra postgres "$@"
 lock crewai pyproject.toml requirements/crewai.in --extra postgres "$@"

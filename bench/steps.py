@@ -1,0 +1,179 @@
+"""Durable steps: how many a second, next to DBOS; what one costs, next to a bare append; and what going on with a long run costs.
+
+A step has a result of a kilobyte, acknowledged only when it is durable. Each worker drives a run of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from .case import Case, Engine, Environment, Job, Result
+from .workload import messages, middle_us
+
+GROUPS: dict[str, Engine] = {"steps-sqlite": "sqlite", "steps-postgres": "postgres"}
+COST_GROUP = "step-cost"
+WHO: dict[str, Environment] = {"Holdfast": "main", "DBOS": "dbos"}
+MANY = (1, 16)
+TENANT = "bench"
+PAD = "x" * 900
+SHORT, LONG = 10, 1_000
+_WARM_UP = 5
+_DBOS_STEPS = 200
+"""Steps of each workflow before the clock is looked at again."""
+
+
+def cases() -> list[Case]:
+    """Both on both engines, and what Holdfast costs compared with itself."""
+    found = [
+        Case(group, name, environment, engine, {"workers": workers})
+        for group, engine in GROUPS.items()
+        for name, environment in WHO.items()
+        for workers in MANY
+    ]
+    return [*found, *(Case(COST_GROUP, name) for name in _PARTS)]
+
+
+def run(job: Job) -> Result:
+    """Measure one of them."""
+    if job.group == COST_GROUP:
+        return _cost(job)
+    address = job.place if job.group == "steps-postgres" else str(Path(job.place) / "agents.db")
+    if job.contender == "DBOS":
+        return _dbos(address, job.params["workers"], job.seconds)
+    return asyncio.run(_holdfast(address, job.params["workers"], job.seconds))
+
+
+def _result(number: int) -> dict[str, Any]:
+    return {"i": number, "pad": PAD}
+
+
+async def _holdfast(address: str, workers: int, seconds: float) -> Result:
+    from holdfast import AsyncHoldfast
+
+    async with AsyncHoldfast(address, auto_migrate=True) as hf:
+        tenant = hf.tenant(TENANT)
+        runs = [await _claimed(tenant) for _ in range(workers)]
+        done = [0] * workers
+
+        async def work(worker: int, until: float, most: int) -> None:
+            run, made = runs[worker], 0
+            while made < most and perf_counter() < until:
+                done[worker] += 1
+                made += 1
+                await tenant.runs.step(run.id, epoch=run.epoch, iteration=done[worker], state=_result(done[worker]))
+
+        await asyncio.gather(*(work(each, perf_counter() + 60, _WARM_UP) for each in range(workers)))
+        before, started = sum(done), perf_counter()
+        await asyncio.gather(*(work(each, started + seconds, 10**9) for each in range(workers)))
+        took, steps = perf_counter() - started, sum(done) - before
+        there = [(await tenant.runs.get(run.id)).iteration for run in runs]
+        if there != done:
+            raise RuntimeError(f"{done} steps were acknowledged and {there} are there")
+    return {"rate": round(steps / took, 1), "steps": steps}
+
+
+async def _claimed(tenant: Any) -> Any:
+    run = await tenant.runs.start((await tenant.sessions.create()).id)
+    return await tenant.leases.claim("bench", run_id=run.id, ttl_ms=600_000)
+
+
+def _dbos(address: str, workers: int, seconds: float) -> Result:
+    from dbos import DBOS, DBOSConfig
+
+    url = address if address.startswith("postgresql") else f"sqlite:///{address}"
+    DBOS(config=DBOSConfig(name="bench", system_database_url=url, run_admin_server=False, log_level="ERROR"))
+
+    @DBOS.step()  # type: ignore[untyped-decorator]
+    def one(number: int) -> dict[str, Any]:
+        return _result(number)
+
+    @DBOS.workflow()  # type: ignore[untyped-decorator]
+    def flow(count: int) -> int:
+        for number in range(count):
+            one(number)
+        return count
+
+    DBOS.launch()
+    flow(_WARM_UP)
+    steps, started = 0, perf_counter()
+    while perf_counter() - started < seconds:
+        begun = [DBOS.start_workflow(flow, _DBOS_STEPS) for _ in range(workers)]
+        steps += sum(each.get_result() for each in begun)
+    return {"rate": round(steps / (perf_counter() - started), 1), "steps": steps}
+
+
+def _cost(job: Job) -> Result:
+    from holdfast import Holdfast
+
+    with Holdfast(str(Path(job.place) / "agents.db")) as hf:
+        return _PARTS[job.contender](hf.tenant(TENANT), job.seconds)
+
+
+def _whole_step(tenant: Any, seconds: float) -> Result:
+    """A step with state, two messages, one finished tool call and usage, against a bare append."""
+    from holdfast import NewMessage, NewToolCall, ToolOutcome, Usage
+
+    session = tenant.sessions.create().id
+    run = tenant.leases.claim("bench", run_id=tenant.runs.start(session).id, ttl_ms=600_000)
+    supply = messages(64)
+    other = tenant.sessions.create().id
+    took: dict[str, list[float]] = {"append_us": [], "step_us": [], "intend_us": []}
+    end, iteration = perf_counter() + seconds, 0
+    while perf_counter() < end or iteration < SHORT:
+        iteration += 1
+        first, second = supply[iteration % 64], supply[(iteration + 1) % 64]
+        call = str(iteration)
+        started = perf_counter()
+        tenant.messages.append(other, role=first["role"], content=first["content"])
+        appended = perf_counter()
+        tenant.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id=call, tool_name="t", tool_input={})])
+        intended = perf_counter()
+        tenant.runs.step(
+            run.id,
+            epoch=run.epoch,
+            iteration=iteration,
+            state={"n": iteration},
+            messages=[NewMessage(role=each["role"], content=each["content"]) for each in (first, second)],
+            tool_calls=[ToolOutcome(id=call, result="done")],
+            usage=Usage(input_tokens=100, output_tokens=20),
+        )
+        stepped = perf_counter()
+        for name, span in zip(took, (appended - started, stepped - intended, intended - appended), strict=True):
+            took[name].append(span)
+    middle = {name: middle_us(each) for name, each in took.items()}
+    return {**middle, "step_ratio": round(middle["step_us"] / middle["append_us"], 3)}
+
+
+def _resuming(tenant: Any, seconds: float) -> Result:
+    """Claiming and loading a run of 1,000 steps, against one of 10."""
+    long, short = _driven(tenant, LONG), _driven(tenant, SHORT)
+    took: dict[str, list[float]] = {"resume_long_us": [], "resume_short_us": []}
+    end = perf_counter() + seconds
+    while perf_counter() < end or len(took["resume_long_us"]) < SHORT:
+        for name, run_id in (("resume_long_us", long), ("resume_short_us", short)):
+            started = perf_counter()
+            run = tenant.leases.claim("bench", run_id=run_id)
+            loaded = tenant.runs.load(run_id)
+            took[name].append(perf_counter() - started)
+            assert loaded.step is not None
+            tenant.leases.release(run_id, epoch=run.epoch)
+            # A run that was claimed too often in a row without a step is given up.
+            tenant.runs.resume(run_id)
+    middle = {name: middle_us(each) for name, each in took.items()}
+    return {**middle, "resume_growth": round(middle["resume_long_us"] / middle["resume_short_us"], 3)}
+
+
+def _driven(tenant: Any, steps: int) -> str:
+    run = tenant.runs.start(tenant.sessions.create().id, max_attempts=1_000_000)
+    held = tenant.leases.claim("bench", run_id=run.id)
+    for iteration in range(1, steps + 1):
+        tenant.runs.step(run.id, epoch=held.epoch, iteration=iteration, state=_result(iteration))
+    tenant.leases.release(run.id, epoch=held.epoch)
+    return str(run.id)
+
+
+_PARTS: dict[str, Callable[[Any, float], Result]] = {"a whole step": _whole_step, "resuming": _resuming}
