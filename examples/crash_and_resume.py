@@ -71,7 +71,7 @@ def drive(run_id: str) -> None:
 
     def watch(event: Event) -> None:
         if event.kind in said:
-            print(f"  {said[event.kind]}: step {event.iteration + (event.kind == 'calling')}", flush=True)
+            print(f"  {said[event.kind]}: step {event.iteration}", flush=True)
 
     loop = Loop(model, tools=[count_stock, order, ask_supplier], on_event=watch)
     with Holdfast("agents.db") as hf:

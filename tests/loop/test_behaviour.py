@@ -25,7 +25,8 @@ from holdfast.loop import (
     subagent,
     tool,
 )
-from tests.loop.worlds import World, ask, decide, scripted
+from holdfast.loop.commands import Intend
+from tests.loop.worlds import Died, World, ask, decide, scripted
 
 # --------------------------------------------------------------------------------------------------------- how it ends
 
@@ -141,6 +142,24 @@ def test_a_model_that_raises_fails_the_run_which_can_be_resumed(small_world: Wor
     small_world.acme.runs.resume(run.id)
     assert small_world.run(loop, run.id).status == "completed"
     assert small_world.words(run) == ["user: Please.", "assistant: Back."]
+
+
+def test_an_error_as_long_as_a_page_is_shortened(small_world: World) -> None:
+    def model(turn: Turn) -> str:
+        raise ValueError("<html>" * 100_000)
+
+    @tool
+    def fails() -> None:
+        raise ToolError("x" * 1_000_000)
+
+    ending = small_world.run(Loop(model), small_world.start().id)
+    assert ending.status == "failed"
+    assert len(str(ending.error)) < 5_000
+    assert str(ending.error).endswith("characters)")
+    run = small_world.start()
+    loop = Loop(scripted(small_world, [Reply("", [ToolRequest("fails")]), "."]), tools=[fails])
+    assert small_world.run(loop, run.id).status == "completed"
+    assert len(small_world.words(run)[2]) < 5_000
 
 
 def test_retrying_the_model_is_the_callers_choice(small_world: World) -> None:
@@ -426,6 +445,51 @@ def test_a_decision_that_comes_before_the_run_waits_is_not_lost(small_world: Wor
     assert small_world.run(loop, run.id).text == "Off."
 
 
+def test_a_decision_between_loading_and_making_is_heeded(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person ends a call that this process has just seen as one to be made: it is not made, and the run goes on."""
+    made: list[str] = []
+
+    @tool(safety="idempotent")
+    def work(n: int) -> int:
+        made.append(str(n))
+        return n
+
+    run = small_world.start()
+    loop = Loop(
+        scripted(small_world, [Reply("", [ask("work", "a", n=1), ask("work", "b", n=2)]), "Fine."]), tools=[work]
+    )
+    small_world.fuse = 6  # the intent is there, and the process dies
+    with pytest.raises(Died):
+        small_world.drive(loop, run.id)
+    small_world.clock.advance(100)
+    real = Intend.on
+
+    def intend(self: Intend, acme: Any) -> Any:
+        if self.calls[0].id == "a":
+            small_world.acme.tool_calls.cancel(run.id, "a", reason="no need")
+        return real(self, acme)
+
+    monkeypatch.setattr(Intend, "on", intend)
+    small_world.run(loop, run.id)
+    small_world.clock.advance(100)
+    assert small_world.run(loop, run.id).status == "completed"
+    assert made == ["2"]
+    assert small_world.words(run)[2] == "user: !this call was cancelled: no need =2"
+
+
+def test_a_snooze_of_a_call_that_was_cancelled_meanwhile_is_let_go(small_world: World) -> None:
+    run = small_world.start()
+
+    @tool(safety="idempotent")
+    def sleepy() -> str:
+        small_world.acme.tool_calls.cancel(run.id, "a", reason="too slow")
+        raise Snooze(100)
+
+    loop = Loop(scripted(small_world, [Reply("", [ask("sleepy", "a")]), "Fine."]), tools=[sleepy])
+    assert small_world.run(loop, run.id).status == "completed"
+    assert small_world.words(run)[2] == "user: !this call was cancelled: too slow"
+
+
 def test_a_discarded_call_is_not_spoken_of(small_world: World) -> None:
     @tool(hold=True)
     def shout() -> str:
@@ -632,17 +696,17 @@ def test_events_are_told_in_order_and_tokens_as_they_come(small_world: World) ->
     small_world.run(Loop(model, tools=[look], on_event=listen), small_world.start().id)
     assert tokens == ["a", "b"] * 2
     assert heard == [
-        ("asking", 0),
-        ("token", 1),
-        ("token", 1),
-        ("reply", 0),
-        ("calling", 0),
-        ("called", 0),
-        ("step", 1),
         ("asking", 1),
-        ("token", 2),
-        ("token", 2),
+        ("token", 1),
+        ("token", 1),
         ("reply", 1),
+        ("calling", 1),
+        ("called", 1),
+        ("step", 1),
+        ("asking", 2),
+        ("token", 2),
+        ("token", 2),
+        ("reply", 2),
         ("step", 2),
         ("ended", 2),
     ]
@@ -652,8 +716,13 @@ def test_who_listens_does_not_decide(small_world: World, caplog: pytest.LogCaptu
     def listen(event: Event) -> None:
         raise RuntimeError("deaf")
 
-    assert small_world.run(Loop(lambda turn: "x", on_event=listen), small_world.start().id).status == "completed"
+    def model(turn: Turn) -> str:
+        turn.say("x")
+        return "x"
+
+    assert small_world.run(Loop(model, on_event=listen), small_world.start().id).status == "completed"
     assert "on_event raised for step" in caplog.text
+    assert "on_event raised for token" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals

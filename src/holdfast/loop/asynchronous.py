@@ -16,11 +16,11 @@ from holdfast.clock import from_us, monotonic_s
 from holdfast.errors import Conflict, Fenced, HoldfastError, NotFound, OutcomeUnknown, Unavailable
 
 from . import commands as do
-from .blocking import BEATS, TRIES, calls_of, log, tell, wait_s
+from .blocking import BEATS, TRIES, calls_of, wait_s
 from .commands import Command, Ending, Failure, StoreCommand
 from .driving import Driving
 from .making import in_thread, make_call_async
-from .plan import Plan
+from .plan import Plan, log
 from .tools import Answer, batches
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class AsyncHands:
         if isinstance(command, do.GoOn):
             return self._go_on()
         assert isinstance(command, do.Tell)
-        return tell(self._plan, command)
+        return self._plan.tell(command.event)
 
     async def release(self) -> None:
         """Hand the run over, if it is held and the database can be reached."""

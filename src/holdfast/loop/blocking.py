@@ -7,7 +7,6 @@ when the function returns, and nothing is written from then on. A tool can ask s
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,7 @@ from . import commands as do
 from .commands import Command, Ending, Failure, StoreCommand
 from .driving import Driving
 from .making import finished, in_thread, make_call
-from .plan import Plan
+from .plan import Plan, log
 from .tools import Answer, Call, batches
 
 TRIES = 5
@@ -29,8 +28,6 @@ FIRST_PAUSE_S = 0.05
 """Seconds before the second try; before each further one twice as many."""
 BEATS = 3
 """How often a lease is renewed while it lasts."""
-
-log = logging.getLogger("holdfast.loop")
 
 
 def carry_on(
@@ -82,7 +79,7 @@ class Hands:
         if isinstance(command, do.GoOn):
             return self._go_on()
         assert isinstance(command, do.Tell)
-        return tell(self._plan, command)
+        return self._plan.tell(command.event)
 
     def release(self) -> None:
         """Hand the run over, if it is held and the database can be reached."""
@@ -192,15 +189,6 @@ def calls_of(
         (plan.tools.get(each.name), Call(each.id, each.name, each.input, run, each.attempt, acme, is_lost))
         for each in command.calls
     ]
-
-
-def tell(plan: Plan, command: do.Tell) -> None:
-    """Tell whoever listens. Who listens does not decide: what it raises is logged and nothing else."""
-    assert plan.on_event is not None
-    try:
-        plan.on_event(command.event)
-    except Exception:
-        log.exception("on_event raised for %s of run %s", command.event.kind, command.event.run_id)
 
 
 def wait_s(tried: int) -> float:

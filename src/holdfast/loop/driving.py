@@ -24,7 +24,6 @@ are answered.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -34,10 +33,10 @@ from uuid import UUID, uuid5
 from msgspec import UNSET, Struct
 
 from holdfast import (
+    Block,
     CommittedStep,
     LoadedRun,
     Message,
-    NewMessage,
     NewToolCall,
     Run,
     ToolCall,
@@ -50,13 +49,22 @@ from . import commands as do
 from .commands import Command, Ending, Event, EventKind, Failure, ToMake
 from .plan import Plan, Progress
 from .replies import Requested, Said, Turn, recorded_reply, said_of
-from .sorting import OPEN, REPLY, Sorted, block_of, sort_calls, text_of
-from .tools import Answer, Below, Done, Failed, Lost, Snoozed
+from .sorting import OPEN, REPLY, Sorted, sort_calls
+from .tools import Answer, Below, Done, Failed, Lost, Snoozed, shortened
+from .wording import messages_of, text_of
 
 T = TypeVar("T")
 Driving = Generator[Command, Any, T]
+_BEFORE_THE_STEP = frozenset({"asking", "reply", "calling", "called"})
+"""Events that belong to the step that is not there yet."""
+CHANGES_MOST = 10
+"""How often people may decide about calls that are about to be made."""
 ANSWER_MESSAGES = 10
 """Messages from the end of a session among which the last words of a run are looked for."""
+
+
+class Decided(Exception):
+    """Somebody has decided about a call that was about to be made."""
 
 
 class Asked(Struct, frozen=True):
@@ -108,7 +116,7 @@ class Driver:
     def __init__(self, plan: Plan, run: Run) -> None:
         self.plan, self.run, self.epoch = plan, run, run.epoch
         self.iteration, self.state = run.iteration, plan.first_state
-        self.usage = Usage(input_tokens=run.input_tokens, output_tokens=run.output_tokens)
+        self.usage = _usage(run)
         self.said = ""
 
     def go(self) -> Driving[Ending]:
@@ -116,14 +124,14 @@ class Driver:
         loaded: LoadedRun = yield do.LoadRun(self.run.id)
         if loaded.run.epoch != self.epoch:
             raise Fenced(f"run {self.run.id} was taken while it was loaded")
-        self.iteration = loaded.run.iteration
+        self.iteration, self.usage = loaded.run.iteration, _usage(loaded.run)
         if loaded.step is not None:
             self.state = loaded.step.state
         asked: Asked | Ending | None = yield from self._interrupted(loaded.tool_calls)
         while True:
             if asked is None:
                 asked = yield from self._ask()
-            ending = asked if isinstance(asked, Ending) else (yield from self._carry_out(asked))
+            ending = asked if isinstance(asked, Ending) else (yield from self._persist(asked))
             if ending is not None:
                 return ending
             if not (yield do.GoOn()):
@@ -134,10 +142,12 @@ class Driver:
     def tell(self, kind: EventKind, data: Any = None) -> Driving[None]:
         """An event, if anybody listens."""
         if self.plan.on_event is not None:
-            yield do.Tell(Event(kind, self.run.id, self.iteration, data))
+            iteration = self.iteration + (kind in _BEFORE_THE_STEP)
+            yield do.Tell(Event(kind, self.run.id, iteration, data))
 
     def fail(self, error: str) -> Driving[Ending]:
         """The run cannot go on."""
+        error = shortened(error)
         yield do.FailRun(self.run.id, self.epoch, error)
         yield from self._wake_parent()
         return self._ending("failed", stop_reason="error", error=error)
@@ -183,10 +193,30 @@ class Driver:
     def _turn(self) -> Driving[Turn]:
         context = yield do.BuildContext(self.run.session_id, self.plan.context_tokens)
         agent = (yield do.FindAgent(self.run.agent)) if self.run.agent else None
-        blocks = (yield do.ListBlocks(agent.id)) if agent is not None else ()
+        blocks: Sequence[Block] = ()
+        if agent is not None:
+            try:
+                blocks = yield do.ListBlocks(agent.id)
+            except NotFound:
+                pass  # it was removed between the two
         iteration = self.iteration + 1
         say = partial(_say, self.plan, self.run.id, iteration)
         return Turn(self.run, iteration, self.state, context, agent, blocks, [*self.plan.tools.values()], say)
+
+    def _persist(self, asked: Asked) -> Driving[Ending | None]:
+        """Carry out a reply, however often people decide about its calls meanwhile."""
+        for _ in range(CHANGES_MOST):
+            try:
+                return (yield from self._carry_out(asked))
+            except Decided:
+                loaded: LoadedRun = yield do.LoadRun(self.run.id)
+                again = yield from self._interrupted(loaded.tool_calls)
+                if again is None:
+                    raise Conflict(f"what run {self.run.id} was about to do is no longer in the ledger") from None
+                asked = again
+        raise Conflict(
+            f"the calls of run {self.run.id} were changed {CHANGES_MOST} times while they were about to be made"
+        )
 
     def _carry_out(self, asked: Asked) -> Driving[Ending | None]:
         """Make the calls of a reply and commit the step; ``None`` means that the run goes on."""
@@ -230,7 +260,14 @@ class Driver:
         """Make the calls that can be made now. Seconds that a tool wants the run to sleep for afterwards."""
         if not found.to_make:
             return None
-        begun = yield from self._intend(asked, found.to_make)
+        try:
+            begun = yield from self._intend(asked, found.to_make)
+        except Fenced:
+            raise
+        except Conflict:
+            if asked.recorded is None:
+                raise
+            raise Decided from None
         making = [ToMake(call.id, call.tool_name, call.tool_input, call.attempts) for call in begun]
         yield from self.tell("calling", making)
         answers: Sequence[Answer] = yield do.CallTools(making)
@@ -249,9 +286,7 @@ class Driver:
         elif isinstance(answer, Lost):
             found.settled[call.id] = ToolOutcome(id=call.id, error=answer.error, status="unknown")
         elif isinstance(answer, Snoozed):
-            until = yield from self._in(answer.seconds)
-            yield do.SnoozeCall(self.run.id, call.id, self.epoch, until)
-            found.waits.append(until)
+            yield from self._snooze(call.id, answer.seconds, found)
         else:
             try:
                 child = yield from self._start_child(call, answer)
@@ -262,6 +297,17 @@ class Driver:
                 found.settled[call.id] = ToolOutcome(id=call.id, error=said, status="failed")
             else:
                 found.below.append(child.id)
+
+    def _snooze(self, call_id: str, seconds: float, found: Sorted) -> Driving[None]:
+        until = yield from self._in(seconds)
+        try:
+            yield do.SnoozeCall(self.run.id, call_id, self.epoch, until)
+        except Fenced:
+            raise
+        except Conflict:  # a person has ended it meanwhile
+            found.settle(self.run.id, (yield do.GetCall(self.run.id, call_id)))
+        else:
+            found.waits.append(until)
 
     def _start_child(self, call: ToMake, below: Below) -> Driving[Run]:
         """A run below this one. Every part of it can be repeated: the call is what it is known by."""
@@ -341,7 +387,7 @@ class Driver:
             epoch=self.epoch,
             iteration=self.iteration + 1,
             state=state,
-            messages=_messages(said, outcomes),
+            messages=messages_of(said, outcomes),
             tool_calls=self._to_settle(asked, outcomes),
             usage=used,
             last_tool_result=text_of(outcomes[-1]) if outcomes else None,
@@ -414,30 +460,13 @@ class Driver:
         return Ending(status, self.run.id, self.iteration, text=self.said, **more)
 
 
-def _messages(said: Said, outcomes: Sequence[ToolOutcome]) -> list[NewMessage]:
-    """What an iteration adds to the session's log: the reply, and the results of its calls."""
-    dropped = {each.id for each in outcomes if each.status == "discarded"}
-    content = [block for block in said.content if block.get("id") not in dropped or block.get("type") != "tool_use"]
-    results = [block_of(each) for each in outcomes if each.id not in dropped]
-    messages = []
-    if content:
-        tokens = 0 if dropped else said.output_tokens
-        tokens = tokens or _tokens(content)
-        messages.append(NewMessage(role="assistant", content=content, token_count=tokens, metadata=said.metadata))
-    if results:
-        messages.append(NewMessage(role="user", content=results, token_count=_tokens(results)))
-    return messages
-
-
-def _tokens(content: Any) -> int:
-    """About as many tokens as a content has; a session whose messages do not count is never due to be compacted."""
-    return 4 + -(-len(json.dumps(content)) // 4)
-
-
 def _longer(one: float | None, other: float | None) -> float | None:
     return max((each for each in (one, other) if each is not None), default=None)
 
 
+def _usage(run: Run) -> Usage:
+    return Usage(input_tokens=run.input_tokens, output_tokens=run.output_tokens)
+
+
 def _say(plan: Plan, run_id: str, iteration: int, piece: str) -> None:
-    if plan.on_event is not None:
-        plan.on_event(Event("token", run_id, iteration, piece))
+    plan.tell(Event("token", run_id, iteration, piece))

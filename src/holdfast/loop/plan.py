@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from holdfast import Summarizer, ToolOutcome, Usage
 from .commands import Event
 from .replies import Requested, Said, ToolRequest
 from .tools import Tool
+
+log = logging.getLogger("holdfast.loop")
 
 CONTEXT_TOKENS = 100_000
 """Tokens of the conversation that the model is shown at most, unless the loop says otherwise."""
@@ -47,6 +50,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     on_event: Callable[[Event], None] | None = None
     summarize: Summarizer | None = None
     child_poll_s: float = CHILD_POLL_S
+
+    def tell(self, event: Event) -> None:
+        """Tell whoever listens. Who listens does not decide: what it raises is logged and nothing else."""
+        if self.on_event is not None:
+            try:
+                self.on_event(event)
+            except Exception:
+                log.exception("on_event raised for %s of run %s", event.kind, event.run_id)
 
     def must_hold(self, request: Requested) -> bool:
         """Whether a call has to wait for a person."""

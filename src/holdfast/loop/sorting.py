@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Literal, cast
 
 from msgspec import Struct, field
 
 from holdfast import Run, ToolCall, ToolOutcome
+from holdfast.errors import Conflict
 
 from .plan import Plan
 from .replies import Requested
+
+Outcome = Literal["finished", "failed", "cancelled", "discarded", "unknown"]
 
 REPLY = "holdfast.reply"
 """The name under which the model's reply is recorded in the ledger, before its calls."""
@@ -41,6 +43,14 @@ class Sorted(Struct):
     """Done by these runs, which have not ended."""
     ended: list[tuple[str, Run]] = field(default_factory=list)
     """Done by runs that have ended."""
+
+    def settle(self, run_id: str, call: ToolCall) -> None:
+        """Take what the ledger says a call came to."""
+        if call.status in OPEN:
+            raise Conflict(f"call {call.id!r} of run {run_id} is {call.status}, and nobody may change it")
+        outcome = cast("Outcome", call.status)
+        self.settled[call.id] = ToolOutcome(id=call.id, result=call.result, error=call.error, status=outcome)
+        self.before.add(call.id)
 
     def fresh(self) -> list[ToolOutcome]:
         """What a step has to settle."""
@@ -75,8 +85,7 @@ def sort_calls(
 def _sort_known(found: Sorted, request: Requested, call: ToolCall, child: Run | None, now: datetime | None) -> None:
     """One that the ledger knows. If it is begun, then by somebody who never came back."""
     if call.status not in OPEN:
-        found.settled[call.id] = ToolOutcome(id=call.id, result=call.result, error=call.error, status=call.status)  # type: ignore[arg-type]
-        found.before.add(call.id)
+        found.settle(call.run_id, call)
     elif child is not None and child.status in ("completed", "failed", "cancelled"):
         found.ended.append((call.id, child))
     elif child is not None:
@@ -91,19 +100,3 @@ def _sort_known(found: Sorted, request: Requested, call: ToolCall, child: Run | 
         found.asked.append(request)
     else:
         found.settled[call.id] = ToolOutcome(id=call.id, status="unknown", error=UNKNOWN)
-
-
-def block_of(outcome: ToolOutcome) -> dict[str, Any]:
-    """What the model is told a call came to."""
-    block = {"type": "tool_result", "tool_use_id": outcome.id, "content": text_of(outcome)}
-    return block if outcome.status == "finished" else {**block, "is_error": True}
-
-
-def text_of(outcome: ToolOutcome) -> str:
-    """The same in words."""
-    if outcome.status == "finished":
-        result = outcome.result
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    if outcome.status == "cancelled":
-        return f"this call was cancelled{f': {outcome.error}' if outcome.error else ''}"
-    return outcome.error or str(outcome.status)

@@ -25,6 +25,8 @@ from holdfast import Run
 from holdfast.errors import InvalidInput
 
 Safety = Literal["idempotent", "at_most_once", "ask"]
+ERROR_CHARS = 4_000
+"""Characters of an error that are kept and told."""
 
 
 class Call(Struct, frozen=True):
@@ -224,7 +226,12 @@ def failure_of(error: Exception) -> Answer:
     """What a function raised, as what becomes of its call."""
     if isinstance(error, Snooze):
         return Snoozed(error.seconds)
-    return Failed(str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}")
+    return Failed(shortened(str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"))
+
+
+def shortened(error: str) -> str:
+    """What went wrong, in as many characters as are worth keeping: some errors bring a whole page along."""
+    return error if len(error) <= ERROR_CHARS else f"{error[:ERROR_CHARS]} ... ({len(error):,} characters)"
 
 
 def batches(calls: Sequence[tuple[Tool | None, Call]]) -> Iterator[list[tuple[Tool | None, Call]]]:

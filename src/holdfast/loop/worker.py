@@ -154,6 +154,8 @@ class Worker:
             raise
         except HoldfastError as error:
             log.warning("%s: left to be claimed again: %s: %s", what, type(error).__name__, error)
+        except Exception:
+            log.exception("%s: left to be claimed again", what)
 
     async def _loop_for(self, acme: AsyncTenantHandle, run: Run) -> Loop | None:
         """The loop to drive a run with. Without one the run fails, with the reason, and can be resumed when that is mended."""
