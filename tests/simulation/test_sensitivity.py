@@ -91,6 +91,11 @@ def taken_by_nobody(run: Any, *, is_seen: bool, now_us: int) -> Any:
     return ("later", now_us + 1_000_000) if verdict == "take" and run.status == "running" else (verdict, at)
 
 
+def awake_at_any_time(run: Any, *, is_seen: bool, now_us: int) -> Any:
+    """A claim that takes what is paused."""
+    return ("take", 0) if run.status == "paused" else REAL_JUDGE(run, is_seen=is_seen, now_us=now_us)
+
+
 REAL_JUDGE = leases.judge
 
 
@@ -184,6 +189,13 @@ DEFECTS = {
     "a call made twice that must not be, by the loop": Defect(AT_MOST_ONCE_AGAIN, faults=DEATHS, scenario=LoopsAtWork),
     "a lease that nobody can take over": Defect(patched(leases, "judge", taken_by_nobody), faults=DEATHS, scenario=Impatient),
     "a pause that never ends": Defect(query(QUEUE, "peek", "kind = 'paused'", "FALSE"), scenario=Impatient),
+    "a pause that ends too early": Defect(
+        all_of(
+            patched(leases, "judge", awake_at_any_time),
+            query(QUEUE, "peek", "due_at <= :now_at", "TRUE"),
+        ),
+        faults=[],
+    ),
     "attempts without end": Defect(query(RUNS, "move", "attempts = :attempts", "attempts = :attempts + 4"), faults=DEATHS),
 }  # fmt: skip
 

@@ -50,6 +50,7 @@ class Promises:
         """A call was answered or has failed. What was answered is checked once it is seen what is committed."""
         self._opened.pop(call.number, None)
         if call.outcome == "answered":
+            self._check_pause(call)
             self._unchecked.append(call)
 
     def lose(self, process: str, incarnation: int) -> None:
@@ -107,6 +108,22 @@ class Promises:
             check = _CHECKS.get(call.method)
             if check is not None:
                 check(self, call)
+
+    def _check_pause(self, call: StoreCall) -> None:
+        """A run that was paused is not claimed before its time, by the clock of whoever claims it."""
+        if call.method not in ("leases.claim", "run_queue.claim") or call.result is None:
+            return
+        tenant, run = (call.tenant, call.result) if call.tenant else (call.result.tenant, call.result.run)
+        was = self.rows.runs.get((tenant, run.id))  # what is committed now is seen at the end of the event
+        if (
+            was is None
+            or was.status != "paused"
+            or was.pause_until is None
+            or (tenant, run.id) in self.attempts.resumed
+        ):
+            return
+        if was.pause_until > call.now_us:
+            raise Violation(f"run {run.id} was claimed {was.pause_until - call.now_us} us before its pause was over")
 
     def _check_result(self, what: Performed, result: str | None) -> None:
         if what not in self.performed:

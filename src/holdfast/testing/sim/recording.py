@@ -36,6 +36,8 @@ class StoreCall(Struct, eq=False):
     outcome: Outcome = "open"
     result: Any = None
     error: str = ""
+    now_us: int = 0
+    """When it came to its end, by the clock of its process."""
     seen: Any = None
     """What the checks noted when the call was made."""
 

@@ -335,6 +335,7 @@ class Simulation:
     def call_ends(self, process: Process, call: StoreCall) -> None:
         """A call was answered or has failed; the process hears of it, unless it is dead."""
         process.check_alive()
+        call.now_us = process.clock.now_us()
         if not call.reads:
             self._crash(process, "answer", call.method)
         if call.error or not call.reads:
