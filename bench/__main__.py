@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import append_postgres, append_sqlite, conversation, growth, history, importing, search
+from . import append_postgres, append_sqlite, conversation, graphs, growth, history, importing, search, steps
 from .case import Case
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _names(text: str) -> list[str]:
 
 
 def _cases() -> list[Case]:
-    families = (append_sqlite, append_postgres, history, growth, conversation, search, importing)
+    families = (append_sqlite, append_postgres, history, growth, conversation, search, steps, graphs, importing)
     return [case for family in families for case in family.cases()]
 
 

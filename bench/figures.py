@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from . import growth, search, steps
+from . import graphs, growth, search, steps
 from .floor import PAGE as FLUSH_BYTES
 from .results import Results, ratios
 
@@ -186,6 +186,41 @@ def _steps() -> list[Figure]:
     ]
 
 
+def _langgraph() -> list[Figure]:
+    group, ours, theirs = graphs.GROUP, "Holdfast", "Holdfast, PostgreSQL"
+
+    def figure(text: str, metric: str, who: str, against: list[str], target: float) -> Figure:
+        sides = tuple((name, dict[str, int]()) for name in against)
+        return Figure(text, group, metric, (who, {}), sides, "at most", target)
+
+    sqlite, postgres = ["SqliteSaver", "AsyncSqliteSaver"], ["PostgresSaver", "AsyncPostgresSaver"]
+    deltas = ["SqliteSaver, DeltaChannel", "AsyncSqliteSaver, DeltaChannel"]
+    found = [
+        figure("bytes after 500 turns, of the text", "payload_ratio", ours, [], 1.5),
+        figure("bytes after 500 turns on PostgreSQL, of the text", "payload_ratio", theirs, [], 1.5),
+        figure("bytes after 500 turns, of SqliteSaver", "bytes", ours, sqlite[:1], 1 / 500),
+        figure("bytes after 500 turns, of SqliteSaver with DeltaChannel", "bytes", ours, deltas[:1], 1 / 6),
+        figure("bytes after 500 turns, of PostgresSaver", "bytes", theirs, postgres[:1], 1 / 150),
+        figure("bytes at 1,000 messages, of those at 100", "bytes_growth", ours, [], 11),
+        figure("500 turns, async, of AsyncSqliteSaver", "loop_us", "Holdfast, async", sqlite[1:], 0.3),
+        figure(
+            "500 turns, async, of AsyncSqliteSaver with DeltaChannel", "loop_us", "Holdfast, async", deltas[1:], 0.5
+        ),
+        figure("500 turns, of PostgresSaver", "loop_us", theirs, postgres[:1], 0.3),
+    ]
+    for who, engine in ((ours, "SQLite"), (theirs, "PostgreSQL")):
+        growing = f"time in the saver, a turn at 1,000 messages, of one at 100, {engine}"
+        found.append(figure(growing, "saver_growth", who, [], 2))
+    for who, others, engine in ((ours, [*sqlite, *deltas], "SQLite"), (theirs, postgres, "PostgreSQL")):
+        of = f"of the quickest official saver, {engine}"
+        found.append(figure(f"latest state of 1,000 messages, {of}", "latest_us", who, others, 0.5))
+        text = f"latest state, by a saver that has never read it, {of}"
+        found.append(figure(text, "latest_new_us", who, others, 0.5))
+        whole = [name for name in others if "Delta" not in name]
+        found.append(figure(f"list of 100 checkpoints, {of}", "list_us", who, whole, 0.5))
+    return found
+
+
 def _import() -> list[Figure]:
     ours = ("Holdfast", dict[str, int]())
     return [
@@ -208,6 +243,7 @@ TITLES = {
     "steps-sqlite": "Durable steps, SQLite",
     "steps-postgres": "Durable steps, PostgreSQL",
     "step-cost": "What a step costs, SQLite",
+    "langgraph": "LangGraph, a conversation that grows",
     "import": "Import",
 }
 FIGURES = [
@@ -218,5 +254,6 @@ FIGURES = [
     *_conversation(),
     *_search(),
     *_steps(),
+    *_langgraph(),
     *_import(),
 ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import append_postgres, append_sqlite
+from . import append_postgres, append_sqlite, graphs
 from .figures import TITLES
 from .results import Results
 
@@ -21,7 +21,50 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
             drawn[group] = _bars(results, group, folder, _append_bars(results, group), "appends per second")
     if "history" in results.groups():
         drawn["history"] = _bars(results, "history", folder, _history_bars(results), "µs to load")
+    if graphs.GROUP in results.groups():
+        drawn[graphs.GROUP] = _curves(results, folder)
     return drawn
+
+
+def _curves(results: Results, folder: Path) -> str:
+    """Bytes on the disk, and time for a turn, against turns."""
+    pyplot = _pyplot()
+    figure, sides = pyplot.subplots(1, 2, figsize=(10, 4.2))
+    panels = (
+        ("bytes", 1e6, "megabytes on the disk, logarithmic"),
+        ("turn_us", 1e3, "milliseconds for a turn, logarithmic"),
+    )
+    for axes, (metric, unit, label) in zip(sides, panels, strict=True):
+        for number, name in enumerate(results.contenders(graphs.GROUP)):
+            _curve(axes, results, name, metric, unit, number)
+        axes.set_yscale("log")
+        axes.set_xlabel("turns")
+        axes.set_title(label, loc="left", fontsize=9)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    sides[1].legend(fontsize=6.5, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.suptitle(TITLES[graphs.GROUP], x=0.02, ha="left", fontsize=10)
+    return _saved(figure, pyplot, folder, graphs.GROUP)
+
+
+def _curve(axes: Any, results: Results, name: str, metric: str, unit: float, number: int) -> None:
+    found = [(turns, results.middle(graphs.GROUP, name, f"{metric}_{turns}")) for turns in graphs.MARKS]
+    points = [(turns, value / unit) for turns, value in found if value]
+    ours, style = name.startswith("Holdfast"), "--" if "Postgre" in name else ":" if "Delta" in name else "-"
+    colour = (_OURS if ours else _OTHERS)[number % 3]
+    width = 2 if ours else 1
+    axes.plot(
+        *zip(*points, strict=True),
+        style,
+        color=colour,
+        linewidth=width,
+        marker=_MARKERS[number % 11],
+        markersize=3,
+        label=name,
+    )
+
+
+_MARKERS = "osv^Dx+*pPd"
 
 
 Bars = tuple[Sequence[str], dict[str, list[float]]]
@@ -48,6 +91,16 @@ def _history_bars(results: Results) -> Bars:
 
 
 def _bars(results: Results, group: str, folder: Path, bars: Bars, label: str) -> str:
+    pyplot = _pyplot()
+    legend, rows = bars
+    figure, axes = pyplot.subplots(figsize=(8, 0.6 + 0.22 * len(rows) * len(legend)))
+    _fill(axes, legend, rows)
+    axes.set_xlabel(f"{label}, logarithmic; median of {results.repeats(group)}")
+    axes.set_title(TITLES[group], loc="left")
+    return _saved(figure, pyplot, folder, group)
+
+
+def _pyplot() -> Any:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -55,11 +108,10 @@ def _bars(results: Results, group: str, folder: Path, bars: Bars, label: str) ->
 
     # Without these, every drawing would differ in its ids and its date.
     matplotlib.rcParams.update({"svg.hashsalt": "holdfast", "svg.fonttype": "none", "font.size": 9})
-    legend, rows = bars
-    figure, axes = pyplot.subplots(figsize=(8, 0.6 + 0.22 * len(rows) * len(legend)))
-    _fill(axes, legend, rows)
-    axes.set_xlabel(f"{label}, logarithmic; median of {results.repeats(group)}")
-    axes.set_title(TITLES[group], loc="left")
+    return pyplot
+
+
+def _saved(figure: Any, pyplot: Any, folder: Path, group: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{group}.svg"
     figure.savefig(folder / name, bbox_inches="tight", metadata={"Date": None})

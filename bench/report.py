@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import append_postgres, append_sqlite, growth, search
+from . import append_postgres, append_sqlite, graphs, growth, search
 from .figures import FIGURES, TITLES, Figure, Measured
 from .results import Results
 
@@ -167,6 +167,32 @@ _SEARCHES = (
 )
 
 
+def _langgraph(results: Results, group: str) -> str:
+    def ms(name: str, metric: str) -> str:
+        value = results.middle(group, name, metric)
+        return "" if value is None else f"{value / 1_000:,.1f}"
+
+    rows = []
+    for name in _ordered(results, group, metric="bytes"):
+        sizes = [results.middle(group, name, f"bytes_{turns}") for turns in (50, graphs.TURNS)]
+        kilobytes = [_whole(None if size is None else size / 1_000) for size in sizes]
+        times = [ms(name, f"{what}_us_{turns}") for what in ("turn", "saver") for turns in (50, graphs.TURNS)]
+        rows.append(
+            [name, *kilobytes, *times, *(ms(name, metric) for metric in ("latest_us", "latest_new_us", "list_us"))]
+        )
+    head = ["", "KB, 50 turns", "KB, 500", "ms a turn at 50", "at 500", "of it in the saver at 50", "at 500"]
+    head += ["ms, latest state", "never read before", "list of 100"]
+    return f"## {TITLES[group]}\n\n{_GRAPHS}\n\n" + _table(head, rows)
+
+
+_GRAPHS = (
+    "A turn is a message and an answer of a thousand characters each, words of no language: three checkpoints and what two tasks"
+    ' wrote, each durable before the next (`durability="sync"`). The graph is the same for everybody; for `DeltaChannel` it is'
+    " changed, with a snapshot every 50 updates, and then a list does not hold the messages. Time in a saver is summed over its"
+    " calls, some of which run side by side."
+)
+
+
 def _import(results: Results, group: str) -> str:
     rows = [
         [name, *(_whole(results.middle(group, name, metric)) for metric in ("import_ms", "resident_mb"))]
@@ -186,6 +212,7 @@ _SECTIONS: dict[str, Any] = {
     "conversation": _conversation,
     "search-sqlite": _search,
     "search-postgres": _search,
+    graphs.GROUP: _langgraph,
     "import": _import,
 }
 

@@ -20,6 +20,10 @@ FAMILIES = {
     "conversation": "conversation",
     "search-sqlite": "search",
     "search-postgres": "search",
+    "steps-sqlite": "steps",
+    "steps-postgres": "steps",
+    "step-cost": "steps",
+    "langgraph": "graphs",
     "import": "importing",
 }
 MARK = "RESULT "

@@ -8,10 +8,16 @@ it and compared; and nobody is handed an object that another has: whoever reads 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
+
+_new, _put = object.__new__, object.__setattr__
+_put_fields = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_put_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
+_put_private = BaseModel.__dict__["__pydantic_private__"].__set__
 _FIXED = (str, int, float, bool, bytes, type(None))
 THREADS_MOST = 64
 """Threads that are remembered; the one used longest ago is forgotten first."""
@@ -20,13 +26,17 @@ THREADS_MOST = 64
 class Snapshot:
     """What an object was when its bytes were made."""
 
-    __slots__ = ("changeable", "extra", "fields", "kind", "values")
+    __slots__ = ("_deep", "_dicts", "_lists", "extra", "fields", "kind", "values")
 
     def __init__(self, value: Any) -> None:
         self.kind: Any = type(value)
-        self.changeable = [name for name, each in value.__dict__.items() if not isinstance(each, _FIXED)]
-        self.values = self._copied(value.__dict__)
-        self.extra = deepcopy(value.__pydantic_extra__)
+        self.values = value.__dict__.copy()
+        # Most of what could be changed is empty, and a new empty one is quicker than a copy.
+        self._lists, self._dicts, self._deep = list[str](), list[str](), list[str]()
+        for name, each in value.__dict__.items():
+            if not isinstance(each, _FIXED):
+                self._changeable(name, each)
+        self.extra = deepcopy(value.__pydantic_extra__) if value.__pydantic_extra__ else value.__pydantic_extra__
         self.fields = value.__pydantic_fields_set__
 
     def is_still(self, value: Any) -> bool:
@@ -37,20 +47,30 @@ class Snapshot:
 
     def rebuilt(self) -> Any:
         """A new object like it."""
-        value = self.kind.__new__(self.kind)
-        put = object.__setattr__
-        put(value, "__dict__", self._copied(self.values))
-        put(value, "__pydantic_fields_set__", set(self.fields))
-        put(value, "__pydantic_extra__", deepcopy(self.extra) if self.extra else self.extra)
-        put(value, "__pydantic_private__", None)
+        value = _new(self.kind)
+        values = self.values.copy()
+        for name in self._lists:
+            values[name] = []
+        for name in self._dicts:
+            values[name] = {}
+        for name in self._deep:
+            values[name] = deepcopy(values[name])
+        _put(value, "__dict__", values)
+        _put_fields(value, self.fields.copy())
+        _put_extra(value, deepcopy(self.extra) if self.extra else None if self.extra is None else {})
+        _put_private(value, None)
         return value
 
-    def _copied(self, values: dict[str, Any]) -> dict[str, Any]:
-        copied = values.copy()
-        for name in self.changeable:
-            each = copied[name]
-            copied[name] = deepcopy(each) if each else each.copy()
-        return copied
+    def _changeable(self, name: str, each: Any) -> None:
+        if not each and type(each) is list:
+            self._lists.append(name)
+            self.values[name] = []
+        elif not each and type(each) is dict:
+            self._dicts.append(name)
+            self.values[name] = {}
+        else:
+            self._deep.append(name)
+            self.values[name] = deepcopy(each)
 
 
 class Learnt(NamedTuple):
@@ -68,6 +88,7 @@ class Thread:
         self.snapshots: dict[int, Snapshot] = {}
         self._objects: dict[int, tuple[Any, int]] = {}
         self._older: dict[int, tuple[Any, int]] = {}
+        self._counted, self._ranges = 0, list[list[int]]()
 
     def place_of(self, value: Any) -> int | None:
         """Where this very object lies, unless it has been changed."""
@@ -93,9 +114,11 @@ class Thread:
         """Another reading begins: objects handed out before the last one are let go."""
         self._older, self._objects = self._objects, {}
 
-    def places(self) -> Iterable[int]:
-        """The places whose objects are remembered."""
-        return self.snapshots
+    def places(self) -> Sequence[Sequence[int]]:
+        """The places whose objects are remembered, as ranges."""
+        if self._counted != len(self.snapshots):
+            self._counted, self._ranges = len(self.snapshots), _ranges(self.snapshots)
+        return self._ranges
 
 
 class Memory:
@@ -126,6 +149,16 @@ class Memory:
         self._threads.pop(thread_id, None)
 
 
+def _ranges(places: Iterable[int]) -> list[list[int]]:
+    found: list[list[int]] = []
+    for place in sorted(places):
+        if found and place == found[-1][1] + 1:
+            found[-1][1] = place
+        else:
+            found.append([place, place])
+    return found
+
+
 def can_be_learnt(value: Any) -> bool:
     """Whether an object can be recognised and rebuilt: a message, or another plain pydantic object."""
-    return hasattr(value, "__pydantic_fields_set__") and getattr(value, "__pydantic_private__", 1) is None
+    return isinstance(value, BaseModel) and value.__pydantic_private__ is None

@@ -53,7 +53,7 @@ class Requests:
             if len(self._chosen) > CHOSEN_MOST:
                 del self._chosen[next(iter(self._chosen))]
         known = self.memory.find(thread)
-        held = None if known is None else Held(known.stamp, [[place, place] for place in known.places()])
+        held = None if known is None else Held(known.stamp, known.places())
         return Request({"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held})
 
     def put(
