@@ -31,7 +31,7 @@ from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
 from .stores.conversation.sessions import AsyncSessions, Sessions
-from .stores.conversation.tokens import TokenCounter
+from .stores.conversation.tokens import TokenCounter, counter_of
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
 from .stores.execution.flows import AsyncFlows, Flows
 from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, Leases, RunQueue
@@ -77,6 +77,10 @@ class AsyncTenantHandle:
     def clock(self) -> Clock:
         """Where the time of everything that is stored comes from."""
         return self._scope.clock
+
+    def count_tokens(self, content: Any) -> int:
+        """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
+        return counter_of(self._scope)(content)
 
     def acting(
         self,
@@ -156,6 +160,10 @@ class TenantHandle:
     def clock(self) -> Clock:
         """Where the time of everything that is stored comes from."""
         return self._scope.clock
+
+    def count_tokens(self, content: Any) -> int:
+        """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
+        return counter_of(self._scope)(content)
 
     def acting(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Block, CompactionPolicy, Message, NewBlock, Usage, column
+from holdfast import Block, CompactionPolicy, Holdfast, Message, NewBlock, Usage, column
 from holdfast.errors import InvalidInput, NotFound, Unavailable
 from holdfast.loop import (
     Call,
@@ -632,6 +632,25 @@ def test_the_model_gets_the_agent_its_blocks_and_what_fits(small_world: World) -
     assert len(first.messages) == 10
     assert first.context.left_out == 21
     assert first.messages[-1]["content"][0]["text"].startswith("29 ")
+
+
+def test_messages_have_the_tokens_of_the_model_or_of_the_counter(tmp_path: Path) -> None:
+    @tool(safety="idempotent")
+    def look() -> str:
+        return "ö" * 10
+
+    def model(turn: Turn) -> Reply | str:
+        used = Usage(output_tokens=77)
+        return Reply("I look.", [ToolRequest("look")], used) if turn.iteration == 1 else "Seen."
+
+    for counter, counts in ((None, [0, 77, 19, 6]), (len, [0, 77, 1, 1])):
+        with Holdfast(str(tmp_path / f"{counter}.db"), count_tokens=counter) as hf:
+            acme = hf.tenant("acme")
+            session = acme.sessions.create(agent="a")
+            acme.messages.append(session.id, role="user", content="Look.")
+            Loop(model, tools=[look]).drive(acme, acme.runs.start(session.id).id)
+            assert [message.token_count for message in acme.messages.list(session.id)] == counts
+            assert acme.count_tokens("four") == (5 if counter is None else 4)
 
 
 def test_what_does_not_fit_at_all_fails_the_run_with_the_reason(small_world: World) -> None:

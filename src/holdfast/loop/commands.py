@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import CompactionPolicy, NewMessage, NewToolCall, Summarizer, ToolOutcome, Usage
 
@@ -258,7 +259,11 @@ class CommitStep(StoreCommand, frozen=True, kw_only=True):
             epoch=self.epoch,
             iteration=self.iteration,
             state=self.state,
-            messages=self.messages,
+            # A session whose messages do not count is never due to be compacted.
+            messages=[
+                each if each.token_count else replace(each, token_count=acme.count_tokens(each.content))
+                for each in self.messages
+            ],
             tool_calls=self.tool_calls,
             usage=self.usage,
             last_tool_result=self.last_tool_result,

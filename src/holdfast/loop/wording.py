@@ -12,23 +12,17 @@ from .replies import Said
 
 
 def messages_of(said: Said, outcomes: Sequence[ToolOutcome]) -> list[NewMessage]:
-    """What an iteration adds to the session's log: the reply, and the results of its calls."""
+    """The reply, and the results of its calls. A reply has as many tokens as the model was paid for, if it says so."""
     dropped = {each.id for each in outcomes if each.status == "discarded"}
     content = [block for block in said.content if block.get("id") not in dropped or block.get("type") != "tool_use"]
     results = [block_of(each) for each in outcomes if each.id not in dropped]
     messages = []
     if content:
         tokens = 0 if dropped else said.output_tokens
-        tokens = tokens or _tokens(content)
         messages.append(NewMessage(role="assistant", content=content, token_count=tokens, metadata=said.metadata))
     if results:
-        messages.append(NewMessage(role="user", content=results, token_count=_tokens(results)))
+        messages.append(NewMessage(role="user", content=results))
     return messages
-
-
-def _tokens(content: Any) -> int:
-    """About as many tokens as a content has; a session whose messages do not count is never due to be compacted."""
-    return 4 + -(-len(json.dumps(content)) // 4)
 
 
 def block_of(outcome: ToolOutcome) -> dict[str, Any]:
