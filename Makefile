@@ -23,7 +23,7 @@ test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 	@$(if $(ARGS),,$(MAKE) --no-print-directory adapters)
 
 adapters: ## the tests of the adapters, each in its framework's own environment
-	@echo "langgraph" && PYTHONPATH=src "$$($(ENVIRONMENT) langgraph)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/langgraph $(ARGS)
+	@echo "langgraph" && PYTHONPATH=src "$$($(ENVIRONMENT) langgraph)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/langgraph tests/adapters/langgraph_import $(ARGS)
 	@echo "crewai" && PYTHONPATH=src "$$($(ENVIRONMENT) crewai)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/crewai $(ARGS)
 
 check: ## style, types, layers and tidiness, without the tests

@@ -2,7 +2,8 @@
 
 A comment right above a block of Python says how it is tried: ``<!-- test: postgres -->`` gives it ``dsn``, the address of a
 PostgreSQL database of its own; ``fresh`` starts a new program in a new folder, where otherwise a block goes on from the ones
-before it; ``not run: why`` leaves it out. A block marked ``output`` after it is what it must print.
+before it; ``langgraph`` or ``crewai`` runs it in that framework's environment; ``not run: why`` leaves it out. A block
+marked ``output`` after it is what it must print.
 """
 
 from __future__ import annotations

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import re
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from io import StringIO
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,46 +17,19 @@ from holdfast.drivers import join
 from holdfast.errors import HoldfastError
 from holdfast.stores.conversation import keys, messages, sessions
 from tests.docs.markdown import FILES, ROOT, Block, anchors, blocks, links
+from tests.docs.running import LANES, programs, run, try_program
 
 GUIDE = ROOT / "docs" / "guide"
 SESSIONS = (GUIDE / "sessions-and-messages.md").read_text("utf-8")
 JOINING = (GUIDE / "joining-your-transaction.md").read_text("utf-8")
-MARKS = {"fresh", "postgres"}
-
-
-def programs() -> Iterator[list[Block]]:
-    """Blocks that go together: those of one page, up to one that starts afresh."""
-    for file in FILES:
-        number = 0
-        numbered = []
-        for block in blocks(file):
-            number += "fresh" in block.marks or "postgres" in block.marks
-            numbered.append((number, block))
-        for _, together in groupby(numbered, key=lambda pair: pair[0]):
-            yield [block for _, block in together]
+MARKS = {"fresh", "postgres", *LANES}
 
 
 @pytest.mark.parametrize("program", [pytest.param(each, id=str(each[0])) for each in programs()])
 def test_the_snippets_run_as_they_stand(
     program: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    if "postgres" in program[0].marks:
-        names["dsn"] = request.getfixturevalue("bare_postgres_url")
-    for block in program:
-        if not block.not_run:
-            _run(block, names)
-
-
-def _run(block: Block, names: dict[str, Any]) -> None:
-    source = "\n" * (block.line - 1) + block.code  # so that a traceback names the line of the page
-    linecache.cache[str(block)] = (len(source), None, source.splitlines(keepends=True), str(block))
-    printed = StringIO()
-    with redirect_stdout(printed):
-        exec(compile(source, str(block), "exec"), names)
-    if block.output is not None:
-        assert printed.getvalue() == block.output
+    try_program(program, tmp_path, monkeypatch, request)
 
 
 def test_there_are_snippets_and_only_known_marks() -> None:
@@ -74,9 +42,9 @@ def test_a_snippet_that_fails_is_caught_with_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Title\n\n```python\nx = 1\n```\n\nand\n\n<!-- test: fresh -->\n```python\nassert False\n```\n")
     good, bad = (block._replace(file=ROOT / "page.md") for block in blocks(page))
-    _run(good, {})
+    run(good, {})
     with pytest.raises(AssertionError) as caught:
-        _run(bad, {})
+        run(bad, {})
     assert (bad.line, bad.marks) == (11, {"fresh"})
     assert caught.tb.tb_next is not None
     assert caught.traceback[-1].lineno == 10

@@ -1,4 +1,4 @@
-"""The command line: ``holdfast serve``, ``holdfast migrate``, ``holdfast sessions``, ``holdfast version``.
+"""The command line: ``holdfast serve``, ``migrate``, ``sessions``, ``runs``, ``checkpoints``, ``import``, ``worker`` and others.
 
 Commands translate, they never decide: each is a few lines over the public names of Holdfast. Tables are for people, ``--json`` is
 for programs. An error is one line on standard error: exit code 2 for a command that was not understood, 1 for everything else.

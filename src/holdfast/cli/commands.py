@@ -10,7 +10,7 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
-from . import migrate, runs, serve, sessions, sim, worker
+from . import checkpoints, importing, migrate, runs, serve, sessions, sim, worker
 
 _EXTRAS = {
     "starlette": "server",
@@ -56,6 +56,8 @@ root.add_command(serve.serve)
 root.add_command(migrate.migrate)
 root.add_command(sessions.sessions)
 root.add_command(runs.runs)
+root.add_command(checkpoints.checkpoints)
+root.add_command(importing.importing)
 root.add_command(worker.worker)
 root.add_command(sim.sim)
 

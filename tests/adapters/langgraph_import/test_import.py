@@ -1,0 +1,226 @@
+"""Whatever LangGraph's own savers have kept is the same afterwards, and a command that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from langchain_core.messages import HumanMessage
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
+from typing_extensions import TypedDict
+
+from holdfast import Holdfast, TenantHandle
+from holdfast.adapters.langgraph import HoldfastSaver
+from holdfast.adapters.langgraph_import import ImportedThread, import_threads, open_source
+from holdfast.cli.commands import root
+from holdfast.errors import InvalidInput
+from tests.adapters.langgraph_import.conftest import Official
+from tests.adapters.langgraph_import.old_graphs import asking, chat, config, fill
+
+
+@dataclass
+class Mine:
+    """A class of somebody's own."""
+
+    x: int
+
+
+class Own(TypedDict, total=False):
+    """A state with such an object."""
+
+    mine: Any
+
+
+def moved(old_url: str, target: TenantHandle, **options: Any) -> list[ImportedThread]:
+    with open_source(old_url, options.get("allow", ())) as source:
+        return [*import_threads(source, target, **options)]
+
+
+def test_every_history_is_the_same_and_every_thread_goes_on(old_url: str, new_url: str, official: Official) -> None:
+    with official() as saver:
+        fill(saver)
+        histories = {
+            thread: [*chat(saver).get_state_history(config(thread))] for thread in ("chat-0", "chat-1", "chat-2")
+        }
+        waiting = asking(saver).get_state(config("waiting"), subgraphs=True)
+        rows = {thread: len([*saver.list(config(thread))]) for thread in (*histories, "waiting", "failed", "early")}
+    with Holdfast(new_url, auto_migrate=True) as hf:
+        found = moved(old_url, hf.tenant("acme"))
+        assert {each.thread_id: each.checkpoints for each in found} == rows
+        assert all(each.copied == each.verified == each.checkpoints and not each.problem for each in found), found
+        saver = HoldfastSaver(hf.tenant("acme"))
+        for thread, history in histories.items():
+            assert [*chat(saver).get_state_history(config(thread))] == history
+        assert len(histories["chat-0"]) > len(histories["chat-1"]), "the fork is there too"
+        assert asking(saver).get_state(config("waiting"), subgraphs=True) == waiting
+
+        after = chat(saver).invoke({"messages": [HumanMessage("more", id="more")]}, config("chat-1"))
+        assert (after["turns"], len(after["messages"])) == (4, 8)
+        with pytest.raises(RuntimeError, match="no power"):
+            asking(saver).invoke(Command(resume="yes"), config("waiting"))
+        assert asking(saver).get_state(config("waiting")).values["seen"].count("asked: yes") == 1
+        early = hf.tenant("acme").checkpoints
+        assert early.list("early") == []
+        assert early.prune(["early"], keep=0) == 0
+
+
+def test_writes_keep_their_task_path_and_place(old_url: str, official: Official, tmp_path: Path) -> None:
+    with official() as saver:
+        at = config("t", checkpoint_ns="", checkpoint_id="1f000000-0000-6000-8000-000000000001")
+        saver.put_writes(at, [("b", 1), ("__interrupt__", [2]), ("c", b"3"), ("d", None)], "task", "~z")
+        saver.put_writes(at, [("e", {"x": 1})], "another", "~a")
+    with Holdfast(str(tmp_path / "new.db")) as hf:
+        moved(old_url, hf.tenant("acme"))
+        new = hf.tenant("acme").checkpoints
+        new.put("t", id="1f000000-0000-6000-8000-000000000001", state=b"")
+        found = new.find("t")
+    assert found is not None
+    written = [(each.task_id, each.task_path, [(w.index, w.channel) for w in each.writes]) for each in found.tasks]
+    assert written == [
+        ("another", "~a", [(0, "e")]),
+        ("task", "~z", [(-3, "__interrupt__"), (0, "b"), (2, "c"), (3, "d")]),
+    ]
+
+
+def test_what_is_there_is_not_copied_again_and_what_goes_on_is_not_undone(
+    old_url: str, new_url: str, official: Official
+) -> None:
+    with official() as saver:
+        fill(saver, threads=2, turns=1)
+    with Holdfast(new_url, auto_migrate=True) as hf:
+        acme = hf.tenant("acme")
+        moved(old_url, acme)
+        chat(HoldfastSaver(acme)).invoke({"messages": [HumanMessage("here", id="x")]}, config("chat-1"))
+        with official() as saver:
+            chat(saver).invoke({"messages": [HumanMessage("there", id="y")]}, config("chat-0"))
+        again = {each.thread_id: each for each in moved(old_url, acme)}
+        assert again["chat-0"].copied == 3
+        assert sum(each.copied for each in again.values()) == 3
+        assert not any(each.problem for each in again.values())
+        assert chat(HoldfastSaver(acme)).get_state(config("chat-1")).values["turns"] == 2
+
+
+def test_a_difference_is_found_and_named(
+    old_url: str, new_url: str, official: Official, execute: Callable[[str], None]
+) -> None:
+    with official() as saver:
+        fill(saver, threads=1, turns=2)
+        newest = saver.get_tuple(config("chat-0")).checkpoint["id"]
+    with Holdfast(new_url, auto_migrate=True) as hf:
+        acme = hf.tenant("acme")
+        moved(old_url, acme)
+        changed = '\'{"source": "loop", "step": 77}\''
+        execute(f"UPDATE checkpoints SET metadata = {changed} WHERE checkpoint_id = '{newest}'")
+        found = {each.thread_id: each for each in moved(old_url, acme)}
+        assert newest in found["chat-0"].problem
+        assert found["chat-0"].verified == found["chat-0"].checkpoints - 1
+        assert not found["waiting"].problem
+
+
+def test_a_class_nobody_allowed_stops_its_thread_only(old_url: str, official: Official, tmp_path: Path) -> None:
+    with official() as saver:
+        fill(saver, threads=1, turns=1)
+        graph = StateGraph(Own)
+        graph.add_node("node", lambda state: {"mine": Mine(7)})
+        graph.add_edge(START, "node")
+        graph.compile(checkpointer=saver).invoke({}, config("own"))
+    with Holdfast(str(tmp_path / "new.db")) as hf:
+        acme = hf.tenant("acme")
+        found = {each.thread_id: each for each in moved(old_url, acme)}
+        assert "Mine is not among the types" in found["own"].problem
+        assert [thread for thread, each in found.items() if each.problem] == ["own"]
+        allowed = [(Mine.__module__, "Mine")]
+        (own,) = moved(old_url, acme, threads=["own"], allow=allowed)
+        assert (own.verified, own.problem) == (own.checkpoints, "")
+        state = HoldfastSaver(acme, allow=[Mine]).get_tuple(config("own"))
+        assert state is not None
+        assert state.checkpoint["channel_values"]["mine"] == Mine(7)
+
+
+def test_users_and_tenants_get_what_is_theirs(old_url: str, official: Official, tmp_path: Path) -> None:
+    with official() as saver:
+        fill(saver, threads=1, turns=1)
+    with Holdfast(str(tmp_path / "new.db")) as hf:
+        steps: list[int] = []
+        found = moved(old_url, hf.tenant("acme"), user="ada", threads=["chat-0"], advance=steps.append)
+        assert [each.thread_id for each in found] == ["chat-0"]
+        assert sum(steps) == 2 * found[0].checkpoints
+        assert HoldfastSaver(hf.tenant("acme"), user="ada").get_tuple(config("chat-0")) is not None
+        assert HoldfastSaver(hf.tenant("acme")).get_tuple(config("chat-0")) is None
+        assert HoldfastSaver(hf.tenant("zenith"), user="ada").get_tuple(config("chat-0")) is None
+
+
+def test_what_is_no_old_database_is_one_clear_error(tmp_path: Path, postgres_url: str) -> None:
+    (tmp_path / "text.db").write_text("not a database at all")
+    Holdfast(str(tmp_path / "holdfast.db")).close()
+    for url, says in {
+        f"sqlite:///{tmp_path}/absent.db": "there is no file",
+        str(tmp_path / "text.db"): "cannot be read",
+        f"sqlite:///{tmp_path}/holdfast.db": "holds no checkpoints",
+        postgres_url: "holds no checkpoints",
+        "postgresql://127.0.0.1:1/none": "cannot be reached",
+    }.items():
+        with pytest.raises(InvalidInput, match=says), open_source(url):
+            pass
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(root, ["import", "langgraph", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("old_url", "new_url"), [("sqlite", "to postgres"), ("postgres", "to sqlite")], indirect=["old_url", "new_url"]
+)
+def test_the_command_goes_on_after_a_kill(old_url: str, new_url: str, official: Official) -> None:
+    with official() as saver:
+        fill(saver, threads=3, turns=8)
+    where = ("--from", old_url, "--database", new_url, "--tenant", "acme")
+    Holdfast(new_url, auto_migrate=True).close()
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "import", "langgraph", *where],
+        cwd=Path(__file__).resolve().parents[3],
+        env={**os.environ, "PYTHONPATH": "src"},
+    )
+    with Holdfast(new_url) as hf:
+        while killed.poll() is None and len(hf.tenant("acme").checkpoints.list("chat-0", limit=50)) < 3:
+            pass
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    done = run(*where, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert said["is_complete"] is True
+    assert all(each["verified"] == each["checkpoints"] for each in said["threads"])
+    copied, total = (sum(each[name] for each in said["threads"]) for name in ("copied", "checkpoints"))
+    assert 0 < copied < total
+    again = " ".join(run(*where).stdout.split())
+    assert f"0 checkpoints copied, {total} were there, {total} are the same in both" in again
+
+
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, official: Official, old_url: str) -> None:
+    to = ("--database", str(tmp_path / "new.db"), "--tenant", "acme")
+    missing = run("--from", str(tmp_path / "absent.db"), *to)
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert missing.stderr.startswith("Error: there is no file")
+    wrong = run("--from", "x", *to, "--allow", "nonsense")
+    assert (wrong.exit_code, "package.module:Class" in wrong.stderr) == (2, True)
+    with official() as saver:
+        graph = StateGraph(Own)
+        graph.add_node("node", lambda state: {"mine": Mine(7)})
+        graph.add_edge(START, "node")
+        graph.compile(checkpointer=saver).invoke({}, config("own"))
+    partly = run("--from", old_url, *to)
+    assert (partly.exit_code, "1 of 1 threads are not complete" in partly.stdout) == (1, True)
+    assert "Mine" in partly.stdout
+    unknown = run("--from", old_url, *to, "--thread", "nobody")
+    assert (unknown.exit_code, "no thread 'nobody'" in unknown.stderr) == (1, True)

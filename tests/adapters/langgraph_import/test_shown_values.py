@@ -1,0 +1,74 @@
+"""What ``holdfast checkpoints`` shows without LangGraph is what LangGraph has saved."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+
+from holdfast import Holdfast
+from holdfast.adapters.langgraph import HoldfastSaver
+from holdfast.cli import graph_values
+from tests.adapters.langgraph_import.old_graphs import asking, chat, config, fill
+
+VALUES: dict[str, Any] = {
+    "none": None,
+    "text": "é" * 500,
+    "numbers": [1, -(2**40), 2.5, True],
+    "many": [f"element {n}" for n in range(300)],
+    "large": [{"text": "x" * 200, "n": n} for n in range(5)],
+    "deep": {"a": {"b": {"c": {"d": {"e": ["f"]}}}}, "": [[], {}]},
+    "empty": [],
+}
+
+
+def test_plain_values_are_shown_as_they_are(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf, HoldfastSaver(hf.tenant("acme")) as saver:
+        checkpoint = {**empty_checkpoint(), "channel_values": VALUES, "channel_versions": dict.fromkeys(VALUES, 3)}
+        saver.put(config("t", checkpoint_ns=""), checkpoint, {"step": 1}, {})
+        found = hf.tenant("acme").checkpoints.find("t")
+    assert found is not None
+    channels = {each.name: each for each in graph_values.channels(found)}
+    assert {name: each.value for name, each in channels.items()} == VALUES
+    assert {each.version for each in channels.values()} == {3}
+    assert channels["text"].size_bytes > 1_000 > channels["none"].size_bytes
+
+
+def test_objects_are_shown_with_the_name_of_their_class(tmp_path: Path) -> None:
+    moment = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+    values = {"when": moment, "id": UUID(int=7), "set": {1}, "raw": b"12345", "keys": {1: {"x": b"1"}}}
+    with Holdfast(str(tmp_path / "a.db")) as hf, HoldfastSaver(hf.tenant("acme")) as saver:
+        fill(saver, threads=1, turns=2)
+        saver.put(config("t", checkpoint_ns=""), {**empty_checkpoint(), "channel_values": values}, {}, {})
+        store = hf.tenant("acme").checkpoints
+        mixed, talk, waits = store.find("t"), store.find("chat-0"), store.list("waiting", namespace="")[0]
+    assert mixed is not None
+    assert talk is not None
+    shown = {each.name: each.value for each in graph_values.channels(mixed)}
+    assert shown["raw"] == {"$bytes": 5}
+    assert shown["keys"] == {"1": {"x": {"$bytes": 1}}}
+    assert "2026-01-02" in str(shown["when"])
+    assert "UUID" in shown["id"]["$type"]
+    messages = next(each.value for each in graph_values.channels(talk) if each.name == "messages")
+    assert [each["$type"].rpartition(".")[2] for each in messages] == ["HumanMessage", "HumanMessage", "AIMessage"]
+    assert messages[0]["content"] == "hello 0"
+    written = {write.channel: graph_values.written(write) for task in waits.tasks for write in task.writes}
+    assert written["seen"] == ["quick"]
+    assert "ok?" in str(written["__interrupt__"])
+
+
+def test_what_is_encrypted_is_not_shown(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        saver = HoldfastSaver(hf.tenant("acme"), encryption_key="11" * 32)
+        chat(saver).invoke({"messages": []}, config("t"))
+        asking(saver).invoke({"seen": ["secret"]}, config("u"))
+        found, waits = hf.tenant("acme").checkpoints.find("t"), hf.tenant("acme").checkpoints.find("u")
+    assert found is not None
+    assert waits is not None
+    with pytest.raises(graph_values.Unreadable, match="encrypted"):
+        graph_values.channels(found)
+    assert all("$unreadable" in graph_values.written(each) for task in waits.tasks for each in task.writes)
