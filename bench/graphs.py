@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import wraps
@@ -191,15 +193,19 @@ def _state(is_delta: bool) -> Any:
     return TypedDict("State", {"messages": Annotated[list, merge], "turn": int}, total=False)
 
 
+_SIZE = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+print(connection.execute("PRAGMA page_count").fetchone()[0] * connection.execute("PRAGMA page_size").fetchone()[0])
+"""
+
+
 def _stored(address: str) -> int:
     """What the database takes on the disk, without its write-ahead log."""
     if not address.startswith("postgresql:"):
-        import apsw
-
-        connection = apsw.Connection(address)
-        sizes = [connection.execute(f"PRAGMA {name}").fetchall()[0][0] for name in ("page_count", "page_size")]
-        connection.close()
-        return int(sizes[0]) * int(sizes[1])
+        # In a process of its own: two libraries in one process would take each other's locks away.
+        command = [sys.executable, "-c", _SIZE, address]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     import psycopg
 
     with psycopg.connect(address, autocommit=True) as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -186,3 +187,20 @@ def test_the_library_is_loaded_only_where_packs_are_asked_for() -> None:
     missing = "import sys; sys.modules['obstore'] = None; import holdfast; holdfast.Holdfast(':memory:', packs='p')"
     said = subprocess.run([sys.executable, "-c", missing], capture_output=True, text=True, check=False)
     assert "pip install 'holdfast[packs]'" in said.stderr
+
+
+def test_a_pack_and_the_way_to_it_are_flushed_before_anything_refers_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    really = os.fsync
+
+    def fsync(opened: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{opened}"))
+        really(opened)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with Holdfast(str(tmp_path / "a.db"), packs=tmp_path / "new" / "packs", limits=SMALL) as holdfast:
+        holdfast.tenant("acme").objects.put([LARGE], holder="me")
+    (pack,) = (path for path in (tmp_path / "new" / "packs").rglob("*") if path.is_file())
+    assert flushed == [str(pack), str(pack.parent), str(pack.parent.parent)]

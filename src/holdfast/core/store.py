@@ -27,6 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 AnyStore = TypeVar("AnyStore", bound="Store")
 AnyTenantStore = TypeVar("AnyTenantStore", bound="TenantStore")
+Composed = TypeVar("Composed", bound=Callable[..., Coroutine[Any, Any, Any]])
 Method = Callable[Concatenate[AnyStore, Connection, P], Coroutine[Any, Any, T]]
 ActingMethod = Callable[Concatenate[AnyTenantStore, Connection, Acting, P], Coroutine[Any, Any, T]]
 PublicMethod = Callable[Concatenate[AnyStore, P], Coroutine[Any, Any, T]]
@@ -65,6 +66,12 @@ def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
         return self._engine.write(lambda connection: method(self, connection, *args, **kwargs))
 
     return _public(call, method)
+
+
+def only_reads(method: Composed) -> Composed:
+    """Says of a method that makes several calls, or does something beside its call, that all of them only read."""
+    method.only_reads = True  # type: ignore[attr-defined]
+    return method
 
 
 def writes_acting(method: ActingMethod[AnyTenantStore, P, T]) -> PublicMethod[AnyTenantStore, P, T]:

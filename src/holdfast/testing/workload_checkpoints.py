@@ -12,7 +12,7 @@ THREADS = ("chat", "work", "copy")
 @maker("checkpoints.put")
 def _put(world: World) -> Arguments:
     """Mostly the next step of a thread, with a piece more; sometimes a fork, or a thread that had none."""
-    thread = world.random.choice(THREADS)
+    thread = world.random.choice((*THREADS, *THREADS[:1] * 2))
     there = world.tenant.checkpoints.list(thread, namespace="")
     parent = world.random.choice([*there[:1] * 4, *there]) if there else None
     known = list(range(1, 3)) if parent and parent.places and parent.places[0][1] >= 2 else []
@@ -49,7 +49,7 @@ def _copy(world: World) -> Arguments | None:
 
 @maker("checkpoints.prune")
 def _prune(world: World) -> Arguments:
-    return (list(THREADS[:2]),), {"keep": world.random.choice((1, 2, 5))}
+    return (list(THREADS[:2]),), {"keep": world.random.choice((1, 1, 2))}
 
 
 @maker("checkpoints.delete_runs")
@@ -59,7 +59,7 @@ def _delete_runs(world: World) -> Arguments:
 
 @maker("checkpoints.delete")
 def _delete(world: World) -> Arguments:
-    threads = sorted({each.thread_id for each in world.tenant.checkpoints.list(limit=50)} - set(THREADS[:1]))
+    threads = sorted({each.thread_id for each in world.tenant.checkpoints.list(limit=50)} - set(THREADS[:2]))
     return (world.random.choice(threads or ["nothing"]),), {}
 
 

@@ -24,7 +24,7 @@ from ...core.blocking import Blocking, blocking
 from ...core.objects import Packed
 from ...core.paging import rows_to_read
 from ...core.queries import Queries
-from ...core.store import TenantStore, reads, writes
+from ...core.store import TenantStore, only_reads, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import Corrupt, InvalidInput, NotFound
 from . import packs
@@ -101,6 +101,7 @@ class AsyncObjects(TenantStore):
         await queries.register_tenant.all(connection, self._scope.params(now_at=self._scope.clock.now_us()))
         await keep(connection, self._scope, packed, holder=holder, staged=staged)
 
+    @only_reads
     async def get(self, digests: Sequence[str]) -> Sequence[bytes]:
         """The bodies under these digests, in their order.
 
@@ -167,6 +168,7 @@ class AsyncObjects(TenantStore):
             await packs.queries.condemn.all(connection, params)
         return Pruned(len(condemned), len(removed), size)
 
+    @only_reads
     async def verify(self, *, limit: int = 1_000, after: str | None = None) -> Checked:
         """Read objects in the order of their digests and compare each with its digest, ``limit`` of them at a time.
 

@@ -19,7 +19,7 @@ from ....core.blocking import Blocking, blocking
 from ....core.filters import Filter, Filterable, equal_metadata, id_list, listed
 from ....core.paging import Page, rows_to_read
 from ....core.queries import Query
-from ....core.store import TenantStore, reads, writes
+from ....core.store import TenantStore, only_reads, reads, writes
 from ....engines.protocol import Connection
 from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ....limits import Limits
@@ -188,6 +188,7 @@ class AsyncCheckpoints(TenantStore):
         packed, sealed = task_writes.pack(task_writes.merged(task_writes.unpack(*row), placed))
         await queries.change_writes.all(connection, {**params, "writes": packed, "pieces": sealed})
 
+    @only_reads
     async def find(
         self,
         thread_id: str,
@@ -207,6 +208,7 @@ class AsyncCheckpoints(TenantStore):
         found = await self._whole(lambda: self._joined(query, params, held))
         return found[0] if found else None
 
+    @only_reads
     async def history(
         self,
         thread_id: str,
@@ -223,6 +225,7 @@ class AsyncCheckpoints(TenantStore):
         params = self._at(thread_id, user, namespace, "-" if id is None else id) | {"limit": ANCESTORS_MOST}
         return await self._whole(lambda: self._joined(query, params, None))
 
+    @only_reads
     async def list(
         self,
         thread_id: str | None = None,
@@ -275,6 +278,7 @@ class AsyncCheckpoints(TenantStore):
         large = [each.large for each in pieces if not isinstance(each, int) and each.large is not None]
         return await packs.stage(self._engine, self._scope, large) if large else None
 
+    @only_reads
     async def verify(self, *, limit: int = 100, after: str | None = None) -> CheckedThreads:
         """Read everything in ``limit`` threads, of all users, and say which checkpoints are damaged, and how.
 
