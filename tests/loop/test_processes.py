@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from holdfast import Holdfast, Run, TenantHandle
 from holdfast.cli.commands import root
+from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
 from holdfast.loop.sorting import REPLY
 from tests.faces.process import command, one_line
 from tests.loop.victims import STEPS
@@ -139,6 +140,32 @@ def test_workers_that_are_killed_again_and_again(url: str, tmp_path: Path, round
             until(lambda: is_over(acme, *runs))
         assert all(roles(acme, run) == WHOLE for run in runs)
         assert all(times == 1 for what, times in effects(tmp_path).items() if what.startswith("pay"))
+
+
+def test_what_a_loop_did_can_be_read_in_a_terminal(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.db")
+    with Holdfast(file) as hf:
+        acme = hf.tenant("acme")
+        run = start(acme)
+
+        @tool(hold=True)
+        def launch() -> str:
+            return "launched"
+
+        def model(turn: Turn) -> Reply | str:
+            return Reply("May I?", [ToolRequest("launch")]) if turn.iteration == 1 else "Off."
+
+        loop = Loop(model, tools=[launch])
+        assert loop.drive(acme, run.id).status == "waiting"
+        there = ["--database", file, "--tenant", "acme", "--run", run.id]
+        shown = CliRunner().invoke(root, ["runs", "show", *there]).output
+        assert "launch" in shown
+        assert REPLY not in shown, "nobody is to decide about the model's reply"
+        assert CliRunner().invoke(root, ["runs", "resume", *there, "--allow", "call-1-1"]).exit_code == 0
+        assert loop.drive(acme, run.id).status == "completed"
+        shown = CliRunner().invoke(root, ["runs", "show", *there]).output
+        assert "✓ launch" in shown
+        assert REPLY not in shown
 
 
 @pytest.mark.parametrize(

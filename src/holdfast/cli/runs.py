@@ -18,6 +18,8 @@ from .output import json_option, print_json, print_table, shorten
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = {"finished": "✓", "failed": "✗", "cancelled": "⊘", "discarded": "⊘", "unknown": "?", "begun": "…", "held": "‖"}
 """What became of a call, in one sign."""
+OWN = "holdfast."
+"""How calls are named that are no tool's: the loop keeps the model's replies among them, and nobody is to decide about those."""
 RESULT = 48
 """Characters of a result that the timeline shows."""
 
@@ -72,6 +74,7 @@ def show(database: str, tenant: str, run: str, last: int, as_json: bool) -> None
     if as_json:
         print_json({"run": found, "steps": steps, "tool_calls": calls, "below": list(below)})
         return
+    calls = [call for call in calls if not call.tool_name.startswith(OWN)]
     for line in _about(found):
         click.echo(line)
     columns = ["step", "at", "took", "tools", "messages", "tokens", "result"]
