@@ -203,4 +203,5 @@ def test_a_pack_and_the_way_to_it_are_flushed_before_anything_refers_to_it(
     with Holdfast(str(tmp_path / "a.db"), packs=tmp_path / "new" / "packs", limits=SMALL) as holdfast:
         holdfast.tenant("acme").objects.put([LARGE], holder="me")
     (pack,) = (path for path in (tmp_path / "new" / "packs").rglob("*") if path.is_file())
-    assert flushed == [str(pack), str(pack.parent), str(pack.parent.parent)]
+    made = [str(tmp_path / "new"), str(tmp_path)]
+    assert flushed == [*made, str(pack), str(pack.parent), str(pack.parent.parent)]

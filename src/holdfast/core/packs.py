@@ -48,14 +48,18 @@ class PackPlace:
         from obstore import store
 
         if self._folder is not None:
-            return store.LocalStore(self._folder, mkdir=True)
+            made = [each for each in (self._folder, *self._folder.parents) if not each.exists()]
+            opened = store.LocalStore(self._folder, mkdir=True)
+            for each in made:
+                _flush(each.parent)
+            return opened
         return store.from_url(where, **options)
 
     async def write(self, path: str, content: bytes, *, blocking: bool) -> None:
         """Write a pack; when this returns it survives a power cut."""
         await self._do("put", blocking, path, content)
         if self._folder is not None:
-            _flush(self._folder, path)
+            _flush_way(self._folder, path)
 
     async def read(self, path: str, spans: Sequence[Span], *, blocking: bool) -> list[bytes]:
         """Some bodies of a pack.
@@ -122,14 +126,18 @@ def _folder(where: str | os.PathLike[str]) -> Path | None:
     return Path(rest) if scheme == "file" else None
 
 
-def _flush(root: Path, path: str) -> None:
+def _flush_way(root: Path, path: str) -> None:
     """See that a new file, and the way to it, survive a power cut: the library leaves that to the system."""
     at = root / path
     for each in (at, *at.parents):
-        opened = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        _flush(each)
         if each == root:
             break
+
+
+def _flush(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
