@@ -51,7 +51,7 @@ def channels(checkpoint: Checkpoint) -> Sequence[Channel]:
             raise Unreadable(f"it is written in form {form}")
         known = {names[at]: version for at, version in zip(numbered, versions, strict=True)}
         values = {names[at]: reader.measured(node) for at, node in zip(valued, nodes, strict=True)}
-    except (msgspec.MsgspecError, TypeError, ValueError, IndexError, KeyError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, LookupError, RecursionError) as error:
         raise Unreadable("it is not the state of a graph, or it is encrypted") from error
     return [
         Channel(name, known.get(name), *values[name]) if name in values else Channel(name, known[name], 0, False)
@@ -63,7 +63,7 @@ def written(write: Write) -> Any:
     """The value of a write."""
     try:
         return _Reader([each for each in write.pieces if isinstance(each, bytes)]).value(_unpack(write.value))
-    except (Unreadable, msgspec.MsgspecError, TypeError, ValueError, IndexError):
+    except (Unreadable, msgspec.MsgspecError, TypeError, ValueError, LookupError, RecursionError):
         return {"$unreadable": len(write.value)}
 
 
@@ -125,8 +125,8 @@ def _loaded(body: bytes) -> Any:
     try:
         if kind == _MSGPACK:
             return _shown(_decoder.decode(data))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError, RecursionError):
+        pass  # one value that cannot be shown keeps none of the others from it
     return {"$unreadable": len(data)}
 
 
