@@ -16,12 +16,15 @@ from random import Random
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, RunStatus
 from tests.engines.run_workers import STEPS, judge, read_effects, start_runs
 
 ROOT = Path(__file__).parents[2]
 TENANTS = ("acme", "zenith")
 PATIENCE_S = 60.0
+ROUNDS_PER_STOP = 4
+FEW = 10
+"""Runs up to which workers are left alone in the end."""
 Step = tuple[str, int, int]
 
 
@@ -100,26 +103,39 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def lose_and_replace(url: str, folder: Path, *, workers: int, runs: int, kills: int, seed: int) -> None:
-    """Kill workers as steps come in, stop one until somebody has taken its run, and judge what is there in the end."""
+    """Kill workers as steps come in, stop some until others have taken their runs, and judge what is there in the end."""
     random, effects = Random(seed), folder / "effects"
     with Holdfast(url) as hf:
         started = start_runs(hf, TENANTS, runs // 2)
+        killed = rounds = 0
         with fleet(url, effects, workers) as there:
-            there.hear(2)
-            _stop_until_taken_over(hf, there, effects)
-            for _ in range(kills):
+            while not _is_over(hf) and (killed < kills or runs > FEW):
+                if rounds % ROUNDS_PER_STOP == 0:
+                    _stop_until_taken_over(hf, there, effects)
+                rounds += 1
                 there.hear(random.randrange(1, 4))
-                there.kill(random.choice(there.alive))
-                there.start()
+                for victim in random.sample(there.alive, max(1, workers // 4)):
+                    there.kill(victim)
+                    there.start()
+                    killed += 1
             there.finish()
         judge(hf, started, read_effects(effects), there.told)
         assert len(there.told) <= runs * STEPS
+        assert killed >= kills, "all was over before much could go wrong"
+
+
+def _is_over(hf: Holdfast) -> bool:
+    open_ones: tuple[RunStatus, ...] = ("pending", "running", "paused")
+    return not any(hf.tenant(tenant).runs.list(status=status, limit=1) for tenant in TENANTS for status in open_ones)
 
 
 def _stop_until_taken_over(hf: Holdfast, there: Fleet, effects: Path) -> None:
     """Have one worker stop in the middle of a tool: it wakes up when somebody else has its run, and must not write any more."""
     effects.with_name(f"{effects.name}.stop").touch()
-    run_id, process, _ = there.stopped.get(timeout=PATIENCE_S)
+    until(lambda: not there.stopped.empty() or _is_over(hf))
+    if there.stopped.empty():
+        return
+    run_id, process, _ = there.stopped.get()
     try:
         tenant = next(each for each in map(hf.tenant, TENANTS) if any(run.id == run_id for run in each.runs.list()))
         holder = tenant.runs.get(run_id).holder
@@ -136,7 +152,16 @@ def test_workers_in_processes_on_postgres(postgres_url: str, tmp_path: Path) -> 
     lose_and_replace(postgres_url, tmp_path, workers=3, runs=6, kills=2, seed=2)
 
 
+# 20,000 steps in all, each done once.
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
 def test_many_killed_workers_on_one_sqlite_file(tmp_path: Path, seed: int) -> None:
-    lose_and_replace(str(tmp_path / "a.db"), tmp_path, workers=8, runs=400, kills=60, seed=seed)
+    lose_and_replace(str(tmp_path / "a.db"), tmp_path, workers=8, runs=400, kills=10, seed=seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_many_killed_workers_on_postgres(postgres_url: str, tmp_path: Path, seed: int) -> None:
+    lose_and_replace(postgres_url, tmp_path, workers=16, runs=800, kills=10, seed=seed)
