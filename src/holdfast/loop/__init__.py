@@ -14,6 +14,7 @@ from .loops import Loop
 from .plan import Progress
 from .replies import Reply, ToolRequest, Turn
 from .tools import Call, ChildRun, Later, Snooze, Tool, ToolError, subagent, tool
+from .worker import Worker
 
 __all__ = [
     "Call",
@@ -29,6 +30,7 @@ __all__ = [
     "ToolError",
     "ToolRequest",
     "Turn",
+    "Worker",
     "subagent",
     "tool",
 ]
