@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import get_args
 
@@ -11,6 +12,7 @@ from holdfast.errors import InvalidInput
 from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, Simulation, faults, mixed
 from holdfast.testing.sim.faults import KINDS, USUAL_MS, Faults
 
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "simulation.md").read_text("utf-8")
 NAMES: tuple[FaultName, ...] = get_args(FaultName)
 
 
@@ -72,6 +74,7 @@ def test_every_fault_is_explained_and_has_its_operations() -> None:
     assert {*KINDS} == {*NAMES}
     for name in NAMES:
         assert f"``{name}``" in str(faults.__doc__)
+        assert f"| `{name}` |" in PAGE
 
 
 def test_mixed_faults_are_all_of_them_or_some() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+import apsw
 import pytest
 
 from holdfast.engines.sqlite.writer import Job, Writer
@@ -191,4 +192,19 @@ def test_faults_are_told(machine: Machine, said: list[str]) -> None:
     fail(machine, Fault("StorageLatency", 1, on="sync", ms=(3, 3)))
     user.insert("a")
     assert said == [f"process meets StorageLatency at sync {DATABASE}-wal, 3 ms"]
+    user.die()
+
+
+def test_a_connection_that_could_not_be_made_is_closed_at_once(machine: Machine) -> None:
+    """Otherwise it is closed whenever the garbage is collected, and writes to the file then."""
+    user = User(machine)
+    before, failed = len(apsw.connections()), 0
+    for after in range(12):
+        fail(machine, Fault("StorageReadFail", 1, after=after, at_most=1))
+        try:
+            user.file.connect().raw.close()
+        except Unavailable:
+            failed += 1
+        assert len(apsw.connections()) == before, f"after {after} reads"
+    assert failed > 2
     user.die()

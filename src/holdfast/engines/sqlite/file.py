@@ -69,6 +69,21 @@ class SqliteFile:
         # Before it is opened: opening and closing it would be enough to take the other library's locks away.
         Claim([self.path], self.library)
         connection = self._open_or_say_why()
+        try:
+            self._prepare(connection, reader=reader)
+        except BaseException:
+            # Left to the garbage collector, it would be closed at some later time, and move the log into the file then.
+            _close_quietly(connection)
+            raise
+        return connection
+
+    def let_go(self) -> None:
+        """Say that every connection is closed, and that the other library may have the file."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def _prepare(self, connection: SqliteConnection, *, reader: bool) -> None:
         self._claim = self._claim or Claim([self.path], self.library)
         connection.raw.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA foreign_keys = ON")
@@ -81,13 +96,6 @@ class SqliteFile:
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if reader:
             connection.execute("PRAGMA query_only = ON")
-        return connection
-
-    def let_go(self) -> None:
-        """Say that every connection is closed, and that the other library may have the file."""
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
 
     def _open_or_say_why(self) -> SqliteConnection:
         try:
@@ -106,6 +114,13 @@ class SqliteFile:
             return stdlib.connect(path, read_only=self.read_only, statements=STATEMENTS)
         mode = apsw.SQLITE_OPEN_READONLY if self.read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         return ApswConnection(_open(path, mode, self.vfs))
+
+
+def _close_quietly(connection: SqliteConnection) -> None:
+    try:
+        connection.raw.close()
+    except Exception:
+        return  # what it failed with before is what matters
 
 
 def _switch_to_wal(connection: SqliteConnection) -> None:
