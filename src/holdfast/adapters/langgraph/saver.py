@@ -169,7 +169,7 @@ class HoldfastSaver(BaseCheckpointSaver):
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread with everything in it."""
-        self._requests.memory.forget(thread_id)
+        self._requests.memory.forget(str(thread_id))
         self._store().delete(str(thread_id), user=self._requests.user)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
