@@ -309,15 +309,17 @@ def _postgres(url: str, serde: Any) -> Iterator[Source]:
             with connection.cursor(row_factory=tuple_row) as cursor:
                 return cursor.execute(sql.encode(), args).fetchall()
 
-        tables = fetch(
-            "SELECT to_regclass('checkpoints'), to_regclass('checkpoint_writes'), to_regclass('checkpoint_blobs')"
-        )
-        if None in tables[0]:
+        there = _postgres_columns(fetch)
+        if not {"checkpoints.checkpoint_id", "checkpoint_writes.idx", "checkpoint_blobs.version"} <= there:
             raise InvalidInput("the old database holds no checkpoints of LangGraph's PostgresSaver")
-        path = "task_path" if _has_task_path(fetch) else "''"
+        path = "task_path" if "checkpoint_writes.task_path" in there else "''"
         yield _Tables(PostgresSaver(connection, serde=serde), fetch, ("checkpoint_writes", "blob", "%s", path))
 
 
-def _has_task_path(fetch: Callable[..., Sequence[Any]]) -> bool:
-    asked = "SELECT 1 FROM pg_attribute WHERE attrelid = 'checkpoint_writes'::regclass AND attname = 'task_path'"
-    return bool(fetch(asked))
+def _postgres_columns(fetch: Callable[..., Sequence[Any]]) -> set[str]:
+    """The columns of the tables a PostgresSaver writes to; one of another kind has others."""
+    asked = (
+        "SELECT t.name || '.' || a.attname FROM pg_attribute AS a JOIN (VALUES ('checkpoints'), ('checkpoint_writes'), "
+        "('checkpoint_blobs')) AS t (name) ON a.attrelid = to_regclass(t.name) WHERE a.attnum > 0 AND NOT a.attisdropped"
+    )
+    return {name for (name,) in fetch(asked)}

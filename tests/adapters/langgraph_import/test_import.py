@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 from langchain_core.messages import HumanMessage
@@ -160,14 +161,19 @@ def test_users_and_tenants_get_what_is_theirs(old_url: str, official: Official, 
         assert HoldfastSaver(hf.tenant("zenith"), user="ada").get_tuple(config("chat-0")) is None
 
 
-def test_what_is_no_old_database_is_one_clear_error(tmp_path: Path, postgres_url: str) -> None:
+def test_what_is_no_old_database_is_one_clear_error(tmp_path: Path, postgres_url: str, bare_postgres_url: str) -> None:
     (tmp_path / "text.db").write_text("not a database at all")
+    with psycopg.connect(bare_postgres_url) as connection:  # as ShallowPostgresSaver makes it: one state, no history
+        connection.execute("CREATE TABLE checkpoints (thread_id TEXT, checkpoint_ns TEXT, checkpoint JSONB)")
+        connection.execute("CREATE TABLE checkpoint_writes (thread_id TEXT, idx INTEGER)")
+        connection.execute("CREATE TABLE checkpoint_blobs (thread_id TEXT, version TEXT)")
     Holdfast(str(tmp_path / "holdfast.db")).close()
     for url, says in {
         f"sqlite:///{tmp_path}/absent.db": "there is no file",
         str(tmp_path / "text.db"): "cannot be read",
         f"sqlite:///{tmp_path}/holdfast.db": "holds no checkpoints",
         postgres_url: "holds no checkpoints",
+        bare_postgres_url: "holds no checkpoints of LangGraph's PostgresSaver",
         "postgresql://127.0.0.1:1/none": "cannot be reached",
     }.items():
         with pytest.raises(InvalidInput, match=says), open_source(url):
