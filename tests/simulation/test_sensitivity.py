@@ -18,10 +18,10 @@ from holdfast.testing.sim import AgentsAtWork, Fault, LoopsAtWork, Simulation
 from holdfast.testing.sim.agents_at_work import Worker
 from holdfast.testing.sim.engine import SimulatedEngine, Turn
 
-SEEDS_MOST = 40
+SEEDS_MOST = 80
 """Seeds within which a defect is found."""
 RUNS, QUEUE, STEPS, CALLS = states.queries, states.queue, step_log.queries, ledger.queries
-LONG_PAUSES = [Fault("ProcessPause", 0.02, ms=(40_000, 120_000))]
+LONG_PAUSES = [Fault("ProcessPause", 0.05, ms=(40_000, 120_000))]
 DEATHS = [Fault("ProcessDeath", 0.01), Fault("CrashAfterWrite", 0.003), Fault("CrashBeforeWrite", 0.003)]
 CUTS = [Fault("PowerCut", 0.001), Fault("LostWrites", 0.003)]
 FAILURES = [Fault("StorageWriteFail", 0.005), Fault("StorageSyncFail", 0.01)]
@@ -131,9 +131,9 @@ class DoesNotWait(AgentsAtWork):
 
 
 class Impatient(AgentsAtWork):
-    """All is to come to its end in an hour, so that it is soon seen that it does not."""
+    """All is to come to its end soon, so that it is soon seen that it does not."""
 
-    calm_s = 3_600
+    calm_s = 1_500
 
 
 class Defect:
