@@ -26,7 +26,7 @@ from holdfast.adapters.langgraph_import import ImportedThread, import_threads, o
 from holdfast.cli.commands import root
 from holdfast.errors import InvalidInput
 from tests.adapters.langgraph_import.conftest import Official
-from tests.adapters.langgraph_import.old_graphs import asking, chat, config, fill
+from tests.adapters.langgraph_import.old_graphs import asking, chat, config, delta, fill
 
 
 @dataclass
@@ -73,6 +73,22 @@ def test_every_history_is_the_same_and_every_thread_goes_on(old_url: str, new_ur
         early = hf.tenant("acme").checkpoints
         assert early.list("early") == []
         assert early.prune(["early"], keep=0) == 0
+
+
+def test_values_that_lie_with_ancestors_are_found_there(old_url: str, official: Official, tmp_path: Path) -> None:
+    with official() as saver:
+        for turn in range(7):
+            delta(saver).invoke({"seen": [f"in {turn}"]}, config("t"))
+        history = [*delta(saver).get_state_history(config("t"))]
+    assert len(history[0].values["seen"]) == 14
+    with Holdfast(str(tmp_path / "new.db")) as hf:
+        (found,) = moved(old_url, hf.tenant("acme"))
+        assert (found.verified, found.problem) == (found.checkpoints, "")
+        saver = HoldfastSaver(hf.tenant("acme"))
+        assert [*delta(saver).get_state_history(config("t"))] == history
+        saver.prune(["t"])
+        assert delta(saver).get_state(config("t")) == history[0], "what the newest needs is known to be needed"
+        assert len(delta(saver).invoke({"seen": ["here"]}, config("t"))["seen"]) == 16
 
 
 def test_writes_keep_their_task_path_and_place(old_url: str, official: Official, tmp_path: Path) -> None:
