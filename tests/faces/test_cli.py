@@ -58,6 +58,11 @@ def test_no_command_came_or_went_unnoticed() -> None:
         "runs resume",
         "runs cancel",
         "worker",
+        "checkpoints list",
+        "checkpoints show",
+        "checkpoints diff",
+        "checkpoints prune",
+        "import langgraph",
         "sim",
     }
 
