@@ -229,6 +229,22 @@ def test_the_command_goes_on_after_a_kill(old_url: str, new_url: str, official: 
     assert f"0 checkpoints copied, {total} were there, {total} are the same in both" in again
 
 
+def test_a_bar_shows_how_far_it_is_to_whoever_looks(official: Official, old_url: str, tmp_path: Path) -> None:
+    with official() as saver:
+        fill(saver, threads=1, turns=1)
+    where = ("--from", old_url, "--database", str(tmp_path / "new.db"), "--tenant", "acme")
+    done = CliRunner().invoke(root, ["import", "langgraph", *where], env={"FORCE_COLOR": "1"})  # as on a terminal
+    total = 2 * sum(each.checkpoints for each in _again(old_url, tmp_path))
+    assert "copying and comparing" in done.stderr
+    assert f"{total}/{total}" in done.stderr
+    assert "copying" not in done.stdout
+
+
+def _again(old_url: str, tmp_path: Path) -> list[ImportedThread]:
+    with Holdfast(str(tmp_path / "new.db")) as hf:
+        return moved(old_url, hf.tenant("acme"))
+
+
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, official: Official, old_url: str) -> None:
     to = ("--database", str(tmp_path / "new.db"), "--tenant", "acme")
     missing = run("--from", str(tmp_path / "absent.db"), *to)
