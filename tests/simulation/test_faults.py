@@ -95,13 +95,14 @@ SAID = {
     "StorageSyncFail": "OutcomeUnknown",
     "StorageWriteFail": "OutcomeUnknown",
     "DiskFull": "StorageFull",
+    "StorageBusy": ": Busy",
 }
 """What the trace says of a fault besides its name."""
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_fault_strikes_by_itself_and_breaks_no_promise(name: FaultName) -> None:
-    often = {"start": 1.0, "tool": 1.0, "sync": 0.2}.get(ON.get(name, KINDS[name][0]), 0.02)
+    often = {"start": 1.0, "tool": 1.0, "sync": 0.2, "lock": 0.2}.get(ON.get(name, KINDS[name][0]), 0.02)
     rule = Fault(name, often, on=ON.get(name, ""), at_most=4)
     report = Simulation(11, AgentsAtWork(11, runs=2, processes=2), faults=[rule]).run()
     assert report.violation is None, report.trace

@@ -8,6 +8,7 @@ from random import Random
 import apsw
 import pytest
 
+from holdfast.engines.sqlite.errors import Busy
 from holdfast.engines.sqlite.writer import Job, Writer
 from holdfast.errors import OutcomeUnknown, StorageFull, Unavailable
 from holdfast.testing.sim.faults import Fault, Faults
@@ -133,6 +134,17 @@ def test_latency_is_time_that_passes(machine: Machine) -> None:
     before = machine.now_us
     user.insert("a")
     assert machine.now_us - before >= 700_000
+    user.die()
+
+
+def test_a_busy_database_is_waited_for_in_simulated_time(machine: Machine) -> None:
+    user = User(machine)
+    fail(machine, Fault("StorageBusy", 1, at_most=1, ms=(30_000, 30_000)))
+    before = machine.now_us
+    with pytest.raises(Busy):
+        user.connection.execute("BEGIN IMMEDIATE")
+    assert machine.now_us - before == 30_000_000
+    user.connection.execute("BEGIN IMMEDIATE")
     user.die()
 
 

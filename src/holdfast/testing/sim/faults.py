@@ -7,6 +7,7 @@ fault                   what happens
 ``StorageReadFail``     a read of a file fails
 ``StorageSyncFail``     a flush fails, and what it should have flushed never arrives
 ``StorageLatency``      an operation of the disk takes ``ms``
+``StorageBusy``         another program is writing for longer than we wait, which is ``ms``
 ``DiskFull``            for ``ms`` there is no room: every write fails after half of it
 ``CrashBeforeWrite``    the process dies right before a write or a flush reaches the disk, or before a call is made
 ``CrashAfterWrite``     the process dies right after it, and nobody hears the answer
@@ -40,6 +41,7 @@ FaultName = Literal[
     "StorageReadFail",
     "StorageSyncFail",
     "StorageLatency",
+    "StorageBusy",
     "DiskFull",
     "CrashBeforeWrite",
     "CrashAfterWrite",
@@ -56,7 +58,7 @@ FaultName = Literal[
     "ToolLatency",
 ]
 OperationKind = Literal[
-    "read", "write", "truncate", "sync", "open", "delete", "call", "answer", "turn", "start", "tool"
+    "lock", "read", "write", "truncate", "sync", "open", "delete", "call", "answer", "turn", "start", "tool"
 ]
 
 _CHANGES: tuple[OperationKind, ...] = ("write", "truncate", "sync", "delete")
@@ -67,6 +69,7 @@ KINDS: Mapping[FaultName, tuple[OperationKind, ...]] = MappingProxyType(
         "StorageReadFail": ("read",),
         "StorageSyncFail": ("sync",),
         "StorageLatency": ("read", "write", "sync"),
+        "StorageBusy": ("lock",),
         "DiskFull": ("write",),
         "CrashBeforeWrite": (*_CHANGES, "call"),
         "CrashAfterWrite": (*_CHANGES, "answer"),
@@ -88,6 +91,7 @@ POWER_CUTS: frozenset[FaultName] = frozenset({"PowerCut", "LostWrites", "TornWri
 USUAL_MS: Mapping[FaultName, tuple[int, int]] = MappingProxyType(
     {
         "StorageLatency": (1, 2_000),
+        "StorageBusy": (1_000, 30_000),
         "DiskFull": (100, 5_000),
         "ProcessPause": (1_000, 90_000),
         "ClockJump": (500, 900_000),
@@ -190,6 +194,7 @@ _SHARE: Mapping[FaultName, float] = {
     **dict.fromkeys(get_args(FaultName), 0.02),
     "StorageReadFail": 0.005,
     "StorageLatency": 0.05,
+    "StorageBusy": 0.1,
     "DiskFull": 0.01,
     "PowerCut": 0.005,
     "LostWrites": 0.003,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,9 @@ from typing import Any
 import apsw
 
 from ...clock import FixedClock
+from ...drivers.apsw import ApswConnection
+from ...engines.protocol import Row
+from ...engines.sqlite.errors import Busy
 from ...engines.sqlite.file import Durability, SqliteConnection
 from ...handles import Holdfast
 from ..disk import Attempt, Disk, Error, Operation, Variant, Wreck
@@ -143,6 +146,18 @@ class ProcessDisk(Disk):
             self._tears = True
         return "EIO"
 
+    def lock(self) -> None:
+        """The process wants to write.
+
+        Raises:
+            Busy: somebody else was writing for longer than it waits.
+        """
+        struck = None if self.is_dead or self._machine.cut else self._machine.faults.at("lock", DATABASE)
+        if struck is not None:
+            self._machine.say(f"{self._process} meets {struck.name}, {struck.ms} ms")
+            self._machine.spend(struck.ms)
+            raise Busy
+
     def record(self, operation: Operation) -> None:
         """A change reached the disk's cache; perhaps the last one of this process."""
         self._machine.record(operation)
@@ -151,17 +166,31 @@ class ProcessDisk(Disk):
             raise _gone(operation.kind, operation.file)
 
 
+class ProcessConnection(ApswConnection):
+    """A connection that may find others writing for longer than it waits."""
+
+    def __init__(self, raw: apsw.Connection, disk: ProcessDisk) -> None:
+        super().__init__(raw)
+        self._disk = disk
+
+    def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
+        if sql == "BEGIN IMMEDIATE":
+            self._disk.lock()
+        return super().execute(sql, args)
+
+
 class ProcessFile(SmallLog):
     """The database as one process opens it. It knows its connections, to take them away when the process dies."""
 
     def __init__(self, machine: Machine, disk: ProcessDisk, *, log_pages: int, durability: Durability) -> None:
         super().__init__(machine.path, pages=log_pages, durability=durability, vfs=disk.name)
+        self._disk = disk
         self.opened: list[Any] = []
 
     def _open(self) -> SqliteConnection:
-        connection = super()._open()
-        self.opened.append(connection.raw)
-        return connection
+        raw = super()._open().raw
+        self.opened.append(raw)
+        return ProcessConnection(raw, self._disk)
 
     def abandon(self) -> None:
         """Drop all connections as a death does: nothing is written, and the locks are free."""
