@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -73,9 +74,11 @@ class Encoder:
 
     def _items(self, values: list[Any]) -> list[Any]:
         """The elements of a list: a number of pieces, or the bytes of small ones, or minus a number of pieces full of them."""
-        items: list[Any] = []
+        known = [] if self._thread is None else self._thread.known_prefix(values)
+        self.pieces += known
+        items: list[Any] = [len(known)] if known else []
         small: list[Any] = []
-        for value in values:
+        for value in values[len(known) :]:
             body, learnt = self._body(value)
             if isinstance(body, bytes) and len(body) < PIECE_FROM:
                 small.append(value)
@@ -165,16 +168,30 @@ class Decoder:
             if isinstance(item, bytes):
                 found += self._load(item)
             elif item > 0:
-                found += [self._next() for _ in range(item)]
+                found += self._several(item)
             else:
                 for _ in range(-item):
                     found += self._load(self.raw())
+        return found
+
+    def _several(self, count: int) -> list[Any]:
+        """The values behind the next pieces."""
+        if self._thread is None:
+            return [self._next() for _ in range(count)]
+        known, found = self._thread.snapshots, list[Any]()
+        for body, place in islice(self._rest, count):
+            found.append(self._thread.hand_out(place) if place in known else self._loaded(body, place))
+        if len(found) < count:
+            raise Corrupt("a saved value has fewer pieces than it should")
         return found
 
     def _next(self) -> Any:
         body, place = next(self._rest, (None, 0))
         if self._thread is not None and place in self._thread.snapshots:
             return self._thread.hand_out(place)
+        return self._loaded(body, place)
+
+    def _loaded(self, body: bytes | None, place: int) -> Any:
         if body is None:
             raise Corrupt("a saved value has fewer pieces than it should")
         value = self._load(body)
