@@ -68,7 +68,7 @@ def test_a_crash_at_every_call_of_a_store_loses_nothing_and_repeats_nothing(
 @pytest.mark.parametrize(
     ("name", "scenario", "step", "least"),
     [
-        ("CrashBeforeWrite", ShortLoop, 1, 150),
+        ("CrashBeforeWrite", ShortLoop, 2, 75),
         ("CrashAfterWrite", ShortLoop, 4, 35),
         ("TornWrite", ShortWork, 8, 15),
         ("PowerCut", ShortLoop, 8, 20),

@@ -43,7 +43,7 @@ class AgentsAtWork(Scenario):
         self, seed: int, *, runs: int | None = None, processes: int | None = None, workers: int | None = None
     ) -> None:
         random = Random(f"{seed} sizes")
-        drawn = random.randint(2, 4), random.randint(2, 3), random.randint(1, 2)
+        drawn = random.randint(1, 4), random.randint(2, 3), random.randint(1, 2)
         self.plans = plan_runs(seed, runs or drawn[0])
         self._processes, self._workers = processes or drawn[1], workers or drawn[2]
         self._ended: set[str] = set()

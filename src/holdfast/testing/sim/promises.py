@@ -115,12 +115,9 @@ class Promises:
             return
         tenant, run = (call.tenant, call.result) if call.tenant else (call.result.tenant, call.result.run)
         was = self.rows.runs.get((tenant, run.id))  # what is committed now is seen at the end of the event
-        if (
-            was is None
-            or was.status != "paused"
-            or was.pause_until is None
-            or (tenant, run.id) in self.attempts.resumed
-        ):
+        if was is None or was.epoch >= run.epoch:
+            return  # the answer came late: somebody else has held the run since
+        if was.status != "paused" or was.pause_until is None or (tenant, run.id) in self.attempts.resumed:
             return
         if was.pause_until > call.now_us:
             raise Violation(f"run {run.id} was claimed {was.pause_until - call.now_us} us before its pause was over")
