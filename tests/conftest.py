@@ -21,6 +21,9 @@ pytest_plugins = ["tests.reporting"]
 settings.register_profile("test", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.register_profile("soak", database=None, deadline=None, print_blob=True, max_examples=2_000)
 SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
+if os.access("/dev/shm", os.W_OK):
+    # Files of tests cost no disk: what a disk does to them is simulated, and waiting for a real one proves nothing more.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 _SESSION: pytest.StashKey[Path] = pytest.StashKey()
 _OWNED: pytest.StashKey[int] = pytest.StashKey()
 

@@ -46,6 +46,10 @@ SELECT string_agg(format('%I', relname), ', ') FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'schema_migrations'
 """
 
+SHARED = {"autovacuum": "off", "fsync": "off", "full_page_writes": "off"}
+"""Plans would depend on which tables the server has come by to look at, and when. Its machine never loses power: where that is
+tried, a test has a server of its own."""
+
 _STARTED: list[PostgresServer] = []
 """Kept until this process ends: the server outlives it, which is not the accident it looks like to the interpreter."""
 
@@ -64,8 +68,7 @@ def shared_server(session: Path) -> PostgresServer:
     with alone(session / "postgres.lock"):
         if note.exists():
             return PostgresServer(Path(note.read_text()))
-        # Plans would depend on which tables the server has come by to look at, and when.
-        server = PostgresServer(owner=session / "owner", settings={"autovacuum": "off"})
+        server = PostgresServer(owner=session / "owner", settings=SHARED)
         server.start()
         with Holdfast(server.create_database(TEMPLATE), auto_migrate=True):
             pass

@@ -24,9 +24,9 @@ def wait_until(condition, seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def test_shared_server_keeps_the_default_durability(postgres_server: PostgresServer) -> None:
+def test_a_server_of_ones_own_keeps_the_default_durability(own_postgres: PostgresServer) -> None:
     for name in ("fsync", "synchronous_commit", "full_page_writes"):
-        assert postgres_server.execute(f"SHOW {name}") == [("on",)]
+        assert own_postgres.execute(f"SHOW {name}") == [("on",)]
 
 
 def test_server_has_a_private_socket_and_no_port(postgres_server: PostgresServer) -> None:
