@@ -1,7 +1,7 @@
 # `make help` lists the targets. All that is needed beforehand is make and Python 3.11 or newer.
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 DATA ?= data
 ENVIRONMENT = $(PYTHON) tools/environment.py
 BIN = .venv/bin

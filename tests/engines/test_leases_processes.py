@@ -121,7 +121,7 @@ def lose_and_replace(url: str, folder: Path, *, workers: int, runs: int, kills: 
             there.finish()
         judge(hf, started, read_effects(effects), there.told)
         assert len(there.told) <= runs * STEPS
-        assert killed >= kills, "all was over before much could go wrong"
+        assert killed >= kills or runs <= FEW, "all was over before much could go wrong"
 
 
 def _is_over(hf: Holdfast) -> bool:

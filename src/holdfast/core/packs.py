@@ -58,8 +58,14 @@ class PackPlace:
     async def write(self, path: str, content: bytes, *, blocking: bool) -> None:
         """Write a pack; when this returns it survives a power cut."""
         await self._do("put", blocking, path, content)
-        if self._folder is not None:
+        if self._folder is None:
+            return
+        try:
             _flush_way(self._folder, path)
+        except FileNotFoundError:
+            pass  # removed meanwhile, by a prune that waits for nobody: whoever wants to seal it will see
+        except OSError as error:
+            raise Unavailable(f"packs cannot be written: {error}") from error
 
     async def read(self, path: str, spans: Sequence[Span], *, blocking: bool) -> list[bytes]:
         """Some bodies of a pack.
