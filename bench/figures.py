@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from . import graphs, growth, search, steps
+from . import conversation, graphs, growth, search, steps
 from .floor import PAGE as FLUSH_BYTES
 from .results import Results, ratios
 
@@ -137,13 +137,18 @@ def _conversation() -> list[Figure]:
     def figure(text: str, part: str, metric: str, bound: Bound, target: float) -> Figure:
         return Figure(text, "conversation", metric, (part, dict[str, int]()), (), bound, target)
 
+    def buffering(text: str, flush_delay_us: int) -> Figure:
+        side = ("buffering", {"flush_delay_us": flush_delay_us})
+        return Figure(text, "conversation", "buffered_speedup", side, (), "at least", 20)
+
     by_hand = "of the same rows moved by hand"
     return [
         figure("context of 10,000 messages, of reading the last 50", "context", "context_ratio", "at most", 2),
         figure(f"compacting 1,000 messages, {by_hand}", "compaction", "compact_ratio", "at most", 3),
         figure(f"rolling that back, {by_hand}", "compaction", "rollback_ratio", "at most", 3),
         figure("a fork in 10,000 messages, of one in 100", "forking", "fork_growth", "at most", 1.2),
-        figure("100 messages buffered, times as fast as 100 appends", "buffering", "buffered_speedup", "at least", 20),
+        buffering("100 messages buffered, times as fast as 100 appends", 0),
+        buffering("the same, 1 ms added to each flush", conversation.SLOW_FLUSH_US),
     ]
 
 

@@ -7,7 +7,7 @@ lie between. Only entries of the kind ``message`` have blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .message_log import Message
@@ -15,24 +15,21 @@ from .message_log import Message
 
 def calls_in(message: Message) -> set[str]:
     """The ids of the calls in a message."""
-    return {
-        block["id"]
-        for block in _blocks(message)
-        if isinstance(block.get("id"), str) and str(block.get("type")).endswith("tool_use")
-    }
+    return _calls(_blocks(message))
 
 
 def results_in(message: Message) -> set[str]:
     """The ids of the calls whose results are in a message."""
-    return {block["tool_use_id"] for block in _blocks(message) if isinstance(block.get("tool_use_id"), str)}
+    return _results(_blocks(message))
 
 
 class Pairs:
     """Calls and results of a history."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        calls = {message.id: calls_in(message) for message in messages}
-        results = {message.id: results_in(message) for message in messages}
+        blocks = {message.id: found for message in messages if (found := _blocks(message))}
+        calls = {each: _calls(found) for each, found in blocks.items()}
+        results = {each: _results(found) for each, found in blocks.items()}
         self._tools = {each: calls[each] | results[each] for each in calls if calls[each] or results[each]}
         answered: set[str] = set().union(*results.values())
         self.unanswered = {each for each, made in calls.items() if made - answered}
@@ -59,8 +56,25 @@ class Pairs:
         return set().union(*(self._tools.get(each, ()) for each in messages))
 
 
-def _blocks(message: Message) -> Iterator[Mapping[str, Any]]:
-    if message.kind == "message" and isinstance(message.content, list):
-        for block in message.content:
-            if isinstance(block, Mapping):
-                yield block
+def _blocks(message: Message) -> list[Mapping[str, Any]]:
+    """The blocks that could be about a tool: those of most messages have nothing but a type and a text."""
+    content = message.content
+    if message.kind != "message" or not isinstance(content, list):
+        return []
+    return [
+        block
+        for block in content
+        if isinstance(block, dict) and ("id" in block or "tool_use_id" in block)  # as every JSON object is loaded
+    ]
+
+
+def _calls(blocks: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {
+        block["id"]
+        for block in blocks
+        if isinstance(block.get("id"), str) and str(block.get("type")).endswith("tool_use")
+    }
+
+
+def _results(blocks: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {block["tool_use_id"] for block in blocks if isinstance(block.get("tool_use_id"), str)}

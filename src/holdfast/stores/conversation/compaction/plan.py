@@ -7,7 +7,6 @@ while holding the session, so that a plan is done exactly as it was made or not 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from ....core.objects import digest_of
 from ....core.queries import Queries
 from ....core.rows import mapper
 from ....engines.protocol import Connection, Row
@@ -109,7 +109,7 @@ class Snapshot:
         """Of everything a compaction of these rows relies on."""
         state = [self.head.branch, views.dump(self.head.view), self.compactions]
         encoded = msgspec.msgpack.encode([state, list(map(_compared, covered))])
-        return hashlib.blake2b(encoded, digest_size=_FINGERPRINT_BYTES).hexdigest()
+        return digest_of(encoded, _FINGERPRINT_BYTES).hex()
 
     def messages(self, connection: Connection) -> list[Message]:
         """The messages of the rows."""
