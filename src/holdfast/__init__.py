@@ -7,7 +7,7 @@ from .core.packs import PackPlace
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
-from .ids import IdSource, RandomIds, SeededIds
+from .ids import IdSource, RandomIds, SeededIds, new_api_key
 from .limits import Limits
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
@@ -55,18 +55,29 @@ from .stores.memory.crew_memories import (
     MemoryScope,
     NewCrewMemory,
 )
+from .stores.platform.activity import Activities, Activity, AsyncActivities
+from .stores.platform.api_keys import ApiKey, ApiKeys, AsyncApiKeys
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
 from .stores.registry.agents import Agent, Agents, AsyncAgents
+from .stores.workspace.rewinds import AsyncRewinds, Rewind, Rewinds, RewindStatus
+from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage
+from .trees.entries import Entry, Piece, Tree
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Acting",
+    "Activities",
+    "Activity",
     "Agent",
     "Agents",
+    "ApiKey",
+    "ApiKeys",
     "ArchivedMessage",
+    "AsyncActivities",
     "AsyncAgents",
+    "AsyncApiKeys",
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
@@ -81,9 +92,11 @@ __all__ = [
     "AsyncMessages",
     "AsyncObjects",
     "AsyncPendingMessages",
+    "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
     "AsyncSessions",
+    "AsyncSnapshots",
     "AsyncSteps",
     "AsyncTenantHandle",
     "AsyncTenants",
@@ -112,6 +125,7 @@ __all__ = [
     "CronKey",
     "DamagedCheckpoint",
     "DirectKey",
+    "Entry",
     "Feedback",
     "Feedbacks",
     "Filter",
@@ -146,9 +160,13 @@ __all__ = [
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "Piece",
     "Plan",
     "PoolOptions",
     "RandomIds",
+    "Rewind",
+    "RewindStatus",
+    "Rewinds",
     "Run",
     "RunQueue",
     "RunStatus",
@@ -158,6 +176,9 @@ __all__ = [
     "SessionKey",
     "SessionState",
     "Sessions",
+    "Snapshot",
+    "SnapshotUsage",
+    "Snapshots",
     "Step",
     "Steps",
     "Stored",
@@ -174,8 +195,10 @@ __all__ = [
     "ToolCall",
     "ToolCalls",
     "ToolOutcome",
+    "Tree",
     "Usage",
     "Write",
     "column",
     "meta",
+    "new_api_key",
 ]

@@ -40,9 +40,13 @@ from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
 from .stores.memory.blocks import AsyncBlocks, Blocks
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
+from .stores.platform.activity import Activities, AsyncActivities
+from .stores.platform.api_keys import ApiKeys, AsyncApiKeys
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.tenants import AsyncTenants, Tenants
 from .stores.registry.agents import Agents, AsyncAgents
+from .stores.workspace.rewinds import AsyncRewinds, Rewinds
+from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 
 
 class AsyncTenantHandle:
@@ -65,8 +69,11 @@ class AsyncTenantHandle:
         self.tool_calls = AsyncToolCalls(engine, scope)
         self.checkpoints = AsyncCheckpoints(engine, scope)
         self.objects = AsyncObjects(engine, scope)
+        self.snapshots = AsyncSnapshots(engine, scope)
         self.flows = AsyncFlows(engine, scope)
         self.crew_memories = AsyncCrewMemories(engine, scope)
+        self.activity = AsyncActivities(engine, scope)
+        self.rewinds = AsyncRewinds(engine, scope)
 
     @property
     def name(self) -> str:
@@ -148,8 +155,11 @@ class TenantHandle:
         self.tool_calls = ToolCalls(AsyncToolCalls(engine, scope))
         self.checkpoints = Checkpoints(AsyncCheckpoints(engine, scope))
         self.objects = Objects(AsyncObjects(engine, scope))
+        self.snapshots = Snapshots(AsyncSnapshots(engine, scope))
         self.flows = Flows(AsyncFlows(engine, scope))
         self.crew_memories = CrewMemories(AsyncCrewMemories(engine, scope))
+        self.activity = Activities(AsyncActivities(engine, scope))
+        self.rewinds = Rewinds(AsyncRewinds(engine, scope))
 
     @property
     def name(self) -> str:
@@ -268,6 +278,11 @@ class Holdfast:
         return Tenants(AsyncTenants(self._engine, self._setting))
 
     @property
+    def api_keys(self) -> ApiKeys:
+        """The API keys of all tenants."""
+        return ApiKeys(AsyncApiKeys(self._engine, self._setting))
+
+    @property
     def run_queue(self) -> RunQueue:
         """The runs of all tenants that wait for somebody to drive them."""
         return RunQueue(AsyncRunQueue(self._engine, self._setting))
@@ -327,6 +342,11 @@ class AsyncHoldfast:
     def tenants(self) -> AsyncTenants:
         """All tenants."""
         return AsyncTenants(self._engine, self._setting)
+
+    @property
+    def api_keys(self) -> AsyncApiKeys:
+        """The API keys of all tenants."""
+        return AsyncApiKeys(self._engine, self._setting)
 
     @property
     def run_queue(self) -> AsyncRunQueue:

@@ -42,6 +42,22 @@ class Packed(Struct, frozen=True):
     codec: int
     body: bytes
     size_bytes: int
+    written_bytes: int | None = None
+    """How long the body is, where it was written to a pack already and is not here."""
+
+    @property
+    def length(self) -> int:
+        """Bytes of the body."""
+        return len(self.body) if self.written_bytes is None else self.written_bytes
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the body is nowhere but in a pack."""
+        return self.written_bytes is not None
+
+    def without_body(self) -> Packed:
+        """The same, once the body is written to a pack."""
+        return Packed(self.digest, self.codec, b"", self.size_bytes, self.length)
 
 
 def digest_of(body: bytes, length: int = DIGEST_BYTES) -> bytes:

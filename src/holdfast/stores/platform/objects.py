@@ -26,7 +26,7 @@ from ...core.paging import rows_to_read
 from ...core.queries import Queries
 from ...core.store import TenantStore, only_reads, reads, writes
 from ...engines.protocol import Connection, Row
-from ...errors import Corrupt, InvalidInput, NotFound
+from ...errors import Corrupt, InvalidInput, NotFound, Stale
 from . import packs
 from .packs import InPack, Staged
 
@@ -248,11 +248,12 @@ class Objects(Blocking[AsyncObjects]):
 
 async def keep(
     connection: Connection, scope: scopes.Scope, packed: Iterable[Packed], *, holder: str, staged: Staged | None = None
-) -> None:
-    """Keep packed bodies and hold them; for other stores, in the transaction of what refers to them.
+) -> int:
+    """Keep packed bodies and hold them; how many stored bytes are new. For other stores, in the transaction of what needs them.
 
     Raises:
         LimitExceeded: all of the tenant's objects would take more than ``object_bytes``.
+        Stale: bodies that are nowhere but in a pack were removed with it, because nobody sealed it for too long.
     """
     staged = await packs.seal(connection, scope, staged)
     new: list[Packed] = []
@@ -261,12 +262,27 @@ async def keep(
         if await _store(connection, scope, each, staged):
             new.append(each)
         await queries.hold.all(connection, scope.params(digest=each.digest, holder=holder))
+    stored = sum(each.length for each in new)
     if new:
-        size, stored = sum(each.size_bytes for each in new), sum(len(each.body) for each in new)
+        size = sum(each.size_bytes for each in new)
         counted = scope.params(count=len(new), size_bytes=size, stored_bytes=stored)
         row = await queries.count.one(connection, counted)
         assert row is not None
         scope.limits.check("object_bytes", int(row[0]), "the objects of this tenant")
+    return stored
+
+
+async def hold(connection: Connection, scope: scopes.Scope, digests: Iterable[bytes], *, holder: str) -> None:
+    """Hold objects that are here; for other stores, in the transaction of what refers to them.
+
+    Raises:
+        Stale: one of them is not here any longer.
+    """
+    for digest in sorted(digests):
+        params = scope.params(digest=digest, holder=holder)
+        if await queries.revive.one(connection, params) is None:
+            raise Stale(f"the object {digest.hex()} was removed meanwhile")
+        await queries.hold.all(connection, params)
 
 
 async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, staged: Staged | None) -> bool:
@@ -275,7 +291,7 @@ async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, st
         digest=packed.digest,
         codec=packed.codec,
         size_bytes=packed.size_bytes,
-        stored_bytes=len(packed.body),
+        stored_bytes=packed.length,
         body=packed.body,
         pack=None,
         pack_start=None,
@@ -283,6 +299,8 @@ async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, st
     )
     if staged is not None and packed.digest in staged.starts:
         params |= {"body": None, "pack": staged.id, "pack_start": staged.starts[packed.digest]}
+    elif packed.is_elsewhere:
+        raise Stale("a pack was removed because what lies in it came too late: do it again")
     while await queries.revive.one(connection, params) is None:
         if await queries.put.one(connection, params) is not None:
             return True

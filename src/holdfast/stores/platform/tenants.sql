@@ -34,6 +34,9 @@ DELETE FROM session_state WHERE tenant_id = :tenant_id;
 -- name: purge_search_progress
 DELETE FROM search_progress WHERE tenant_id = :tenant_id;
 
+-- name: purge_api_keys
+DELETE FROM api_keys WHERE tenant = :tenant_id;
+
 -- name: purge_run_queue
 DELETE FROM run_queue WHERE tenant = :tenant_id;
 
@@ -83,6 +86,12 @@ DELETE FROM lg_thread WHERE tenant_id = :tenant_id;
 -- name: purge_lg_log
 DELETE FROM lg_log WHERE tenant_id = :tenant_id;
 
+-- name: purge_snapshots
+DELETE FROM snapshots WHERE tenant_id = :tenant_id;
+
+-- name: purge_snapshot_layers
+DELETE FROM snapshot_layers WHERE tenant_id = :tenant_id;
+
 -- name: purge_object_refs
 DELETE FROM object_refs WHERE tenant_id = :tenant_id;
 
@@ -105,3 +114,6 @@ DELETE FROM crewai_flow_state WHERE tenant_id = :tenant_id;
 
 -- name: purge_crewai_agent_memory
 DELETE FROM crewai_agent_memory WHERE tenant_id = :tenant_id;
+
+-- name: purge_activity
+DELETE FROM activity WHERE tenant_id = :tenant_id;

@@ -1,0 +1,356 @@
+"""Snapshots: directory trees as they were after steps of a run.
+
+A snapshot is whole or absent: its rows are written in one transaction, after all that they refer to. What it consists of lies in
+layers (``layers``), whose content is objects. ``acme.workspaces.capture`` makes snapshots; here they are looked at and removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from msgspec import Struct
+
+from ...clock import to_us
+from ...core import scope as scopes
+from ...core.blocking import Blocking, blocking
+from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.queries import Queries
+from ...core.rows import mapper
+from ...core.store import TenantStore, only_reads, reads, writes
+from ...engines.protocol import Connection, Row
+from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
+from ...ids import Id
+from ...ids import parse as parse_id
+from ...trees.entries import Entry, Tree, objects_of
+from ..execution.runs import states
+from ..platform import activity, objects, packs
+from ..platform.activity import Deed
+from ..platform.packs import InPack
+from . import layers
+from .layers import NewLayer
+
+SnapshotKind = Literal["step", "dirty", "imported"]
+DELETED = "checkpoint.deleted"
+"""What the removal of a snapshot is called in the log of what was done."""
+_STEP_MOST = 2**62
+
+
+class Snapshot(Struct, frozen=True):
+    """A directory tree as it was.
+
+    ``kind`` says where it comes from: the end of a ``step``, a tree that was ``dirty`` when it was to be put back, or
+    ``imported``.
+    """
+
+    id: Id
+    run_id: Id
+    step: int | None
+    """The iteration of the run after which it was taken."""
+    parent_id: Id | None
+    """The snapshot it was taken after; it may be gone by now."""
+    kind: SnapshotKind
+    layer_id: Id
+    entry_count: int
+    tree_bytes: int
+    """Of all files in it."""
+    size_bytes: int
+    """Stored for it that were not stored before."""
+    depth: int
+    """Layers below its own."""
+    created_at: datetime
+
+
+class SnapshotUsage(Struct, frozen=True):
+    """What the snapshots of a tenant amount to."""
+
+    count: int
+    layers: int
+    """What they consist of, and what others still need of those that are gone."""
+    stored_bytes: int
+
+
+class NewSnapshot(Struct, frozen=True):
+    """A snapshot that is about to be recorded, on a new layer or on one that is there."""
+
+    run_id: str
+    step: int | None
+    kind: SnapshotKind
+    parent_id: str | None
+    layer: NewLayer | str
+    entry_count: int
+    tree_bytes: int
+    id: str
+
+
+queries = Queries(__package__, "snapshots.sql", Snapshot)
+
+
+class AsyncSnapshots(TenantStore):
+    """The snapshots of one tenant."""
+
+    @reads
+    async def get(self, connection: Connection, snapshot_id: str) -> Snapshot:
+        """One snapshot.
+
+        Raises:
+            NotFound: there is none, or its session was deleted.
+        """
+        return await get(connection, self._scope, snapshot_id)
+
+    @reads
+    async def find(
+        self, connection: Connection, run_id: str, *, step: int | None = None, kind: SnapshotKind | None = None
+    ) -> Snapshot | None:
+        """The newest snapshot of a run, or of one of its steps, or of one kind; ``None`` if there is none."""
+        params, where = self._of(run_id, step, kind)
+        row = await queries.latest.one(connection, params, where)
+        return None if row is None else _snapshot(connection, row)
+
+    @reads
+    async def list(
+        self,
+        connection: Connection,
+        *,
+        run_id: str | None = None,
+        step: int | None = None,
+        kind: SnapshotKind | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Snapshot]:
+        """Snapshots, the newest first: all, or those of a run, a step, a kind. With ``limit``, a page.
+
+        Raises:
+            InvalidFilter: the cursor is not of this list.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        limits = self._scope.limits
+        params, where = self._of(run_id, step, kind)
+        params["limit"] = rows_to_read(limit, limits)
+        if run_id is not None:
+            where += "\n  AND s.run_id = :run_id"
+        if cursor is not None:
+            before_at, before_id = decode_cursor(cursor, "snapshots", int, str)
+            params.update(before_at=before_at, before_id=parse_id(before_id, "cursor"))
+            cast = "::uuid" if connection.dialect.native_time else ""
+            where += f"\n  AND (s.created_at, s.id) < (:before_at, :before_id{cast})"
+        index = "snapshots_by_time" if run_id is None else "snapshots_by_run"
+        found = mapper(Snapshot, connection.dialect)(await queries.list.all(connection, params, where, index))
+        return _page(found, limit, limits.list_rows)
+
+    @only_reads
+    async def tree(self, snapshot_id: str) -> Tree:
+        """Everything in a snapshot, by its path, and what was ignored.
+
+        Raises:
+            NotFound: there is no such snapshot.
+            Corrupt: it cannot be read.
+            Unavailable: it lies in packs, and the place where packs are kept cannot be reached.
+        """
+
+        async def read() -> Tree:
+            found = await self._manifests(snapshot_id)
+            return layers.tree_of(await self._out_of_packs(found))
+
+        return await packs.settled(read)
+
+    @only_reads
+    async def read(self, snapshot_id: str, path: str) -> bytes:
+        """The content of one file.
+
+        Raises:
+            NotFound: there is no such snapshot, or no such file in it.
+            LimitExceeded: the file is over ``content_bytes``: restore it instead.
+            Corrupt: it is not what was captured.
+            Unavailable: it lies in a pack, and the place where packs are kept cannot be reached.
+        """
+        tree = await self.tree(snapshot_id)
+        entry = tree.entries.get(path)
+        if entry is None or entry.kind != "file":
+            raise NotFound(f"there is no file {path!r} in snapshot {snapshot_id}")
+        self._scope.limits.check("content_bytes", entry.size, path)
+        bodies = await self._bodies(entry)
+        return b"".join(
+            bodies[lies_in][start : start + length] if lies_in else bytes(length)
+            for lies_in, start, length in entry.pieces
+        )
+
+    @writes
+    async def delete(self, connection: Connection, snapshot_ids: Sequence[str], *, reason: str) -> Sequence[Snapshot]:
+        """Remove snapshots, and what of them no other needs; those that were there. Removing them again changes nothing.
+
+        The room they took is free after ``objects.prune``.
+
+        Raises:
+            InvalidInput: no reason is given.
+            LimitExceeded: there are more than ``batch_rows``.
+        """
+        scopes.name(reason, "reason", self._scope.limits, limit="text_bytes")
+        return await delete(connection, self._scope, self._ids(snapshot_ids), reason=reason)
+
+    @writes
+    async def collect(self, connection: Connection) -> int:
+        """Let go of what snapshots left that went with their run; how many layers those were."""
+        return await layers.collect(connection, self._scope)
+
+    @reads
+    async def usage(self, connection: Connection) -> SnapshotUsage:
+        """How many snapshots there are, and what they take. What other things are kept in objects is not counted."""
+        row = await queries.usage.one(connection, self._scope.params())
+        assert row is not None
+        return SnapshotUsage(*map(int, row))
+
+    @writes
+    async def _record(self, connection: Connection, new: NewSnapshot) -> Snapshot:
+        return await record(connection, self._scope, new)
+
+    @reads
+    async def _manifests(self, connection: Connection, snapshot_id: str) -> Sequence[bytes | InPack]:
+        snapshot = await get(connection, self._scope, snapshot_id)
+        return await layers.manifests_of(connection, self._scope, snapshot.layer_id)
+
+    @reads
+    async def _fetch(self, connection: Connection, digests: Sequence[bytes]) -> Sequence[bytes | InPack]:
+        return await objects.fetch(connection, self._scope, digests)
+
+    async def _out_of_packs(self, found: Sequence[bytes | InPack]) -> Sequence[bytes]:
+        out = [each for each in found if isinstance(each, InPack)]
+        packed = await packs.fetch(self._engine, self._scope, out) if out else {}
+        return [packed[each.digest] if isinstance(each, InPack) else each for each in found]
+
+    async def _bodies(self, entry: Entry) -> dict[bytes, bytes]:
+        digests = sorted(objects_of([entry]))
+
+        async def read() -> Sequence[bytes]:
+            return await self._out_of_packs(await self._fetch(digests))
+
+        return dict(zip(digests, await packs.settled(read), strict=True))
+
+    def _of(self, run_id: str | None, step: int | None, kind: str | None) -> tuple[dict[str, Any], str]:
+        params, where = self._scope.params(), ""
+        if run_id is not None:
+            params["run_id"] = parse_id(run_id, "run id")
+        if step is not None:
+            params["step"], where = number(step), "\n  AND s.step = :step"
+        if kind is not None:
+            if kind not in get_args(SnapshotKind):
+                raise InvalidInput(f"kind is one of {', '.join(get_args(SnapshotKind))}, not {kind!r}")
+            params["kind"], where = kind, where + "\n  AND s.kind = :kind"
+        return params, where
+
+    def _ids(self, ids: Sequence[str]) -> Sequence[str]:
+        if isinstance(ids, str) or not isinstance(ids, Sequence):
+            raise InvalidInput("snapshot_ids come as a list")
+        self._scope.limits.check("batch_rows", len(ids), "snapshot_ids")
+        return sorted({parse_id(each, "snapshot id") for each in ids})
+
+
+class Snapshots(Blocking[AsyncSnapshots]):
+    """The snapshots of one tenant."""
+
+    get = blocking(AsyncSnapshots.get)
+    find = blocking(AsyncSnapshots.find)
+    list = blocking(AsyncSnapshots.list)
+    tree = blocking(AsyncSnapshots.tree)
+    read = blocking(AsyncSnapshots.read)
+    delete = blocking(AsyncSnapshots.delete)
+    collect = blocking(AsyncSnapshots.collect)
+    usage = blocking(AsyncSnapshots.usage)
+
+
+async def get(connection: Connection, scope: scopes.Scope, snapshot_id: str) -> Snapshot:
+    """One snapshot; for other stores, in their transaction.
+
+    Raises:
+        NotFound: there is none, or its session was deleted.
+    """
+    row = await queries.get.one(connection, scope.params(id=parse_id(snapshot_id, "snapshot id")))
+    if row is None:
+        raise NotFound(f"there is no snapshot {snapshot_id} here")
+    return _snapshot(connection, row)
+
+
+async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) -> Snapshot:
+    """Record a snapshot, in the transaction of whatever goes with it. Doing it again with the same id changes nothing.
+
+    Raises:
+        NotFound: there is no such run in a live session.
+        Conflict: there is another snapshot under this id.
+        Stale: what it lies on was removed meanwhile.
+    """
+    params = scope.params(run_id=parse_id(new.run_id, "run id"), id=new.id)
+    if await states.queries.get.one(connection, params) is None:
+        raise states.missing(new.run_id)
+    there = await queries.there.one(connection, params)
+    if there is not None:
+        return _same(_snapshot(connection, there), new)
+    if isinstance(new.layer, NewLayer):
+        added = await layers.add(connection, scope, new.layer)
+        layer_id, depth, stored = added.id, added.depth, added.stored_bytes
+    else:
+        layer_id, depth, stored = new.layer, await layers.lock(connection, scope, new.layer), 0
+    params |= {
+        "step": None if new.step is None else number(new.step),
+        "parent_id": new.parent_id,
+        "kind": new.kind,
+        "layer_id": layer_id,
+        "entry_count": new.entry_count,
+        "tree_bytes": new.tree_bytes,
+        "size_bytes": stored,
+        "depth": depth,
+        "now_at": scope.clock.now_us(),
+    }
+    row = await queries.add.one(connection, params)
+    if row is None:
+        raise Conflict(f"there is another snapshot under the id {new.id}")
+    return _snapshot(connection, row)
+
+
+async def delete(connection: Connection, scope: scopes.Scope, ids: Sequence[str], *, reason: str) -> list[Snapshot]:
+    """Remove snapshots and what no other needs of them, and note it; for other stores, in their transaction."""
+    rows = [await queries.remove.one(connection, scope.params(id=each)) for each in ids]
+    removed = [_snapshot(connection, row) for row in rows if row is not None]
+    for layer_id in sorted({each.layer_id for each in removed}):
+        await layers.collect_from(connection, scope, layer_id)
+    await activity.note(connection, scope, [_deed(each, reason) for each in removed])
+    return removed
+
+
+def number(step: int) -> int:
+    """The number of a step that the caller gave.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < _STEP_MOST:
+        raise InvalidInput(f"step must be a whole number, not {step!r}")
+    return step
+
+
+def _snapshot(connection: Connection, row: Row) -> Snapshot:
+    return mapper(Snapshot, connection.dialect)([row])[0]
+
+
+def _deed(removed: Snapshot, reason: str) -> Deed:
+    details = {"run_id": removed.run_id, "size_bytes": removed.size_bytes}
+    return Deed(action=DELETED, subject_kind="snapshot", subject_id=removed.id, reason=reason, details=details)
+
+
+def _same(there: Snapshot, new: NewSnapshot) -> Snapshot:
+    if (there.run_id, there.step, there.kind) != (parse_id(new.run_id, "run id"), new.step, new.kind):
+        raise Conflict(f"there is another snapshot under the id {new.id}")
+    return there
+
+
+def _page(found: list[Snapshot], limit: int | None, most: int) -> Page[Snapshot]:
+    if limit is None:
+        if len(found) > most:
+            raise LimitExceeded(
+                f"there are more snapshots than list_rows = {most:,}: page them with limit= and cursor="
+            )
+        return Page(found)
+    if len(found) <= limit:
+        return Page(found)
+    last = found[limit - 1]
+    return Page(found[:limit], encode_cursor("snapshots", to_us(last.created_at), last.id))

@@ -1,0 +1,85 @@
+"""What a tree consists of: one entry for each file, directory and symbolic link, by its path.
+
+A path is relative to the root of the tree, with ``/`` between its parts. File names are bytes; those that are not UTF-8 are
+text with surrogates in their place, as Python itself shows them, and ``raw`` gives the bytes back. The root itself is no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+Kind = Literal["file", "dir", "symlink"]
+MODE_BITS = 0o7777
+"""What of a mode is kept: permissions, and the bits beside them."""
+ZEROS = b""
+"""In the place of an object's digest: so many zeros, which are stored nowhere."""
+
+
+class Piece(NamedTuple):
+    """Some bytes of a file: which object they lie in, and where. Without an object they are zeros."""
+
+    object: bytes
+    start: int
+    length: int
+
+
+class Entry(Struct, frozen=True):
+    """A file, a directory or a symbolic link, as it was."""
+
+    path: str
+    kind: Kind
+    mode: int
+    mtime_ns: int
+    size: int = 0
+    """Bytes of a file."""
+    target: str = ""
+    """Where a symbolic link points to; such as it is written, whatever it means."""
+    digest: bytes = b""
+    """Of a file's content: equal exactly if the content is. For how it is made see ``contents``."""
+    pieces: tuple[Piece, ...] = ()
+    """Of a file, one after the other."""
+
+
+class Tree(Struct, frozen=True):
+    """A whole tree: its entries by their paths, in no particular order, and what was ignored when it was captured."""
+
+    entries: Mapping[str, Entry]
+    ignore: Sequence[str] = ()
+    """The patterns, the defaults among them, in the syntax of gitignore."""
+
+
+class Difference(Struct, frozen=True):
+    """What one tree has that another has not: entries that are new or other, and the paths of those that are gone."""
+
+    entries: Sequence[Entry]
+    removed: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    """As in the tree that comes out."""
+
+    def applied(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        """The entries that come out of these."""
+        found = dict(entries)
+        for path in self.removed:
+            found.pop(path, None)
+        found.update((entry.path, entry) for entry in self.entries)
+        return found
+
+
+def raw(path: str) -> bytes:
+    """The bytes of a name."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def shown(name: bytes) -> str:
+    """The text that stands for a name."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def objects_of(entries: Sequence[Entry]) -> set[bytes]:
+    """The digests of all objects that these need."""
+    found = {piece.object for entry in entries for piece in entry.pieces}
+    found.discard(ZEROS)
+    return found
