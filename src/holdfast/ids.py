@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from random import Random
 from typing import Annotated, Protocol
 
@@ -38,6 +39,11 @@ class SeededIds:
         self._ms += 1
         bits = (self._ms << 80) | (7 << 76) | (self._random.getrandbits(12) << 64)
         return str(uuid_utils.UUID(int=bits | (2 << 62) | self._random.getrandbits(62)))
+
+
+def new_api_key() -> str:
+    """A new API key, to be given to ``api_keys.create`` and to whoever is to have it; nothing else knows it."""
+    return f"hf_{secrets.token_hex(24)}"
 
 
 def parse(value: object, what: str = "id") -> str:

@@ -72,6 +72,7 @@ class Database:
         if not found.get("message_index_removed"):
             found.pop("message_index_removed", None)
         found["tenants"] = self.fetch(f"SELECT * FROM tenants WHERE id = '{tenant}'")
+        found["api_keys"] = self.fetch(f"SELECT * FROM api_keys WHERE tenant = '{tenant}'")
         found["run_queue"] = self.fetch(f"SELECT * FROM run_queue WHERE tenant = '{tenant}'")
         return {table: sorted(rows, key=repr) for table, rows in found.items()}
 
@@ -100,7 +101,7 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Callable[[], Database]]:
                     " WHERE column_name = 'tenant_id' AND table_schema = 'public'"
                 ).fetchone()
                 assert tables is not None
-                connection.execute(f"TRUNCATE tenants, run_queue, {tables[0]} CASCADE".encode())
+                connection.execute(f"TRUNCATE tenants, api_keys, run_queue, {tables[0]} CASCADE".encode())
             made.append(Database(url))
         return made[-1]
 
@@ -144,6 +145,8 @@ def seen_by_owner(database: Database) -> tuple[list[Struct], list[str]]:
     channels: list[Struct] = [*groups, *pending, *theirs.contacts.list(), *theirs.feedback.list()]
     cursors += [theirs.pending_messages.list_groups(limit=1).next, theirs.contacts.list(limit=1).next]
     cursors += [theirs.feedback.list(limit=1).next]
+    channels += theirs.activity.list()
+    cursors += [theirs.activity.list(limit=1).next]
     driven, more = seen_of_runs(theirs)
     return [*sessions, *messages, *channels, *driven], [cursor for cursor in [*cursors, *more] if cursor]
 

@@ -29,6 +29,7 @@ from ..limits import Limits
 from ..stores.conversation.buffer.buffered import BufferedSession
 from ..stores.execution.runs.leases import AsyncRunQueue
 from ..stores.execution.runs.ledger import NewToolCall
+from ..stores.platform.api_keys import AsyncApiKeys
 from ..stores.platform.tenants import AsyncTenants
 from . import callers
 from .contract.world import Caller, World
@@ -134,6 +135,7 @@ class PostgresPlace:
         connection.execute(_NOTES)
         for (table,) in connection.execute(_TENANT_TABLES).fetchall():
             connection.execute(f"DELETE FROM {table} WHERE tenant_id <> %s", [RESIDENT])
+        connection.execute("DELETE FROM api_keys WHERE tenant <> %s", [RESIDENT])
         connection.execute("DELETE FROM run_queue WHERE tenant <> %s", [RESIDENT])
         connection.execute("DELETE FROM tenants WHERE id <> %s", [RESIDENT])
         if not connection.execute("SELECT 1 FROM tenants").fetchall():
@@ -147,7 +149,7 @@ class PostgresPlace:
         return {table: _sorted(connection.execute(f"SELECT t::text FROM {table} AS t")) for (table,) in tables}
 
     def renew(self) -> None:
-        self._connect().execute("TRUNCATE tenants, sessions, messages, agents, run_queue CASCADE")
+        self._connect().execute("TRUNCATE tenants, sessions, messages, agents, api_keys, run_queue CASCADE")
 
     def close(self) -> None:
         """Let go of the database."""
@@ -190,6 +192,7 @@ class OwnLeg(Struct, frozen=True):
                 limits=limits,
                 blocking=not self.asynchronous,
                 tenants=opened.tenants,
+                api_keys=opened.api_keys,
                 run_queue=opened.run_queue,
                 reopen=opened.reopen,
             )
@@ -320,6 +323,12 @@ class _Opened:
             return self._async.tenants
         assert self._sync is not None
         return cast("AsyncTenants", _Awaited(self._sync.tenants))
+
+    def api_keys(self) -> AsyncApiKeys:
+        if self._async is not None:
+            return self._async.api_keys
+        assert self._sync is not None
+        return cast("AsyncApiKeys", _Awaited(self._sync.api_keys))
 
     def run_queue(self) -> AsyncRunQueue:
         if self._async is not None:

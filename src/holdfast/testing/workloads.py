@@ -30,10 +30,11 @@ from ..stores.conversation.buffer.buffered import AsyncBufferedSession, Buffer, 
 from ..stores.conversation.messages import NewMessage
 from ..stores.conversation.sessions import Session
 from ..stores.execution.runs.leases import AsyncRunQueue, RunQueue
+from ..stores.platform.api_keys import ApiKeys, AsyncApiKeys
 from ..stores.platform.tenants import AsyncTenants, Tenants
 
 TENANTS = ("acme", "zenith")
-ABOVE_TENANTS = ("tenants.", "run_queue.")
+ABOVE_TENANTS = ("tenants.", "api_keys.", "run_queue.")
 """How the methods of the stores begin that belong to no tenant."""
 
 
@@ -59,6 +60,11 @@ class OnEngine:
     def tenants(self) -> Tenants:
         """All tenants."""
         return Tenants(AsyncTenants(self.engine, self._setting))
+
+    @property
+    def api_keys(self) -> ApiKeys:
+        """The keys of all tenants."""
+        return ApiKeys(AsyncApiKeys(self.engine, self._setting))
 
     @property
     def run_queue(self) -> RunQueue:
@@ -472,4 +478,12 @@ def _messages(world: World, session: Session) -> Sequence[str]:
 
 
 # Makers in files of their own register themselves here; last, because they need what stands above.
-from . import workload_channels, workload_checkpoints, workload_compactions, workload_crewai, workload_runs  # noqa: E402, F401
+from . import (  # noqa: E402
+    workload_channels,  # noqa: F401
+    workload_checkpoints,  # noqa: F401
+    workload_compactions,  # noqa: F401
+    workload_crewai,  # noqa: F401
+    workload_keys,  # noqa: F401
+    workload_retention,  # noqa: F401
+    workload_runs,  # noqa: F401
+)

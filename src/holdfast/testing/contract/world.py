@@ -18,6 +18,7 @@ from ...stepping import step
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.sessions import Session
 from ...stores.execution.runs.leases import AsyncRunQueue
+from ...stores.platform.api_keys import AsyncApiKeys
 from ...stores.platform.tenants import AsyncTenants
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class World:
         limits: the limits of every handle.
         blocking: whether calls block instead of suspending.
         tenants: the store of all tenants, where the leg has it.
+        api_keys: the keys of all tenants, where the leg has the store of all tenants.
         run_queue: the runs of all tenants, where the leg has the store of all tenants.
         reopen: closes the database and opens it again, where the leg can.
         caller: the owner of the transaction, where the leg has joined one.
@@ -70,13 +72,14 @@ class World:
         limits: Limits,
         blocking: bool,
         tenants: Callable[[], AsyncTenants] | None = None,
+        api_keys: Callable[[], AsyncApiKeys] | None = None,
         run_queue: Callable[[], AsyncRunQueue] | None = None,
         reopen: Callable[[], Awaitable[None]] | None = None,
         caller: Caller | None = None,
         outside: Callable[[str], Awaitable[AsyncTenantHandle]] | None = None,
     ) -> None:
         self._handle, self.clock, self.limits, self.blocking = handle, clock, limits, blocking
-        self._run_queue = run_queue
+        self._run_queue, self._api_keys = run_queue, api_keys
         self._tenants, self._reopen, self._caller, self._outside = tenants, reopen, caller, outside
 
     def tenant(self, name: str = "acme") -> AsyncTenantHandle:
@@ -87,6 +90,11 @@ class World:
     def tenants(self) -> AsyncTenants:
         """All tenants."""
         return _there(self._tenants)()
+
+    @property
+    def api_keys(self) -> AsyncApiKeys:
+        """The API keys of all tenants."""
+        return _there(self._api_keys)()
 
     @property
     def run_queue(self) -> AsyncRunQueue:

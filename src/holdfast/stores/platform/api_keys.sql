@@ -1,0 +1,41 @@
+-- name: register_tenant
+-- A tenant comes into being with the first thing it has.
+INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: create
+INSERT INTO api_keys (id, tenant, name, prefix, key_hash, scopes, created_at, expires_at)
+VALUES (:id, :tenant_id, :name, :prefix, :key_hash, :scopes, :now_at, :expires_at)
+ON CONFLICT DO NOTHING
+RETURNING /*columns ApiKey*/ *;
+
+-- name: by_prefix
+-- Those that begin like this, one as a rule, each with its digest, which is compared outside of the database.
+SELECT /*columns StoredKey*/ * FROM api_keys WHERE prefix = :prefix;
+
+-- name: get
+SELECT /*columns ApiKey*/ * FROM api_keys WHERE id = :id;
+
+-- name: list
+SELECT /*columns ApiKey*/ * FROM api_keys
+WHERE id > :after
+ORDER BY id
+LIMIT :limit;
+
+-- name: list_of_tenant
+SELECT /*columns ApiKey*/ * FROM api_keys
+WHERE tenant = :tenant_id AND id > :after
+ORDER BY id
+LIMIT :limit;
+
+-- name: revoke
+-- The first time counts.
+UPDATE api_keys SET revoked_at = COALESCE(revoked_at, :now_at)
+WHERE id = :id AND tenant = :tenant_id
+RETURNING /*columns ApiKey*/ *;
+
+-- name: touch
+UPDATE api_keys SET last_used_at = :now_at WHERE id = :id RETURNING id;
+
+-- name: delete
+DELETE FROM api_keys WHERE id = :id AND tenant = :tenant_id RETURNING id;
