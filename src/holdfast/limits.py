@@ -23,6 +23,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of a user, agent or other name as UTF-8."""
     display_bytes: int = KIB
     """Bytes of a name that is only shown, such as a contact's, as UTF-8."""
+    path_bytes: int = 16 * KIB
+    """Bytes of the path of a file or directory as UTF-8."""
     url_bytes: int = 2 * KIB
     """Bytes of an address, such as that of a picture, as UTF-8."""
     text_bytes: int = 64 * KIB
@@ -82,6 +84,16 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Claims of one run in a row that may come to nothing before it fails, unless it was started with another number."""
     run_depth: int = 8
     """Runs one below the other: an agent that calls an agent that calls an agent."""
+    tree_entries: int = 1_000_000
+    """Files, directories and links of one tree that is restored or imported."""
+    tree_bytes: int = 10 * 1024 * MIB
+    """Bytes of all files of one tree that is restored or imported."""
+    tree_path_bytes: int = 4 * KIB
+    """Bytes of a path within a tree, and of where a link points to."""
+    archive_ratio: int = 200
+    """How many times its own size an archive may unpack to, the first mebibyte aside."""
+    diff_bytes: int = MIB
+    """Bytes of a file up to which its changes are shown line by line."""
     lease_ms: int = 900_000
     """Milliseconds a lease may last before it must be renewed."""
 

@@ -245,6 +245,50 @@ async def find_head(connection: Connection, params: dict[str, Any]) -> Head:
     return _head(await queries.head.one(connection, params), params)
 
 
+async def rewind_to(
+    connection: Connection,
+    branches: AsyncBranches,
+    session_id: str,
+    *,
+    after: int | None = None,
+    before: int | None = None,
+) -> tuple[int, int]:
+    """Have a session go on after the message at one place, or before that at another; for other stores too.
+
+    Answers with the branches it showed and shows; the same where nothing came after, or neither place is given.
+
+    Raises:
+        NotFound: there is no such live session.
+        Conflict: the session no longer shows that place, or what stands before it.
+    """
+    params = branches._params(session_id)
+    head = await lock_head(connection, params)
+    place = before if after is None else after
+    if place is None:
+        return head.branch, head.branch
+    seq = views.seq_of(place) - (after is None)
+    if views.place_of(head.view, views.seq_of(place)) != place:
+        raise Conflict("the session shows another branch than the one that step was on: switch to it first")
+    if seq == head.last_seq:
+        return head.branch, head.branch
+    try:
+        branch = await branches._fork(connection, params, head, seq, "rewind")
+    except InvalidInput as error:
+        raise Conflict(f"{error}; if it was compacted away, roll that back first") from error
+    await branches._show(connection, params, head, branch.number)
+    return head.branch, branch.number
+
+
+async def show_branch(connection: Connection, branches: AsyncBranches, session_id: str, number: int) -> None:
+    """Have a session show a branch; for other stores too.
+
+    Raises:
+        NotFound: there is no such live session, or it has no such branch.
+    """
+    params = branches._params(session_id)
+    await branches._show(connection, params, await lock_head(connection, params), number)
+
+
 async def take_block(connection: Connection, params: dict[str, Any]) -> int:
     """A block of the session's log that nothing has been written to; for other stores too.
 
