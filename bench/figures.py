@@ -170,16 +170,19 @@ def _search() -> list[Figure]:
 def _steps() -> list[Figure]:
     found = [
         Figure(
-            f"{workers} worker{'s' * (workers > 1)}, of DBOS",
+            f"{workers} worker{'s' * (workers > 1)}, {'sync' if who == steps.SYNC else 'async'}, of DBOS",
             group,
             "rate",
-            ("Holdfast", {"workers": workers}),
+            (who, {"workers": workers}),
             (("DBOS", {"workers": workers}),),
             "at least",
             target,
         )
-        for group, targets in (("steps-sqlite", (10, 40)), ("steps-postgres", (6, 25)))
-        for workers, target in zip(steps.MANY, targets, strict=True)
+        for group, alone, targets in (
+            ("steps-sqlite", steps.SYNC, (10, 40)),
+            ("steps-postgres", "Holdfast", (6, 25)),
+        )
+        for workers, who, target in zip(steps.MANY, (alone, "Holdfast"), targets, strict=True)
     ]
     whole, resuming = (("a whole step", dict[str, int]()), ("resuming", dict[str, int]()))
     step = "state, two messages, a finished tool call and usage, of a bare append"

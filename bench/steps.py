@@ -16,8 +16,14 @@ from .workload import messages, middle_us
 
 GROUPS: dict[str, Engine] = {"steps-sqlite": "sqlite", "steps-postgres": "postgres"}
 COST_GROUP = "step-cost"
-WHO: dict[str, Environment] = {"Holdfast": "main", "DBOS": "dbos"}
 MANY = (1, 16)
+SYNC = "Holdfast, sync"
+"""For one worker: DBOS is called without asyncio too."""
+WHO: dict[str, tuple[Environment, tuple[int, ...]]] = {
+    "Holdfast": ("main", MANY),
+    SYNC: ("main", MANY[:1]),
+    "DBOS": ("dbos", MANY),
+}
 TENANT = "bench"
 PAD = "x" * 900
 SHORT, LONG = 10, 1_000
@@ -31,8 +37,8 @@ def cases() -> list[Case]:
     found = [
         Case(group, name, environment, engine, {"workers": workers})
         for group, engine in GROUPS.items()
-        for name, environment in WHO.items()
-        for workers in MANY
+        for name, (environment, many) in WHO.items()
+        for workers in many
     ]
     return [*found, *(Case(COST_GROUP, name) for name in _PARTS)]
 
@@ -44,6 +50,8 @@ def run(job: Job) -> Result:
     address = job.place if job.group == "steps-postgres" else str(Path(job.place) / "agents.db")
     if job.contender == "DBOS":
         return _dbos(address, job.params["workers"], job.seconds)
+    if job.contender == SYNC:
+        return _holdfast_sync(address, job.seconds)
     return asyncio.run(_holdfast(address, job.params["workers"], job.seconds))
 
 
@@ -73,6 +81,25 @@ async def _holdfast(address: str, workers: int, seconds: float) -> Result:
         there = [(await tenant.runs.get(run.id)).iteration for run in runs]
         if there != done:
             raise RuntimeError(f"{done} steps were acknowledged and {there} are there")
+    return {"rate": round(steps / took, 1), "steps": steps}
+
+
+def _holdfast_sync(address: str, seconds: float) -> Result:
+    from holdfast import Holdfast
+
+    with Holdfast(address, auto_migrate=True) as hf:
+        tenant: Any = hf.tenant(TENANT)
+        run = tenant.leases.claim("bench", run_id=tenant.runs.start(tenant.sessions.create().id).id, ttl_ms=600_000)
+        for number in range(1, _WARM_UP + 1):
+            tenant.runs.step(run.id, epoch=run.epoch, iteration=number, state=_result(number))
+        steps, started = 0, perf_counter()
+        while perf_counter() - started < seconds:
+            steps += 1
+            number = _WARM_UP + steps
+            tenant.runs.step(run.id, epoch=run.epoch, iteration=number, state=_result(number))
+        took = perf_counter() - started
+        if tenant.runs.get(run.id).iteration != _WARM_UP + steps:
+            raise RuntimeError("not every step that was acknowledged is there")
     return {"rate": round(steps / took, 1), "steps": steps}
 
 
