@@ -30,9 +30,14 @@ from .stores.conversation.pending_messages import (
     PendingMessage,
     PendingMessages,
 )
+from .stores.conversation.remarks import AsyncRemarks, Remark, Remarks
 from .stores.conversation.search.search import Hit
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
+from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
+from .stores.conversation.threads import thread_of
 from .stores.conversation.tokens import TokenCounter
+from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
+from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checking import CheckedThreads, DamagedCheckpoint
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints, Stored
 from .stores.execution.checkpoints.reading import Checkpoint, Held
@@ -46,6 +51,14 @@ from .stores.execution.runs.states import Status as RunStatus
 from .stores.execution.runs.step_log import CommittedStep, Step, Usage
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.memory.agent_memories import (
+    AgentMemories,
+    AgentMemory,
+    AsyncAgentMemories,
+    FoundAgentMemory,
+    NewAgentMemory,
+    PrunedMemories,
+)
 from .stores.memory.blocks import AsyncBlocks, Block, Blocks, NewBlock
 from .stores.memory.crew_memories import (
     AsyncCrewMemories,
@@ -57,25 +70,43 @@ from .stores.memory.crew_memories import (
 )
 from .stores.platform.activity import Activities, Activity, AsyncActivities
 from .stores.platform.api_keys import ApiKey, ApiKeys, AsyncApiKeys
+from .stores.platform.erasures import AsyncErasures, Erased, Erasure, Erasures
 from .stores.platform.objects import AsyncObjects, Objects
+from .stores.platform.retention.retention import AsyncRetention, Retention
+from .stores.platform.retention.rules import Hold, RetentionPolicy
+from .stores.platform.retention.sweeps import Swept, Tally
 from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
 from .stores.registry.agents import Agent, Agents, AsyncAgents
+from .stores.registry.tool_servers import AsyncToolServers, NewTool, Tool, ToolServer, ToolServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewind, Rewinds, RewindStatus
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage
 from .trees.entries import Entry, Piece, Tree
+from .trees.ignoring import DEFAULT_IGNORE
+from .trees.walking import Skipped
+from .workspaces.capturing import Capture
+from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "A2APushConfig",
+    "A2APushConfigs",
+    "A2ATask",
+    "A2ATasks",
     "Acting",
     "Activities",
     "Activity",
     "Agent",
+    "AgentMemories",
+    "AgentMemory",
     "Agents",
     "ApiKey",
     "ApiKeys",
     "ArchivedMessage",
+    "AsyncA2APushConfigs",
+    "AsyncA2ATasks",
     "AsyncActivities",
+    "AsyncAgentMemories",
     "AsyncAgents",
     "AsyncApiKeys",
     "AsyncBlocks",
@@ -85,6 +116,7 @@ __all__ = [
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncCrewMemories",
+    "AsyncErasures",
     "AsyncFeedbacks",
     "AsyncFlows",
     "AsyncHoldfast",
@@ -92,20 +124,26 @@ __all__ = [
     "AsyncMessages",
     "AsyncObjects",
     "AsyncPendingMessages",
+    "AsyncRemarks",
+    "AsyncRetention",
     "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
+    "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
     "AsyncSteps",
     "AsyncTenantHandle",
     "AsyncTenants",
     "AsyncToolCalls",
+    "AsyncToolServers",
+    "AsyncWorkspaces",
     "Block",
     "Blocks",
     "Branch",
     "Branches",
     "BufferedSession",
+    "Capture",
     "Changes",
     "CheckedThreads",
     "Checkpoint",
@@ -123,9 +161,13 @@ __all__ = [
     "CrewMemories",
     "CrewMemory",
     "CronKey",
+    "DEFAULT_IGNORE",
     "DamagedCheckpoint",
     "DirectKey",
     "Entry",
+    "Erased",
+    "Erasure",
+    "Erasures",
     "Feedback",
     "Feedbacks",
     "Filter",
@@ -133,11 +175,13 @@ __all__ = [
     "Flow",
     "FlowState",
     "Flows",
+    "FoundAgentMemory",
     "FoundMemory",
     "GroupKey",
     "Held",
     "History",
     "Hit",
+    "Hold",
     "Holdfast",
     "IdSource",
     "Leases",
@@ -147,10 +191,12 @@ __all__ = [
     "MemoryScope",
     "Message",
     "Messages",
+    "NewAgentMemory",
     "NewBlock",
     "NewCrewMemory",
     "NewMessage",
     "NewPendingMessage",
+    "NewTool",
     "NewToolCall",
     "Objects",
     "PackPlace",
@@ -163,7 +209,12 @@ __all__ = [
     "Piece",
     "Plan",
     "PoolOptions",
+    "PrunedMemories",
     "RandomIds",
+    "Remark",
+    "Remarks",
+    "Retention",
+    "RetentionPolicy",
     "Rewind",
     "RewindStatus",
     "Rewinds",
@@ -174,8 +225,11 @@ __all__ = [
     "SeededIds",
     "Session",
     "SessionKey",
+    "SessionShare",
+    "SessionShares",
     "SessionState",
     "Sessions",
+    "Skipped",
     "Snapshot",
     "SnapshotUsage",
     "Snapshots",
@@ -185,20 +239,27 @@ __all__ = [
     "Strategy",
     "SubagentKey",
     "Summarizer",
+    "Swept",
     "SystemClock",
+    "Tally",
     "TaskWrites",
     "TeamKey",
     "Tenant",
     "TenantHandle",
     "Tenants",
     "TokenCounter",
+    "Tool",
     "ToolCall",
     "ToolCalls",
     "ToolOutcome",
+    "ToolServer",
+    "ToolServers",
     "Tree",
     "Usage",
+    "Workspaces",
     "Write",
     "column",
     "meta",
     "new_api_key",
+    "thread_of",
 ]

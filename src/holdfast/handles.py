@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,23 +32,32 @@ from .stores.conversation.contacts import AsyncContacts, Contacts
 from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
+from .stores.conversation.remarks import AsyncRemarks, Remarks
 from .stores.conversation.sessions import AsyncSessions, Sessions
+from .stores.conversation.shares import AsyncSessionShares, SessionShares
 from .stores.conversation.tokens import TokenCounter, counter_of
+from .stores.execution.a2a_push_configs import A2APushConfigs, AsyncA2APushConfigs
+from .stores.execution.a2a_tasks import A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
 from .stores.execution.flows import AsyncFlows, Flows
 from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, Leases, RunQueue
 from .stores.execution.runs.runs import AsyncRuns, Runs
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.blocks import AsyncBlocks, Blocks
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.platform.activity import Activities, AsyncActivities
 from .stores.platform.api_keys import ApiKeys, AsyncApiKeys
+from .stores.platform.erasures import AsyncErasures, Erasures
 from .stores.platform.objects import AsyncObjects, Objects
+from .stores.platform.retention.retention import AsyncRetention, Retention
 from .stores.platform.tenants import AsyncTenants, Tenants
 from .stores.registry.agents import Agents, AsyncAgents
+from .stores.registry.tool_servers import AsyncToolServers, ToolServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
+from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 
 class AsyncTenantHandle:
@@ -70,9 +81,17 @@ class AsyncTenantHandle:
         self.checkpoints = AsyncCheckpoints(engine, scope)
         self.objects = AsyncObjects(engine, scope)
         self.snapshots = AsyncSnapshots(engine, scope)
+        self.workspaces = AsyncWorkspaces(engine, scope)
         self.flows = AsyncFlows(engine, scope)
         self.crew_memories = AsyncCrewMemories(engine, scope)
+        self.a2a_tasks = AsyncA2ATasks(engine, scope)
+        self.a2a_push_configs = AsyncA2APushConfigs(engine, scope)
+        self.session_shares = AsyncSessionShares(engine, scope)
+        self.remarks = AsyncRemarks(engine, scope)
+        self.tool_servers = AsyncToolServers(engine, scope)
+        self.agent_memories = AsyncAgentMemories(engine, scope)
         self.activity = AsyncActivities(engine, scope)
+        self.retention = AsyncRetention(engine, scope)
         self.rewinds = AsyncRewinds(engine, scope)
 
     @property
@@ -156,9 +175,17 @@ class TenantHandle:
         self.checkpoints = Checkpoints(AsyncCheckpoints(engine, scope))
         self.objects = Objects(AsyncObjects(engine, scope))
         self.snapshots = Snapshots(AsyncSnapshots(engine, scope))
+        self.workspaces = Workspaces(AsyncWorkspaces(engine, scope))
         self.flows = Flows(AsyncFlows(engine, scope))
         self.crew_memories = CrewMemories(AsyncCrewMemories(engine, scope))
+        self.a2a_tasks = A2ATasks(AsyncA2ATasks(engine, scope))
+        self.a2a_push_configs = A2APushConfigs(AsyncA2APushConfigs(engine, scope))
+        self.session_shares = SessionShares(AsyncSessionShares(engine, scope))
+        self.remarks = Remarks(AsyncRemarks(engine, scope))
+        self.tool_servers = ToolServers(AsyncToolServers(engine, scope))
+        self.agent_memories = AgentMemories(AsyncAgentMemories(engine, scope))
         self.activity = Activities(AsyncActivities(engine, scope))
+        self.retention = Retention(AsyncRetention(engine, scope))
         self.rewinds = Rewinds(AsyncRewinds(engine, scope))
 
     @property
@@ -234,7 +261,8 @@ class Holdfast:
         clock: where the time comes from.
         ids: where new ids come from.
         count_tokens: how many tokens the content of a message has, where nobody said; without it, an estimate.
-        packs: a directory, or an address such as ``s3://bucket/folder``, where large objects lie; without it, in the database.
+        packs: a directory, or an address such as ``s3://bucket/folder``, where large objects lie. Without it, beside a SQLite
+            file, in a directory of its name with ``.packs``; and otherwise in the database.
 
     Raises:
         SchemaMismatch: the schema is newer than this release, or older and not to be migrated.
@@ -255,8 +283,8 @@ class Holdfast:
         count_tokens: TokenCounter | None = None,
         packs: str | os.PathLike[str] | PackPlace | None = None,
     ) -> None:
-        self._setting = _setting(limits, clock, ids, count_tokens, packs)
         where = address.parse(url, library=sqlite)
+        self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool or PoolOptions())
         try:
             step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
@@ -281,6 +309,11 @@ class Holdfast:
     def api_keys(self) -> ApiKeys:
         """The API keys of all tenants."""
         return ApiKeys(AsyncApiKeys(self._engine, self._setting))
+
+    @property
+    def erasures(self) -> Erasures:
+        """The tenants who are to be forgotten."""
+        return Erasures(AsyncErasures(self._engine, self._setting))
 
     @property
     def run_queue(self) -> RunQueue:
@@ -315,8 +348,8 @@ class AsyncHoldfast:
         count_tokens: TokenCounter | None = None,
         packs: str | os.PathLike[str] | PackPlace | None = None,
     ) -> None:
-        self._setting = _setting(limits, clock, ids, count_tokens, packs)
         where = address.parse(url, library=sqlite)
+        self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool or PoolOptions())
 
@@ -349,6 +382,11 @@ class AsyncHoldfast:
         return AsyncApiKeys(self._engine, self._setting)
 
     @property
+    def erasures(self) -> AsyncErasures:
+        """The tenants who are to be forgotten."""
+        return AsyncErasures(self._engine, self._setting)
+
+    @property
     def run_queue(self) -> AsyncRunQueue:
         """The runs of all tenants that wait for somebody to drive them."""
         return AsyncRunQueue(self._engine, self._setting)
@@ -367,6 +405,7 @@ class AsyncHoldfast:
 
 
 def _setting(
+    where: address.Address,
     limits: Limits | None,
     clock: Clock | None,
     ids: IdSource | None,
@@ -380,8 +419,25 @@ def _setting(
         ids=ids or RandomIds(),
         limits=limits or Limits(),
         count_tokens=count_tokens,
-        packs=packs if packs is None or isinstance(packs, PackPlace) else PackPlace(packs),
+        packs=_pack_place(where, packs),
+        caches=None if (file := _file_of(where)) is None else file.with_name(f"{file.name}.cache"),
     )
+
+
+def _pack_place(where: address.Address, packs: str | os.PathLike[str] | PackPlace | None) -> PackPlace | None:
+    """Where large objects lie: as the caller says, or else beside the file, or else in the database."""
+    if packs is not None:
+        return packs if isinstance(packs, PackPlace) else PackPlace(packs)
+    file = _file_of(where)
+    if file is None or find_spec("obstore") is None:
+        return None
+    return PackPlace(file.with_name(f"{file.name}.packs"), when_needed=True)
+
+
+def _file_of(where: address.Address) -> Path | None:
+    """The file of a database that is one."""
+    is_file = where.engine == "sqlite" and where.place and not where.place.startswith((":memory:", "file:"))
+    return Path(where.place).absolute() if is_file else None
 
 
 def _migrates(where: address.Address, auto_migrate: bool | None) -> bool:

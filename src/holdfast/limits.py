@@ -51,6 +51,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Stored bytes from which on an object lies in a pack, where packs are kept, and not in the database."""
     object_bytes: int = 100 * 1024 * MIB
     """Stored bytes that all objects of one tenant may take."""
+    tree_depth: int = 200
+    """Directories in each other in one snapshot."""
+    snapshot_depth: int = 64
+    """Snapshots that may be differences to each other before one is written down as a whole."""
     filters: int = 32
     """Filters in one call."""
     filter_values: int = 1_000
@@ -96,6 +100,14 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of a file up to which its changes are shown line by line."""
     lease_ms: int = 900_000
     """Milliseconds a lease may last before it must be renewed."""
+    checkpoints_per_run: int = 10
+    """Snapshots that a run keeps, unless its tenant or the run has another number; older ones go when one is captured."""
+    checkpoint_quota_mib: int = 500
+    """MiB of stored bytes that all snapshots of one tenant may take, unless the tenant has another number."""
+    checkpoint_grace_s: int = 7 * 86_400
+    """Seconds for which snapshots are kept after their run has ended, unless the tenant has another number."""
+    checkpoint_keep_s: int = 90 * 86_400
+    """Seconds after its end for which a run's snapshots can be asked to be kept; more is cut down to this."""
 
     def check(self, name: str, value: int, what: str) -> None:
         """Raise ``LimitExceeded`` when ``value`` is over the limit called ``name``."""

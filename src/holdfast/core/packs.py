@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from .objects import digest_of
 Span = tuple[int, int]
 """Where a body begins in its pack, and how long it is."""
 TENANT_BYTES = 16
+OPEN_WITH = "open Holdfast with packs= and the place they are kept at"
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "file", "memory")
 
 
@@ -27,22 +29,39 @@ class PackPlace:
     Args:
         where: a directory, or ``s3://bucket/folder`` and the like, with credentials from the surroundings.
         options: what the library needs to know beside that, such as ``{"aws_endpoint": ...}``.
+        when_needed: make a directory when the first pack is written, and not before.
 
     Raises:
         InvalidInput: the library is not installed, or does not understand the address.
     """
 
-    def __init__(self, where: str | os.PathLike[str], options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, where: str | os.PathLike[str], options: dict[str, Any] | None = None, *, when_needed: bool = False
+    ) -> None:
+        self._where, self._options = str(where), options or {}
+        self._folder = _folder(where)
+        if not when_needed:
+            assert self._store is not None
+
+    @cached_property
+    def _obstore(self) -> Any:
         try:
             import obstore
         except ImportError:
             raise InvalidInput("packs need the package obstore: pip install 'holdfast[packs]'") from None
-        self._obstore: Any = obstore
-        self._folder = _folder(where)
+        return obstore
+
+    @cached_property
+    def _store(self) -> Any:
         try:
-            self._store: Any = self._opened(str(where), options or {})
-        except (obstore.exceptions.BaseError, ValueError, OSError) as error:
-            raise InvalidInput(f"packs cannot be kept at {str(where)!r}: {error}") from error
+            return self._opened(self._where, self._options)
+        except (self._obstore.exceptions.BaseError, ValueError, OSError) as error:
+            raise InvalidInput(f"packs cannot be kept at {self._where!r}: {error}") from error
+
+    @property
+    def _is_nowhere(self) -> bool:
+        """Whether this is a directory that was not made yet, because nothing lies in it."""
+        return "_store" not in vars(self) and self._folder is not None and not self._folder.exists()
 
     def _opened(self, where: str, options: dict[str, Any]) -> Any:
         from obstore import store
@@ -72,10 +91,13 @@ class PackPlace:
 
         Raises:
             NotFound: there is no such pack.
+            Unavailable: the place cannot be reached, or nothing was ever kept there.
             Corrupt: it is too short for them.
         """
         if not spans:
             return []
+        if self._is_nowhere:
+            raise Unavailable(f"objects of this tenant lie in packs, and there is no {self._where!r}: {OPEN_WITH}")
         starts, lengths = [start for start, _ in spans], [length for _, length in spans]
         try:
             found = await self._do("get_ranges", blocking, path, starts=starts, lengths=lengths)
@@ -89,7 +111,7 @@ class PackPlace:
 
     async def remove(self, paths: Sequence[str], *, blocking: bool) -> None:
         """Remove packs; those that are not there are removed already."""
-        for path in paths:
+        for path in [] if self._is_nowhere else paths:
             try:
                 await self._do("delete", blocking, path)
             except NotFound:
@@ -97,6 +119,8 @@ class PackPlace:
 
     async def names(self, folder: str, *, blocking: bool) -> list[str]:
         """The paths of all packs in a folder."""
+        if self._is_nowhere:
+            return []
         try:
             listing = self._obstore.list(self._store, prefix=folder)
             found = listing.collect() if blocking else await listing.collect_async()

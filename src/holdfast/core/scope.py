@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..clock import Clock
@@ -16,12 +17,12 @@ from .packs import PackPlace
 class Setting:
     """What every call needs from outside.
 
-    ``count_tokens`` is the caller's own way to count, and ``packs`` where large objects lie, if there is one. ``shared`` is for
-    what cannot be stored and yet belongs to all handles of one Holdfast, such as a function that was attached to a session: each
-    store keeps its own under its name.
+    ``count_tokens`` is the caller's own way to count, ``packs`` is where large objects lie, if there is such a place, and
+    ``caches`` a directory for what can be found out again. ``shared`` is for what cannot be stored and yet belongs to all
+    handles of one Holdfast, such as a function that was attached to a session: each store keeps its own under its name.
     """
 
-    __slots__ = ("clock", "count_tokens", "ids", "limits", "packs", "shared")
+    __slots__ = ("caches", "clock", "count_tokens", "ids", "limits", "packs", "shared")
 
     def __init__(
         self,
@@ -31,10 +32,11 @@ class Setting:
         limits: Limits,
         count_tokens: Callable[[Any], int] | None = None,
         packs: PackPlace | None = None,
+        caches: Path | None = None,
         shared: dict[str, Any] | None = None,
     ) -> None:
         self.clock, self.ids, self.limits, self.count_tokens = clock, ids, limits, count_tokens
-        self.packs = packs
+        self.packs, self.caches = packs, caches
         self.shared: dict[str, Any] = {} if shared is None else shared
 
 
@@ -54,6 +56,7 @@ class Scope(Setting):
             limits=setting.limits,
             count_tokens=setting.count_tokens,
             packs=setting.packs,
+            caches=setting.caches,
             shared=setting.shared,
         )
         self.tenant = tenant

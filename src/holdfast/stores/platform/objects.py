@@ -299,9 +299,10 @@ async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, st
     )
     if staged is not None and packed.digest in staged.starts:
         params |= {"body": None, "pack": staged.id, "pack_start": staged.starts[packed.digest]}
-    elif packed.is_elsewhere:
-        raise Stale("a pack was removed because what lies in it came too late: do it again")
+        packed = Packed(packed.digest, packed.codec, b"", packed.size_bytes)
     while await queries.revive.one(connection, params) is None:
+        if packed.is_elsewhere:
+            raise Stale("an object is there no longer, or its pack was removed because it came too late: do it again")
         if await queries.put.one(connection, params) is not None:
             return True
     return False

@@ -24,7 +24,7 @@ from ...core.objects import Packed
 from ...core.queries import Queries
 from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine
-from ...errors import Corrupt, NotFound, Unavailable
+from ...errors import Corrupt, CrossTenant, NotFound, Unavailable
 
 T = TypeVar("T")
 
@@ -135,10 +135,28 @@ async def clear(engine: Engine, scope: Scope) -> int:
     doomed = [id for id, is_condemned in noted.items() if is_condemned]
     kept = {_path(scope, id) for id, is_condemned in noted.items() if not is_condemned}
     gone = [path for path in there if path not in kept]
-    await scope.packs.remove(gone, blocking=engine.blocking)
+    await scope.packs.remove(own_paths(scope, gone), blocking=engine.blocking)
     if doomed:
         await engine.write(lambda connection: _forget(connection, scope, doomed))
     return len(gone)
+
+
+def own_paths(scope: Scope, paths: Sequence[str]) -> Sequence[str]:
+    """These paths, if all of them are of the tenant's own packs: asked before any is removed.
+
+    Raises:
+        CrossTenant: one is not.
+    """
+    folder = packs.folder_of(scope.tenant)
+    for path in paths:
+        first, slash, rest = path.partition("/")
+        if first != folder or not slash or not rest or "/" in rest or rest in (".", ".."):
+            raise CrossTenant(
+                f"a sweep of the tenant {scope.tenant!r} was about to remove {path!r}, which is not its own",
+                tenant=scope.tenant,
+                path=path,
+            )
+    return paths
 
 
 async def repack(engine: Engine, scope: Scope) -> int:
@@ -197,7 +215,5 @@ def _path(scope: Scope, pack: str) -> str:
 
 def _place(scope: Scope) -> packs.PackPlace:
     if scope.packs is None:
-        raise Unavailable(
-            "objects of this tenant lie in packs: open Holdfast with packs= and the place they are kept at"
-        )
+        raise Unavailable(f"objects of this tenant lie in packs: {packs.OPEN_WITH}")
     return scope.packs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from msgspec import Struct
 
@@ -104,9 +104,7 @@ class AsyncSnapshots(TenantStore):
         self, connection: Connection, run_id: str, *, step: int | None = None, kind: SnapshotKind | None = None
     ) -> Snapshot | None:
         """The newest snapshot of a run, or of one of its steps, or of one kind; ``None`` if there is none."""
-        params, where = self._of(run_id, step, kind)
-        row = await queries.latest.one(connection, params, where)
-        return None if row is None else _snapshot(connection, row)
+        return await latest(connection, self._scope, run_id, step=step, kind=kind)
 
     @reads
     async def list(
@@ -126,7 +124,7 @@ class AsyncSnapshots(TenantStore):
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
-        params, where = self._of(run_id, step, kind)
+        params, where = _of(self._scope, run_id, step, kind)
         params["limit"] = rows_to_read(limit, limits)
         if run_id is not None:
             where += "\n  AND s.run_id = :run_id"
@@ -214,6 +212,21 @@ class AsyncSnapshots(TenantStore):
     async def _fetch(self, connection: Connection, digests: Sequence[bytes]) -> Sequence[bytes | InPack]:
         return await objects.fetch(connection, self._scope, digests)
 
+    async def _layer_tree(self, layer_id: str) -> tuple[Tree, int]:
+        """What a layer comes to, and how many lie below it; ``NotFound`` if it is there no longer."""
+
+        async def read() -> tuple[Tree, int]:
+            found = await self._layer_manifests(layer_id)
+            return layers.tree_of(await self._out_of_packs(found)), len(found) - 1
+
+        return await packs.settled(read)
+
+    @reads
+    async def _layer_manifests(self, connection: Connection, layer_id: str) -> Sequence[bytes | InPack]:
+        if await layers.queries.has.one(connection, self._scope.params(layer_id=layer_id)) is None:
+            raise NotFound(f"there is no layer {layer_id} here")
+        return await layers.manifests_of(connection, self._scope, layer_id)
+
     async def _out_of_packs(self, found: Sequence[bytes | InPack]) -> Sequence[bytes]:
         out = [each for each in found if isinstance(each, InPack)]
         packed = await packs.fetch(self._engine, self._scope, out) if out else {}
@@ -226,18 +239,6 @@ class AsyncSnapshots(TenantStore):
             return await self._out_of_packs(await self._fetch(digests))
 
         return dict(zip(digests, await packs.settled(read), strict=True))
-
-    def _of(self, run_id: str | None, step: int | None, kind: str | None) -> tuple[dict[str, Any], str]:
-        params, where = self._scope.params(), ""
-        if run_id is not None:
-            params["run_id"] = parse_id(run_id, "run id")
-        if step is not None:
-            params["step"], where = number(step), "\n  AND s.step = :step"
-        if kind is not None:
-            if kind not in get_args(SnapshotKind):
-                raise InvalidInput(f"kind is one of {', '.join(get_args(SnapshotKind))}, not {kind!r}")
-            params["kind"], where = kind, where + "\n  AND s.kind = :kind"
-        return params, where
 
     def _ids(self, ids: Sequence[str]) -> Sequence[str]:
         if isinstance(ids, str) or not isinstance(ids, Sequence):
@@ -269,6 +270,21 @@ async def get(connection: Connection, scope: scopes.Scope, snapshot_id: str) -> 
     if row is None:
         raise NotFound(f"there is no snapshot {snapshot_id} here")
     return _snapshot(connection, row)
+
+
+async def find(connection: Connection, scope: scopes.Scope, snapshot_id: str) -> Snapshot | None:
+    """A snapshot, seen or not; ``None`` if there is none."""
+    row = await queries.there.one(connection, scope.params(id=snapshot_id))
+    return None if row is None else _snapshot(connection, row)
+
+
+async def latest(
+    connection: Connection, scope: scopes.Scope, run_id: str, *, step: int | None = None, kind: str | None = None
+) -> Snapshot | None:
+    """The newest snapshot of a run, or of one of its steps, or of one kind; for other stores, in their transaction."""
+    params, where = _of(scope, run_id, step, kind)
+    row = await queries.latest.one(connection, params, where)
+    return None if row is None else _snapshot(connection, row)
 
 
 async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) -> Snapshot:
@@ -317,6 +333,17 @@ async def delete(connection: Connection, scope: scopes.Scope, ids: Sequence[str]
     return removed
 
 
+def kind_of(kind: object) -> SnapshotKind:
+    """A kind of snapshot that the caller gave.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if kind not in get_args(SnapshotKind):
+        raise InvalidInput(f"kind is one of {', '.join(get_args(SnapshotKind))}, not {str(kind)[:60]!r}")
+    return cast(SnapshotKind, kind)
+
+
 def number(step: int) -> int:
     """The number of a step that the caller gave.
 
@@ -326,6 +353,18 @@ def number(step: int) -> int:
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < _STEP_MOST:
         raise InvalidInput(f"step must be a whole number, not {step!r}")
     return step
+
+
+def _of(scope: scopes.Scope, run_id: str | None, step: int | None, kind: str | None) -> tuple[dict[str, Any], str]:
+    """Parameters and conditions for the snapshots of a run, a step, a kind."""
+    params, where = scope.params(), ""
+    if run_id is not None:
+        params["run_id"] = parse_id(run_id, "run id")
+    if step is not None:
+        params["step"], where = number(step), "\n  AND s.step = :step"
+    if kind is not None:
+        params["kind"], where = kind_of(kind), where + "\n  AND s.kind = :kind"
+    return params, where
 
 
 def _snapshot(connection: Connection, row: Row) -> Snapshot:

@@ -1,0 +1,299 @@
+"""Capturing a directory tree as a snapshot.
+
+What is in the tree is compared with a picture: what was captured there before, and what was known of its files. Only what is not
+as it was is read. New content is packed, and written to packs where packs are kept, while the tree is being walked. Then one
+transaction records the snapshot and everything it needs, so that it is whole or absent. Pictures are kept in memory, and what is
+known of files also beside the database; without them a capture reads everything, and stores no more for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar, cast
+
+from msgspec import Struct, structs
+
+from ..core.objects import Packed
+from ..core.scope import Scope
+from ..engines.protocol import Connection, Engine
+from ..errors import InvalidInput, NotFound, Stale
+from ..ids import parse as parse_id
+from ..stores.execution.runs import states
+from ..stores.platform import packs
+from ..stores.workspace import layers, snapshots
+from ..stores.workspace.layers import NewLayer, Part
+from ..stores.workspace.snapshots import AsyncSnapshots, NewSnapshot, Snapshot, SnapshotKind
+from ..trees import ignoring, stat_cache
+from ..trees.entries import Difference, objects_of
+from ..trees.ignoring import DEFAULT_IGNORE, Ignores
+from ..trees.scanning import Scan, Scanned
+from ..trees.stat_cache import Picture
+from ..trees.walking import Skipped
+
+T = TypeVar("T")
+TRIES = 3
+"""How often a capture is tried when what it counts on was removed meanwhile."""
+PICTURES_MOST = 8
+"""Trees whose pictures are kept in memory."""
+
+
+class Capture(Struct, frozen=True):
+    """What one capture came to."""
+
+    snapshot: Snapshot
+    changed: int
+    """Entries that are new, or not as they were in the snapshot before."""
+    removed: int
+    skipped: Sequence[Skipped] = ()
+    """What is not in the snapshot although nobody said so, and why: pipes, sockets, devices, and what must not be read."""
+    unsettled: Sequence[str] = ()
+    """Files that changed each time they were read; they are in the snapshot as they were read last."""
+
+
+class Request(Struct, frozen=True):
+    """What is to be captured, and for whom."""
+
+    run_id: str
+    root: str
+    step: int | None
+    kind: SnapshotKind
+    ignore: Sequence[str]
+    ignore_defaults: bool
+    id: str
+
+
+class _Before(Struct, frozen=True):
+    """What is there already under the id of a capture, or the snapshot that it comes after."""
+
+    done: Snapshot | None
+    last: Snapshot | None
+
+
+def request(
+    scope: Scope,
+    run_id: str,
+    path: str | os.PathLike[str],
+    *,
+    step: int | None,
+    kind: SnapshotKind,
+    ignore: Sequence[str],
+    ignore_defaults: bool,
+    id: str | None,
+) -> Request:
+    """What a caller asks for.
+
+    Raises:
+        InvalidInput: an argument is not what it should be.
+    """
+    return Request(
+        run_id=parse_id(run_id, "run id"),
+        root=root_of(path),
+        step=None if step is None else snapshots.number(step),
+        kind=snapshots.kind_of(kind),
+        ignore=Ignores(ignore).patterns,
+        ignore_defaults=ignore_defaults,
+        id=scope.ids.new() if id is None else parse_id(id, "snapshot id"),
+    )
+
+
+def root_of(path: object) -> str:
+    """The directory that a path names, in one form.
+
+    Raises:
+        InvalidInput: it is no path.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or "\0" in str(os.fspath(path)):
+        raise InvalidInput(f"the path of a workspace is a directory, not {str(path)[:80]!r}")
+    return os.path.realpath(os.fsdecode(path))
+
+
+class Capturing:
+    """Captures for one tenant. What takes files, and therefore time, goes through ``work``."""
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        self._engine, self._scope = engine, scope
+        self._snapshots = AsyncSnapshots(engine, scope)
+
+    async def capture(self, wanted: Request) -> Capture:
+        """Capture a tree; with a picture of it as long as that holds.
+
+        Raises:
+            NotFound: there is no such run in a live session, or no such directory.
+            LimitExceeded: the tree is too large.
+            Stale: what it counts on was removed again and again meanwhile.
+        """
+        before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
+        if before.done is not None:
+            return Capture(before.done, 0, 0)
+        for turn in range(TRIES):
+            try:
+                return await self._try(wanted, before, use_picture=turn == 0)
+            except Stale as error:
+                stale = error
+        raise stale
+
+    async def _try(self, wanted: Request, before: _Before, *, use_picture: bool) -> Capture:
+        picture = await self._picture(wanted, before.last, use_stats=use_picture)
+        ignores = await work(self._engine, lambda: _ignores(wanted))
+        is_known = picture is not None and picture.ignore == ignores.patterns
+        scan = Scan(
+            wanted.root,
+            entries=picture.entries if picture else {},
+            stats=picture.stats if picture is not None and is_known else {},
+            ignores=ignores,
+            depth_most=self._scope.limits.tree_depth,
+            entries_most=self._scope.limits.tree_entries,
+        )
+        parts = [part async for packed in _each(self._engine, scan.parts()) for part in await self._stage(packed)]
+        scanned = await work(self._engine, scan.result)
+        return await self.record(wanted, picture, scanned, parts)
+
+    async def record(
+        self, wanted: Request, picture: Picture | None, scanned: Scanned, parts: Sequence[Part]
+    ) -> Capture:
+        """Record a snapshot of what was found, as a difference to a picture, and remember it."""
+        limits = self._scope.limits
+        limits.check("tree_entries", len(scanned.entries), "the entries of this tree")
+        new = NewSnapshot(
+            run_id=wanted.run_id,
+            step=wanted.step,
+            kind=wanted.kind,
+            parent_id=picture.snapshot_id if picture else None,
+            layer=await work(self._engine, lambda: _layer(picture, scanned, parts, limits.snapshot_depth)),
+            entry_count=len(scanned.entries),
+            tree_bytes=_bytes(picture, scanned),
+            id=wanted.id,
+        )
+        snapshot = await self._engine.write(lambda connection: snapshots.record(connection, self._scope, new))
+        await work(self._engine, lambda: self._remember(wanted.root, picture, snapshot, scanned))
+        difference = scanned.difference
+        return Capture(snapshot, len(difference.entries), len(difference.removed), scanned.skipped, scanned.unsettled)
+
+    async def _stage(self, packed: Sequence[Packed]) -> list[Part]:
+        """Write large objects to a pack, where packs are kept. Their bodies are then let go of."""
+        if not packed:
+            return []
+        if self._scope.packs is None or self._engine.joined:
+            return [Part(packed)]
+        staged = await packs.stage(self._engine, self._scope, packed)
+        least = self._scope.limits.pack_from_bytes
+        large = [each.without_body() for each in packed if each.length >= least]
+        small = [each for each in packed if each.length < least]
+        return [part for part in (Part(large, staged), Part(small)) if part.packed]
+
+    async def _picture(self, wanted: Request, last: Snapshot | None, *, use_stats: bool) -> Picture | None:
+        """What is known of a tree: all, or at least what the run's last snapshot of it consists of."""
+        if use_stats:
+            found = self._pictures.get(self._key(wanted.root)) or await self._kept(wanted.root)
+            if found is not None:
+                return found
+        return None if last is None else await self._drawn(last.id, last.layer_id)
+
+    async def _kept(self, root: str) -> Picture | None:
+        """A picture of which a file beside the database knows."""
+        place = self._place(root)
+        cached = await work(self._engine, lambda: stat_cache.load(place)) if place is not None else None
+        if cached is None:
+            return None
+        picture = await self._drawn(cached.snapshot_id, cached.layer_id)
+        if picture is None:
+            return None
+        return structs.replace(picture, stats=stat_cache.fitting(cached.stats, picture.entries))
+
+    async def _drawn(self, snapshot_id: str, layer_id: str) -> Picture | None:
+        """A picture of what a layer comes to, without knowing anything of files; ``None`` if it is there no longer."""
+        try:
+            tree, depth = await self._snapshots._layer_tree(layer_id)
+        except NotFound:
+            return None
+        size = sum(entry.size for entry in tree.entries.values())
+        return Picture(snapshot_id, layer_id, depth, tuple(tree.ignore), tree.entries, {}, size)
+
+    def _remember(self, root: str, before: Picture | None, snapshot: Snapshot, scanned: Scanned) -> None:
+        picture = Picture(
+            snapshot.id,
+            snapshot.layer_id,
+            snapshot.depth,
+            tuple(scanned.difference.ignore),
+            scanned.entries,
+            scanned.stats,
+            snapshot.tree_bytes,
+        )
+        key, pictures = self._key(root), self._pictures
+        pictures.pop(key, None)
+        pictures[key] = picture
+        while len(pictures) > PICTURES_MOST:
+            pictures.pop(next(iter(pictures)), None)
+        place = self._place(root)
+        is_kept = before is not None and before.stats is scanned.stats and before.layer_id == snapshot.layer_id
+        if place is not None and not is_kept:
+            stat_cache.save(place, picture)
+
+    @property
+    def _pictures(self) -> dict[tuple[str, str], Picture]:
+        found: dict[tuple[str, str], Picture] = self._scope.shared.setdefault("workspaces", {})
+        return found
+
+    def _key(self, root: str) -> tuple[str, str]:
+        return self._scope.stored_tenant, root
+
+    def _place(self, root: str) -> Path | None:
+        folder = self._scope.caches
+        return None if folder is None else stat_cache.place_of(folder, self._scope.tenant, root)
+
+
+async def work(engine: Engine, do: Callable[[], T]) -> T:
+    """Do something that takes files, and therefore time: in the caller's thread, or outside of its event loop."""
+    if engine.blocking:
+        return do()
+    import asyncio
+
+    return await asyncio.to_thread(do)
+
+
+async def _each(engine: Engine, found: Iterator[T]) -> AsyncIterator[T]:
+    """Whatever an iterator gives, which takes files."""
+    try:
+        while (each := await work(engine, lambda: next(found, None))) is not None:
+            yield each
+    finally:
+        await work(engine, cast("Generator[T]", found).close)
+
+
+async def _before(connection: Connection, scope: Scope, wanted: Request) -> _Before:
+    params = scope.params(run_id=wanted.run_id, id=wanted.id)
+    if await states.queries.get.one(connection, params) is None:
+        raise states.missing(wanted.run_id)
+    return _Before(
+        await snapshots.find(connection, scope, wanted.id), await snapshots.latest(connection, scope, wanted.run_id)
+    )
+
+
+def _ignores(wanted: Request) -> Ignores:
+    defaults = DEFAULT_IGNORE if wanted.ignore_defaults else ()
+    return Ignores([*defaults, *ignoring.in_root(wanted.root), *wanted.ignore])
+
+
+def _bytes(picture: Picture | None, scanned: Scanned) -> int:
+    """Of all files, without looking at those that are as they were."""
+    if picture is None:
+        return sum(entry.size for entry in scanned.entries.values())
+    was, difference = picture.entries, scanned.difference
+    gone = sum(was[path].size for path in difference.removed)
+    gone += sum(was[entry.path].size for entry in difference.entries if entry.path in was)
+    return picture.tree_bytes - gone + sum(entry.size for entry in difference.entries)
+
+
+def _layer(picture: Picture | None, scanned: Scanned, parts: Sequence[Part], depth_most: int) -> NewLayer | str:
+    """The layer of a tree: the one it had, if nothing changed, a difference to that, or a whole one."""
+    difference = scanned.difference
+    count = len(difference.entries) + len(difference.removed)
+    if picture is not None and count == 0 and tuple(difference.ignore) == picture.ignore:
+        return picture.layer_id
+    if picture is not None and picture.depth < depth_most and count <= len(scanned.entries):
+        return NewLayer(layers.manifest_of(difference), picture.layer_id, parts)
+    whole = Difference(list(scanned.entries.values()), [], difference.ignore)
+    new = {packed.digest for part in parts for packed in part.packed}
+    return NewLayer(layers.manifest_of(whole), None, parts, sorted(objects_of(whole.entries) - new))

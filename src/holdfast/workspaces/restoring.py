@@ -1,0 +1,119 @@
+"""Bringing a directory to a snapshot: what is wanted is looked at, compared with what is there, and only the difference is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from ..core.scope import Scope
+from ..engines.protocol import Engine
+from ..errors import Conflict, InvalidInput, Stale
+from ..stores.platform import packs
+from ..stores.workspace.snapshots import AsyncSnapshots
+from ..trees import guarding, present, restoring
+from ..trees.entries import Entry, Tree
+from ..trees.ignoring import Ignores, in_root
+from ..trees.restoring import Contents, Restored
+from ..trees.walking import Stat
+from .capturing import work
+
+TRIES = 3
+"""How often a directory is looked at again because it changed while it was restored."""
+Advance = Callable[[int], None]
+
+
+class Restoring:
+    """Restores for one tenant. What takes files, and therefore time, goes through ``work``."""
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        self._engine, self._scope = engine, scope
+        self._snapshots = AsyncSnapshots(engine, scope)
+
+    async def into(self, snapshot_id: str, root: str, *, replace: bool, advance: Advance) -> Restored:
+        """Bring a directory, which is made if it is not there, to a snapshot.
+
+        Raises:
+            NotFound: there is no such snapshot.
+            Conflict: there is something in the directory, and it is not to be replaced.
+            InvalidInput: the snapshot has something in it that must not be written.
+            Stale: somebody goes on changing the directory.
+        """
+        tree = await self._snapshots.tree(snapshot_id)
+        wanted = await work(self._engine, lambda: guarding.checked(tree.entries.values(), self._scope.limits))
+        await work(self._engine, lambda: _made(root, replace))
+        for _ in range(TRIES):
+            there = await work(self._engine, lambda: self._look(root, tree, wanted))
+            try:
+                return await self.apply(root, wanted, there, expected={}, advance=advance)
+            except Stale as error:
+                stale = error
+        raise stale
+
+    async def apply(
+        self,
+        root: str,
+        wanted: Mapping[str, Entry],
+        there: Mapping[str, Entry],
+        *,
+        expected: Mapping[str, Stat],
+        advance: Advance,
+    ) -> Restored:
+        """Make what is wanted of what is there.
+
+        Raises:
+            Stale: something has changed since it was looked at.
+        """
+        plan = await work(self._engine, lambda: restoring.plan(wanted, there))
+        if not plan.count:
+            return Restored()
+        steps = restoring.restore(root, plan, wanted, expected=expected, advance=advance)
+
+        def step(sent: Contents | None) -> Sequence[bytes] | Restored:
+            try:
+                return next(steps) if sent is None else steps.send(sent)
+            except StopIteration as done:
+                result: Restored = done.value
+                return result
+
+        try:
+            said = await work(self._engine, lambda: step(None))
+            while not isinstance(said, Restored):
+                found = await self.contents(said)
+                said = await work(self._engine, lambda found=found: step(found))  # type: ignore[misc]
+            return said
+        finally:
+            await work(self._engine, steps.close)
+
+    async def contents(self, digests: Sequence[bytes]) -> Contents:
+        """Objects by their digests.
+
+        Raises:
+            NotFound: one is not here.
+            Corrupt: one is not what it was.
+        """
+
+        async def read() -> Sequence[bytes]:
+            return await self._snapshots._out_of_packs(await self._snapshots._fetch(digests))
+
+        return dict(zip(digests, await packs.settled(read), strict=True))
+
+    def _look(self, root: str, tree: Tree, wanted: Mapping[str, Entry]) -> Mapping[str, Entry]:
+        """What is there, except what is ignored: by the rules of then, or by those of now."""
+        then, now = Ignores(tree.ignore), Ignores(in_root(root))
+        return present.look(
+            root,
+            wanted,
+            ignores=lambda path, is_folder: then(path, is_folder) or now(path, is_folder),
+            limits=self._scope.limits,
+        )
+
+
+def _made(root: str, replace: bool) -> None:
+    try:
+        os.makedirs(root, exist_ok=True)
+        with os.scandir(root) as there:
+            is_empty = next(there, None) is None
+    except OSError as error:
+        raise InvalidInput(f"{root!r} cannot be restored to: {error.strerror or error}") from error
+    if not is_empty and not replace:
+        raise Conflict(f"there is something in {root!r}: restore into an empty directory, or say replace")
