@@ -89,6 +89,7 @@ from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 __version__ = "0.1.0"
 
 __all__ = [
+    "DEFAULT_IGNORE",
     "A2APushConfig",
     "A2APushConfigs",
     "A2ATask",
@@ -161,7 +162,6 @@ __all__ = [
     "CrewMemories",
     "CrewMemory",
     "CronKey",
-    "DEFAULT_IGNORE",
     "DamagedCheckpoint",
     "DirectKey",
     "Entry",

@@ -483,6 +483,7 @@ from . import (  # noqa: E402
     workload_checkpoints,  # noqa: F401
     workload_compactions,  # noqa: F401
     workload_crewai,  # noqa: F401
+    workload_kagent,  # noqa: F401
     workload_keys,  # noqa: F401
     workload_retention,  # noqa: F401
     workload_runs,  # noqa: F401

@@ -28,6 +28,8 @@ from ...errors import AlreadyExists, Conflict, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
+from ..platform.retention import rules
+from . import threads
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
 from .buffer.memory import Buffers
 from .keys import SessionKey
@@ -270,6 +272,7 @@ class AsyncSessions(TenantStore):
         try:
             async with connection.savepoint():
                 row = await queries.restore.one(connection, self._scope.params(id=there.id))
+                await threads.show(connection, self._scope, _stored_names(there))
         except AlreadyExists:
             raise Conflict(f"the key {there.key!r}{_of(there.user)} belongs to another session by now") from None
         if row is None:
@@ -283,6 +286,7 @@ class AsyncSessions(TenantStore):
 
         Raises:
             NotFound: there is no such session.
+            Conflict: it is held: see ``retention``.
         """
         await self._purge(session_id)
         self._buffers.drop(parse_id(session_id, "session id"))
@@ -310,12 +314,19 @@ class AsyncSessions(TenantStore):
     @writes
     async def _delete(self, connection: Connection, session_id: str) -> None:
         params = self._at_now(id=parse_id(session_id, "session id"))
-        if await queries.delete.one(connection, params) is None:
+        row = await queries.delete.one(connection, params)
+        if row is None:
             raise _missing(session_id)
+        await threads.hide(connection, self._scope, {"id": params["id"], "identifier": row[0], "user_id": row[1]})
 
     @writes
     async def _purge(self, connection: Connection, session_id: str) -> None:
         params = self._scope.params(id=parse_id(session_id, "session id"))
+        there = await find_session(connection, self._scope, session_id)
+        if there is None:
+            raise _missing(session_id)
+        await rules.check_not_held(connection, self._scope, session_id=there.id)
+        await threads.purge(connection, self._scope, _stored_names(there), live=there.deleted_at is None)
         await queries.run_all("purge_", connection, params)
         await forget(connection, params)
         if await queries.purge.one(connection, params) is None:
@@ -365,6 +376,14 @@ async def find_session(connection: Connection, scope: scopes.Scope, session_id: 
     """One session by id, deleted or not; for other stores too."""
     row = await queries.get.one(connection, scope.params(id=parse_id(session_id, "session id")))
     return None if row is None else _session(connection, row)
+
+
+def _stored_names(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "identifier": text.escape(session.key),
+        "user_id": text.escape(session.user),
+    }
 
 
 def _session(connection: Connection, row: Row) -> Session:

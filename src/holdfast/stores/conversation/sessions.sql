@@ -89,7 +89,7 @@ RETURNING /*columns Session*/ *;
 -- Hidden, with everything below it, until it is restored or purged.
 UPDATE sessions SET deleted_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
-RETURNING id;
+RETURNING identifier, user_id;
 
 -- name: restore
 -- Back as it was; refused by the unique index when its key has been taken meanwhile.

@@ -168,17 +168,23 @@ class AsyncCrewMemories(TenantStore):
         connection: Connection,
         *,
         scope: str | None = None,
+        containing: str | None = None,
         limit: int = 200,
         offset: int = 0,
         user: str | None = None,
         thread_id: str = "",
     ) -> Sequence[CrewMemory]:
-        """Memories in a scope and below it, the newest first."""
+        """Memories in a scope and below it, the newest first; those whose content has ``containing`` in it, where the case of the
+        letters a to z does not count."""
         rows_to_read(limit, self._scope.limits)
         if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < OFFSET_MOST:
             raise InvalidInput(f"offset is a whole number from 0 on, not {offset!r}")
         params = self._at(user, thread_id) | {"limit": limit, "offset": offset}
         clause = self._inside(scope, params)
+        if containing is not None:
+            params["part"] = scopes.free_text(containing, "containing", self._scope.limits)
+            place = "strpos" if connection.dialect.native_time else "instr"
+            clause += f"\n  AND {place}(lower(content), lower(:part)) > 0"
         return mapper(CrewMemory, connection.dialect)(await queries.list.all(connection, params, clause))
 
     @writes

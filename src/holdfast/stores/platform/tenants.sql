@@ -117,3 +117,30 @@ DELETE FROM crewai_agent_memory WHERE tenant_id = :tenant_id;
 
 -- name: purge_activity
 DELETE FROM activity WHERE tenant_id = :tenant_id;
+
+-- name: purge_a2a_task_items
+DELETE FROM a2a_task_items WHERE tenant_id = :tenant_id;
+
+-- name: purge_a2a_tasks
+DELETE FROM a2a_tasks WHERE tenant_id = :tenant_id;
+
+-- name: purge_a2a_push_configs
+DELETE FROM a2a_push_configs WHERE tenant_id = :tenant_id;
+
+-- name: purge_session_share_uses
+DELETE FROM session_share_uses WHERE tenant_id = :tenant_id;
+
+-- name: purge_session_shares
+DELETE FROM session_shares WHERE tenant_id = :tenant_id;
+
+-- name: purge_tools
+DELETE FROM tools WHERE tenant_id = :tenant_id;
+
+-- name: purge_tool_servers
+DELETE FROM tool_servers WHERE tenant_id = :tenant_id;
+
+-- name: purge_agent_memories
+DELETE FROM agent_memories WHERE tenant_id = :tenant_id;
+
+-- name: purge_remarks
+DELETE FROM remarks WHERE tenant_id = :tenant_id;

@@ -251,3 +251,13 @@ async def what_is_no_memory_is_refused_and_nothing_is_kept(world: World) -> None
         with raises(InvalidInput, saying="offset"):
             await memories.list(offset=bad)
     assert await memories.list() == []
+
+
+@contract()
+async def memories_are_listed_by_a_part_of_their_content(world: World) -> None:
+    memories = world.tenant().crew_memories
+    contents = ["Write a poem", "write code", "100% sure", "100 cents", "a_b", "axb"]
+    await memories.save([NewCrewMemory(id=content, content=content) for content in contents])
+    wanted = {"WRITE": contents[:2], "%": ["100% sure"], "a_b": ["a_b"], "": contents, "absent": []}
+    for part, expected in wanted.items():
+        assert sorted(each.content for each in await memories.list(containing=part)) == sorted(expected)

@@ -1,0 +1,49 @@
+-- name: register_tenant
+INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: add
+INSERT INTO agent_memories (tenant_id, agent_id, user_id, id, content, metadata, embedding, dimensions, created_at, expires_at)
+VALUES (:tenant_id, :agent_id, :user_id, :id, :content, :metadata, :embedding, :dimensions, :now_at, :expires_at);
+
+-- name: candidates
+-- What may be like something, a part at a time; what has expired and was not much used is as good as gone.
+SELECT id/*pg ::text*/, embedding FROM agent_memories
+WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND dimensions = :dimensions AND id > :after
+  AND (expires_at > :now_at OR access_count >= :popular)
+ORDER BY id
+LIMIT :limit;
+
+-- name: found @sqlite
+UPDATE agent_memories SET access_count = access_count + 1
+WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND id IN (SELECT value FROM json_each(:ids))
+RETURNING /*columns AgentMemory*/ *;
+
+-- name: found @postgres
+UPDATE agent_memories SET access_count = access_count + 1
+WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND id = ANY(:ids::uuid[])
+RETURNING /*columns AgentMemory*/ *;
+
+-- name: list
+-- The one used most first.
+SELECT /*columns AgentMemory*/ * FROM agent_memories
+WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id
+  AND (expires_at > :now_at OR access_count >= :popular)
+ORDER BY access_count DESC, id DESC
+LIMIT :limit;
+
+-- name: delete
+DELETE FROM agent_memories
+WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id
+RETURNING 1;
+
+-- name: extend
+-- What was used much stays for another while, and must be used again in it.
+UPDATE agent_memories SET expires_at = :extended_at, access_count = 0
+WHERE tenant_id = :tenant_id AND expires_at <= :now_at AND access_count >= :popular/*where*/
+RETURNING 1;
+
+-- name: remove_expired
+DELETE FROM agent_memories
+WHERE tenant_id = :tenant_id AND expires_at <= :now_at AND access_count < :popular/*where*/
+RETURNING 1;

@@ -1,0 +1,61 @@
+"""Remarks: what people think, where no message is kept that it could be about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...clock import from_us
+from ...errors import InvalidFilter, InvalidInput, LimitExceeded
+from ...limits import Limits
+from .suite import contract
+from .values import TEXTS
+from .world import World, raises
+
+
+@contract()
+async def a_remark_comes_back_as_it_was(world: World) -> None:
+    remarks = world.tenant().remarks
+    assert await remarks.list() == []
+    for text in TEXTS:
+        if text:
+            made = await remarks.create(text, is_positive=False, issue_type="tool", message_number=-7)
+            assert (made.feedback_text, made.issue_type, made.message_number) == (text, "tool", -7)
+    found = await remarks.list()
+    assert [each.feedback_text for each in found] == [text for text in TEXTS if text], "the oldest first"
+    assert {each.created_at for each in found} == {from_us(world.clock.now_us())}
+
+
+@contract()
+async def remarks_of_users_are_apart_and_come_in_pages(world: World) -> None:
+    remarks = world.tenant().remarks
+    for number in range(5):
+        await remarks.create(f"{number}", is_positive=True, user="ada")
+    other = await remarks.create("mine", is_positive=True, user="bob")
+    assert [each.feedback_text for each in await remarks.list(user="bob")] == ["mine"]
+    page = await remarks.list(user="ada", limit=3)
+    rest = await remarks.list(user="ada", limit=3, cursor=page.next)
+    assert [each.feedback_text for each in [*page, *rest]] == ["0", "1", "2", "3", "4"]
+    assert rest.next is None
+    assert await remarks.delete(other.id, user="ada") is False
+    assert await remarks.delete(other.id, user="bob") is True
+    assert await remarks.list(user="bob") == []
+    with raises(InvalidFilter):
+        await remarks.list(cursor="nonsense")
+
+
+@contract(limits=Limits(text_bytes=10))
+async def what_is_no_remark_is_refused(world: World) -> None:
+    remarks = world.tenant().remarks
+    bad: Any = "no"
+    with raises(InvalidInput, saying="is_positive"):
+        await remarks.create("x", is_positive=bad)
+    with raises(InvalidInput, saying="issue_type"):
+        await remarks.create("x", is_positive=True, issue_type=bad)
+    for bad in (2**63, True, "7"):
+        with raises(InvalidInput, saying="message_number"):
+            await remarks.create("x", is_positive=True, message_number=bad)
+    with raises(InvalidInput, saying="feedback_text"):
+        await remarks.create("", is_positive=True)
+    with raises(LimitExceeded, saying="text_bytes"):
+        await remarks.create("x" * 11, is_positive=True)
+    assert await remarks.list() == []

@@ -1,0 +1,83 @@
+"""Threads: what is kept under a session's key is deleted, restored and purged with the session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import Conflict
+from ...handles import AsyncTenantHandle
+from ...stores.conversation.threads import thread_of
+from ...stores.memory.crew_memories import NewCrewMemory
+from .suite import contract
+from .world import World, raises
+
+
+async def fill(tenant: AsyncTenantHandle, key: str, user: str, words: str) -> None:
+    """Put something into every store under a key."""
+    place: dict[str, Any] = {"thread_id": thread_of(key), "user": user}
+    await tenant.checkpoints.put(thread_of(key), id="1", state=words.encode(), pieces=[b"piece"], user=user)
+    await tenant.flows.save("f", method="m", state={"words": words}, **place)
+    await tenant.crew_memories.save([NewCrewMemory(id="i", content=words)], **place)
+
+
+async def kept(tenant: AsyncTenantHandle, key: str, user: str) -> list[str | None]:
+    """What each store has under a key."""
+    place: dict[str, Any] = {"thread_id": thread_of(key), "user": user}
+    checkpoint = await tenant.checkpoints.find(thread_of(key), user=user)
+    flow = await tenant.flows.find("f", **place)
+    memories = await tenant.crew_memories.list(**place)
+    return [
+        None if checkpoint is None else checkpoint.state.decode(),
+        None if flow is None else flow.state["words"],
+        *(each.content for each in memories),
+    ]
+
+
+@contract()
+async def what_is_under_the_key_of_a_session_lives_with_it(world: World) -> None:
+    tenant = world.tenant()
+    session = await tenant.sessions.create(key="k", user="ada")
+    await fill(tenant, "k", "ada", "first")
+    await fill(tenant, "k", "bob", "bob's")
+    await fill(tenant, "other", "ada", "other")
+    await tenant.sessions.delete(session.id)
+    assert await kept(tenant, "k", "ada") == [None, None]
+    assert await kept(tenant, "k", "bob") == ["bob's"] * 3
+    assert await kept(tenant, "other", "ada") == ["other"] * 3
+    await tenant.sessions.restore(session.id)
+    assert await kept(tenant, "k", "ada") == ["first"] * 3
+    await tenant.sessions.delete(session.id)
+    await fill(tenant, "k", "ada", "second")
+    assert await kept(tenant, "k", "ada") == ["second"] * 3, "the key starts afresh"
+    with raises(Conflict):
+        await tenant.sessions.restore(session.id)
+    assert await kept(tenant, "k", "ada") == ["second"] * 3
+    await tenant.sessions.purge(session.id)
+    assert await kept(tenant, "k", "ada") == ["second"] * 3
+
+
+@contract()
+async def a_purged_session_takes_everything_under_its_key_along(world: World) -> None:
+    tenant = world.tenant()
+    session = await tenant.sessions.create(key="k", user="ada")
+    await fill(tenant, "k", "ada", "first")
+    await tenant.sessions.purge(session.id)
+    assert await kept(tenant, "k", "ada") == [None, None]
+    again = await tenant.sessions.create(key="k", user="ada")
+    await fill(tenant, "k", "ada", "second")
+    await tenant.sessions.delete(again.id)
+    await tenant.sessions.purge(again.id)
+    assert await kept(tenant, "k", "ada") == [None, None]
+    assert await tenant.flows.list(user="ada") == []
+    assert await tenant.checkpoints.list(user="ada") == []
+
+
+@contract()
+async def a_thread_of_another_name_is_its_owners_business(world: World) -> None:
+    tenant = world.tenant()
+    session = await tenant.sessions.create(key="k", user="ada")
+    await tenant.flows.save("f", method="m", state={}, thread_id="k", user="ada")
+    await tenant.checkpoints.put("k", id="1", state=b"", user="ada")
+    await tenant.sessions.purge(session.id)
+    assert await tenant.flows.find("f", thread_id="k", user="ada") is not None
+    assert await tenant.checkpoints.find("k", user="ada") is not None

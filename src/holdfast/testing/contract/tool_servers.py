@@ -1,0 +1,83 @@
+"""Tool servers: what a server has now replaces what it had, and deleting can be undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...clock import from_us
+from ...errors import InvalidFilter, InvalidInput, LimitExceeded, NotFound
+from ...limits import Limits
+from ...stores.registry.tool_servers import NewTool
+from .suite import contract
+from .values import TEXTS
+from .world import World, raises
+
+
+@contract()
+async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
+    servers = world.tenant().tool_servers
+    now = from_us(world.clock.now_us())
+    made = await servers.upsert("ns/s", kind="K", description="d", tools=[NewTool("a"), NewTool("b", "B")])
+    assert (made.name, made.kind, made.description, made.last_connected_at) == ("ns/s", "K", "d", None)
+    assert await servers.find("ns/s", kind="K") == made
+    assert await servers.find("ns/s") is None, "of another kind"
+    world.clock.advance(1)
+    again = await servers.upsert("ns/s", kind="K", tools=[NewTool("b", "new"), NewTool("c")], connected_at=now)
+    assert (again.created_at, again.last_connected_at) == (made.created_at, now)
+    found = await servers.tools()
+    assert [(each.name, each.server, each.kind, each.description) for each in found] == [
+        ("b", "ns/s", "K", "new"),
+        ("c", "ns/s", "K", ""),
+    ]
+    assert (found[0].created_at, found[0].updated_at) == (now, from_us(world.clock.now_us()))
+
+
+@contract()
+async def servers_and_tools_are_listed_by_name(world: World) -> None:
+    servers = world.tenant().tool_servers
+    for name, kind in (("b", ""), ("a", "y"), ("a", "x")):
+        await servers.upsert(name, kind=kind, tools=[NewTool(text or "t", text) for text in TEXTS])
+    assert [(each.name, each.kind) for each in await servers.list()] == [("a", "x"), ("a", "y"), ("b", "")]
+    page = await servers.list(limit=2)
+    rest = await servers.list(limit=2, cursor=page.next)
+    assert [(each.name, each.kind) for each in [*page, *rest]] == [("a", "x"), ("a", "y"), ("b", "")]
+    of_one = await servers.tools(server="a", kind="y")
+    assert {each.name for each in of_one} == {text or "t" for text in TEXTS}
+    assert len(await servers.tools()) == 3 * len(of_one)
+    assert await servers.tools(server="c") == []
+    assert await world.tenant("zenith").tool_servers.tools() == []
+    with raises(InvalidFilter):
+        await servers.list(cursor="nonsense")
+
+
+@contract()
+async def a_deleted_server_comes_back_with_its_tools_or_anew(world: World) -> None:
+    servers = world.tenant().tool_servers
+    made = await servers.upsert("s", tools=[NewTool("a")])
+    await servers.delete("s")
+    assert (await servers.find("s"), await servers.list(), await servers.tools()) == (None, [], [])
+    with raises(NotFound):
+        await servers.delete("s")
+    assert await servers.restore("s") == made
+    assert [each.name for each in await servers.tools()] == ["a"]
+    await servers.delete("s")
+    await servers.upsert("s", tools=[NewTool("b")])
+    assert [each.name for each in await servers.tools()] == ["b"]
+    with raises(NotFound):
+        await servers.restore("absent")
+
+
+@contract(limits=Limits(tools=2))
+async def what_is_no_tool_server_is_refused(world: World) -> None:
+    servers = world.tenant().tool_servers
+    bad: Any
+    for bad in ("text", [{"name": "x"}], 3):
+        with raises(InvalidInput, saying="NewTool"):
+            await servers.upsert("s", tools=bad)
+    with raises(LimitExceeded, saying="tools"):
+        await servers.upsert("s", tools=[NewTool(name) for name in "abc"])
+    with raises(InvalidInput, saying="name of a tool"):
+        await servers.upsert("s", tools=[NewTool("")])
+    with raises(InvalidInput, saying="time zone"):
+        await servers.upsert("s", connected_at=from_us(0).replace(tzinfo=None))
+    assert await servers.list() == []
