@@ -65,6 +65,14 @@ class ReadOnly(Forbidden):
     """The database can be read but not written: check the permissions of the file and its folder."""
 
 
+class CrossTenant(Forbidden):
+    """Something of another tenant would have been removed; it was not."""
+
+    def __init__(self, message: str | None = None, *, tenant: str = "", path: str = "") -> None:
+        super().__init__(message)
+        self.tenant, self.path = tenant, path
+
+
 class Corrupt(HoldfastError):
     """Stored data is damaged: what was read is not what was written."""
 

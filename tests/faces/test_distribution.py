@@ -17,7 +17,10 @@ from holdfast.cli.commands import root
 from holdfast.errors import InvalidInput, SchemaMismatch
 from holdfast.migrations.distribution import Table, created_tables, plan
 
-EVERYWHERE = [f"SELECT create_reference_table('{table}')" for table in ("api_keys", "run_queue", "schema_migrations", "tenants")]
+EVERYWHERE = [
+    f"SELECT create_reference_table('{table}')"
+    for table in ("api_keys", "erasures", "run_queue", "schema_migrations", "tenants")
+]
 
 STAND_IN = """
 INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)

@@ -1,7 +1,8 @@
-"""Makers for what is kept and for how long: the log of what was done."""
+"""Makers for what is kept and for how long: the log of what was done, policies, holds, sweeps and erasures."""
 
 from __future__ import annotations
 
+from ..stores.execution.runs.states import Run
 from .workloads import Arguments, World, maker
 
 ACTIONS = ("checkpoint.deleted", "access.denied", "hold.placed")
@@ -12,3 +13,61 @@ def _record(world: World) -> Arguments:
     subject = {"subject_kind": "run", "subject_id": world.name("run")} if world.random.random() < 0.7 else {}
     details = {"text": world.text()} if world.random.random() < 0.5 else {}
     return (world.random.choice(ACTIONS),), {"actor": "ada", "reason": world.text(), "details": details, **subject}
+
+
+@maker("retention.set_policy", before="runs.start")
+def _set_policy(world: World) -> Arguments | None:
+    run = _run(world)
+    if run is not None and world.random.random() < 0.5:
+        return (), {"per_run": world.random.randrange(1, 4), "run_id": run.id}
+    return (), {"per_run": world.random.randrange(1, 4), "grace_s": world.random.choice((0, 60, 7 * 86_400))}
+
+
+@maker("retention.clear_policy", before="runs.start")
+def _clear_policy(world: World) -> Arguments:
+    run = _run(world) if world.random.random() < 0.5 else None
+    return (), {} if run is None else {"run_id": run.id}
+
+
+@maker("retention.keep_checkpoints_for", before="runs.start")
+def _keep(world: World) -> Arguments | None:
+    run = _run(world)
+    return None if run is None else ((run.id,), {"seconds": world.random.choice((0, 86_400, 10**9))})
+
+
+@maker("retention.hold", before="runs.start")
+def _hold(world: World) -> Arguments | None:
+    run = _run(world)
+    return None if run is None else ((world.name("a case"),), {"run_id": run.id, "placed_by": "ada"})
+
+
+@maker("retention.release", before="retention.hold")
+def _release(world: World) -> Arguments | None:
+    there = world.tenant.retention.holds()
+    return ((world.random.choice(there).id,), {"reason": "closed"}) if there else None
+
+
+@maker("retention.sweep")
+def _sweep(world: World) -> Arguments:
+    return (), {"holder": "a sweeper"}
+
+
+@maker("tenants.set_quota")
+def _set_quota(world: World) -> Arguments:
+    return (world.tenant_name,), {"checkpoint_quota_mib": world.random.choice((None, 0, 100))}
+
+
+@maker("erasures.request")
+def _request(world: World) -> Arguments:
+    return (world.random.choice((world.tenant_name, "nobody")),), {"event_id": world.name("event"), "whole": False}
+
+
+@maker("erasures.carry_out", before="erasures.request")
+def _carry_out(world: World) -> Arguments | None:
+    there = world.handle.erasures.list(only_open=True)
+    return ((world.random.choice(there).tenant,), {}) if there else None
+
+
+def _run(world: World) -> Run | None:
+    there = world.tenant.runs.list(limit=10)
+    return world.random.choice(there) if there else None

@@ -31,10 +31,11 @@ from ..stores.conversation.messages import NewMessage
 from ..stores.conversation.sessions import Session
 from ..stores.execution.runs.leases import AsyncRunQueue, RunQueue
 from ..stores.platform.api_keys import ApiKeys, AsyncApiKeys
+from ..stores.platform.erasures import AsyncErasures, Erasures
 from ..stores.platform.tenants import AsyncTenants, Tenants
 
 TENANTS = ("acme", "zenith")
-ABOVE_TENANTS = ("tenants.", "api_keys.", "run_queue.")
+ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.")
 """How the methods of the stores begin that belong to no tenant."""
 
 
@@ -65,6 +66,11 @@ class OnEngine:
     def api_keys(self) -> ApiKeys:
         """The keys of all tenants."""
         return ApiKeys(AsyncApiKeys(self.engine, self._setting))
+
+    @property
+    def erasures(self) -> Erasures:
+        """The tenants who are to be forgotten."""
+        return Erasures(AsyncErasures(self.engine, self._setting))
 
     @property
     def run_queue(self) -> RunQueue:

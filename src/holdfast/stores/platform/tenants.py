@@ -15,9 +15,10 @@ from ...core.queries import Queries
 from ...core.records import Records
 from ...core.store import Store, reads, writes
 from ...engines.protocol import Connection, Engine
-from ...errors import Conflict
+from ...errors import Conflict, InvalidInput
 from ..conversation.search.index import forget
 from . import packs
+from .retention import rules
 
 
 class Tenant(Struct, frozen=True):
@@ -27,10 +28,12 @@ class Tenant(Struct, frozen=True):
     metadata: dict[str, Any]
     created_at: datetime
     updated_at: datetime
+    checkpoint_quota_mib: int | None = None
+    """MiB of stored bytes that its snapshots may take; nothing for what everybody has."""
 
 
 queries = Queries(__package__, "tenants.sql")
-records = Records("tenants", Tenant, key=["id"], editable=["metadata"])
+records = Records("tenants", Tenant, key=["id"], editable=["metadata", "checkpoint_quota_mib"])
 
 
 class AsyncTenants(Store):
@@ -82,12 +85,27 @@ class AsyncTenants(Store):
         }
         return await records.update(connection, self._key(tenant), changes)
 
+    @writes
+    async def set_quota(self, connection: Connection, tenant: str, *, checkpoint_quota_mib: int | None) -> Tenant:
+        """Let a tenant's snapshots take so many MiB of stored bytes; ``None`` for what everybody has.
+
+        Raises:
+            InvalidInput: it is no whole number from 0 on.
+            NotFound: there is no such tenant.
+        """
+        quota = checkpoint_quota_mib
+        if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
+            raise InvalidInput(f"checkpoint_quota_mib must be a whole number from 0 on, not {quota!r}")
+        changes = {"checkpoint_quota_mib": quota, "updated_at": self._setting.clock.now_us()}
+        return await records.update(connection, self._key(tenant), changes)
+
     async def delete(self, tenant: str, *, cascade: bool = False) -> None:
         """Remove a tenant; with ``cascade``, everything that belongs to it as well, packs of large objects included.
 
         Raises:
             NotFound: there is no such tenant.
-            Conflict: it still has sessions, contacts or pending messages, and ``cascade`` was not asked for.
+            Conflict: it still has sessions, contacts or pending messages, and ``cascade`` was not asked for; or something
+                of it is held.
         """
         await self._delete(tenant, cascade)
         if cascade:
@@ -98,6 +116,7 @@ class AsyncTenants(Store):
         key = self._key(tenant)
         params = {"tenant_id": key["id"]}
         if cascade:
+            await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
             await queries.run_all("purge_", connection, params)
             await forget(connection, params)
         elif await queries.live_sessions.one(connection, params) is not None:
@@ -117,4 +136,5 @@ class Tenants(Blocking[AsyncTenants]):
     get = blocking(AsyncTenants.get)
     list = blocking(AsyncTenants.list)
     update = blocking(AsyncTenants.update)
+    set_quota = blocking(AsyncTenants.set_quota)
     delete = blocking(AsyncTenants.delete)

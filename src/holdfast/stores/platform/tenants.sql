@@ -115,6 +115,18 @@ DELETE FROM crewai_flow_state WHERE tenant_id = :tenant_id;
 -- name: purge_crewai_agent_memory
 DELETE FROM crewai_agent_memory WHERE tenant_id = :tenant_id;
 
+-- name: purge_retention_policies
+DELETE FROM retention_policies WHERE tenant_id = :tenant_id;
+
+-- name: purge_run_retention
+DELETE FROM run_retention WHERE tenant_id = :tenant_id;
+
+-- name: purge_retention_holds
+DELETE FROM retention_holds WHERE tenant_id = :tenant_id;
+
+-- name: purge_retention_sweeps
+DELETE FROM retention_sweeps WHERE tenant_id = :tenant_id;
+
 -- name: purge_activity
 DELETE FROM activity WHERE tenant_id = :tenant_id;
 

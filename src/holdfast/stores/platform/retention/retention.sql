@@ -1,0 +1,237 @@
+-- A snapshot stays whatever the rules say while it is *held*: by a hold on its run, its session or its tenant. It also stays while a
+-- rewind that is under way needs it. And the newest one of a run that goes on is never taken to make room.
+
+-- name: register_tenant
+INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: policy
+SELECT (SELECT p.per_run FROM retention_policies AS p WHERE p.tenant_id = :tenant_id),
+       (SELECT p.grace_s FROM retention_policies AS p WHERE p.tenant_id = :tenant_id),
+       (SELECT t.checkpoint_quota_mib FROM tenants AS t WHERE t.id = :tenant_id);
+
+-- name: set_policy
+INSERT INTO retention_policies (tenant_id, per_run, grace_s, updated_at) VALUES (:tenant_id, :per_run, :grace_s, :now_at)
+ON CONFLICT (tenant_id) DO UPDATE SET
+    per_run = COALESCE(excluded.per_run, retention_policies.per_run),
+    grace_s = COALESCE(excluded.grace_s, retention_policies.grace_s),
+    updated_at = excluded.updated_at;
+
+-- name: clear_policy
+DELETE FROM retention_policies WHERE tenant_id = :tenant_id;
+
+-- name: run_policy
+SELECT per_run, keep_s FROM run_retention WHERE tenant_id = :tenant_id AND run_id = :run_id;
+
+-- name: set_run_policy
+INSERT INTO run_retention (tenant_id, run_id, per_run, keep_s, updated_at)
+VALUES (:tenant_id, :run_id, :per_run, :keep_s, :now_at)
+ON CONFLICT (tenant_id, run_id) DO UPDATE SET
+    per_run = COALESCE(excluded.per_run, run_retention.per_run),
+    keep_s = COALESCE(excluded.keep_s, run_retention.keep_s),
+    updated_at = excluded.updated_at;
+
+-- name: clear_run_policy
+DELETE FROM run_retention WHERE tenant_id = :tenant_id AND run_id = :run_id;
+
+-- name: place
+INSERT INTO retention_holds (tenant_id, id, run_id, session_id, reason, placed_by, created_at)
+VALUES (:tenant_id, :id, :run_id, :session_id, :reason, :placed_by, :now_at)
+ON CONFLICT (tenant_id, id) DO NOTHING
+RETURNING /*columns Hold*/ *;
+
+-- name: get_hold
+SELECT /*columns Hold*/ * FROM retention_holds WHERE tenant_id = :tenant_id AND id = :id;
+
+-- name: holds
+SELECT /*columns Hold*/ * FROM retention_holds
+WHERE tenant_id = :tenant_id AND id > :after_id
+ORDER BY id
+LIMIT :limit;
+
+-- name: release
+DELETE FROM retention_holds WHERE tenant_id = :tenant_id AND id = :id
+RETURNING /*columns Hold*/ *;
+
+-- name: any_hold
+SELECT 1 FROM retention_holds WHERE tenant_id = :tenant_id LIMIT 1;
+
+-- name: hold_on_session
+-- A hold that keeps a session from being removed: on it, on one of its runs, or on everything.
+SELECT h.id/*pg ::text*/ FROM retention_holds AS h
+WHERE h.tenant_id = :tenant_id
+  AND (h.session_id = :session_id OR (h.run_id IS NULL AND h.session_id IS NULL)
+       OR EXISTS (SELECT 1 FROM runs AS r
+                  WHERE r.tenant_id = :tenant_id AND r.id = h.run_id AND r.session_id = :session_id))
+LIMIT 1;
+
+-- name: session_is_there
+SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id;
+
+-- name: lock
+-- Take a tenant's row, so that nobody else removes snapshots by a rule or places a hold until the transaction ends.
+INSERT INTO retention_sweeps (tenant_id, epoch) VALUES (:tenant_id, 0)
+ON CONFLICT (tenant_id) DO UPDATE SET epoch = retention_sweeps.epoch
+RETURNING epoch, holder, lease_until;
+
+-- name: claim
+UPDATE retention_sweeps SET epoch = epoch + 1, holder = :holder, lease_until = :lease_until_at
+WHERE tenant_id = :tenant_id
+RETURNING epoch;
+
+-- name: renew
+-- Whether the sweep is still the caller's; it takes the row as ``lock`` does.
+UPDATE retention_sweeps SET lease_until = :lease_until_at
+WHERE tenant_id = :tenant_id AND epoch = :epoch AND holder <> ''
+RETURNING epoch;
+
+-- name: let_go
+UPDATE retention_sweeps SET holder = '', lease_until = NULL, finished_at = :now_at
+WHERE tenant_id = :tenant_id AND epoch = :epoch;
+
+-- name: runs
+-- Runs that have snapshots, in the order of their ids, with all that decides about them.
+SELECT g.run_id/*pg ::text*/, g.count, r.finished_at, o.per_run, o.keep_s,
+       EXISTS (SELECT 1 FROM retention_holds AS h
+               WHERE h.tenant_id = :tenant_id
+                 AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
+FROM (SELECT s.run_id, COUNT(*) AS count FROM snapshots AS s
+      WHERE s.tenant_id = :tenant_id AND s.run_id > :after_id
+      GROUP BY s.run_id ORDER BY s.run_id LIMIT :limit) AS g
+JOIN runs AS r ON r.tenant_id = :tenant_id AND r.id = g.run_id
+LEFT JOIN run_retention AS o ON o.tenant_id = :tenant_id AND o.run_id = g.run_id
+WHERE r.tenant_id = :tenant_id
+ORDER BY g.run_id;
+
+-- name: run
+-- The same of one run.
+SELECT r.id/*pg ::text*/,
+       (SELECT COUNT(*) FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.run_id = r.id),
+       r.finished_at, o.per_run, o.keep_s,
+       EXISTS (SELECT 1 FROM retention_holds AS h
+               WHERE h.tenant_id = :tenant_id
+                 AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
+FROM runs AS r
+LEFT JOIN run_retention AS o ON o.tenant_id = :tenant_id AND o.run_id = r.id
+WHERE r.tenant_id = :tenant_id AND r.id = :run_id;
+
+-- name: count_of_run
+SELECT COUNT(*) FROM snapshots WHERE tenant_id = :tenant_id AND run_id = :run_id;
+
+-- name: oldest_of_run
+-- Of the oldest snapshots of a run, so many, those that no rewind needs now.
+SELECT s.id/*pg ::text*/, s.size_bytes FROM (
+    SELECT o.id, o.size_bytes, o.created_at FROM snapshots AS o
+    WHERE o.tenant_id = :tenant_id AND o.run_id = :run_id
+    ORDER BY o.created_at, o.id LIMIT :excess
+) AS s
+WHERE NOT EXISTS (SELECT 1 FROM rewinds AS w
+                  WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
+                    AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
+ORDER BY s.created_at, s.id
+LIMIT :limit;
+
+-- name: oldest
+-- Any snapshots of a tenant that nothing holds, the oldest first.
+SELECT s.id/*pg ::text*/ FROM snapshots AS s
+JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
+WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id
+  AND NOT EXISTS (SELECT 1 FROM retention_holds AS h
+                  WHERE h.tenant_id = :tenant_id
+                    AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
+ORDER BY s.created_at, s.id
+LIMIT :limit;
+
+-- name: layer_bytes
+-- What all layers take, needed or not: never less than what snapshots take.
+SELECT COALESCE(SUM(l.stored_bytes), 0)/*pg ::bigint*/ FROM snapshot_layers AS l WHERE l.tenant_id = :tenant_id;
+
+-- name: used
+-- What the layers take that snapshots need.
+WITH RECURSIVE needed (layer_id) AS (
+    SELECT s.layer_id FROM snapshots AS s WHERE s.tenant_id = :tenant_id/*where*/
+    UNION
+    SELECT l.parent_id FROM needed AS n
+    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = n.layer_id
+    WHERE l.parent_id IS NOT NULL
+)
+SELECT COALESCE(SUM(l.stored_bytes), 0)/*pg ::bigint*/ FROM snapshot_layers AS l
+WHERE l.tenant_id = :tenant_id AND l.id IN (SELECT layer_id FROM needed);
+
+-- name: cut
+-- Up to which moment snapshots must go, the oldest first, for so many bytes to become free. A layer becomes free with the newest
+-- snapshot that needs it, and never if that one has to stay.
+WITH RECURSIVE needed (layer_id, created_at, stays) AS (
+    SELECT s.layer_id, s.created_at, CASE WHEN
+            EXISTS (SELECT 1 FROM retention_holds AS h
+                    WHERE h.tenant_id = :tenant_id
+                      AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
+            OR EXISTS (SELECT 1 FROM rewinds AS w
+                       WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
+                         AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
+            OR (r.finished_at IS NULL
+                AND NOT EXISTS (SELECT 1 FROM snapshots AS n
+                                WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
+                                  AND (n.created_at, n.id) > (s.created_at, s.id)))
+        THEN 1 ELSE 0 END
+    FROM snapshots AS s
+    JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
+    WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id/*where*/
+    UNION
+    SELECT l.parent_id, n.created_at, n.stays FROM needed AS n
+    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = n.layer_id
+    WHERE l.parent_id IS NOT NULL
+),
+ends (created_at, stored_bytes) AS (
+    SELECT MAX(n.created_at), MAX(l.stored_bytes) FROM needed AS n
+    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = n.layer_id
+    GROUP BY l.id HAVING MAX(n.stays) = 0
+),
+room (created_at, freed) AS (
+    SELECT created_at, SUM(stored_bytes) OVER (ORDER BY created_at) FROM ends
+)
+SELECT created_at FROM room WHERE freed >= :excess ORDER BY created_at LIMIT 1;
+
+-- name: to_make_room
+-- Snapshots up to that moment, the oldest first, except those that cost nothing because what they lie on stays anyway.
+WITH RECURSIVE stays (layer_id) AS (
+    SELECT s.layer_id FROM snapshots AS s
+    JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
+    WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id/*where*/
+      AND (s.created_at > :cut_at
+           OR EXISTS (SELECT 1 FROM retention_holds AS h
+                      WHERE h.tenant_id = :tenant_id
+                        AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
+           OR EXISTS (SELECT 1 FROM rewinds AS w
+                      WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
+                        AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
+           OR (r.finished_at IS NULL
+               AND NOT EXISTS (SELECT 1 FROM snapshots AS n
+                               WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
+                                 AND (n.created_at, n.id) > (s.created_at, s.id))))
+    UNION
+    SELECT l.parent_id FROM stays AS t
+    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = t.layer_id
+    WHERE l.parent_id IS NOT NULL
+)
+SELECT s.id/*pg ::text*/, s.size_bytes FROM snapshots AS s
+WHERE s.tenant_id = :tenant_id AND s.created_at <= :cut_at/*where*/
+  AND NOT EXISTS (SELECT 1 FROM stays AS t WHERE t.layer_id = s.layer_id)
+ORDER BY s.created_at, s.id
+LIMIT :limit;
+
+-- name: may_go
+-- Whether a snapshot may be taken to make room now.
+SELECT s.id/*pg ::text*/ FROM snapshots AS s
+JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
+WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id AND s.id = :id
+  AND NOT EXISTS (SELECT 1 FROM retention_holds AS h
+                  WHERE h.tenant_id = :tenant_id
+                    AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
+  AND NOT EXISTS (SELECT 1 FROM rewinds AS w
+                  WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
+                    AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
+  AND (r.finished_at IS NOT NULL
+       OR EXISTS (SELECT 1 FROM snapshots AS n
+                  WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
+                    AND (n.created_at, n.id) > (s.created_at, s.id)));

@@ -1,0 +1,288 @@
+"""Sweeps: the rules carried out for one tenant, in many small transactions.
+
+A sweep is *claimed*, which raises the tenant's epoch, and every transaction of it brings the epoch: of two sweeps of one tenant
+the older one is refused at its next step. Nothing is remembered between transactions but that: what is left to do follows from
+what is there, so a sweep that was killed is gone on with by starting another. Rows are read page by page, so a tenant with many
+snapshots takes longer and no more memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from msgspec import Struct, structs
+
+from ....clock import MICROSECONDS, to_us
+from ....core import scope as scopes
+from ....core.filters import any_of, id_list
+from ....core.scope import Scope
+from ....engines.dialect import Dialect
+from ....engines.protocol import Connection, Engine
+from ....errors import Conflict, CrossTenant, Fenced
+from ...workspace import layers, snapshots
+from ...workspace.snapshots import Snapshot
+from ..objects import GRACE_S, AsyncObjects
+from . import rules
+from .rules import MIB, Reason, RetentionPolicy, RunSnapshots, queries
+
+RUNS_PAGE = 100
+"""Runs looked at at once."""
+BATCH = 20
+"""Snapshots removed in one transaction."""
+LEASE_S = 60
+"""Seconds without a sign of life after which a sweep may be taken over; every transaction is one."""
+Choice = Callable[[Connection], Coroutine[Any, Any, Sequence[str]]]
+"""What a transaction is to remove."""
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"
+
+
+class Tally(Struct, frozen=True):
+    """Some snapshots."""
+
+    count: int = 0
+    size_bytes: int = 0
+    """What was stored for them when they were captured."""
+
+    def plus(self, count: int, size_bytes: int) -> Tally:
+        """These and some more."""
+        return Tally(self.count + count, self.size_bytes + size_bytes)
+
+
+class Swept(Struct, frozen=True, kw_only=True):
+    """What a sweep has done, or, as a plan, would do now."""
+
+    per_run_cap: Tally = Tally()
+    grace_expired: Tally = Tally()
+    per_tenant_cap: Tally = Tally()
+    erasure: Tally = Tally()
+    used_bytes: int = 0
+    """What the snapshots took before, each body counted once."""
+    freed_bytes: int = 0
+    """What of it no snapshot needs any longer. The room itself is free when objects have been pruned for the second time."""
+    quota_bytes: int = 0
+    held_runs: int = 0
+    """Runs whose snapshots stay because of a hold."""
+
+    @property
+    def count(self) -> int:
+        """Snapshots removed."""
+        return sum(each.count for each in (self.per_run_cap, self.grace_expired, self.per_tenant_cap, self.erasure))
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is left fits into the quota."""
+        return self.used_bytes - self.freed_bytes <= self.quota_bytes
+
+    def noting(self, reason: Reason, count: int, size_bytes: int) -> Swept:
+        """The same with some more snapshots gone."""
+        tally: Tally = getattr(self, reason)
+        return structs.replace(self, **{reason: tally.plus(count, size_bytes)})
+
+
+class Sweep:
+    """One sweep of one tenant."""
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        self._engine, self._scope = engine, scope
+        self._epoch = 0
+        self._done = Swept()
+
+    async def claim(self, holder: str) -> None:
+        """Become the only one who sweeps this tenant.
+
+        Raises:
+            Conflict: somebody else is at it.
+        """
+        name = scopes.name(holder, "holder", self._scope.limits)
+        self._epoch = await self._engine.write(lambda connection: _claim(connection, self._scope, name))
+
+    async def release(self) -> None:
+        """Let others sweep this tenant."""
+        params = self._scope.params(epoch=self._epoch, now_at=self._scope.clock.now_us())
+        await self._engine.write(lambda connection: queries.let_go.all(connection, params))
+
+    async def carry_out(self) -> Swept:
+        """Remove what must go by the rules.
+
+        Raises:
+            Fenced: somebody else sweeps this tenant now.
+        """
+        before = await self._engine.read(lambda connection: bytes_used(connection, self._scope))
+        after: str | None = _FIRST_ID
+        while after is not None:
+            page, policy = await runs_after(self._engine, self._scope, after)
+            for run in page:
+                await self._look_at(run, policy)
+            after = next_page(page)
+        await self._make_room()
+        return await self._finished(before)
+
+    async def erase(self) -> Swept:
+        """Remove every snapshot of the tenant that is not held, and everything that only snapshots needed, at once.
+
+        Raises:
+            Fenced: somebody else sweeps this tenant now.
+        """
+        before = await self._engine.read(lambda connection: bytes_used(connection, self._scope))
+        while await self._removed("erasure", self._any_batch):
+            pass
+        return await self._finished(before, grace_s=0)
+
+    async def _finished(self, before: int, grace_s: int | None = None) -> Swept:
+        while await self._engine.write(self._collect):
+            pass
+        await self._prune(GRACE_S if grace_s is None else grace_s)
+        after, policy = await self._engine.read(lambda connection: _state(connection, self._scope))
+        return structs.replace(
+            self._done, used_bytes=before, freed_bytes=before - after, quota_bytes=policy.quota_mib * MIB
+        )
+
+    async def _prune(self, grace_s: int) -> None:
+        try:
+            await AsyncObjects(self._engine, self._scope).prune(grace_s=grace_s)
+        except CrossTenant as error:
+            line = {"koder_user_id": error.tenant, "path": error.path, "reason": "cross_tenant"}
+            rules.say({"event": "checkpoint.delete_refused", **line}, is_error=True)
+            raise
+
+    async def _look_at(self, run: RunSnapshots, policy: RetentionPolicy) -> None:
+        if run.is_held:
+            self._done = structs.replace(self._done, held_runs=self._done.held_runs + 1)
+        elif rules.verdict(policy, run, self._scope) is not None:
+            while await self._removed_of_run(run.run_id):
+                pass
+
+    async def _removed_of_run(self, run_id: str) -> int:
+        reason, gone = await self._engine.write(lambda connection: self._batch_of_run(connection, run_id))
+        self._note(reason, gone)
+        return len(gone)
+
+    async def _batch_of_run(self, connection: Connection, run_id: str) -> tuple[Reason, list[Snapshot]]:
+        """Remove some of what must go of a run, by how things stand now."""
+        await self._renew(connection)
+        run = await rules.look(connection, self._scope, run_id)
+        policy = await rules.policy_of(connection, self._scope)
+        found = None if run is None else rules.verdict(policy, run, self._scope)
+        if found is None:
+            return "per_run_cap", []
+        reason, excess = found
+        params = self._scope.params(run_id=run_id, excess=excess, limit=BATCH)
+        ids = [row[0] for row in await queries.oldest_of_run.all(connection, params)]
+        return reason, await snapshots.delete(connection, self._scope, ids, reason=reason)
+
+    async def _make_room(self) -> None:
+        while True:
+            found = await self._engine.read(lambda connection: to_make_room(connection, self._scope, [], BATCH))
+            if not found or not await self._removed("per_tenant_cap", self._still_movable([id for id, _ in found])):
+                return
+
+    def _still_movable(self, ids: Sequence[str]) -> Choice:
+        return lambda connection: self._may_go(connection, ids)
+
+    async def _may_go(self, connection: Connection, ids: Sequence[str]) -> list[str]:
+        """Those of these that may go now."""
+        found = []
+        for each in ids:
+            if await queries.may_go.one(connection, self._scope.params(id=each)) is not None:
+                found.append(each)
+        return found
+
+    async def _any_batch(self, connection: Connection) -> list[str]:
+        rows = await queries.oldest.all(connection, self._scope.params(limit=BATCH))
+        return [row[0] for row in rows]
+
+    async def _removed(self, reason: Reason, choose: Choice) -> int:
+        """Remove what is chosen, in one transaction; how many those were."""
+
+        async def remove(connection: Connection) -> list[Snapshot]:
+            await self._renew(connection)
+            return await snapshots.delete(connection, self._scope, await choose(connection), reason=reason)
+
+        gone = await self._engine.write(remove)
+        self._note(reason, gone)
+        return len(gone)
+
+    def _note(self, reason: Reason, gone: Sequence[Snapshot]) -> None:
+        rules.announce(self._scope, gone, reason)
+        self._done = self._done.noting(reason, len(gone), sum(each.size_bytes for each in gone))
+
+    async def _collect(self, connection: Connection) -> int:
+        await self._renew(connection)
+        return await layers.collect(connection, self._scope)
+
+    async def _renew(self, connection: Connection) -> None:
+        until = self._scope.clock.now_us() + LEASE_S * MICROSECONDS
+        params = self._scope.params(epoch=self._epoch, lease_until_at=until)
+        if await queries.renew.one(connection, params) is None:
+            raise Fenced(f"somebody else sweeps the tenant {self._scope.tenant!r} now")
+
+
+async def _claim(connection: Connection, scope: Scope, holder: str) -> int:
+    now = scope.clock.now_us()
+    await queries.register_tenant.all(connection, scope.params(now_at=now))
+    _, there, until = await rules.lock(connection, scope)
+    lasts = LEASE_S * MICROSECONDS
+    if there and until is not None:
+        until_us = to_us(until) if connection.dialect.native_time else until
+        # A lease that ends later than any can was given by a clock that has been put back since.
+        if now < until_us <= now + 2 * lasts:
+            raise Conflict(f"{there} sweeps the tenant {scope.tenant!r}; try again later")
+    row = await queries.claim.one(connection, scope.params(holder=holder, lease_until_at=now + lasts))
+    assert row is not None
+    return int(row[0])
+
+
+async def runs_after(engine: Engine, scope: Scope, after: str) -> tuple[Sequence[RunSnapshots], RetentionPolicy]:
+    """The next page of runs that have snapshots, and what holds for the tenant."""
+    return await engine.read(lambda connection: _runs_after(connection, scope, after))
+
+
+async def _runs_after(
+    connection: Connection, scope: Scope, after: str
+) -> tuple[Sequence[RunSnapshots], RetentionPolicy]:
+    rows = await queries.runs.all(connection, scope.params(after_id=after, limit=RUNS_PAGE))
+    return [rules.run_of(connection, row) for row in rows], await rules.policy_of(connection, scope)
+
+
+async def _state(connection: Connection, scope: Scope) -> tuple[int, RetentionPolicy]:
+    return await bytes_used(connection, scope), await rules.policy_of(connection, scope)
+
+
+async def bytes_used(connection: Connection, scope: Scope, without: Sequence[str] = ()) -> int:
+    """What snapshots take, each body once; without some of them."""
+    params = scope.params()
+    row = await queries.used.one(connection, params, _without(without, params, connection.dialect))
+    return 0 if row is None else int(row[0])
+
+
+async def to_make_room(
+    connection: Connection, scope: Scope, without: Sequence[str], limit: int
+) -> Sequence[tuple[str, int]]:
+    """Some of what must go for the tenant to fit into its quota, the oldest first, as ids and sizes; without some that went."""
+    policy = await rules.policy_of(connection, scope)
+    quota = policy.quota_mib * MIB
+    row = await queries.layer_bytes.one(connection, scope.params())
+    if row is None or int(row[0]) <= quota:
+        return []  # the cheapest look first: hardly anybody is over
+    excess = await bytes_used(connection, scope, without) - quota
+    if excess <= 0:
+        return []
+    params = scope.params(excess=excess, limit=limit, cut_at=scope.clock.now_us())
+    clause = _without(without, params, connection.dialect)
+    cut = await queries.cut.one(connection, params, clause)
+    if cut is not None:
+        params["cut_at"] = to_us(cut[0]) if connection.dialect.native_time else cut[0]
+    return [(row[0], int(row[1])) for row in await queries.to_make_room.all(connection, params, clause)]
+
+
+def next_page(page: Sequence[RunSnapshots]) -> str | None:
+    """After which run the next page starts; ``None`` if this was the last."""
+    return page[-1].run_id if len(page) == RUNS_PAGE else None
+
+
+def _without(ids: Sequence[str], params: dict[str, Any], dialect: Dialect) -> str:
+    if not ids:
+        return ""
+    params["gone"] = id_list(ids, dialect)
+    return f" AND NOT ({any_of(dialect, 's.id', 'gone', 'uuid')})"
