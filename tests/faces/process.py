@@ -17,6 +17,9 @@ import httpx
 
 WAIT_S = 30.0
 _ADDRESS = re.compile(r"http://\S+")
+ADMIN_KEY = "hf_" + "0123456789abcdef" * 3
+"""The key of every server that is not told another: it may do everything."""
+BEARER = {"Authorization": f"Bearer {ADMIN_KEY}"}
 
 
 def command(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +40,7 @@ class ServerProcess:
     """``holdfast serve`` on any free port."""
 
     def __init__(self, cwd: Path, *arguments: str, **environment: str) -> None:
+        environment = {"HOLDFAST_ADMIN_KEY": ADMIN_KEY, "HOLDFAST_LIMITS": "refusals_per_s=0", **environment}
         self._errors = cwd / "stderr.txt"
         with open(self._errors, "a") as errors:
             self._process = subprocess.Popen(
@@ -53,7 +57,7 @@ class ServerProcess:
         if found is None:
             raise AssertionError(f"the server did not start: {self.printed}{self.log}")
         self.url = found.group()
-        self.http = httpx.Client(base_url=self.url, timeout=WAIT_S)
+        self.http = httpx.Client(base_url=self.url, timeout=WAIT_S, headers=BEARER)
 
     @property
     def port(self) -> int:

@@ -30,6 +30,7 @@ from holdfast.api.service import Service
 from holdfast.api.wire import Problem, decode, encode, moment
 from holdfast.api.wire import given as fields_given
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, NotFound, OutcomeUnknown
+from tests.faces.process import BEARER
 
 TEXT = st.text(st.characters(codec=None))  # type: ignore[arg-type]  # lone surrogates too
 JSON = st.recursive(
@@ -58,7 +59,7 @@ def asked(app: Any, method: str, path: str, *, body: list[Event] | None = None, 
         "path": raw,
         "raw_path": raw.encode(),
         "query_string": query.encode(),
-        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+        "headers": [(name.replace("_", "-").lower().encode(), value.encode()) for name, value in headers.items()],
         "path_params": {},
     }
     events: list[Event] = []
@@ -149,7 +150,7 @@ class Body(Struct, frozen=True, forbid_unknown_fields=True):
     n: int
 
 
-@operation("GET", "/things/{thing}/parts/{part}", raises=[NotFound])
+@operation("GET", "/things/{thing}/parts/{part}", raises=[NotFound], need="open")
 async def get_part(
     service: Service,
     *,
@@ -165,25 +166,25 @@ async def get_part(
     return {"thing": thing, "part": part, "limit": limit, "flag": flag, "tag": tag, "shape": shape, "secret": secret}
 
 
-@operation("GET", "/things/{thing}/parts/first")
+@operation("GET", "/things/{thing}/parts/first", need="open")
 async def first_part(service: Service, *, thing: str) -> dict[str, Any]:
     """The first part."""
     return {"first": thing}
 
 
-@operation("POST", "/things/{thing}", status=201)
+@operation("POST", "/things/{thing}", status=201, need="open")
 async def add(service: Service, *, thing: str, body: Body) -> Body:
     """Add."""
     return body
 
 
-@operation("POST", "/things/{thing}/break")
+@operation("POST", "/things/{thing}/break", need="open")
 async def break_it(service: Service, *, thing: str) -> Body:
     """Break."""
     raise ZeroDivisionError("hunter2")
 
 
-@operation("POST", "/things/{thing}/lose")
+@operation("POST", "/things/{thing}/lose", need="open")
 async def lose(service: Service, *, thing: str) -> Body:
     """Lose the answer."""
     with settled_by(thing):
@@ -368,7 +369,7 @@ def test_ids_come_from_the_body_or_the_header_or_are_made() -> None:
 
 
 def test_a_server_that_was_not_started_says_so() -> None:
-    answer = asked(application(":memory:"), "GET", "/v1/tenants")
+    answer = asked(application(":memory:"), "GET", "/v1/tenants", **BEARER)
     assert read(answer, 503)["type"] == "Closed"
     with pytest.raises(Closed):
         _ = SMALL.holdfast

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
+import pytest
+from click.testing import CliRunner
 
+from holdfast.api import AccessOptions, ServerLimits, networks
 from holdfast.api.problems import HttpError, status_of
 from holdfast.api.resources import OPERATIONS
 from holdfast.api.serving import HOST, PORT
 from holdfast.cli.commands import root
 from holdfast.errors import HoldfastError
-from tests.faces.process import ServerProcess, pasted
+from tests.faces.process import ADMIN_KEY, ServerProcess, pasted
 
 HERE = f"http://{HOST}:{PORT}"
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
@@ -61,7 +65,7 @@ def test_the_page_has_every_status_of_every_error() -> None:
 
 
 def test_the_conversation_on_the_page_works_as_pasted(server: ServerProcess) -> None:
-    lines = re.findall(r"^curl .*$", HTTP, re.MULTILINE)
+    lines = [each.replace("$HOLDFAST_KEY", ADMIN_KEY) for each in re.findall(r"^curl .*$", HTTP, re.MULTILINE)]
     session = pasted(server.http, lines[0], HERE)["id"]
     answers = [pasted(server.http, line.replace("$SESSION", session), HERE) for line in lines[1:]]
     assert answers[0]["seq"] == 1
@@ -69,3 +73,29 @@ def test_the_conversation_on_the_page_works_as_pasted(server: ServerProcess) -> 
     assert [each["content"][0]["text"] for each in answers[2]["items"]] == ["Hi, Ada.", "Bye"]
     assert [each["id"] for each in answers[3]["items"]] == [session]
     server.http.delete("/v1/tenants/acme?cascade=true")
+
+
+def test_the_page_has_every_option_of_the_server_and_every_limit_with_its_number() -> None:
+    page = (GUIDE / "configuration.md").read_text()
+    for option in root.commands["serve"].params:
+        (row,) = re.findall(rf"^\| `{re.escape(option.opts[0])}` \|.*$", page, re.MULTILINE)
+        assert f"`{option.envvar}`" in row
+    limits = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", page, re.MULTILINE))
+    assert {name: float(number.replace(",", "")) for name, number in limits.items()} == {
+        name: float(getattr(ServerLimits(), name)) for name in ServerLimits.__struct_fields__
+    }
+
+
+def test_the_file_on_the_page_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (GUIDE / "configuration.md").read_text()
+    (written,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "holdfast.toml").write_text(written)
+    asked_for: dict[str, Any] = {}
+    monkeypatch.setattr("holdfast.api.serve", lambda place, **options: asked_for.update(options, place=place))
+    monkeypatch.setenv("HOLDFAST_PORT", "9999")
+    done = CliRunner().invoke(root, ["serve", "--config", str(tmp_path / "holdfast.toml"), "--default-tenant", "acme"])
+    assert done.exit_code == 0, done.output
+    assert (asked_for["place"], asked_for["migrate"]) == ("postgresql://holdfast@db/holdfast", True)
+    assert (asked_for["host"], asked_for["port"], asked_for["allow_remote"]) == ("0.0.0.0", 9999, True)
+    assert asked_for["access"] == AccessOptions(trusted=networks(["10.42.0.0/16"]), tenant="acme")
+    assert asked_for["limits"] == ServerLimits(requests_per_s=200.0, request_bytes=8388608)

@@ -14,8 +14,9 @@ import pytest
 from holdfast import errors
 from holdfast.api.limits import ServerLimits
 from holdfast.api.problems import answer, status_of
-from tests.faces.process import WAIT_S, Api, ServerProcess, answered, in_json, refused
+from tests.faces.process import ADMIN_KEY, WAIT_S, Api, ServerProcess, answered, in_json, refused
 
+SENT = f"Host: localhost\r\nAuthorization: Bearer {ADMIN_KEY}\r\nContent-Type: application/json"
 JSON = {"Content-Type": "application/json"}
 
 
@@ -235,7 +236,7 @@ def test_a_body_of_exactly_the_limit_is_taken(api: Api) -> None:
 
 
 def test_a_body_declared_far_over_the_limit_is_refused_before_it_is_sent(server: ServerProcess) -> None:
-    head = f"POST /v1/tenants HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {10**12}\r\n\r\n"
+    head = f"POST /v1/tenants HTTP/1.1\r\n{SENT}\r\nContent-Length: {10**12}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
         raw.sendall(head.encode())
         assert raw.recv(1024).startswith(b"HTTP/1.1 413 ")
@@ -270,7 +271,7 @@ def test_every_name_of_this_machine_is_answered(server: ServerProcess, host: str
 
 
 def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: ServerProcess, api: Api) -> None:
-    head = f"POST {api.sessions} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    head = f"POST {api.sessions} HTTP/1.1\r\n{SENT}\r\nContent-Length: 100\r\n\r\n"
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
             raw.sendall(head.encode() + b'{"user":')
@@ -296,6 +297,7 @@ def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: Se
         (errors.NothingToCompact, 409),
         (errors.Forbidden, 403),
         (errors.ReadOnly, 403),
+        (errors.CrossTenant, 403),
         (errors.Unavailable, 503),
         (errors.StorageFull, 507),
         (errors.OutcomeUnknown, 503),
@@ -338,6 +340,7 @@ def test_a_read_only_file_is_read_and_not_written(start: Callable[..., ServerPro
 
     with Holdfast(str(tmp_path / "kept.db")) as hf:
         session = hf.tenant("acme").sessions.create(user="ada")
+        hf.api_keys.create(ADMIN_KEY, name="admin", scopes=["admin"])
     os.chmod(tmp_path / "kept.db", 0o444)
     server = start("--database", f"sqlite:///{tmp_path}/kept.db?mode=ro")
     answered(server.http.get(f"/v1/tenants/acme/sessions/{session.id}"))

@@ -20,7 +20,18 @@ from holdfast.api.serving import bind
 from holdfast.errors import InvalidInput
 from holdfast.presence import Presence
 from holdfast.testing.servers import PostgresServer
-from tests.faces.process import WAIT_S, Api, ServerProcess, answered, command, one_line, pasted, refused
+from tests.faces.process import (
+    ADMIN_KEY,
+    BEARER,
+    WAIT_S,
+    Api,
+    ServerProcess,
+    answered,
+    command,
+    one_line,
+    pasted,
+    refused,
+)
 
 Start = Callable[..., ServerProcess]
 
@@ -28,6 +39,7 @@ Start = Callable[..., ServerProcess]
 def test_the_line_it_prints_makes_a_session_as_pasted(start: Start, tmp_path: Path) -> None:
     server = start("--data-dir", "deep/down")
     (line,) = [each for each in server.printed.splitlines() if "curl" in each]
+    line = line.replace("$HOLDFAST_KEY", ADMIN_KEY)
     if shutil.which("curl") is None:
         pasted(server.http, line, server.url)
     else:
@@ -65,6 +77,7 @@ class _HalfSent:
         self._raw = socket.create_connection(("127.0.0.1", server.port), WAIT_S)
         head = [
             f"POST {path} HTTP/1.1",
+            f"Authorization: {BEARER['Authorization']}",
             "Host: localhost",
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",
@@ -121,7 +134,7 @@ def test_every_answer_under_load_is_kept_when_it_is_told_to_stop(start: Start, t
     enough = threading.Event()
 
     def write(name: int) -> None:
-        with httpx.Client(timeout=WAIT_S) as http:
+        with httpx.Client(timeout=WAIT_S, headers=BEARER) as http:
             for number in range(100_000):
                 try:
                     response = http.post(path, json={"role": "user", "content": f"{name}/{number}"})
@@ -213,7 +226,7 @@ def test_every_address_that_others_can_reach_is_seen_for_what_it_is(host: str) -
 
 def test_an_address_that_others_can_reach_is_used_when_said_so_by_name(start: Start) -> None:
     server = start("--host", "0.0.0.0", "--allow-remote")
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers={"Host": "agents.example"}) as http:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers={"Host": "agents.example", **BEARER}) as http:
         answered(http.get("/healthz"))
         refused(http.post("/v1/tenants", json={"id": "t"}, headers={"Origin": "http://evil.example"}), 403, "Forbidden")
 
@@ -235,7 +248,7 @@ def test_concurrent_requests_each_get_their_own_answer(api: Api, server: ServerP
     wrong: list[Any] = []
 
     def write(name: int) -> None:
-        with httpx.Client(base_url=server.url, timeout=WAIT_S) as http:
+        with httpx.Client(base_url=server.url, timeout=WAIT_S, headers=BEARER) as http:
             for number in range(20):
                 text = f"{name}/{number}"
                 body = {"role": "user", "content": text}

@@ -20,7 +20,7 @@ from holdfast.api.operations import Operation
 from holdfast.api.parameters import parameters
 from holdfast.api.resources import OPERATIONS
 from holdfast.api.wire import MessageToAppend, Role
-from tests.faces.process import WAIT_S, Api, ServerProcess, answered
+from tests.faces.process import BEARER, WAIT_S, Api, ServerProcess, answered
 
 DOCUMENT = document(OPERATIONS)
 CHECKED = [
@@ -135,7 +135,7 @@ def _ask(operation: Operation, mode: GenerationMode, server: ServerProcess, api:
     def ask(case: schemathesis.Case, real: bool) -> None:
         if real and mode is GenerationMode.POSITIVE:
             known.put_into(case)
-        response = case.call(base_url=server.url, timeout=WAIT_S)
+        response = case.call(base_url=server.url, timeout=WAIT_S, headers=BEARER)
         case.validate_response(response, checks=checks)
 
     ask()

@@ -8,11 +8,12 @@ Why Starlette, msgspec and uvicorn: of the well-kept frameworks, a thin layer on
 requests as Litestar and 2.8 times as many as FastAPI, uvicorn was ahead of granian in every pairing, and msgspec describes
 its own types as JSON Schema, which is what an OpenAPI document is made of.
 
-There is no authentication yet, so the server answers this machine only, unless told otherwise by name.
+Who asks must have an API key (``access.py``), and the server answers this machine only, unless told otherwise by name.
 """
 
+from .access import AccessOptions, networks
 from .app import application
 from .limits import ServerLimits
 from .serving import serve
 
-__all__ = ["ServerLimits", "application", "serve"]
+__all__ = ["AccessOptions", "ServerLimits", "application", "networks", "serve"]

@@ -6,6 +6,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from . import openapi
+from .access import Access, AccessOptions
 from .guard import Guard
 from .limits import ServerLimits
 from .resources import OPERATIONS
@@ -13,20 +14,30 @@ from .routing import Nowhere, Paths
 from .service import Service
 
 
-def application(database: str, *, limits: ServerLimits | None = None, local_only: bool = True) -> ASGIApp:
+def application(
+    database: str,
+    *,
+    limits: ServerLimits | None = None,
+    local_only: bool = True,
+    access: AccessOptions | None = None,
+    admin_key: str | None = None,
+) -> ASGIApp:
     """Holdfast over HTTP, for any ASGI server that runs the lifespan; the database is open while it does.
 
     Args:
         database: what ``Holdfast`` takes: a path, ``sqlite:///path`` or ``postgresql://...``.
         limits: what one request may carry.
-        local_only: answer only requests that are addressed to this machine by a name that cannot mean another. There is no
-            authentication: switch it off only where everybody who can reach the server may do everything.
+        local_only: answer only requests that are addressed to this machine by a name that cannot mean another.
+        access: who is let in without a key.
+        admin_key: the key that may do everything (``holdfast.new_api_key`` draws one). Only its digest is kept.
     """
-    return build(Service(database, limits or ServerLimits()), local_only=local_only)
+    service = Service(database, limits or ServerLimits(), admin_key=admin_key)
+    return build(service, local_only=local_only, access=access)
 
 
-def build(service: Service, *, local_only: bool) -> ASGIApp:
+def build(service: Service, *, local_only: bool, access: AccessOptions | None = None) -> ASGIApp:
     """The application around a service."""
+    service.access = Access(service, access or AccessOptions(), service.denials, clock=service.clock)
     service.document = openapi.document(OPERATIONS)
     router = Router(
         [Paths(service, OPERATIONS)],

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope
+from starlette.types import ASGIApp, Receive, Scope
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown, Unavailable
 
 from . import parameters
 from .limits import ServerLimits
 from .operations import Operation
-from .problems import BodyTooLarge, WrongContentType
+from .problems import BodyTooLarge, TooSlow, WrongContentType
 from .service import Service
+from .streams import EventStream
 from .wire import decode, encode, given
 
 JSON_TYPE = "application/json"
@@ -40,17 +42,49 @@ class Handler:
         self._changes_unseen = operation.method != "GET" and (b"if-match", "if_match") not in self._headers
         self._query = {each.wire_name: each for each in found if each.place == "query"}
         self._arguments = parameters.arguments(operation)
+        self._wants_caller = "caller" in operation.function.__annotations__
         self._bodies = [(msgspec.json.Decoder(kind), _required(kind)) for kind in parameters.bodies(operation)]
 
-    async def answer(self, service: Service, scope: Scope, receive: Receive) -> Response:
-        """Do what the request asks for."""
-        headers = dict(scope["headers"])
+    async def answer(self, service: Service, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> ASGIApp:
+        """Do what the request asks for, if whoever asks may."""
+        caller = await self._caller(service, scope, headers)
         if b"if-match" in headers and self._changes_unseen:
             raise InvalidInput("If-Match is not understood here: nothing is compared before it is changed")
         arguments = self._parameters(scope, headers)
         if self._bodies:
             arguments["body"] = self._body(await _read(receive, headers, service.limits))
-        return self._response(await self._operation.function(service, **arguments))
+        if self._wants_caller:
+            arguments["caller"] = caller
+        user = headers.get(b"x-user-id")
+        if user and "tenant" in arguments:
+            with service.tenant(arguments["tenant"]).acting(user=user.decode("utf-8", "replace")):
+                return await self._done(service, arguments)
+        return await self._done(service, arguments)
+
+    async def _caller(self, service: Service, scope: Scope, headers: Mapping[bytes, bytes]) -> Any:
+        """Who asks, if whoever asks may do this."""
+        operation = self._operation
+        if operation.need == "open":
+            return None
+        if service.access is None:
+            raise Closed
+        caller = await service.access.caller(scope, headers)
+        service.access.check(caller, operation.need, operation.tag, scope["path_params"].get("tenant"), scope)
+        return caller
+
+    async def _done(self, service: Service, arguments: dict[str, Any]) -> ASGIApp:
+        if self._operation.streams:
+            return EventStream(await self._operation.function(service, **arguments), service)
+        try:
+            async with asyncio.timeout(service.limits.answer_s):
+                result = await self._operation.function(service, **arguments)
+        except TimeoutError:
+            raise self._too_late(service.limits) from None
+        return self._response(result, service.limits)
+
+    def _too_late(self, limits: ServerLimits) -> HoldfastError:
+        message = f"not done within answer_s = {limits.answer_s} s"
+        return Unavailable(message) if self._operation.method == "GET" else OutcomeUnknown(message)
 
     def _parameters(self, scope: Scope, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
         values: dict[str, Any] = dict(scope["path_params"])
@@ -98,13 +132,20 @@ class Handler:
         sent = set(found) if isinstance(found, dict) else set()
         return next((place for place, (_, required) in enumerate(self._bodies) if required & sent), 0)
 
-    def _response(self, result: Any) -> Response:
+    def _response(self, result: Any, limits: ServerLimits) -> Response:
+        if isinstance(result, Response):
+            return result
         if result is None:
             return Response(None, self._operation.status, _NEVER_STORED)
         headers = _NEVER_STORED
         if self._operation.etag is not None:
             headers = {**headers, "etag": self._operation.etag(result)}
-        return Response(encode(result), self._operation.status, headers, JSON_TYPE)
+        body = encode(result)
+        if len(body) > limits.response_bytes:
+            raise LimitExceeded(
+                f"the answer has {len(body):,} bytes, over the limit response_bytes = {limits.response_bytes:,}: ask for less"
+            )
+        return Response(body, self._operation.status, headers, JSON_TYPE)
 
 
 def _required(kind: Any) -> set[str]:
@@ -124,6 +165,7 @@ async def _read(receive: Receive, headers: Mapping[bytes, bytes], limits: Server
     Raises:
         WrongContentType: it does not say that it is JSON. A web page of somebody else cannot say so without asking first.
         BodyTooLarge: it is over ``request_bytes``.
+        TooSlow: it does not come within ``body_s``.
     """
     if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE.encode():
         raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
@@ -131,6 +173,15 @@ async def _read(receive: Receive, headers: Mapping[bytes, bytes], limits: Server
     patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
     if declared > limits.request_bytes and not patient:
         raise _too_large(limits)
+    try:
+        async with asyncio.timeout(limits.body_s):
+            return await _chunks(receive, limits)
+    except TimeoutError:
+        message = f"the body did not come within body_s = {limits.body_s} s"
+        raise TooSlow(message, headers={"connection": "close"}) from None
+
+
+async def _chunks(receive: Receive, limits: ServerLimits) -> bytes:
     chunks: list[bytes] = []
     size, more = 0, True
     while more:

@@ -1,7 +1,7 @@
 """Keeps other people's web pages out.
 
-The server asks nobody who they are, so whatever reaches it may do everything. A browser on this machine reaches it on behalf of
-any page it shows: directly, and, when a page's own name is made to resolve to this machine, as if it were the same site.
+A key keeps out who has none, but a browser on this machine may have one, or come from an address that is trusted, and it asks on
+behalf of any page it shows: directly, and, when a page's own name is made to mean this machine, as if it were the same site.
 Both show in the headers that a browser always sends.
 """
 

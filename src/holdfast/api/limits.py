@@ -12,11 +12,33 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
     request_bytes: int = 32 * MIB
     """Bytes of one request's body."""
+    response_bytes: int = 64 * MIB
+    """Bytes of one answer's body."""
     connections: int = 2_048
     """Connections at once; further ones are answered 503."""
     grace_s: int = 30
     """Longest wait, when told to stop, for requests that were accepted."""
+    body_s: float = 30.0
+    """Longest wait for a request's body, from its first byte to its last."""
+    answer_s: float = 60.0
+    """Longest time one request may take to be answered; streams are not bound by it."""
     ready_s: float = 5.0
     """Longest wait for the database's answer to the question whether it is ready."""
     retry_after_s: int = 1
     """When to come back, as told to a caller whose request found the database unavailable."""
+    key_s: float = 0.5
+    """How long a key that was good is taken for good without asking again."""
+    requests_per_s: float = 0.0
+    """Requests of one key in a second, on average; 0 for any number."""
+    requests_at_once: int = 100
+    """Requests of one key that may come at once, where they are limited."""
+    refusals_per_s: float = 1.0
+    """Refusals of one address in a second, on average, until keys from there are no longer looked up; 0 for any number."""
+    refusals_at_once: int = 60
+    """Refusals of one address that may come at once."""
+    streams: int = 1_000
+    """Streams of events at once."""
+    stream_poll_s: float = 0.5
+    """How often a stream looks for what was written elsewhere; what this server writes it knows at once."""
+    stream_beat_s: float = 15.0
+    """How often a stream that has nothing to say says so, so that nobody between takes it for dead."""

@@ -14,29 +14,28 @@ from msgspec import UNSET, Struct
 import holdfast
 
 from .binding import JSON_TYPE
-from .operations import Operation
+from .operations import AREAS, Operation
 from .parameters import Parameter, bodies, choices, hints, parameters
 from .problems import PROBLEM_TYPE, status_of, title_of
+from .streams import EVENT_TYPE
 from .wire import Problem
 
 _TEMPLATE = "#/components/schemas/{name}"
-_DESCRIPTION = """Durable state for agents: tenants, sessions and messages.
+_KEY = (
+    "An API key: `hf_` and 48 hexadecimal digits. It is good for one tenant, or for all, and for what its scopes say."
+)
+_DESCRIPTION = """Durable state for agents.
 
 Every error is a `Problem` (RFC 9457) whose `type` is the name of the error in the Python library. Lists come in pages: \
 `next` is the cursor of the page after, and null at the end. A request that makes something can be repeated safely with an \
 id of the caller's choosing."""
-_TAGS = {
-    "server": "The server itself.",
-    "tenants": "The walls: nothing of one tenant can be seen from another.",
-    "sessions": "Conversations, found by id or by key.",
-    "messages": "One log per session.",
-}
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """The whole document."""
     schemas = _Schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
+    used = {each.tag for each in operations}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas)
     return {
@@ -48,9 +47,13 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name, "description": words} for name, words in _TAGS.items()],
+        "tags": [{"name": name, "description": words} for name, words in AREAS.items() if name in used],
         "paths": paths,
-        "components": {"schemas": schemas.components, "responses": _problems(operations, schemas)},
+        "components": {
+            "schemas": schemas.components,
+            "responses": _problems(operations, schemas),
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": _KEY}},
+        },
     }
 
 
@@ -62,7 +65,7 @@ class _Schemas:
         for each in operations:
             types += [parameter.type for parameter in parameters(each)]
             types += bodies(each)
-            types += choices(hints(each.function)["return"])
+            types += [] if each.streams else choices(hints(each.function)["return"])
         schemas, self.components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
         self._known = list(zip(types, schemas, strict=True))
         for kind in types:
@@ -86,6 +89,9 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     }
     if more:
         described["description"] = more
+    if operation.need != "open":
+        described["security"] = [{"key": []}]
+        described["x-scope"] = operation.need
     if kinds := bodies(operation):
         found = [schemas.of(kind) for kind in kinds]
         schema = found[0] if len(found) == 1 else {"oneOf": found}
@@ -113,6 +119,8 @@ def _response(operation: Operation, status: int, schemas: _Schemas) -> dict[str,
     if status != operation.status:
         return {"$ref": f"#/components/responses/{status}"}
     described: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    if operation.streams:
+        return {**described, "content": {EVENT_TYPE: {"schema": {"type": "string"}}}}
     if (kind := hints(operation.function)["return"]) is not type(None):
         described["content"] = {JSON_TYPE: {"schema": schemas.of(kind)}}
     if operation.etag is not None:
@@ -129,7 +137,7 @@ def _problems(operations: Sequence[Operation], schemas: _Schemas) -> dict[str, A
             str(status), {"description": "", "content": {PROBLEM_TYPE: {"schema": schemas.of(Problem)}}}
         )
         described["description"] += f"{' ' if described['description'] else ''}{title_of(kind)}"
-        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
             described["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
     return dict(sorted(found.items()))
 

@@ -12,7 +12,7 @@ plain value is written there as JSON. The return type is the body of the answer:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -26,7 +26,14 @@ from holdfast.errors import (
     Unavailable,
 )
 
-from .problems import BodyTooLarge, WrongContentType, status_of
+from .problems import (
+    BodyTooLarge,
+    NotAuthenticated,
+    TooManyRequests,
+    TooSlow,
+    WrongContentType,
+    status_of,
+)
 
 Function = Callable[..., Coroutine[Any, Any, Any]]
 F = TypeVar("F", bound=Function)
@@ -34,7 +41,34 @@ F = TypeVar("F", bound=Function)
 _ALWAYS: tuple[type[HoldfastError], ...] = (InvalidInput, Forbidden, HoldfastError)
 _WITH_DATABASE: tuple[type[HoldfastError], ...] = (LimitExceeded, Unavailable)
 _WHEN_WRITING: tuple[type[HoldfastError], ...] = (StorageFull, OutcomeUnknown)
-_WITH_BODY: tuple[type[HoldfastError], ...] = (BodyTooLarge, WrongContentType)
+_WITH_BODY: tuple[type[HoldfastError], ...] = (BodyTooLarge, WrongContentType, TooSlow)
+_WITH_KEY: tuple[type[HoldfastError], ...] = (NotAuthenticated, TooManyRequests)
+
+Need = Literal["open", "read", "write", "admin", "root"]
+"""What an operation asks of a caller: nothing, one of the scopes, or ``admin`` of a key that is good for all tenants."""
+
+AREAS = {
+    "server": "The server itself.",
+    "keys": "API keys: who is let in, to which tenant, and to do what.",
+    "tenants": "The walls: nothing of one tenant can be seen from another.",
+    "sessions": "Conversations, found by id or by key.",
+    "messages": "One log per session.",
+    "branches": "Other ways a conversation could go on: forks, rewinds, and the way back.",
+    "compactions": "Making a session's context smaller, and taking that back.",
+    "pending-messages": "What was said in a group chat while nobody was asked.",
+    "contacts": "The people an agent has met on its channels.",
+    "feedback": "What users think of what was said.",
+    "agents": "Definitions, and the core blocks of memory that belong to them.",
+    "runs": "Executions of an agent: claims, steps and tool calls.",
+    "checkpoints": "Saved states of graphs.",
+    "objects": "Large contents, each kept once.",
+    "flows": "Saved states of flows.",
+    "memories": "What crews remember.",
+    "workspaces": "Directory trees, captured and restored.",
+    "activity": "What was done, by whom and why.",
+    "retention": "How long things are kept.",
+}
+"""The kinds of things there are: the groups of the document, and what stands before the colon of a scope."""
 
 
 class Header(Struct, frozen=True):
@@ -52,12 +86,15 @@ class Operation(Struct, frozen=True):
     status: int
     raises: tuple[type[HoldfastError], ...]
     etag: Callable[[Any], str] | None
+    need: Need = "read"
+    area: str = ""
+    streams: bool = False
 
     @property
     def tag(self) -> str:
-        """The group it stands in: the last word of the path that is a plural noun, or ``server``."""
-        words = [word for word in self.path.split("/") if word in ("tenants", "sessions", "messages")]
-        return words[-1] if words else "server"
+        """The group it stands in: what it was given, or the last word of the path that is one, or ``server``."""
+        words = [word for word in self.path.split("/") if word in AREAS]
+        return self.area or (words[-1] if words else "server")
 
     @property
     def has_body(self) -> bool:
@@ -67,6 +104,8 @@ class Operation(Struct, frozen=True):
     def errors(self) -> tuple[type[HoldfastError], ...]:
         """Everything that can go wrong: what it raises, and what can happen to every request of its sort."""
         kinds = _ALWAYS + self.raises + (_WITH_BODY if self.has_body else ())
+        if self.need != "open":
+            kinds += _WITH_KEY
         if self.path.startswith("/v1"):
             kinds += _WITH_DATABASE + (_WHEN_WRITING if self.method != "GET" else ())
         return kinds
@@ -84,11 +123,23 @@ def operation(
     status: int = 200,
     raises: Sequence[type[HoldfastError]] = (),
     etag: Callable[[Any], str] | None = None,
+    need: Need | None = None,
+    area: str = "",
+    streams: bool = False,
 ) -> Callable[[F], F]:
-    """Mark a function as an operation; ``collect`` finds it."""
+    """Mark a function as an operation; ``collect`` finds it.
+
+    Args:
+        need: what it asks of a caller; without a word, ``read`` for GET and ``write`` for everything else.
+        area: the kind of thing it is about, for scopes and the document; without a word, what the path says.
+        streams: whether it returns an iterator of events instead of one answer.
+    """
+    needed: Need = need or ("read" if method == "GET" else "write")
 
     def mark(function: F) -> F:
-        function.operation = Operation(method, path, function, status, tuple(raises), etag)  # type: ignore[attr-defined]
+        function.operation = Operation(  # type: ignore[attr-defined]
+            method, path, function, status, tuple(raises), etag, needed, area, streams
+        )
         return function
 
     return mark

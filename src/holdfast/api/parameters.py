@@ -52,13 +52,13 @@ def hints(function: Function) -> Mapping[str, Any]:
 
 @cache
 def parameters(operation: Operation) -> tuple[Parameter, ...]:
-    """All parameters of an operation but its service and its body."""
+    """All parameters of an operation but its service, its body and who asks."""
     signature = inspect.signature(operation.function)
     _, *names = signature.parameters
     in_path = set(_IN_PATH.findall(operation.path))
     found = []
     for name in names:
-        if name == "body":
+        if name in ("body", "caller"):
             continue
         default = signature.parameters[name].default
         hint = hints(operation.function)[name]

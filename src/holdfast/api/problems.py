@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from http import HTTPStatus
 
 from starlette.responses import Response
 
-from holdfast import errors
+from holdfast import ApiKey, errors
 from holdfast.errors import HoldfastError
 
 from .limits import ServerLimits
@@ -51,6 +52,26 @@ class HttpError(HoldfastError):
         self.headers = headers or {}
 
 
+class NotAuthenticated(HttpError):
+    """Nobody knows who asks: there is no API key, or it is not good."""
+
+    status, name = 401, "Forbidden"
+
+    def __init__(self, message: str, *, key: ApiKey | None = None) -> None:
+        super().__init__(message, headers={"www-authenticate": "Bearer"})
+        self.key = key
+
+
+class TooManyRequests(HttpError):
+    """This caller asks too often."""
+
+    status, name = 429, "LimitExceeded"
+
+    def __init__(self, who: str, wait_s: float) -> None:
+        after = {"retry-after": str(math.ceil(wait_s))}
+        super().__init__(f"too many requests of {who}: come back in {wait_s:.1f} s", headers=after)
+
+
 class NoSuchRoute(HttpError):
     """There is nothing at this address."""
 
@@ -73,6 +94,12 @@ class BodyTooLarge(HttpError):
     """The body is over the limit request_bytes."""
 
     status, name = 413, "LimitExceeded"
+
+
+class TooSlow(HttpError):
+    """The body did not come in time."""
+
+    status = 408
 
 
 class NoLongerSo(HttpError):

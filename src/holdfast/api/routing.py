@@ -8,8 +8,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 from starlette.datastructures import URLPath
 from starlette.routing import BaseRoute, Match, NoMatchFound
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holdfast.clock import monotonic_s
 from holdfast.errors import InvalidInput
 
 from . import problems
@@ -28,20 +29,34 @@ class Endpoint:
         self._handlers = {each.method: Handler(each) for each in operations}
         if "GET" in self._handlers:
             self._handlers["HEAD"] = self._handlers["GET"]
+        self._names = {each.method: each.function.__name__ for each in operations}
         self._allowed = ", ".join(sorted(self._handlers))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics, started_s = self._service.metrics, monotonic_s()
+        metrics.under_way += 1
+        status = 0
+        try:
+            response = await self._answer(scope, receive)
+            status = getattr(response, "status_code", 0)
+            if response is not None:
+                await response(scope, receive, send)
+        finally:
+            metrics.under_way -= 1
+            metrics.add(self._names.get(scope["method"], "none"), status, monotonic_s() - started_s)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp | None:
+        """The answer, or ``None`` if nobody is left to hear it."""
         try:
             handler = self._handlers.get(scope["method"])
             if handler is None:
                 raise WrongMethod(f"there is no {scope['method']} here", headers={"allow": self._allowed})
             scope["path_params"] = _decoded(scope["path_params"])
-            response = await handler.answer(self._service, scope, receive)
+            return await handler.answer(self._service, scope, dict(scope["headers"]), receive)
         except Disconnected:
-            return
+            return None
         except Exception as error:
-            response = problems.answer(error, self._service.limits)
-        await response(scope, receive, send)
+            return problems.answer(error, self._service.limits)
 
 
 class Nowhere:

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
-from holdfast import AsyncHoldfast, AsyncTenantHandle, RandomIds
-from holdfast.errors import Closed, HoldfastError, Unavailable
+from holdfast import AsyncHoldfast, AsyncTenantHandle, Clock, RandomIds, SystemClock, new_api_key
+from holdfast.clock import to_us
+from holdfast.errors import Closed, Conflict, HoldfastError, ReadOnly, Unavailable
 from holdfast.presence import Presence
 
+from .denials import Denials
 from .limits import ServerLimits
+from .metrics import Metrics
+from .news import News
+
+if TYPE_CHECKING:
+    from .access import Access
+
+
+log = logging.getLogger("holdfast.api")
 
 
 class Service:
     """A Holdfast that is open as long as the server runs."""
 
-    def __init__(self, database: str, limits: ServerLimits) -> None:
+    def __init__(
+        self, database: str, limits: ServerLimits, *, admin_key: str | None = None, migrate: bool | None = None
+    ) -> None:
         self.limits = limits
         self.ids = RandomIds()
+        self.clock: Clock = SystemClock()
+        self.denials, self.metrics, self.news = Denials(), Metrics(), News()
+        self.access: Access | None = None
+        self.drawn_key: str | None = None
+        self._admin_key, self._migrate = admin_key, migrate
         self.document: Mapping[str, Any] = {}
         self.failure: HoldfastError | None = None
         self._database = database
@@ -45,16 +63,55 @@ class Service:
     async def lifespan(self, app: object) -> AsyncIterator[None]:
         """Open the database, and close it when everything accepted is done."""
         try:
-            opened = await AsyncHoldfast(self._database).open()
+            opened = await AsyncHoldfast(self._database, auto_migrate=self._migrate).open()
         except HoldfastError as error:
             self.failure = error
             raise
         try:
             self._presence, self._holdfast = Presence(self._database), opened
-            yield
+            try:
+                await self._let_somebody_in(opened)
+            except ReadOnly:
+                log.warning("the database cannot be written: only keys that are in it are let in")
+            noting = asyncio.create_task(self.denials.run(opened))
+            try:
+                yield
+            finally:
+                noting.cancel()
+                with suppress(asyncio.CancelledError):
+                    await noting
+                await self.denials.flush(opened)
+        except HoldfastError as error:
+            self.failure = error
+            raise
         finally:
             self._holdfast = None
             await opened.close()
+
+    def stop(self) -> None:
+        """Let what never ends by itself, such as a stream, come to an end."""
+        self.news.close()
+
+    async def _let_somebody_in(self, opened: AsyncHoldfast) -> None:
+        """Make the key of whoever looks after this server: the one that was given, or, if there is none yet, a new one.
+
+        Raises:
+            Conflict: the key that was given is there for another purpose.
+        """
+        if self._admin_key is not None:
+            try:
+                await opened.api_keys.create(self._admin_key, name="admin", scopes=["admin"])
+            except Conflict:
+                raise Conflict("the admin key is in this database for another purpose: draw a new one") from None
+            return
+        now_us = self.clock.now_us()
+        for each in await opened.api_keys.list(tenant=""):
+            is_over = each.expires_at is not None and to_us(each.expires_at) <= now_us
+            if "admin" in each.scopes and each.revoked_at is None and not is_over:
+                return
+        key = new_api_key()
+        await opened.api_keys.create(key, name="admin", scopes=["admin"])
+        self.drawn_key = key
 
     async def check_ready(self) -> None:
         """Ask the database something.

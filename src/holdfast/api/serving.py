@@ -14,6 +14,7 @@ import uvicorn
 
 from holdfast.errors import InvalidInput, Unavailable
 
+from .access import AccessOptions
 from .app import build
 from .guard import is_local
 from .limits import ServerLimits
@@ -31,7 +32,10 @@ def serve(
     port: int = PORT,
     allow_remote: bool = False,
     limits: ServerLimits | None = None,
-    on_ready: Callable[[str], None] = lambda address: None,
+    access: AccessOptions | None = None,
+    admin_key: str | None = None,
+    migrate: bool | None = None,
+    on_ready: Callable[[str, str | None], None] = lambda address, key: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; requests that were accepted by then are answered first.
 
@@ -39,20 +43,23 @@ def serve(
         database: what ``Holdfast`` takes.
         host: where to listen. An address other machines can reach is refused unless ``allow_remote``.
         port: where to listen; 0 for any that is free.
-        allow_remote: let other machines in, although nobody is asked who they are.
+        allow_remote: let other machines in. What travels is not encrypted: put something in front that does it.
         limits: what one request may carry, and how long things may take.
-        on_ready: called once with the address, when requests are answered.
+        access: who is let in without a key.
+        admin_key: the key that may do everything. Without it one is drawn, if there is none in the database yet.
+        migrate: bring the schema up to date first; without a word, on SQLite only.
+        on_ready: called once, when requests are answered, with the address and the key that was drawn, if one was.
 
     Raises:
         InvalidInput: other machines could reach ``host``, or there is no such host.
         Unavailable: the port is taken, or the database cannot be reached.
     """
     limits = limits or ServerLimits()
-    service = Service(database, limits)
+    service = Service(database, limits, admin_key=admin_key, migrate=migrate or None)
     listening = bind(host, port, allow_remote=allow_remote)
     with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
         config = uvicorn.Config(
-            build(service, local_only=not allow_remote),
+            build(service, local_only=not allow_remote, access=access),
             log_config=None,
             access_log=False,
             lifespan="on",
@@ -61,7 +68,7 @@ def serve(
             limit_concurrency=limits.connections,
             timeout_graceful_shutdown=limits.grace_s,
         )
-        server = _Server(config, lambda: on_ready(address_of(listening)))
+        server = _Server(config, service, lambda: on_ready(address_of(listening), service.drawn_key))
         try:
             server.run(sockets=[listening])
         finally:
@@ -79,8 +86,8 @@ def bind(host: str, port: int, *, allow_remote: bool = False) -> socket.socket:
     family, place = _resolved(host, port)
     if not allow_remote and not is_local(str(place[0])):
         raise InvalidInput(
-            f"other machines can reach {host}, and this server asks nobody who they are: "
-            f"use --host {HOST}, or add --allow-remote if everybody who can reach it may do everything"
+            f"other machines can reach {host}, and keys would travel there unencrypted: "
+            f"use --host {HOST}, or add --allow-remote where the network is yours or something in front encrypts"
         )
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -104,16 +111,20 @@ class _Stopped(Exception):
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready."""
+    """Says when it is ready, and lets streams end before it waits for everybody to leave."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_ready = on_ready
+        self._service, self._on_ready = service, on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.stop()
+        await super().shutdown(sockets)
 
 
 def _resolved(host: str, port: int) -> tuple[int, tuple[str | int | bytes, ...]]:

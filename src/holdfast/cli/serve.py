@@ -3,21 +3,64 @@
 from __future__ import annotations
 
 import logging
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import click
 
 from .database import describe
+from .logs import LEVELS, start_logging
 
 FILE = "holdfast.db"
 
 
+def _read_config(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Take what a file says for what the command line and the environment do not say."""
+    if value is None:
+        return None
+    try:
+        said: dict[str, Any] = tomllib.loads(value.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise click.BadParameter(f"{value} cannot be read as TOML: {error}") from None
+    said = {name.replace("-", "_"): each for name, each in said.items()}
+    if isinstance(said.get("limits"), dict):
+        said["limits"] = [f"{name}={number}" for name, number in said["limits"].items()]
+    known = {each.name for each in context.command.params if each.name is not None}
+    unknown = sorted(set(said) - known)
+    if unknown:
+        raise click.BadParameter(
+            f"{value} says {', '.join(unknown)}, which is not an option; there are {sorted(known)}"
+        )
+    context.default_map = {**said, **(context.default_map or {})}
+    return value
+
+
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--config",
+    envvar="HOLDFAST_CONFIG",
+    show_envvar=True,
+    is_eager=True,
+    callback=_read_config,
+    expose_value=False,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A TOML file with any of these options, without the dashes in front.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="HOLDFAST_HOST",
+    show_envvar=True,
+    help="Where to listen.",
+)
 @click.option(
     "--port",
     default=8420,
     show_default=True,
+    envvar="HOLDFAST_PORT",
+    show_envvar=True,
     type=click.IntRange(0, 65535),
     help="Where to listen; 0 for any free port.",
 )
@@ -38,27 +81,165 @@ FILE = "holdfast.db"
     help="Another database instead: a path, sqlite:///path or postgresql://...",
 )
 @click.option(
+    "--database-type",
+    envvar="DATABASE_TYPE",
+    show_envvar=True,
+    type=click.Choice(["sqlite", "postgres"]),
+    help="Which of the next two to use, where --database is not given.",
+)
+@click.option(
+    "--sqlite-database-path",
+    metavar="PATH",
+    envvar="SQLITE_DATABASE_PATH",
+    show_envvar=True,
+    help="The SQLite file, where --database is not given.",
+)
+@click.option(
+    "--postgres-database-url",
+    metavar="URL",
+    envvar="POSTGRES_DATABASE_URL",
+    show_envvar=True,
+    help="The PostgreSQL database, where --database is not given and --database-type is postgres.",
+)
+@click.option(
+    "--migrate",
+    is_flag=True,
+    envvar="HOLDFAST_MIGRATE",
+    show_envvar=True,
+    help="Bring the schema up to date first, on PostgreSQL too.",
+)
+@click.option(
     "--allow-remote",
     is_flag=True,
-    help="Let other machines in. There is no authentication: everybody who can reach the server may do everything.",
+    envvar="HOLDFAST_ALLOW_REMOTE",
+    show_envvar=True,
+    help="Let other machines in. Keys travel as they are: use it inside a network of your own, or behind TLS.",
 )
-def serve(host: str, port: int, data_dir: Path, database: str | None, allow_remote: bool) -> None:
+@click.option(
+    "--trust",
+    multiple=True,
+    metavar="RANGE",
+    envvar="HOLDFAST_TRUST",
+    show_envvar=True,
+    help="Addresses, such as 10.0.0.0/8, whose callers need no key; may be said several times.",
+)
+@click.option(
+    "--default-tenant",
+    metavar="NAME",
+    default="default",
+    show_default=True,
+    envvar="HOLDFAST_DEFAULT_TENANT",
+    show_envvar=True,
+    help="The tenant of callers without a key, and of addresses that name none.",
+)
+@click.option(
+    "--admin-key-file",
+    envvar="HOLDFAST_ADMIN_KEY_FILE",
+    show_envvar=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file with the key that may do everything, instead of one that is drawn; or HOLDFAST_ADMIN_KEY itself.",
+)
+@click.option(
+    "--log-level",
+    default="warning",
+    show_default=True,
+    envvar="HOLDFAST_LOG_LEVEL",
+    show_envvar=True,
+    type=LEVELS,
+    help="What is logged.",
+)
+@click.option(
+    "--log-format",
+    default="text",
+    show_default=True,
+    envvar="HOLDFAST_LOG_FORMAT",
+    show_envvar=True,
+    type=click.Choice(["text", "json"]),
+    help="Lines for people, or one JSON object a line.",
+)
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    envvar="HOLDFAST_LIMITS",
+    show_envvar=True,
+    help="A limit of the server other than it is; may be said several times.",
+)
+def serve(
+    host: str,
+    port: int,
+    data_dir: Path,
+    database: str | None,
+    database_type: str | None,
+    sqlite_database_path: str | None,
+    postgres_database_url: str | None,
+    migrate: bool,
+    allow_remote: bool,
+    trust: tuple[str, ...],
+    default_tenant: str,
+    admin_key_file: Path | None,
+    log_level: str,
+    log_format: str,
+    limits: tuple[str, ...],
+) -> None:
     """Serve Holdfast over HTTP until stopped.
 
-    Without --database, everything is kept in one SQLite file in the data folder. What was accepted when the server is told to
-    stop is finished first.
+    Without --database, everything is kept in one SQLite file in the data folder. Whoever asks needs an API key: the first, which
+    may do everything, is shown once, when there is none yet; `holdfast keys create` makes others. What was accepted when the
+    server is told to stop is finished first.
     """
     from holdfast import api
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    place = database or str(_file(data_dir))
+    start_logging(log_level, log_format)
+    place = database or _named(database_type, sqlite_database_path, postgres_database_url) or str(_file(data_dir))
     api.serve(
         place,
         host=host,
         port=port,
         allow_remote=allow_remote,
-        on_ready=lambda address: _announce(address, place),
+        limits=_limits(limits),
+        access=api.AccessOptions(trusted=api.networks(trust), tenant=default_tenant),
+        admin_key=_admin_key(admin_key_file),
+        migrate=migrate,
+        on_ready=lambda address, key: _announce(address, place, key),
     )
+
+
+def _named(kind: str | None, sqlite_path: str | None, postgres_url: str | None) -> str | None:
+    """The database that kagent's own settings name, if they name one."""
+    if kind == "postgres":
+        if not postgres_url:
+            raise click.UsageError("--database-type postgres needs --postgres-database-url (POSTGRES_DATABASE_URL)")
+        return postgres_url
+    return sqlite_path or None
+
+
+def _limits(said: tuple[str, ...]) -> Any:
+    from holdfast.api import ServerLimits
+
+    known = {name: type(getattr(ServerLimits(), name)) for name in ServerLimits.__struct_fields__}
+    chosen: dict[str, float] = {}
+    for each in said:
+        name, _, number = each.partition("=")
+        if name not in known:
+            raise click.UsageError(f"there is no limit {name!r}; there are {', '.join(known)}")
+        try:
+            chosen[name] = known[name](number)
+        except ValueError:
+            raise click.UsageError(f"the limit {name} is a number, not {number!r}") from None
+        if chosen[name] < 0:
+            raise click.UsageError(f"the limit {name} cannot be less than 0")
+    return ServerLimits(**chosen)  # type: ignore[arg-type]
+
+
+def _admin_key(file: Path | None) -> str | None:
+    """The key from the file or the environment. It is no option: those can be read by everybody on the machine."""
+    import os
+
+    if file is not None:
+        return file.read_text("utf-8").strip()
+    return os.environ.get("HOLDFAST_ADMIN_KEY") or None
 
 
 def _file(data_dir: Path) -> Path:
@@ -67,8 +248,13 @@ def _file(data_dir: Path) -> Path:
     return data_dir.resolve() / FILE
 
 
-def _announce(address: str, place: str) -> None:
+def _announce(address: str, place: str, key: str | None) -> None:
     click.echo(f"Holdfast is ready at {address}  (database: {describe(place)}; stop with Ctrl-C)")
+    if key is not None:
+        click.echo(f"The key that may do everything, shown this once: {key}")
     click.echo("Start a session:")
     body = '{"user": "ada", "agent": "helper"}'
-    click.echo(f"  curl -s {address}/v1/tenants/demo/sessions -H 'Content-Type: application/json' -d '{body}'")
+    shown = key or "$HOLDFAST_KEY"
+    send = f"-H 'Authorization: Bearer {shown}'" if key else f'-H "Authorization: Bearer {shown}"'
+    click.echo(f"  curl -s {address}/v1/tenants/demo/sessions {send} -H 'Content-Type: application/json' -d '{body}'")
+    logging.getLogger("holdfast.api").info("ready at %s", address)

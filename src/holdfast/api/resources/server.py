@@ -12,27 +12,27 @@ from ..service import Service
 from ..wire import Health, Index
 
 
-@operation("GET", "/")
+@operation("GET", "/", need="open")
 async def index(service: Service) -> Index:
     """What this is."""
     links = {"openapi": "/openapi.json", "health": "/healthz", "readiness": "/readyz", "tenants": "/v1/tenants"}
     return Index("holdfast", holdfast.__version__, links)
 
 
-@operation("GET", "/healthz")
+@operation("GET", "/healthz", need="open")
 async def health(service: Service) -> Health:
     """Whether the process is alive. The database is not asked."""
     return Health("ok")
 
 
-@operation("GET", "/readyz", raises=[Unavailable])
+@operation("GET", "/readyz", raises=[Unavailable], need="open")
 async def readiness(service: Service) -> Health:
     """Whether requests can be answered: the database answers, and is still the one that was opened."""
     await service.check_ready()
     return Health("ready")
 
 
-@operation("GET", "/openapi.json")
+@operation("GET", "/openapi.json", need="open")
 async def openapi(service: Service) -> dict[str, Any]:
     """This document."""
     return dict(service.document)

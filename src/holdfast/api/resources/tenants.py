@@ -15,14 +15,14 @@ from ..wire import NewTenant, TenantChange, TenantPage, given
 from .conventions import PAGE_ROWS, Cursor, Limit
 
 
-@operation("GET", "/v1/tenants")
+@operation("GET", "/v1/tenants", need="root")
 async def list_tenants(service: Service, *, limit: Limit = PAGE_ROWS, cursor: Cursor = None) -> TenantPage:
     """All tenants by name."""
     page = await service.holdfast.tenants.list(limit=limit, cursor=cursor)
     return TenantPage(page, page.next)
 
 
-@operation("POST", "/v1/tenants", status=201, raises=[AlreadyExists])
+@operation("POST", "/v1/tenants", status=201, raises=[AlreadyExists], need="root")
 async def create_tenant(service: Service, *, body: NewTenant) -> Tenant:
     """Register a tenant before it writes anything."""
     fields = given(body)
@@ -35,13 +35,13 @@ async def get_tenant(service: Service, *, tenant: str) -> Tenant:
     return await service.holdfast.tenants.get(tenant)
 
 
-@operation("PATCH", "/v1/tenants/{tenant}", raises=[NotFound])
+@operation("PATCH", "/v1/tenants/{tenant}", raises=[NotFound], need="admin")
 async def update_tenant(service: Service, *, tenant: str, body: TenantChange) -> Tenant:
     """Replace a tenant's metadata."""
     return await service.holdfast.tenants.update(tenant, metadata=body.metadata)
 
 
-@operation("DELETE", "/v1/tenants/{tenant}", status=204, raises=[NotFound, Conflict])
+@operation("DELETE", "/v1/tenants/{tenant}", status=204, raises=[NotFound, Conflict], need="root")
 async def delete_tenant(
     service: Service,
     *,

@@ -1,0 +1,72 @@
+"""What the server counts, in the text format of Prometheus. No tenant, user or key is named in it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class _Times:
+    __slots__ = ("count", "in_buckets", "sum_s")
+
+    def __init__(self) -> None:
+        self.in_buckets = [0] * (len(BOUNDS_S) + 1)
+        self.count, self.sum_s = 0, 0.0
+
+    def add(self, seconds: float) -> None:
+        self.in_buckets[bisect_left(BOUNDS_S, seconds)] += 1
+        self.count += 1
+        self.sum_s += seconds
+
+
+class Metrics:
+    """Counts of requests and how long they took, by operation and status."""
+
+    def __init__(self) -> None:
+        self._requests: dict[tuple[str, int], int] = {}
+        self._times: dict[str, _Times] = {}
+        self.under_way = 0
+
+    def add(self, operation: str, status: int, seconds: float) -> None:
+        """One request was answered."""
+        key = (operation, status)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        times = self._times.get(operation)
+        if times is None:
+            times = self._times[operation] = _Times()
+        times.add(seconds)
+
+    def text(self, *, is_ready: bool, streams: int) -> str:
+        """Everything counted so far."""
+        return "".join(f"{line}\n" for line in self._lines(is_ready, streams))
+
+    def _lines(self, is_ready: bool, streams: int) -> Iterator[str]:
+        yield from _head("holdfast_ready", "gauge", "Whether the database answers.")
+        yield f"holdfast_ready {int(is_ready)}"
+        yield from _head("holdfast_requests_under_way", "gauge", "Requests that are being answered.")
+        yield f"holdfast_requests_under_way {self.under_way}"
+        yield from _head("holdfast_streams", "gauge", "Streams of events that are open.")
+        yield f"holdfast_streams {streams}"
+        yield from _head("holdfast_requests_total", "counter", "Requests that were answered.")
+        for (operation, status), count in sorted(self._requests.items()):
+            yield f'holdfast_requests_total{{operation="{operation}",status="{status}"}} {count}'
+        yield from _head("holdfast_request_seconds", "histogram", "How long answers took.")
+        for operation, times in sorted(self._times.items()):
+            yield from _histogram(operation, times)
+
+
+def _head(name: str, kind: str, words: str) -> Iterator[str]:
+    yield f"# HELP {name} {words}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _histogram(operation: str, times: _Times) -> Iterator[str]:
+    so_far = 0
+    for bound, count in zip((*BOUNDS_S, "+Inf"), times.in_buckets, strict=True):
+        so_far += count
+        yield f'holdfast_request_seconds_bucket{{operation="{operation}",le="{bound}"}} {so_far}'
+    yield f'holdfast_request_seconds_sum{{operation="{operation}"}} {times.sum_s:.6f}'
+    yield f'holdfast_request_seconds_count{{operation="{operation}"}} {times.count}'
