@@ -22,6 +22,7 @@ from ..errors import InvalidInput, NotFound, Stale
 from ..ids import parse as parse_id
 from ..stores.execution.runs import states
 from ..stores.platform import packs
+from ..stores.platform.retention import rules
 from ..stores.workspace import layers, snapshots
 from ..stores.workspace.layers import NewLayer, Part
 from ..stores.workspace.snapshots import AsyncSnapshots, NewSnapshot, Snapshot, SnapshotKind
@@ -166,8 +167,8 @@ class Capturing:
             tree_bytes=_bytes(picture, scanned),
             id=wanted.id,
         )
-        snapshot = await self._engine.write(lambda connection: snapshots.record(connection, self._scope, new))
-        await work(self._engine, lambda: self._remember(wanted.root, picture, snapshot, scanned))
+        snapshot, gone = await self._engine.write(lambda connection: _record(connection, self._scope, new))
+        rules.announce(self._scope, gone, "per_run_cap")
         difference = scanned.difference
         return Capture(snapshot, len(difference.entries), len(difference.removed), scanned.skipped, scanned.unsettled)
 
@@ -277,6 +278,13 @@ def _ignores(wanted: Request) -> Ignores:
 
 
 def _bytes(picture: Picture | None, scanned: Scanned) -> int:
+async def _record(connection: Connection, scope: Scope, new: NewSnapshot) -> tuple[Snapshot, list[Snapshot]]:
+    """Record a snapshot, and remove those that its run then has too many of."""
+    snapshot = await snapshots.record(connection, scope, new)
+    over = await rules.over_cap(connection, scope, snapshot.run_id)
+    return snapshot, await snapshots.delete(connection, scope, over, reason="per_run_cap") if over else []
+
+
     """Of all files, without looking at those that are as they were."""
     if picture is None:
         return sum(entry.size for entry in scanned.entries.values())

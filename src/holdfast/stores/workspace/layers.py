@@ -82,7 +82,7 @@ async def add(connection: Connection, scope: Scope, new: NewLayer) -> Added:
     """
     depth = 0 if new.parent_id is None else 1 + await lock(connection, scope, new.parent_id)
     layer_id = scope.ids.new()
-    holder = _holder(layer_id)
+    holder = holder_of(layer_id)
     stored = 0
     for part in [*new.parts, Part([new.manifest])]:
         stored += await objects.keep(connection, scope, part.packed, holder=holder, staged=part.staged)
@@ -131,7 +131,7 @@ async def collect_from(connection: Connection, scope: Scope, layer_id: str | Non
     """Remove a layer and those below it, down to the first that is still needed."""
     count = 0
     while layer_id is not None:
-        params = scope.params(layer_id=layer_id, holder=_holder(layer_id))
+        params = scope.params(layer_id=layer_id, holder=holder_of(layer_id))
         if await queries.lock.one(connection, params) is None:
             break
         row = await queries.remove.one(connection, params)
@@ -142,5 +142,6 @@ async def collect_from(connection: Connection, scope: Scope, layer_id: str | Non
     return count
 
 
-def _holder(layer_id: str) -> str:
+def holder_of(layer_id: str) -> str:
+    """As whom a layer holds objects."""
     return f"layer:{layer_id}"

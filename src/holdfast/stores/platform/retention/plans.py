@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import structs
 
 from ....core.scope import Scope
-from ....engines.protocol import Connection, Engine
-from . import rules
-from .rules import MIB, Reason, RetentionPolicy, RunSnapshots, queries
-from .sweeps import Swept, bytes_used, next_page, runs_after, to_make_room
+from ....engines.protocol import Engine
+from . import room, rules
+from .rules import Reason, RetentionPolicy, RunSnapshots, queries
+from .sweeps import Swept, next_page, runs_after
 
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 _ALL = 2**31 - 1
@@ -30,7 +30,7 @@ class Plan:
             for run in page:
                 await self._look_at(run, policy)
             after = next_page(page)
-        return await self._engine.read(self._with_room)
+        return await self._make_room()
 
     async def _look_at(self, run: RunSnapshots, policy: RetentionPolicy) -> None:
         if run.is_held:
@@ -43,16 +43,15 @@ class Plan:
             rows = await self._engine.read(lambda connection: queries.oldest_of_run.all(connection, params))
             self._note(reason, [(row[0], int(row[1])) for row in rows])
 
-    async def _with_room(self, connection: Connection) -> Swept:
+    async def _make_room(self) -> Swept:
         """The rest of the plan: what would go to make room, when the others are gone."""
-        policy = await rules.policy_of(connection, self._scope)
-        used = await bytes_used(connection, self._scope)
-        found = await to_make_room(connection, self._scope, self._gone, _ALL)
-        self._note("per_tenant_cap", [*found])
-        after = await bytes_used(connection, self._scope, self._gone)
-        return structs.replace(
-            self._found, used_bytes=used, freed_bytes=used - after, quota_bytes=policy.quota_mib * MIB
-        )
+        found = await room.needed(self._engine, self._scope, without=self._gone)
+        if found is None:
+            return self._found
+        if found.cut is not None:
+            gone = await room.up_to(self._engine, self._scope, found.cut, _ALL, without=self._gone)
+            self._note("per_tenant_cap", [*gone])
+        return structs.replace(self._found, used_bytes=found.used_bytes)
 
     def _note(self, reason: Reason, found: list[tuple[str, int]]) -> None:
         self._gone += [id for id, _ in found]

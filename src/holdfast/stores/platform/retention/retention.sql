@@ -142,83 +142,62 @@ WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id
 ORDER BY s.created_at, s.id
 LIMIT :limit;
 
--- name: layer_bytes
--- What all layers take, needed or not: never less than what snapshots take.
-SELECT COALESCE(SUM(l.stored_bytes), 0)/*pg ::bigint*/ FROM snapshot_layers AS l WHERE l.tenant_id = :tenant_id;
+-- name: stored_bytes
+-- What all objects of a tenant take: never less than what its snapshots take.
+SELECT t.stored_bytes FROM object_totals AS t WHERE t.tenant_id = :tenant_id;
 
--- name: used
--- What the layers take that snapshots need.
-WITH RECURSIVE needed (layer_id) AS (
-    SELECT s.layer_id FROM snapshots AS s WHERE s.tenant_id = :tenant_id/*where*/
-    UNION
-    SELECT l.parent_id FROM needed AS n
-    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = n.layer_id
-    WHERE l.parent_id IS NOT NULL
-)
-SELECT COALESCE(SUM(l.stored_bytes), 0)/*pg ::bigint*/ FROM snapshot_layers AS l
-WHERE l.tenant_id = :tenant_id AND l.id IN (SELECT layer_id FROM needed);
+-- name: newest
+-- Snapshots, the newest first, and whether each has to stay.
+SELECT s.id/*pg ::text*/, s.layer_id/*pg ::text*/, s.created_at, CASE WHEN
+        EXISTS (SELECT 1 FROM retention_holds AS h
+                WHERE h.tenant_id = :tenant_id
+                  AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
+        OR EXISTS (SELECT 1 FROM rewinds AS w
+                   WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
+                     AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
+        OR (r.finished_at IS NULL
+            AND NOT EXISTS (SELECT 1 FROM snapshots AS n
+                            WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
+                              AND (n.created_at, n.id) > (s.created_at, s.id)))
+    THEN 1 ELSE 0 END
+FROM snapshots AS s
+JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
+WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id
+  AND (s.created_at, s.id) < (:before_at, :before_id/*pg ::uuid*/)/*where*/
+ORDER BY s.created_at DESC, s.id DESC
+LIMIT :limit;
 
--- name: cut
--- Up to which moment snapshots must go, the oldest first, for so many bytes to become free. A layer becomes free with the newest
--- snapshot that needs it, and never if that one has to stay.
-WITH RECURSIVE needed (layer_id, created_at, stays) AS (
-    SELECT s.layer_id, s.created_at, CASE WHEN
-            EXISTS (SELECT 1 FROM retention_holds AS h
-                    WHERE h.tenant_id = :tenant_id
-                      AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
-            OR EXISTS (SELECT 1 FROM rewinds AS w
-                       WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
-                         AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
-            OR (r.finished_at IS NULL
-                AND NOT EXISTS (SELECT 1 FROM snapshots AS n
-                                WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
-                                  AND (n.created_at, n.id) > (s.created_at, s.id)))
-        THEN 1 ELSE 0 END
-    FROM snapshots AS s
-    JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
-    WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id/*where*/
-    UNION
-    SELECT l.parent_id, n.created_at, n.stays FROM needed AS n
-    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = n.layer_id
-    WHERE l.parent_id IS NOT NULL
-),
-ends (created_at, stored_bytes) AS (
-    SELECT MAX(n.created_at), MAX(l.stored_bytes) FROM needed AS n
-    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = n.layer_id
-    GROUP BY l.id HAVING MAX(n.stays) = 0
-),
-room (created_at, freed) AS (
-    SELECT created_at, SUM(stored_bytes) OVER (ORDER BY created_at) FROM ends
-)
-SELECT created_at FROM room WHERE freed >= :excess ORDER BY created_at LIMIT 1;
-
--- name: to_make_room
--- Snapshots up to that moment, the oldest first, except those that cost nothing because what they lie on stays anyway.
-WITH RECURSIVE stays (layer_id) AS (
-    SELECT s.layer_id FROM snapshots AS s
-    JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
-    WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id/*where*/
-      AND (s.created_at > :cut_at
-           OR EXISTS (SELECT 1 FROM retention_holds AS h
-                      WHERE h.tenant_id = :tenant_id
-                        AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
-           OR EXISTS (SELECT 1 FROM rewinds AS w
-                      WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
-                        AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
-           OR (r.finished_at IS NULL
-               AND NOT EXISTS (SELECT 1 FROM snapshots AS n
-                               WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
-                                 AND (n.created_at, n.id) > (s.created_at, s.id))))
-    UNION
-    SELECT l.parent_id FROM stays AS t
-    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = t.layer_id
-    WHERE l.parent_id IS NOT NULL
-)
+-- name: up_to
+-- Snapshots up to some moment that may go, the oldest first.
 SELECT s.id/*pg ::text*/, s.size_bytes FROM snapshots AS s
-WHERE s.tenant_id = :tenant_id AND s.created_at <= :cut_at/*where*/
-  AND NOT EXISTS (SELECT 1 FROM stays AS t WHERE t.layer_id = s.layer_id)
+JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
+WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id
+  AND (s.created_at, s.id) <= (:cut_at, :cut_id/*pg ::uuid*/)/*where*/
+  AND NOT EXISTS (SELECT 1 FROM retention_holds AS h
+                  WHERE h.tenant_id = :tenant_id
+                    AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
+  AND NOT EXISTS (SELECT 1 FROM rewinds AS w
+                  WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
+                    AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
+  AND (r.finished_at IS NOT NULL
+       OR EXISTS (SELECT 1 FROM snapshots AS n
+                  WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
+                    AND (n.created_at, n.id) > (s.created_at, s.id)))
 ORDER BY s.created_at, s.id
 LIMIT :limit;
+
+-- name: sizes
+-- The objects that the layers of a tree hold.
+WITH RECURSIVE chain (id, parent_id) AS (
+    SELECT l.id, l.parent_id FROM snapshot_layers AS l WHERE l.tenant_id = :tenant_id AND l.id = :layer_id
+    UNION ALL
+    SELECT l.id, l.parent_id FROM chain AS c
+    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = c.parent_id
+)
+SELECT o.digest, o.stored_bytes FROM chain AS c
+JOIN object_refs AS r ON r.tenant_id = :tenant_id AND r.holder = 'layer:' || c.id
+JOIN objects AS o ON o.tenant_id = :tenant_id AND o.digest = r.digest
+WHERE r.tenant_id = :tenant_id AND o.tenant_id = :tenant_id;
 
 -- name: may_go
 -- Whether a snapshot may be taken to make room now.

@@ -15,16 +15,14 @@ from msgspec import Struct, structs
 
 from ....clock import MICROSECONDS, to_us
 from ....core import scope as scopes
-from ....core.filters import any_of, id_list
 from ....core.scope import Scope
-from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Engine
 from ....errors import Conflict, CrossTenant, Fenced
 from ...workspace import layers, snapshots
 from ...workspace.snapshots import Snapshot
 from ..objects import GRACE_S, AsyncObjects
-from . import rules
-from .rules import MIB, Reason, RetentionPolicy, RunSnapshots, queries
+from . import room, rules
+from .rules import Reason, RetentionPolicy, RunSnapshots, queries
 
 RUNS_PAGE = 100
 """Runs looked at at once."""
@@ -56,11 +54,8 @@ class Swept(Struct, frozen=True, kw_only=True):
     grace_expired: Tally = Tally()
     per_tenant_cap: Tally = Tally()
     erasure: Tally = Tally()
-    used_bytes: int = 0
-    """What the snapshots took before, each body counted once."""
-    freed_bytes: int = 0
-    """What of it no snapshot needs any longer. The room itself is free when objects have been pruned for the second time."""
-    quota_bytes: int = 0
+    used_bytes: int | None = None
+    """What the content of the snapshots that stay takes, each body once; looked at only where it may be over the quota."""
     held_runs: int = 0
     """Runs whose snapshots stay because of a hold."""
 
@@ -68,11 +63,6 @@ class Swept(Struct, frozen=True, kw_only=True):
     def count(self) -> int:
         """Snapshots removed."""
         return sum(each.count for each in (self.per_run_cap, self.grace_expired, self.per_tenant_cap, self.erasure))
-
-    @property
-    def fits(self) -> bool:
-        """Whether what is left fits into the quota."""
-        return self.used_bytes - self.freed_bytes <= self.quota_bytes
 
     def noting(self, reason: Reason, count: int, size_bytes: int) -> Swept:
         """The same with some more snapshots gone."""
@@ -108,7 +98,6 @@ class Sweep:
         Raises:
             Fenced: somebody else sweeps this tenant now.
         """
-        before = await self._engine.read(lambda connection: bytes_used(connection, self._scope))
         after: str | None = _FIRST_ID
         while after is not None:
             page, policy = await runs_after(self._engine, self._scope, after)
@@ -116,7 +105,7 @@ class Sweep:
                 await self._look_at(run, policy)
             after = next_page(page)
         await self._make_room()
-        return await self._finished(before)
+        return await self._finished()
 
     async def erase(self) -> Swept:
         """Remove every snapshot of the tenant that is not held, and everything that only snapshots needed, at once.
@@ -124,19 +113,15 @@ class Sweep:
         Raises:
             Fenced: somebody else sweeps this tenant now.
         """
-        before = await self._engine.read(lambda connection: bytes_used(connection, self._scope))
         while await self._removed("erasure", self._any_batch):
             pass
-        return await self._finished(before, grace_s=0)
+        return await self._finished(grace_s=0)
 
-    async def _finished(self, before: int, grace_s: int | None = None) -> Swept:
+    async def _finished(self, grace_s: int = GRACE_S) -> Swept:
         while await self._engine.write(self._collect):
             pass
-        await self._prune(GRACE_S if grace_s is None else grace_s)
-        after, policy = await self._engine.read(lambda connection: _state(connection, self._scope))
-        return structs.replace(
-            self._done, used_bytes=before, freed_bytes=before - after, quota_bytes=policy.quota_mib * MIB
-        )
+        await self._prune(grace_s)
+        return self._done
 
     async def _prune(self, grace_s: int) -> None:
         try:
@@ -172,10 +157,16 @@ class Sweep:
         return reason, await snapshots.delete(connection, self._scope, ids, reason=reason)
 
     async def _make_room(self) -> None:
-        while True:
-            found = await self._engine.read(lambda connection: to_make_room(connection, self._scope, [], BATCH))
-            if not found or not await self._removed("per_tenant_cap", self._still_movable([id for id, _ in found])):
-                return
+        """Remove the oldest until what is left fits, and see to it that nothing is kept of them that no other needs."""
+        found = await room.needed(self._engine, self._scope)
+        if found is None:
+            return
+        self._done = structs.replace(self._done, used_bytes=found.used_bytes)
+        while found.cut is not None:
+            ids = [id for id, _ in await room.up_to(self._engine, self._scope, found.cut, BATCH)]
+            if not ids or not await self._removed("per_tenant_cap", self._still_movable(ids)):
+                break
+        await room.squash(self._engine, self._scope)
 
     def _still_movable(self, ids: Sequence[str]) -> Choice:
         return lambda connection: self._may_go(connection, ids)
@@ -245,44 +236,6 @@ async def _runs_after(
     return [rules.run_of(connection, row) for row in rows], await rules.policy_of(connection, scope)
 
 
-async def _state(connection: Connection, scope: Scope) -> tuple[int, RetentionPolicy]:
-    return await bytes_used(connection, scope), await rules.policy_of(connection, scope)
-
-
-async def bytes_used(connection: Connection, scope: Scope, without: Sequence[str] = ()) -> int:
-    """What snapshots take, each body once; without some of them."""
-    params = scope.params()
-    row = await queries.used.one(connection, params, _without(without, params, connection.dialect))
-    return 0 if row is None else int(row[0])
-
-
-async def to_make_room(
-    connection: Connection, scope: Scope, without: Sequence[str], limit: int
-) -> Sequence[tuple[str, int]]:
-    """Some of what must go for the tenant to fit into its quota, the oldest first, as ids and sizes; without some that went."""
-    policy = await rules.policy_of(connection, scope)
-    quota = policy.quota_mib * MIB
-    row = await queries.layer_bytes.one(connection, scope.params())
-    if row is None or int(row[0]) <= quota:
-        return []  # the cheapest look first: hardly anybody is over
-    excess = await bytes_used(connection, scope, without) - quota
-    if excess <= 0:
-        return []
-    params = scope.params(excess=excess, limit=limit, cut_at=scope.clock.now_us())
-    clause = _without(without, params, connection.dialect)
-    cut = await queries.cut.one(connection, params, clause)
-    if cut is not None:
-        params["cut_at"] = to_us(cut[0]) if connection.dialect.native_time else cut[0]
-    return [(row[0], int(row[1])) for row in await queries.to_make_room.all(connection, params, clause)]
-
-
 def next_page(page: Sequence[RunSnapshots]) -> str | None:
     """After which run the next page starts; ``None`` if this was the last."""
     return page[-1].run_id if len(page) == RUNS_PAGE else None
-
-
-def _without(ids: Sequence[str], params: dict[str, Any], dialect: Dialect) -> str:
-    if not ids:
-        return ""
-    params["gone"] = id_list(ids, dialect)
-    return f" AND NOT ({any_of(dialect, 's.id', 'gone', 'uuid')})"

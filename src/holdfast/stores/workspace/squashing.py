@@ -1,0 +1,82 @@
+"""Squashing: a layer that lies on others is written down as a whole, so that nothing of them is kept that it does not need.
+
+Deleting a snapshot leaves its layer where others lie on it, with all that it holds. That costs nothing as long as there is room.
+Where there is none, the lowest layer that a snapshot still needs takes over: it holds all that its tree needs, in small steps,
+and then, in one transaction, lies on nothing any more. Its tree is the same, and so is whatever lies on it. A process that
+dies in between leaves a layer that holds more than it must, and loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.objects import Packed
+from ...core.queries import Queries
+from ...core.scope import Scope
+from ...engines.protocol import Connection, Engine, Row
+from ...errors import NotFound, Stale
+from ...trees.entries import Difference, objects_of
+from ..platform import objects
+from . import layers
+from .snapshots import AsyncSnapshots
+
+HELD_BATCH = 100
+"""Objects that are held in one transaction."""
+
+queries = Queries(__package__, "squashing.sql")
+
+
+class Squashing:
+    """The layers of one tenant, squashed where that frees something."""
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        self._engine, self._scope = engine, scope
+        self._snapshots = AsyncSnapshots(engine, scope)
+
+    async def all(self) -> int:
+        """Squash every layer that lies on one that no snapshot needs; how many layers went."""
+        gone = 0
+        while (row := await self._engine.read(self._next)) is not None:
+            try:
+                gone += await self._squash(row)
+            except (Stale, NotFound):
+                break  # somebody is busy here; the next sweep goes on
+        return gone
+
+    async def _next(self, connection: Connection) -> Row | None:
+        return await queries.hollow.one(connection, self._scope.params(limit=1))
+
+    async def _squash(self, row: Row) -> int:
+        layer_id = str(row[0])
+        tree, _ = await self._snapshots._layer_tree(layer_id)
+        whole = Difference([*tree.entries.values()], [], tree.ignore)
+        await self._hold(layer_id, sorted(objects_of(whole.entries)))
+        manifest = layers.manifest_of(whole)
+        return await self._engine.write(lambda connection: self._replace(connection, row, manifest))
+
+    async def _hold(self, layer_id: str, digests: Sequence[bytes]) -> None:
+        """Hold what the tree needs; whatever is below holds it too, so nothing of it can go meanwhile."""
+        for start in range(0, len(digests), HELD_BATCH):
+            await self._hold_some(layer_id, digests[start : start + HELD_BATCH])
+
+    async def _hold_some(self, layer_id: str, some: Sequence[bytes]) -> None:
+        async def hold(connection: Connection) -> None:
+            await layers.lock(connection, self._scope, layer_id)
+            await objects.hold(connection, self._scope, some, holder=layers.holder_of(layer_id))
+
+        await self._engine.write(hold)
+
+    async def _replace(self, connection: Connection, row: Row, manifest: Packed) -> int:
+        layer_id, parent_id, old, depth = str(row[0]), str(row[1]), bytes(row[2]), int(row[3])
+        params = self._scope.params(layer_id=layer_id, holder=layers.holder_of(layer_id), depth=depth)
+        there = await queries.look.one(connection, params)
+        if there is None or (there[0], bytes(there[1]), there[2]) != (parent_id, old, depth):
+            raise Stale("the layer was changed meanwhile")
+        await objects.let_go(connection, params, [old])
+        await objects.keep(connection, self._scope, [manifest], holder=params["holder"])
+        await queries.make_whole.all(connection, {**params, "manifest": manifest.digest})
+        await queries.lift.all(connection, params)
+        await queries.lift_snapshots.all(connection, params)
+        gone = await layers.collect_from(connection, self._scope, parent_id)
+        await queries.count_own.all(connection, params)
+        return gone

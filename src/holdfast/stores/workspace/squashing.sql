@@ -1,0 +1,48 @@
+-- name: hollow
+-- Layers that a snapshot or several layers need and that lie on one that no snapshot needs for itself, the deepest first.
+SELECT l.id/*pg ::text*/, l.parent_id/*pg ::text*/, l.manifest, l.depth FROM snapshot_layers AS l
+WHERE l.tenant_id = :tenant_id AND l.parent_id IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.layer_id = l.parent_id)
+  AND EXISTS (SELECT 1 FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.layer_id = l.id)
+ORDER BY l.depth, l.id
+LIMIT :limit;
+
+-- name: look
+-- A layer, held until the transaction ends.
+SELECT parent_id/*pg ::text*/, manifest, depth FROM snapshot_layers WHERE tenant_id = :tenant_id AND id = :layer_id
+/*pg FOR UPDATE*/;
+
+-- name: make_whole
+-- The same tree, and nothing below it.
+UPDATE snapshot_layers SET parent_id = NULL, depth = 0, manifest = :manifest
+WHERE tenant_id = :tenant_id AND id = :layer_id;
+
+-- name: lift
+-- What lies on a layer lies on so many fewer.
+WITH RECURSIVE above (id) AS (
+    SELECT l.id FROM snapshot_layers AS l WHERE l.tenant_id = :tenant_id AND l.parent_id = :layer_id
+    UNION ALL
+    SELECT l.id FROM above AS a
+    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.parent_id = a.id
+    WHERE l.tenant_id = :tenant_id
+)
+UPDATE snapshot_layers SET depth = depth - :depth
+WHERE tenant_id = :tenant_id AND id IN (SELECT id FROM above);
+
+-- name: lift_snapshots
+-- Snapshots say how deep the layer is that they lie on.
+UPDATE snapshots SET depth = (SELECT l.depth FROM snapshot_layers AS l
+                              WHERE l.tenant_id = :tenant_id AND l.id = snapshots.layer_id)
+WHERE tenant_id = :tenant_id
+  AND EXISTS (SELECT 1 FROM snapshot_layers AS l
+              WHERE l.tenant_id = :tenant_id AND l.id = snapshots.layer_id AND l.depth <> snapshots.depth);
+
+-- name: count_own
+-- What only this layer holds is what it takes.
+UPDATE snapshot_layers SET stored_bytes = (
+    SELECT COALESCE(SUM(o.stored_bytes), 0) FROM object_refs AS r
+    JOIN objects AS o ON o.tenant_id = :tenant_id AND o.digest = r.digest
+    WHERE r.tenant_id = :tenant_id AND o.tenant_id = :tenant_id AND r.holder = :holder
+      AND NOT EXISTS (SELECT 1 FROM object_refs AS q
+                      WHERE q.tenant_id = :tenant_id AND q.digest = r.digest AND q.holder <> :holder))
+WHERE tenant_id = :tenant_id AND id = :layer_id;
