@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -129,6 +131,109 @@ def test_what_is_handed_out_is_new_all_the_way_down() -> None:
     one.tool_calls.clear()
     assert other == message == thread.hand_out(1)
     assert [thread.place_of(each) for each in (one, other, message)] == [None, 1, 1]
+
+
+def many(count: int = 3) -> Thread:
+    thread = Memory().under("t", "stamp")
+    for place in range(count):
+        message = AIMessage(f"{place} " * 50, id=str(place))
+        thread.learn(Learnt(message, Snapshot(message)), place)
+    return thread
+
+
+def identities(messages: list[Any]) -> list[int]:
+    return list(map(id, messages))
+
+
+def test_what_all_have_let_go_of_is_handed_out_again() -> None:
+    thread = many()
+    first = thread.hand_out_all([0, 1, 2])
+    known, whole = identities(first), [each.model_dump() for each in first]
+    del first
+    again = thread.hand_out_all([0, 1, 2])
+    assert identities(again) == known
+    assert [each.model_dump() for each in again] == whole
+    assert thread.known_prefix(again) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_what_somebody_still_has_is_handed_to_nobody_else(kept: int) -> None:
+    thread = many()
+    mine = thread.hand_out_all([0, 1, 2])[kept]
+    theirs = thread.hand_out_all([0, 1, 2])
+    assert theirs[kept] is not mine
+    mine.content = "mine"
+    assert theirs[kept].content != "mine"
+    assert thread.known_prefix([*theirs, mine]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("part", ["additional_kwargs", "response_metadata", "tool_calls", "invalid_tool_calls"])
+def test_nor_is_an_object_of_which_somebody_has_a_part(part: str) -> None:
+    thread = many()
+    mine = getattr(thread.hand_out_all([0, 1, 2])[1], part)
+    theirs = thread.hand_out_all([0, 1, 2])
+    _change(mine)
+    assert not getattr(theirs[1], part)
+    assert thread.hand_out(1) == theirs[1]
+
+
+def _change(part: Any) -> None:
+    if isinstance(part, dict):
+        part["changed"] = True
+    else:
+        part.append("changed")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda each: setattr(each, "content", "changed"),
+        lambda each: each.tool_calls.append({"name": "f", "args": {}, "id": "1"}),
+        lambda each: each.additional_kwargs.update(changed=True),
+        lambda each: setattr(each, "name", each.name),
+        lambda each: setattr(each, "unheard_of", 1),
+    ],
+    ids=["field", "list", "dictionary", "which fields are set", "a field of its own"],
+)
+def test_what_was_changed_and_let_go_of_comes_back_as_it_was(change: Any) -> None:
+    thread = many()
+    whole = [each.model_dump() for each in thread.hand_out_all([0, 1, 2])]
+    fields = set(thread.hand_out(1).model_fields_set)
+    change(thread.hand_out_all([0, 1, 2])[1])
+    again = thread.hand_out_all([0, 1, 2])
+    assert [each.model_dump() for each in again] == whole
+    assert again[1].model_fields_set == fields
+    assert again[1].model_extra == again[0].model_extra
+
+
+def test_a_place_asked_for_twice_gives_two_objects() -> None:
+    one, other = many().hand_out_all([1, 1])
+    assert one is not other
+    assert one == other
+
+
+def test_readers_in_many_threads_never_share_an_object() -> None:
+    thread = many(50)
+    shared: list[int] = []
+
+    def read(number: int) -> None:
+        for turn in range(200):
+            for each in thread.hand_out_all(range(50)):
+                if each.name is not None:
+                    shared.append(number)
+                each.name = f"{number} {turn}"
+
+    workers = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert shared == []
 
 
 def test_objects_of_readings_long_past_are_let_go() -> None:

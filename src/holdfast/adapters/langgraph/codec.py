@@ -178,11 +178,14 @@ class Decoder:
         """The values behind the next pieces."""
         if self._thread is None:
             return [self._next() for _ in range(count)]
-        known, found = self._thread.snapshots, list[Any]()
-        for body, place in islice(self._rest, count):
-            found.append(self._thread.hand_out(place) if place in known else self._loaded(body, place))
-        if len(found) < count:
+        pairs = list(islice(self._rest, count))
+        if len(pairs) < count:
             raise Corrupt("a saved value has fewer pieces than it should")
+        known = self._thread.snapshots
+        first_new = next((at for at, (_, place) in enumerate(pairs) if place not in known), count)
+        found = self._thread.hand_out_all([place for _, place in pairs[:first_new]])
+        for body, place in pairs[first_new:]:
+            found.append(self._thread.hand_out(place) if place in known else self._loaded(body, place))
         return found
 
     def _next(self) -> Any:

@@ -2,14 +2,18 @@
 
 A graph hands over its whole state at every step, most of it the same objects as before. Those are recognised, so that they need
 neither be written down nor read again. An object may have been changed in place meanwhile, so what it was is kept beside
-it and compared; and nobody is handed an object that another has: whoever reads gets new ones. Forgetting costs time only.
+it and compared; and nobody is handed an object that another has: whoever reads gets new ones, or such as nobody else refers to
+any more. Forgetting costs time only.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -18,6 +22,11 @@ _new, _put = object.__new__, object.__setattr__
 _put_fields = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 _put_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
 _put_private = BaseModel.__dict__["__pydantic_private__"].__set__
+_references = sys.getrefcount
+_COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether the number of references to an object can be relied on: without the interpreter's lock it cannot."""
+_NEVER_FREE = (object(), object())
+"""Stands for parts that nobody could tell to be unused: it is referred to from elsewhere itself."""
 _FIXED = (str, int, float, bool, bytes, type(None))
 THREADS_MOST = 64
 """Threads that are remembered; the one used longest ago is forgotten first."""
@@ -26,7 +35,7 @@ THREADS_MOST = 64
 class Snapshot:
     """What an object was when its bytes were made."""
 
-    __slots__ = ("_deep", "_dicts", "_lists", "extra", "fields", "kind", "values")
+    __slots__ = ("_changing", "_deep", "_dicts", "_lists", "extra", "fields", "kind", "values")
 
     def __init__(self, value: Any) -> None:
         self.kind: Any = type(value)
@@ -36,14 +45,23 @@ class Snapshot:
         for name, each in value.__dict__.items():
             if not isinstance(each, _FIXED):
                 self._changeable(name, each)
-        self.extra = deepcopy(value.__pydantic_extra__) if value.__pydantic_extra__ else value.__pydantic_extra__
-        self.fields = value.__pydantic_fields_set__
+        self._changing = (*self._lists, *self._dicts)
+        extra = value.__pydantic_extra__
+        self.extra = deepcopy(extra) if extra else None if extra is None else {}
+        self.fields = value.__pydantic_fields_set__.copy()
 
     def is_still(self, value: Any) -> bool:
         """Whether the object has not been changed since."""
         return bool(
             type(value) is self.kind and value.__dict__ == self.values and value.__pydantic_extra__ == self.extra
         )
+
+    def parts(self, value: Any) -> tuple[Any, ...]:
+        """What could be changed inside of an object without touching the object itself."""
+        if self._deep or self.extra:
+            return _NEVER_FREE
+        inside = value.__dict__
+        return tuple([inside[name] for name in self._changing])
 
     def rebuilt(self) -> Any:
         """A new object like it."""
@@ -80,49 +98,84 @@ class Learnt(NamedTuple):
     was: Snapshot
 
 
+_Known = tuple[Any, int, Snapshot, tuple[Any, ...]]
+"""An object, its place, what it was, and the parts of it that could be changed."""
+_value_of, _place_of, _was, _parts_of = (itemgetter(at) for at in range(4))
+_inside, _extra, _fields = (attrgetter(f"__{name}__") for name in ("dict", "pydantic_extra", "pydantic_fields_set"))
+_was_inside, _was_extra, _was_fields, _was_kind = map(attrgetter, ("values", "extra", "fields", "kind"))
+
+
 class Thread:
-    """The objects of one thread's log, under the log's stamp."""
+    """The objects of one thread's log, under the log's stamp.
+
+    A conversation comes and goes as a whole at every step. So what is done to one object is done here to all of them at once, by
+    functions that loop in C, and only where something is unusual one by one.
+    """
 
     def __init__(self, stamp: str, *, follows: bool = True) -> None:
         self.stamp, self._follows = stamp, follows
         self.snapshots: dict[int, Snapshot] = {}
-        self._objects: dict[int, tuple[Any, int]] = {}
-        self._older: dict[int, tuple[Any, int]] = {}
+        self._objects: dict[int, _Known] = {}
+        self._older: dict[int, _Known] = {}
+        self._latest: dict[int, _Known] = {}
+        """What was last handed out or learnt for each place."""
         self._counted, self._ranges = 0, list[list[int]]()
 
     def place_of(self, value: Any) -> int | None:
         """Where this very object lies, unless it has been changed."""
         found = self._objects.get(id(value)) or self._older.get(id(value))
-        if found is None or found[0] is not value or not self.snapshots[found[1]].is_still(value):
+        if found is None or found[0] is not value or not found[2].is_still(value):
             return None
         return found[1]
 
     def known_prefix(self, values: Sequence[Any]) -> list[int]:
-        """Where the first of these objects lie, up to one that is not known or has been changed.
-
-        The same as ``place_of`` for each, in one loop: a conversation comes back as a whole at every step.
-        """
-        newer, older, snapshots = self._objects.get, self._older.get, self.snapshots
+        """Where the first of these objects lie, up to one that is not known or has been changed."""
+        known: list[Any] = list(map(self._objects.get, map(id, values)))
+        if None in known:
+            older = self._older.get
+            known = [found or older(id(value)) for found, value in zip(known, values, strict=True)]
+            known = known[: known.index(None)] if None in known else known
+        values = values[: len(known)]
+        if all(map(is_, values, map(_value_of, known))) and _are_still(values, list(map(_was, known))):
+            return list(map(_place_of, known))
         places: list[int] = []
         for value in values:
-            found = newer(id(value)) or older(id(value))
-            if found is None or found[0] is not value or not snapshots[found[1]].is_still(value):
+            place = self.place_of(value)
+            if place is None:
                 break
-            places.append(found[1])
+            places.append(place)
         return places
 
     def learn(self, learnt: Learnt, place: int) -> None:
         """Remember that an object lies at a place."""
-        self.snapshots.setdefault(place, learnt.was)
+        was = self.snapshots.setdefault(place, learnt.was)
         if self._follows:
-            self._objects[id(learnt.value)] = (learnt.value, place)
+            self._note(learnt.value, place, was)
+
+    def hand_out_all(self, places: Sequence[int]) -> list[Any]:
+        """Objects like those that lie there, which nobody else has: the last ones, if all have let go of them, or new ones."""
+        known: list[Any] = list(map(self._latest.get, places))
+        if _COUNTS and self._follows and None not in known:
+            values = list(map(_value_of, known))
+            if _are_free(values, known) and _are_still(values, list(map(_was, known))):
+                self._objects.update(zip(map(id, values), known, strict=True))
+                return values
+            del values
+        del known  # they would count as somebody who has the objects
+        return [self.hand_out(place) for place in places]
 
     def hand_out(self, place: int) -> Any:
-        """A new object like the one that lies there."""
-        value = self.snapshots[place].rebuilt()
+        """An object like the one that lies there, which nobody else has."""
+        known = self._latest.get(place) if _COUNTS and self._follows else None
+        if known is not None:
+            values = [known[0]]
+            if _are_free(values, [known]) and known[2].is_still(values[0]):
+                self._objects[id(values[0])] = known
+                return values[0]
+        new = self.snapshots[place].rebuilt()
         if self._follows:
-            self._objects[id(value)] = (value, place)
-        return value
+            self._note(new, place, self.snapshots[place])
+        return new
 
     def turn(self) -> None:
         """Another reading begins: objects handed out before the last one are let go."""
@@ -133,6 +186,30 @@ class Thread:
         if self._counted != len(self.snapshots):
             self._counted, self._ranges = len(self.snapshots), _ranges(self.snapshots)
         return self._ranges
+
+    def _note(self, value: Any, place: int, was: Snapshot) -> None:
+        self._objects[id(value)] = self._latest[place] = (value, place, was, was.parts(value))
+
+
+def _are_still(values: Sequence[Any], were: Sequence[Snapshot]) -> bool:
+    """Whether none of these objects has been changed."""
+    return (
+        list(map(type, values)) == list(map(_was_kind, were))
+        and list(map(_inside, values)) == list(map(_was_inside, were))
+        and list(map(_extra, values)) == list(map(_was_extra, were))
+    )
+
+
+def _are_free(values: list[Any], known: Sequence[_Known]) -> bool:
+    """Whether nobody but this memory refers to any of these objects or to a part that could be changed, and all have the
+    fields they had."""
+    # An object is in its tuple, in the list and in the argument; a part is in its object too.
+    if list(map(_references, values)).count(3) != len(values):
+        return False
+    parts = list(chain.from_iterable(map(_parts_of, known)))
+    return list(map(_references, parts)).count(4) == len(parts) and list(map(_fields, values)) == list(
+        map(_was_fields, map(_was, known))
+    )
 
 
 class Memory:
