@@ -82,8 +82,11 @@ from .stores.workspace.rewinds import AsyncRewinds, Rewind, Rewinds, RewindStatu
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage
 from .trees.entries import Entry, Piece, Tree
 from .trees.ignoring import DEFAULT_IGNORE
+from .trees.restoring import Restored
 from .trees.walking import Skipped
 from .workspaces.capturing import Capture
+from .workspaces.exchanging import TreeChange
+from .workspaces.rewinding import Rewound
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __version__ = "0.1.0"
@@ -213,11 +216,13 @@ __all__ = [
     "RandomIds",
     "Remark",
     "Remarks",
+    "Restored",
     "Retention",
     "RetentionPolicy",
     "Rewind",
     "RewindStatus",
     "Rewinds",
+    "Rewound",
     "Run",
     "RunQueue",
     "RunStatus",
@@ -255,6 +260,7 @@ __all__ = [
     "ToolServer",
     "ToolServers",
     "Tree",
+    "TreeChange",
     "Usage",
     "Workspaces",
     "Write",

@@ -492,5 +492,6 @@ from . import (  # noqa: E402
     workload_kagent,  # noqa: F401
     workload_keys,  # noqa: F401
     workload_retention,  # noqa: F401
+    workload_rewinds,  # noqa: F401
     workload_runs,  # noqa: F401
 )

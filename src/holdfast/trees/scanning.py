@@ -87,6 +87,7 @@ class Scan:
         self._started_ns = stat_cache.now_ns()
         try:
             for folder in self._walk.folders():
+                self._enter(folder)
                 for found in folder.found:
                     yield from self._take(folder, found)
                     if self._packer.is_full:
@@ -103,6 +104,9 @@ class Scan:
         is_same = not changed and not removed
         entries = self._before if is_same else difference.applied(self._before)
         return Scanned(difference, entries, self._known(removed), self._walk.skipped, self._unsettled)
+
+    def _enter(self, folder: Folder) -> None:
+        """A directory, before what is in it."""
 
     def _take(self, folder: Folder, found: Found) -> Iterator[list[Packed]]:
         mode = found.stat[0]

@@ -12,6 +12,7 @@ import os
 import stat as stat_bits
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
 
@@ -100,7 +101,8 @@ def save(place: Path, picture: Picture) -> None:
         made.write_bytes(body + digest_of(body))
         os.replace(made, place)
     except OSError:
-        made.unlink(missing_ok=True)
+        with suppress(OSError):
+            made.unlink()
 
 
 def load(place: Path) -> Cached | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -27,8 +27,10 @@ from ..stores.workspace import layers, snapshots
 from ..stores.workspace.layers import NewLayer, Part
 from ..stores.workspace.snapshots import AsyncSnapshots, NewSnapshot, Snapshot, SnapshotKind
 from ..trees import ignoring, stat_cache
+from ..trees.archives import Unpacking
 from ..trees.entries import Difference, objects_of
 from ..trees.ignoring import DEFAULT_IGNORE, Ignores
+from ..trees.overlay import UpperScan
 from ..trees.scanning import Scan, Scanned
 from ..trees.stat_cache import Picture
 from ..trees.walking import Skipped
@@ -138,18 +140,46 @@ class Capturing:
     async def _try(self, wanted: Request, before: _Before, *, use_picture: bool) -> Capture:
         picture = await self._picture(wanted, before.last, use_stats=use_picture)
         ignores = await work(self._engine, lambda: _ignores(wanted))
-        is_known = picture is not None and picture.ignore == ignores.patterns
-        scan = Scan(
-            wanted.root,
-            entries=picture.entries if picture else {},
-            stats=picture.stats if picture is not None and is_known else {},
-            ignores=ignores,
-            depth_most=self._scope.limits.tree_depth,
-            entries_most=self._scope.limits.tree_entries,
-        )
+        scan = Scan(wanted.root, **self._scanning(picture, ignores, use_stats=True))
+        capture, scanned = await self._scanned(wanted, picture, scan)
+        await work(self._engine, lambda: self._remember(wanted.root, picture, capture.snapshot, scanned))
+        return capture
+
+    async def capture_upper(self, wanted: Request, base: str) -> Capture:
+        """Capture the upper directory of an overlay file system on a snapshot of what is below it.
+
+        Raises:
+            NotFound: there is no such run in a live session, no such snapshot, or no such directory.
+            InvalidInput: the directory refers to what is below it in a way that cannot be followed.
+            LimitExceeded: the tree is too large.
+            Stale: the snapshot was removed meanwhile.
+        """
+        before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
+        if before.done is not None:
+            return Capture(before.done, 0, 0)
+        below = await self._snapshots.get(base)
+        picture = await self._drawn(below.id, below.layer_id)
+        if picture is None:
+            raise Stale(f"the snapshot {base} was removed meanwhile")
+        ignores = await work(self._engine, lambda: _ignores(wanted))
+        scan = UpperScan(wanted.root, **self._scanning(picture, ignores, use_stats=False))
+        return (await self._scanned(wanted, picture, scan))[0]
+
+    def _scanning(self, picture: Picture | None, ignores: Ignores, *, use_stats: bool) -> dict[str, Any]:
+        """What a scan is told. What is known of files holds only while the same is ignored."""
+        is_known = use_stats and picture is not None and picture.ignore == ignores.patterns
+        return {
+            "entries": picture.entries if picture is not None else {},
+            "stats": picture.stats if picture is not None and is_known else {},
+            "ignores": ignores,
+            "depth_most": self._scope.limits.tree_depth,
+            "entries_most": self._scope.limits.tree_entries,
+        }
+
+    async def _scanned(self, wanted: Request, picture: Picture | None, scan: Scan | Unpacking) -> tuple[Capture, Scanned]:
         parts = [part async for packed in _each(self._engine, scan.parts()) for part in await self._stage(packed)]
         scanned = await work(self._engine, scan.result)
-        return await self.record(wanted, picture, scanned, parts)
+        return await self.record(wanted, picture, scanned, parts), scanned
 
     async def record(
         self, wanted: Request, picture: Picture | None, scanned: Scanned, parts: Sequence[Part]
@@ -171,6 +201,23 @@ class Capturing:
         rules.announce(self._scope, gone, "per_run_cap")
         difference = scanned.difference
         return Capture(snapshot, len(difference.entries), len(difference.removed), scanned.skipped, scanned.unsettled)
+
+    async def take_in(self, wanted: Request, unpacking: Unpacking) -> Capture:
+        """Record what is in an archive.
+
+        Raises:
+            NotFound: there is no such run in a live session.
+            InvalidInput: the archive is none, or has something in it that must not be restored.
+            LimitExceeded: it comes to too much.
+        """
+        before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
+        if before.done is not None:
+            return Capture(before.done, 0, 0)
+        return (await self._scanned(wanted, None, unpacking))[0]
+
+    def remembered(self, root: str) -> Picture | None:
+        """The last picture of a directory that this process has."""
+        return self._pictures.get(self._key(root))
 
     async def _stage(self, packed: Sequence[Packed]) -> list[Part]:
         """Write large objects to a pack, where packs are kept. Their bodies are then let go of."""
@@ -245,6 +292,13 @@ class Capturing:
         return None if folder is None else stat_cache.place_of(folder, self._scope.tenant, root)
 
 
+async def _record(connection: Connection, scope: Scope, new: NewSnapshot) -> tuple[Snapshot, list[Snapshot]]:
+    """Record a snapshot, and remove those that its run then has too many of."""
+    snapshot = await snapshots.record(connection, scope, new)
+    over = await rules.over_cap(connection, scope, snapshot.run_id)
+    return snapshot, await snapshots.delete(connection, scope, over, reason="per_run_cap") if over else []
+
+
 async def work(engine: Engine, do: Callable[[], T]) -> T:
     """Do something that takes files, and therefore time: in the caller's thread, or outside of its event loop."""
     if engine.blocking:
@@ -278,13 +332,6 @@ def _ignores(wanted: Request) -> Ignores:
 
 
 def _bytes(picture: Picture | None, scanned: Scanned) -> int:
-async def _record(connection: Connection, scope: Scope, new: NewSnapshot) -> tuple[Snapshot, list[Snapshot]]:
-    """Record a snapshot, and remove those that its run then has too many of."""
-    snapshot = await snapshots.record(connection, scope, new)
-    over = await rules.over_cap(connection, scope, snapshot.run_id)
-    return snapshot, await snapshots.delete(connection, scope, over, reason="per_run_cap") if over else []
-
-
     """Of all files, without looking at those that are as they were."""
     if picture is None:
         return sum(entry.size for entry in scanned.entries.values())

@@ -1,4 +1,4 @@
-"""Bringing a directory to a snapshot: what is wanted is looked at, compared with what is there, and only the difference is written."""
+"""Bringing a directory to a snapshot: what is wanted is compared with what is there, and only the difference is written."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from ..errors import Conflict, InvalidInput, Stale
 from ..stores.platform import packs
 from ..stores.workspace.snapshots import AsyncSnapshots
 from ..trees import guarding, present, restoring
+from ..trees.asking import Contents
 from ..trees.entries import Entry, Tree
 from ..trees.ignoring import Ignores, in_root
-from ..trees.restoring import Contents, Restored
+from ..trees.restoring import Plan, Restored
 from ..trees.walking import Stat
+from .ahead import driven
 from .capturing import work
 
 TRIES = 3
@@ -39,12 +41,20 @@ class Restoring:
             Stale: somebody goes on changing the directory.
         """
         tree = await self._snapshots.tree(snapshot_id)
-        wanted = await work(self._engine, lambda: guarding.checked(tree.entries.values(), self._scope.limits))
         await work(self._engine, lambda: _made(root, replace))
+        return await self.bring(root, tree, advance=advance)
+
+    async def bring(self, root: str, tree: Tree, *, advance: Advance) -> Restored:
+        """Bring a directory to a tree, whatever is in it.
+
+        Raises:
+            InvalidInput: the tree has something in it that must not be written.
+            Stale: somebody goes on changing the directory.
+        """
         for _ in range(TRIES):
-            there = await work(self._engine, lambda: self._look(root, tree, wanted))
+            there = await work(self._engine, lambda: self._look(root, tree))
             try:
-                return await self.apply(root, wanted, there, expected={}, advance=advance)
+                return await self.apply(root, tree.entries, there, expected={}, advance=advance)
             except Stale as error:
                 stale = error
         raise stale
@@ -61,28 +71,14 @@ class Restoring:
         """Make what is wanted of what is there.
 
         Raises:
+            InvalidInput: something that is wanted must not be written.
             Stale: something has changed since it was looked at.
         """
-        plan = await work(self._engine, lambda: restoring.plan(wanted, there))
+        plan = await work(self._engine, lambda: self._plan(wanted, there))
         if not plan.count:
             return Restored()
         steps = restoring.restore(root, plan, wanted, expected=expected, advance=advance)
-
-        def step(sent: Contents | None) -> Sequence[bytes] | Restored:
-            try:
-                return next(steps) if sent is None else steps.send(sent)
-            except StopIteration as done:
-                result: Restored = done.value
-                return result
-
-        try:
-            said = await work(self._engine, lambda: step(None))
-            while not isinstance(said, Restored):
-                found = await self.contents(said)
-                said = await work(self._engine, lambda found=found: step(found))  # type: ignore[misc]
-            return said
-        finally:
-            await work(self._engine, steps.close)
+        return await driven(self._engine, steps, self.contents)
 
     async def contents(self, digests: Sequence[bytes]) -> Contents:
         """Objects by their digests.
@@ -97,12 +93,16 @@ class Restoring:
 
         return dict(zip(digests, await packs.settled(read), strict=True))
 
-    def _look(self, root: str, tree: Tree, wanted: Mapping[str, Entry]) -> Mapping[str, Entry]:
+    def _plan(self, wanted: Mapping[str, Entry], there: Mapping[str, Entry]) -> Plan:
+        guarding.check(wanted, self._scope.limits, known=there)
+        return restoring.plan(wanted, there)
+
+    def _look(self, root: str, tree: Tree) -> Mapping[str, Entry]:
         """What is there, except what is ignored: by the rules of then, or by those of now."""
         then, now = Ignores(tree.ignore), Ignores(in_root(root))
         return present.look(
             root,
-            wanted,
+            tree.entries,
             ignores=lambda path, is_folder: then(path, is_folder) or now(path, is_folder),
             limits=self._scope.limits,
         )

@@ -6,10 +6,15 @@ import os
 from collections.abc import Sequence
 
 from ..core.blocking import Blocking, blocking
-from ..core.store import TenantStore
+from ..core.store import TenantStore, only_reads
+from ..stores.workspace.rewinds import Rewind
 from ..stores.workspace.snapshots import SnapshotKind
+from ..trees.restoring import Restored
 from . import capturing
 from .capturing import Capture, Capturing
+from .exchanging import Exchanging, TreeChange
+from .restoring import Advance, Restoring
+from .rewinding import Rewinding, Rewound
 
 
 class AsyncWorkspaces(TenantStore):
@@ -50,8 +55,178 @@ class AsyncWorkspaces(TenantStore):
         )
         return await Capturing(self._engine, self._scope).capture(wanted)
 
+    async def capture_upper(
+        self,
+        run_id: str,
+        path: str | os.PathLike[str],
+        *,
+        base: str,
+        step: int | None = None,
+        ignore: Sequence[str] = (),
+        ignore_defaults: bool = True,
+        id: str | None = None,
+    ) -> Capture:
+        """Take a snapshot of an overlay file system: of its upper directory, on ``base``, a snapshot of what is below it.
+
+        Only the upper directory is read, with its whiteouts and opaque directories.
+
+        Raises:
+            NotFound: there is no such run in a live session, no such snapshot, or no such directory.
+            InvalidInput: an argument cannot be used, or a directory was renamed or a file copied up in a way that only the
+                overlay file system itself can follow.
+            LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over ``object_bytes``.
+            Unavailable: the place where packs are kept cannot be reached.
+        """
+        wanted = capturing.request(
+            self._scope,
+            run_id,
+            path,
+            step=step,
+            kind="step",
+            ignore=ignore,
+            ignore_defaults=ignore_defaults,
+            id=id,
+        )
+        return await Capturing(self._engine, self._scope).capture_upper(wanted, base)
+
+
+    async def restore(
+        self,
+        snapshot_id: str,
+        path: str | os.PathLike[str],
+        *,
+        replace: bool = False,
+        on_progress: Advance = lambda count: None,
+    ) -> Restored:
+        """Bring a directory to a snapshot. It is made if it is not there; if something is in it, only with ``replace``.
+
+        Only what differs is touched; what is not in the snapshot goes away, unless it is ignored. Nothing is ever written
+        outside of the directory.
+
+        Raises:
+            NotFound: there is no such snapshot.
+            Conflict: there is something in the directory.
+            InvalidInput: the snapshot has something in it that must not be written.
+            Stale: somebody goes on changing the directory.
+            Corrupt: the snapshot is not what was captured.
+        """
+        restoring = Restoring(self._engine, self._scope)
+        return await restoring.into(snapshot_id, capturing.root_of(path), replace=replace, advance=on_progress)
+
+    async def rewind(
+        self,
+        run_id: str,
+        to_step: int,
+        path: str | os.PathLike[str] | None,
+        *,
+        epoch: int | None = None,
+        keep_checkpoints_for: int | None = None,
+        on_progress: Advance = lambda count: None,
+    ) -> Rewound:
+        """Take a run, its conversation and its workspace back to a step; 0 is before the first. ``redo`` undoes it.
+
+        The directory is captured first, whatever is in it. Then one commit takes the run and its conversation back, and the
+        directory is brought to what it was after the step. A rewind that was broken off in between is finished by the next
+        call, or by ``finish_rewinds``; until then the run waits. It goes on when it is resumed. Without a ``path`` no files
+        are touched. ``keep_checkpoints_for`` so many days, 90 at most, the run's snapshots are kept after it ends.
+
+        Raises:
+            NotFound: there is no such run in a live session, no such step, no snapshot of it, or no such directory.
+            Conflict: somebody drives the run and ``epoch`` is not theirs, another run of its session is driven, or the session
+                no longer shows the messages of that step.
+            Fenced: somebody else has claimed the run since.
+        """
+        rewinding = Rewinding(self._engine, self._scope)
+        return await rewinding.rewind(
+            run_id, to_step, path, epoch=epoch, keep_checkpoints_for=keep_checkpoints_for, advance=on_progress
+        )
+
+    async def redo(
+        self,
+        run_id: str,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        id: str | None = None,
+        epoch: int | None = None,
+        on_progress: Advance = lambda count: None,
+    ) -> Rewound:
+        """Undo the last rewind that led to where a run is, or the one with this ``id``: state, messages and files are back.
+
+        Without a ``path`` it is the directory that was rewound. It is captured first, as it is now.
+
+        Raises:
+            NotFound: there is no such run in a live session, no such rewind, or no such directory.
+            Conflict: there is nothing to redo, the run has gone on since, or somebody drives it.
+            Fenced: somebody else has claimed the run since.
+        """
+        return await Rewinding(self._engine, self._scope).redo(run_id, path, id=id, epoch=epoch, advance=on_progress)
+
+    async def finish_rewinds(self, run_id: str | None = None) -> Sequence[Rewind]:
+        """Do what is left of rewinds and redos, of a run or of all, whose process died before the files were where the run is.
+
+        Raises:
+            NotFound: a directory or a snapshot is not there.
+        """
+        return await Rewinding(self._engine, self._scope).finish(run_id)
+
+    @only_reads
+    async def diff(self, before: str, after: str, *, text: bool = True) -> Sequence[TreeChange]:
+        """What is different between two snapshots, in the order of paths; with ``text``, each as a unified diff.
+
+        Times are not looked at. Of files over ``diff_bytes``, and of what is no text, only that they differ is said.
+
+        Raises:
+            NotFound: there is no such snapshot.
+            Corrupt: one is not what was captured.
+        """
+        return await Exchanging(self._engine, self._scope).diff(before, after, text=text)
+
+    @only_reads
+    async def export(
+        self, snapshot_id: str, path: str | os.PathLike[str], *, on_progress: Advance = lambda count: None
+    ) -> int:
+        """Write a snapshot as an archive, ``tar.zst``, to a file; how many entries. The same tree makes the same archive.
+
+        Raises:
+            NotFound: there is no such snapshot, or no directory for the file.
+            Corrupt: the snapshot is not what was captured.
+        """
+        return await Exchanging(self._engine, self._scope).export(snapshot_id, path, advance=on_progress)
+
+    async def import_archive(
+        self,
+        run_id: str,
+        path: str | os.PathLike[str],
+        *,
+        step: int | None = None,
+        outside_links: bool = False,
+        id: str | None = None,
+    ) -> Capture:
+        """Record what is in an archive, ``tar.zst``, as a snapshot of a run. Nothing is written to any directory.
+
+        ``outside_links`` lets symbolic links pass that lead out of the tree.
+
+        Raises:
+            NotFound: there is no such run in a live session, or no such file.
+            InvalidInput: the file is no archive, or has something in it that would leave the root, be there twice, or run as
+                somebody else.
+            LimitExceeded: it is over ``tree_entries``, ``tree_bytes``, ``tree_path_bytes`` or ``archive_ratio``.
+        """
+        wanted = capturing.request(
+            self._scope, run_id, os.curdir, step=step, kind="imported", ignore=(), ignore_defaults=False, id=id
+        )
+        return await Exchanging(self._engine, self._scope).take_in(wanted, path, outside_links=outside_links)
+
 
 class Workspaces(Blocking[AsyncWorkspaces]):
     """The workspaces of one tenant's runs."""
 
     capture = blocking(AsyncWorkspaces.capture)
+    capture_upper = blocking(AsyncWorkspaces.capture_upper)
+    restore = blocking(AsyncWorkspaces.restore)
+    rewind = blocking(AsyncWorkspaces.rewind)
+    redo = blocking(AsyncWorkspaces.redo)
+    finish_rewinds = blocking(AsyncWorkspaces.finish_rewinds)
+    diff = blocking(AsyncWorkspaces.diff)
+    export = blocking(AsyncWorkspaces.export)
+    import_archive = blocking(AsyncWorkspaces.import_archive)

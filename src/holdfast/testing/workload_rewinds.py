@@ -1,0 +1,47 @@
+"""Makers for rewinds of runs. ``workloads`` says what a maker is."""
+
+from __future__ import annotations
+
+from ..stores.execution.runs.states import Run
+from .workloads import Arguments, World, maker
+
+
+@maker("rewinds.begin", before="runs.step")
+def _begin(world: World) -> Arguments | None:
+    run = _run(world)
+    if run is None:
+        return None
+    kwargs = {"to_step": world.random.randint(0, run.iteration), "path": f"/{world.name('tree')}", "snapshot": "then"}
+    if run.status == "running":
+        kwargs["epoch"] = run.epoch
+    return (run.id,), kwargs
+
+
+@maker("rewinds.redo", before="rewinds.finish")
+def _redo(world: World) -> Arguments | None:
+    for run in world.tenant.runs.list():
+        rewound = [each for each in world.tenant.rewinds.list(run.id) if each.status == "rewound"]
+        calls = [call for call in world.tenant.tool_calls.list(run.id) if call.iteration > run.iteration]
+        if rewound and rewound[0].to_step == run.iteration and not calls and not _is_busy(world, run):
+            return (run.id,), {"id": rewound[0].id} | ({"epoch": run.epoch} if run.status == "running" else {})
+    return None
+
+
+@maker("rewinds.finish", before="rewinds.begin")
+def _finish(world: World) -> Arguments | None:
+    there = world.tenant.rewinds.pending()
+    return None if not there else ((there[0].id,), {})
+
+
+def _run(world: World) -> Run | None:
+    """A run that can be taken back."""
+    found = [run for run in world.tenant.runs.list() if not _is_busy(world, run)]
+    return world.random.choice(found) if found else None
+
+
+def _is_busy(world: World, run: Run) -> bool:
+    """Whether a run cannot be moved: another drives its session, one below it is open, or it is being moved already."""
+    others = [each for each in world.tenant.runs.list(session=run.session_id) if each.id != run.id]
+    below = [each for each in world.tenant.runs.list(parent=run.id) if each.finished_at is None]
+    moving = world.tenant.rewinds.pending(run.id)
+    return bool(moving or below or any(each.status == "running" for each in others))

@@ -1,0 +1,270 @@
+"""Trees as archives: tar, compressed with zstd, out and in.
+
+The same tree always makes the same archive, byte for byte: entries are in the order of their paths and belong to nobody, and
+times are those of the files, to the nanosecond.
+
+An archive that comes in is believed nothing. It is read member by member and never unpacked by the library that reads it: what a
+member says becomes an entry like those of a capture, all of them are looked at together (``guarding``), and content is only ever
+stored. Hard links become files of the same content. What is neither file, directory nor link, would run as somebody else,
+leads out of the tree or unpacks to too much is refused, and the whole archive with it.
+"""
+
+from __future__ import annotations
+
+import struct
+import tarfile
+from collections.abc import Callable, Generator, Iterator, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, BinaryIO
+
+import zstandard
+from msgspec.structs import replace
+
+from ..core.objects import Packed
+from ..errors import InvalidInput, LimitExceeded
+from ..limits import MIB, Limits
+from . import guarding
+from .asking import Asking, Contents, Wanted
+from .contents import CHUNK, Chunked, Packer, Slot
+from .entries import MODE_BITS, Difference, Entry
+from .guarding import refused
+from .scanning import Scanned
+
+LEVEL = 3
+BLOCK = 512
+"""Bytes in which tar counts."""
+END = bytes(2 * BLOCK)
+"""What an archive ends with."""
+HEADER_MOST = MIB
+"""Bytes that a member may say about itself before it begins."""
+WINDOW_MOST = 128 * MIB
+"""Bytes that unpacking may look back."""
+MAGIC = b"\x28\xb5\x2f\xfd"
+SECOND_NS = 1_000_000_000
+_ZEROS = bytes(64 * 1024)
+_KINDS = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
+_BROKEN = (tarfile.TarError, zstandard.ZstdError, ValueError, EOFError, IndexError, OverflowError, struct.error)
+_ABOUT = frozenset((tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES)) - {
+    tarfile.GNUTYPE_SPARSE
+}
+
+
+def write(
+    file: BinaryIO, entries: Mapping[str, Entry], *, advance: Callable[[int], None] = lambda count: None
+) -> Generator[Wanted, Contents, int]:
+    """Write a tree as an archive; asks for objects, and comes to the number of entries."""
+    in_order = [entries[path] for path in sorted(entries)]
+    contents = Asking(in_order)
+    with zstandard.ZstdCompressor(level=LEVEL).stream_writer(file, closefd=False) as out:
+        for entry in in_order:
+            out.write(_header(entry))
+            for piece in entry.pieces:
+                if piece.object:
+                    out.write((yield from contents.of(piece)))
+                else:
+                    _write_zeros(out, piece.length)
+            out.write(bytes(-entry.size % BLOCK))
+            advance(1)
+        out.write(END)
+    return len(in_order)
+
+
+def _header(entry: Entry) -> bytes:
+    info = tarfile.TarInfo(entry.path)
+    info.type, info.mode, info.size, info.linkname = _KINDS[entry.kind], entry.mode, entry.size, entry.target
+    info.pax_headers = {"mtime": f"{Decimal(entry.mtime_ns).scaleb(-9):f}"}
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _write_zeros(out: Any, length: int) -> None:
+    while length:
+        out.write(_ZEROS[:length])
+        length -= min(length, len(_ZEROS))
+
+
+class Unpacking:
+    """One archive on its way in. ``parts`` gives packed objects as they come; when it has ended, ``result`` says what there is.
+
+    Args:
+        file: the archive.
+        limits: what it may come to.
+        outside_links: whether symbolic links may lead out of the tree.
+    """
+
+    def __init__(self, file: BinaryIO, limits: Limits, *, outside_links: bool = False) -> None:
+        self._source = _Counted(file, limits)
+        self._limits, self._outside_links = limits, outside_links
+        self._packer = Packer()
+        self._entries: dict[str, Entry] = {}
+        self._contents: dict[str, Slot | Chunked] = {}
+        self._bytes = 0
+
+    def parts(self) -> Iterator[list[Packed]]:
+        """Packed objects, some at a time.
+
+        Raises:
+            InvalidInput: it is no such archive, or has something in it that must not be restored.
+            LimitExceeded: it comes to too much.
+        """
+        try:
+            with tarfile.open(fileobj=self._source, mode="r|", tarinfo=_Member, errors="surrogateescape") as archive:  # type: ignore[call-overload]
+                for member in archive:
+                    yield from self._take(archive, member)
+            self._source.check_end()
+            yield self._packer.finish()
+        except (InvalidInput, LimitExceeded):
+            raise
+        except _BROKEN as error:
+            raise InvalidInput(f"this is no archive of a tree: {error}") from error
+        finally:
+            self._packer.close()
+
+    def result(self) -> Scanned:
+        """What there is, when all parts were given away.
+
+        Raises:
+            InvalidInput: the tree has something in it that must not be restored.
+            LimitExceeded: it is too large.
+        """
+        entries = self._with_folders()
+        guarding.check(entries, self._limits, known={})
+        for path, entry in entries.items():
+            if entry.kind == "symlink" and not self._outside_links and guarding.leads_out(entries, path):
+                raise refused(path, f"it leads out of the tree, to {entry.target[:200]!r}; outside_links allows that")
+        return Scanned(Difference(list(entries.values())), entries, {}, (), ())
+
+    def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[list[Packed]]:
+        path = member.name.removesuffix("/")
+        while path.startswith("./"):
+            path = path[2:]
+        if path in ("", ".") and member.isdir() and not member.name.startswith("/"):
+            return
+        guarding.check_path(path, self._limits)
+        if path in self._entries:
+            raise refused(path, "it is there twice")
+        if member.mode & guarding.SET_IDS:
+            raise refused(path, "it would run as somebody else: its mode has set-uid or set-gid")
+        self._limits.check("tree_entries", len(self._entries) + 1, "the entries of the archive")
+        entry = Entry(path, "dir", member.mode & MODE_BITS, _mtime_ns(member))
+        if member.isdir():
+            self._entries[path] = entry
+        elif member.issym():
+            self._entries[path] = replace(entry, kind="symlink", mode=0o777, target=member.linkname)
+        elif member.islnk():
+            self._take_second_name(entry, member)
+        elif member.isreg() and not member.issparse():
+            yield from self._take_file(archive, member, replace(entry, kind="file", size=member.size))
+        else:
+            raise refused(path, "only files, directories and links are restored")
+
+    def _take_file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Entry) -> Iterator[list[Packed]]:
+        self._bytes += member.size
+        self._limits.check("tree_bytes", self._bytes, "the files of the archive")
+        file = archive.extractfile(member)
+        if file is None or member.size < 0:
+            raise refused(entry.path, "it has no content")
+        if member.size <= CHUNK:
+            content = file.read(member.size)
+            if len(content) != member.size:
+                raise InvalidInput("the archive ends too early")
+            self._contents[entry.path] = self._packer.whole(content)
+        else:
+            chunked = self._contents[entry.path] = self._packer.chunked()
+            while chunked.size < member.size:
+                chunk = file.read(min(CHUNK, member.size - chunked.size))
+                if not chunk:
+                    raise InvalidInput("the archive ends too early")
+                chunked.add(chunk)
+        self._entries[entry.path] = entry
+        if self._packer.is_full:
+            yield self._packer.take()
+
+    def _take_second_name(self, entry: Entry, member: tarfile.TarInfo) -> None:
+        """A hard link: a file of the same content as one that came before. Nothing is ever linked."""
+        target = member.linkname
+        while target.startswith("./"):
+            target = target[2:]
+        there = self._entries.get(target)
+        if there is None or there.kind != "file":
+            raise refused(entry.path, f"it is a second name of {target[:200]!r}, which is no file that came before")
+        self._bytes += there.size
+        self._limits.check("tree_bytes", self._bytes, "the files of the archive")
+        self._entries[entry.path] = replace(there, path=entry.path)
+        self._contents[entry.path] = self._contents[target]
+
+    def _with_folders(self) -> dict[str, Entry]:
+        """All entries, with their contents; a directory that nobody spoke of is like any other."""
+        found: dict[str, Entry] = {}
+        for path, entry in self._entries.items():
+            content = self._contents.get(path)
+            if content is not None:
+                digest, pieces = content.placed()
+                entry = replace(entry, digest=digest, pieces=pieces)
+            above = path.rpartition("/")[0]
+            while above and above not in self._entries and above not in found:
+                found[above] = Entry(above, "dir", 0o755, entry.mtime_ns)
+                above = above.rpartition("/")[0]
+            found[path] = entry
+        return found
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive, which may not say more about itself than fits."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        if self.type in _ABOUT and not 0 <= self.size <= HEADER_MOST:
+            raise LimitExceeded(f"a member of the archive says more about itself than {HEADER_MOST:,} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+class _Counted:
+    """The archive, unpacked, as long as what it unpacks to is in proportion."""
+
+    def __init__(self, file: BinaryIO, limits: Limits) -> None:
+        self._file, self._limits = file, limits
+        self._taken = self._given = 0
+        self._end = b""
+        self._unpacked = zstandard.ZstdDecompressor(max_window_size=WINDOW_MOST).stream_reader(
+            self._packed_reader(), read_across_frames=True, closefd=False
+        )
+
+    def read(self, size: int) -> bytes:
+        """The next bytes of it."""
+        found = self._unpacked.read(size)
+        self._given += len(found)
+        ratio = self._limits.archive_ratio
+        if self._given > MIB + ratio * self._taken:
+            raise LimitExceeded(f"the archive unpacks to more than archive_ratio = {ratio:,} times its size")
+        self._end = (self._end + found)[-len(END) :]
+        return found
+
+    def check_end(self) -> None:
+        """Refuse an archive that was cut off, or that goes on after its end."""
+        is_there = self._end == END
+        while found := self.read(64 * 1024):
+            is_there = not found.strip(b"\0") and self._end == END
+            if not is_there:
+                break
+        if not is_there:
+            raise InvalidInput("the archive ends too early, or goes on after its end")
+
+    def _packed_reader(self) -> Any:
+        counted = self
+
+        class Reader:
+            def read(self, size: int = -1) -> bytes:
+                found = counted._file.read(size if size > 0 else 64 * 1024)
+                if not counted._taken and not found.startswith(MAGIC):
+                    raise InvalidInput("this is no archive compressed with zstd")
+                counted._taken += len(found)
+                return found
+
+        return Reader()
+
+
+def _mtime_ns(member: tarfile.TarInfo) -> int:
+    """When a member was changed, to the nanosecond where it says so."""
+    try:
+        return int(Decimal(member.pax_headers["mtime"]).scaleb(9).to_integral_value())
+    except (KeyError, InvalidOperation, OverflowError, ValueError):
+        return int(member.mtime) * SECOND_NS

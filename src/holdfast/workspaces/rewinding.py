@@ -1,0 +1,186 @@
+"""Rewinding a run: its files, its state and its conversation, all to the same step.
+
+The tree is captured first, whatever it is like, so that nothing is lost that way. Then one commit takes the run and its
+conversation back and notes what the tree is to become; then the tree is brought there, and the note is closed. Whoever dies in
+between leaves the note, and the next call, or ``finish``, does what is left. Until then the run waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from msgspec import Struct
+
+from ..clock import from_us
+from ..core.scope import Scope
+from ..engines.protocol import Engine
+from ..errors import Conflict, InvalidInput, NotFound, Stale
+from ..stores.execution.runs.runs import AsyncRuns
+from ..stores.execution.runs.steps import AsyncSteps
+from ..stores.workspace.rewinds import AsyncRewinds, Rewind
+from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
+from ..trees.entries import Tree
+from ..trees.ignoring import DEFAULT_IGNORE, in_root
+from ..trees.restoring import Restored
+from . import capturing
+from .capturing import Capturing, root_of, work
+from .restoring import TRIES, Advance, Restoring
+
+KEEP_DAYS_MOST = 90
+"""Days for which the snapshots of a run that has ended can be kept at most."""
+LOOKED_AT = 100
+"""Steps that are looked at in one go for the last that has a snapshot."""
+
+
+class Rewound(Struct, frozen=True):
+    """What a rewind or a redo came to: what was noted, what was done to the tree, and what the tree was before."""
+
+    rewind: Rewind
+    restored: Restored
+    dirty: Snapshot | None = None
+
+
+class Rewinding:
+    """Rewinds for one tenant."""
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        self._engine, self._scope = engine, scope
+        self._rewinds = AsyncRewinds(engine, scope)
+        self._snapshots = AsyncSnapshots(engine, scope)
+        self._capturing = Capturing(engine, scope)
+        self._restoring = Restoring(engine, scope)
+
+    async def rewind(
+        self,
+        run_id: str,
+        to_step: int,
+        path: object,
+        *,
+        epoch: int | None,
+        keep_checkpoints_for: int | None,
+        advance: Advance,
+    ) -> Rewound:
+        """Take a run and its tree back to a step."""
+        keep_until = None
+        if keep_checkpoints_for is not None:
+            days = min(_days(keep_checkpoints_for), KEEP_DAYS_MOST)
+            keep_until = from_us(self._scope.clock.now_us()) + timedelta(days=days)
+        await self.finish(run_id, None if path is None else path)
+        if path is None:
+            begun = await self._rewinds.begin(run_id, to_step=to_step, epoch=epoch, keep_until=keep_until)
+            return Rewound(await self._rewinds.finish(begun.id), Restored())
+        root = root_of(path)
+        # Read first: what is captured now may be one too many, and then the oldest goes.
+        snapshot = await self._snapshot_of(run_id, to_step)
+        tree = await self._snapshots.tree(snapshot)
+        dirty = await self._captured(run_id, root, tree)
+        begun = await self._rewinds.begin(
+            run_id,
+            to_step=to_step,
+            epoch=epoch,
+            path=root,
+            snapshot=snapshot,
+            dirty=dirty.id,
+            keep_until=keep_until,
+        )
+        restored = await self._bring(begun.run_id, root, tree, dirty, advance)
+        return Rewound(await self._rewinds.finish(begun.id), restored, dirty)
+
+    async def redo(
+        self, run_id: str, path: object | None, *, id: str | None, epoch: int | None, advance: Advance
+    ) -> Rewound:
+        """Undo a rewind."""
+        await self.finish(run_id, path)
+        last = await self._to_redo(run_id, id)
+        where = last.path if path is None else root_of(path)
+        if where is None or last.dirty is None:
+            begun = await self._rewinds.redo(run_id, id=id, epoch=epoch)
+            return Rewound(await self._rewinds.finish(begun.id), Restored())
+        tree = await self._snapshots.tree(last.dirty)
+        dirty = await self._captured(run_id, where, tree)
+        begun = await self._rewinds.redo(run_id, id=last.id, epoch=epoch, path=where)
+        restored = await self._bring(run_id, where, tree, dirty, advance)
+        return Rewound(await self._rewinds.finish(begun.id), restored, dirty)
+
+    async def finish(self, run_id: str | None, path: object | None = None) -> Sequence[Rewind]:
+        """Do what is left of rewinds that were broken off."""
+        done = []
+        for each in await self._rewinds.pending(run_id):
+            where = each.path if path is None or run_id is None else root_of(path)
+            snapshot = each.snapshot if each.status == "rewinding" else each.dirty
+            if where is not None and snapshot is not None:
+                tree = await self._snapshots.tree(snapshot)
+                dirty = await self._captured(each.run_id, where, tree)
+                await self._bring(each.run_id, where, tree, dirty, lambda count: None)
+            done.append(await self._rewinds.finish(each.id))
+        return done
+
+    async def _bring(self, run_id: str, root: str, tree: Tree, dirty: Snapshot, advance: Advance) -> Restored:
+        """Bring a tree that was just captured to another; captured again, if somebody changes it meanwhile."""
+        for _ in range(TRIES):
+            picture = self._capturing.remembered(root)
+            if picture is None or picture.snapshot_id != dirty.id:  # another thread has captured it since
+                return await self._restoring.bring(root, tree, advance=advance)
+            try:
+                return await self._restoring.apply(
+                    root, tree.entries, picture.entries, expected=picture.stats, advance=advance
+                )
+            except Stale as error:
+                stale = error
+            dirty = await self._captured(run_id, root, tree)
+        raise stale
+
+    async def _captured(self, run_id: str, root: str, tree: Tree) -> Snapshot:
+        """The tree as it is, by the same rules as another of it."""
+        step = (await AsyncRuns(self._engine, self._scope).get(run_id)).iteration
+        ignore, defaults = await work(self._engine, lambda: _rules(root, tree.ignore))
+        wanted = capturing.request(
+            self._scope, run_id, root, step=step, kind="dirty", ignore=ignore, ignore_defaults=defaults, id=None
+        )
+        return (await self._capturing.capture(wanted)).snapshot
+
+    async def _snapshot_of(self, run_id: str, to_step: int) -> str:
+        """The snapshot that was taken last when a step was committed."""
+        found = await self._snapshots.find(run_id, step=to_step, kind="step")
+        if found is not None:
+            return found.id
+        cursor = None
+        while True:
+            page = await AsyncSteps(self._engine, self._scope).list(
+                run_id, newest_first=True, limit=LOOKED_AT, cursor=cursor
+            )
+            for step in page:
+                if step.iteration <= to_step and step.snapshot is not None:
+                    return step.snapshot
+            if page.next is None:
+                break
+            cursor = page.next
+        raise NotFound(
+            f"run {run_id} has no snapshot of step {to_step} or before; without a path only the run goes back"
+        )
+
+    async def _to_redo(self, run_id: str, id: str | None) -> Rewind:
+        if id is not None:
+            return await self._rewinds.get(id)
+        run = await AsyncRuns(self._engine, self._scope).get(run_id)
+        for each in await self._rewinds.list(run_id, limit=LOOKED_AT):
+            if each.status == "rewound" and each.to_step == run.iteration:
+                return each
+        raise Conflict(f"no rewind led run {run_id} to step {run.iteration}, where it is: see rewinds.list")
+
+
+def _rules(root: str, patterns: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """What was said to be ignored, besides the defaults and what a file in the root says; and whether the defaults were."""
+    rest = list(patterns)
+    defaults = rest[: len(DEFAULT_IGNORE)] == list(DEFAULT_IGNORE)
+    if defaults:
+        rest = rest[len(DEFAULT_IGNORE) :]
+    now = in_root(root)
+    return (rest[len(now) :] if rest[: len(now)] == now else rest), defaults
+
+
+def _days(days: int) -> int:
+    if not isinstance(days, int) or isinstance(days, bool) or days < 0:
+        raise InvalidInput(f"keep_checkpoints_for is a whole number of days from 0 on, not {days!r}")
+    return days
