@@ -1,0 +1,139 @@
+"""Ignore rules, compared with git's own on many patterns and paths."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from holdfast.errors import InvalidInput
+from holdfast.trees.ignoring import FILE_MOST, PATTERNS_MOST, Ignores, in_root
+
+PARTS = (
+    "a", "b", "ab", "foo", "bar", "*", "**", "?", "*.py", "f*", "*o", "[ab]", "[!a]", "[^b]", "[a-c]", "[]a]", "[a-]",
+    "\\a", "\\*", "a\\", "[", "[a", "[!", "[[:alpha:]]", "[[:digit:]x]", "[[:nope:]]", "a**b", "***", "x y", "#x", "!x", "[z-a]",
+    "[\\]]", "f[o-]o", "[a/b]",
+)  # fmt: skip
+NAMES = (
+    "a",
+    "b",
+    "c",
+    "ab",
+    "ba",
+    "foo",
+    "bar",
+    "x.py",
+    "foo.py",
+    "*",
+    "#x",
+    "!x",
+    "x y",
+    "]",
+    "-",
+    "5",
+    "a]",
+    "fo",
+    "\\a",
+    "a\\",
+)
+
+
+def pattern(random: Random) -> str:
+    made = "/".join(random.choice(PARTS) for _ in range(random.choice((1, 1, 1, 2, 2, 3))))
+    if random.random() < 0.25:
+        made = "/" + made
+    if random.random() < 0.25:
+        made += "/"
+    if random.random() < 0.2:
+        made = "!" + made
+    return made + random.choice(("", "", "", " ", "\\ ", "  "))
+
+
+def path(random: Random) -> str:
+    return "/".join(random.choice(NAMES) for _ in range(random.choice((1, 2, 2, 3, 4))))
+
+
+def says(ignores: Ignores, path: str, *, is_folder: bool) -> bool:
+    """Whether a path is ignored, by itself or with a directory that it lies in."""
+    parts = path.split("/")
+    above = ["/".join(parts[:count]) for count in range(1, len(parts))]
+    return any(ignores(each, True) for each in above) or ignores(path, is_folder)
+
+
+def git_says(root: Path, paths: list[str]) -> dict[str, bool]:
+    """What git makes of paths: the last pattern that matches, in the path or above it, decides."""
+    command = ["git", "-c", "core.excludesFile=", "check-ignore", "--no-index", "-v", "-n", "-z", "--stdin"]
+    given = "\0".join(paths).encode()
+    done = subprocess.run(command, input=given, cwd=root, capture_output=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    fields = done.stdout.decode().split("\0")[:-1]
+    found = {}
+    for _, _, matched, asked in zip(*[iter(fields)] * 4, strict=True):
+        found[asked] = bool(matched) and not matched.startswith("!")
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_patterns_mean_what_they_mean_to_git(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    paths = sorted({path(random) for _ in range(300)})
+    for each in paths:
+        is_folder = random.random() < 0.3 or any(other.startswith(f"{each}/") for other in paths)
+        (tmp_path / each if is_folder else (tmp_path / each).parent).mkdir(parents=True, exist_ok=True)
+        if not is_folder:
+            (tmp_path / each).touch()
+    for _ in range(25):
+        patterns = [pattern(random) for _ in range(random.choice((1, 1, 2, 5, 12)))]
+        (tmp_path / ".gitignore").write_text("\n".join(patterns) + "\n")
+        ignores = Ignores(patterns)
+        said = git_says(tmp_path, paths)
+        mine = {each: says(ignores, each, is_folder=(tmp_path / each).is_dir()) for each in said}
+        assert mine == said, patterns
+
+
+def test_patterns_that_git_is_known_for() -> None:
+    ignores = Ignores(
+        ["*.o", "!keep.o", "build/", "/top", "a/**/z", "**/deep", "logs/**", "doc/*.txt", "\\#file", "end\\ "]
+    )
+    ignored = ["x.o", "d/x.o", "top", "a/z", "a/b/c/z", "q/w/deep", "deep", "logs/a/b", "doc/a.txt", "#file", "d/end "]
+    kept = ["keep.o", "d/keep.o", "build", "d/top", "logs", "doc/d/a.txt", "end", "x/a/z"]
+    assert [each for each in ignored if not ignores(each, False)] == []
+    assert [each for each in kept if ignores(each, False)] == []
+    assert ignores("build", True)
+    assert ignores("d/build", True)
+
+
+def test_lines_that_say_nothing_ignore_nothing() -> None:
+    for line in ("", "   ", "# comment", "/", "!", "!/"):
+        assert not Ignores([line])("anything", True), line
+
+
+def test_names_that_are_not_utf8_can_be_matched() -> None:
+    assert Ignores(["*.\udcff"])("a.\udcff", False)
+    assert Ignores(["a?b"])("a\udcffb", False)
+    assert Ignores(["?"])("é", False)
+
+
+def test_bad_patterns_are_refused() -> None:
+    for given in ("*.py", b"x", 7, [7], [None]):
+        with pytest.raises(InvalidInput):
+            Ignores(given)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="more than"):
+        Ignores(["a"] * (PATTERNS_MOST + 1))
+
+
+def test_the_file_in_the_root(tmp_path: Path) -> None:
+    assert in_root(str(tmp_path)) == []
+    file = tmp_path / ".holdfastignore"
+    file.write_bytes(b"a\r\nb\n\xff\n")
+    assert in_root(str(tmp_path)) == ["a", "b", "\ufffd"]
+    file.write_bytes(b"x" * (FILE_MOST + 1))
+    with pytest.raises(InvalidInput, match="longer"):
+        in_root(str(tmp_path))
+    file.unlink()
+    file.symlink_to("/etc/passwd")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        in_root(str(tmp_path))
