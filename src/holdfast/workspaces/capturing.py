@@ -38,6 +38,8 @@ from ..trees.walking import Skipped
 T = TypeVar("T")
 TRIES = 3
 """How often a capture is tried when what it counts on was removed meanwhile."""
+HELD_MOST = 64 * 1024 * 1024
+"""Bytes that are held in memory although they are written to a pack."""
 PICTURES_MOST = 8
 """Trees whose pictures are kept in memory."""
 
@@ -176,8 +178,12 @@ class Capturing:
             "entries_most": self._scope.limits.tree_entries,
         }
 
-    async def _scanned(self, wanted: Request, picture: Picture | None, scan: Scan | Unpacking) -> tuple[Capture, Scanned]:
-        parts = [part async for packed in _each(self._engine, scan.parts()) for part in await self._stage(packed)]
+    async def _scanned(
+        self, wanted: Request, picture: Picture | None, scan: Scan | Unpacking
+    ) -> tuple[Capture, Scanned]:
+        parts: list[Part] = []
+        async for packed in _each(self._engine, scan.parts()):
+            parts += await self._stage(packed, held=sum(len(each.body) for part in parts for each in part.packed))
         scanned = await work(self._engine, scan.result)
         return await self.record(wanted, picture, scanned, parts), scanned
 
@@ -219,15 +225,21 @@ class Capturing:
         """The last picture of a directory that this process has."""
         return self._pictures.get(self._key(root))
 
-    async def _stage(self, packed: Sequence[Packed]) -> list[Part]:
-        """Write large objects to a pack, where packs are kept. Their bodies are then let go of."""
+    async def _stage(self, packed: Sequence[Packed], *, held: int) -> list[Part]:
+        """Write large objects to a pack, where packs are kept.
+
+        Their bodies are held as well, as long as those are not too many: then they can be stored in the database, should
+        somebody remove the pack before it is sealed, and need not be read again.
+        """
         if not packed:
             return []
         if self._scope.packs is None or self._engine.joined:
             return [Part(packed)]
         staged = await packs.stage(self._engine, self._scope, packed)
         least = self._scope.limits.pack_from_bytes
-        large = [each.without_body() for each in packed if each.length >= least]
+        large = [each for each in packed if each.length >= least]
+        if held + sum(each.length for each in large) > HELD_MOST:
+            large = [each.without_body() for each in large]
         small = [each for each in packed if each.length < least]
         return [part for part in (Part(large, staged), Part(small)) if part.packed]
 
@@ -293,9 +305,12 @@ class Capturing:
 
 
 async def _record(connection: Connection, scope: Scope, new: NewSnapshot) -> tuple[Snapshot, list[Snapshot]]:
-    """Record a snapshot, and remove those that its run then has too many of."""
+    """Record a snapshot, and remove those that its run then has too many of.
+
+    What is captured before a rewind removes none: it might be the one to go back to.
+    """
     snapshot = await snapshots.record(connection, scope, new)
-    over = await rules.over_cap(connection, scope, snapshot.run_id)
+    over = await rules.over_cap(connection, scope, snapshot.run_id) if new.kind != "dirty" else []
     return snapshot, await snapshots.delete(connection, scope, over, reason="per_run_cap") if over else []
 
 
