@@ -1,9 +1,9 @@
 """Squashing: a layer that lies on others is written down as a whole, so that nothing of them is kept that it does not need.
 
-Deleting a snapshot leaves its layer where others lie on it, with all that it holds. That costs nothing as long as there is room.
-Where there is none, the lowest layer that a snapshot still needs takes over: it holds all that its tree needs, in small steps,
-and then, in one transaction, lies on nothing any more. Its tree is the same, and so is whatever lies on it. A process that
-dies in between leaves a layer that holds more than it must, and loses nothing.
+Deleting a snapshot leaves its layer where others lie on it, with all that it holds. When a sweep comes by, the lowest layer that
+a snapshot still needs takes over: it holds all that its tree needs, in small steps, and then, in one transaction, lies on
+nothing any more. Its tree is the same, and so is whatever lies on it. A process that dies in between leaves a layer that holds
+more than it must, and loses nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from ...core.objects import Packed
 from ...core.queries import Queries
 from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine, Row
-from ...errors import NotFound, Stale
+from ...errors import Corrupt, NotFound, Stale
 from ...trees.entries import Difference, objects_of
 from ..platform import objects
 from . import layers
 from .snapshots import AsyncSnapshots
 
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"
 HELD_BATCH = 100
 """Objects that are held in one transaction."""
 
@@ -34,24 +35,30 @@ class Squashing:
         self._snapshots = AsyncSnapshots(engine, scope)
 
     async def all(self) -> int:
-        """Squash every layer that lies on one that no snapshot needs; how many layers went."""
-        gone = 0
-        while (row := await self._engine.read(self._next)) is not None:
+        """Squash every layer that lies on one that no snapshot needs, if that can free anything; how many layers went."""
+        gone, row = 0, await self._after(_FIRST_ID)
+        while row is not None:
             try:
                 gone += await self._squash(row)
-            except (Stale, NotFound):
-                break  # somebody is busy here; the next sweep goes on
+            except (Corrupt, NotFound, Stale):
+                pass  # somebody is busy here, or it cannot be read; the next sweep looks again
+            row = await self._after(str(row[0]))
         return gone
 
-    async def _next(self, connection: Connection) -> Row | None:
-        return await queries.hollow.one(connection, self._scope.params(limit=1))
+    async def _after(self, layer_id: str) -> Row | None:
+        params = self._scope.params(after_id=layer_id, limit=1)
+        return await self._engine.read(lambda connection: queries.hollow.one(connection, params))
 
     async def _squash(self, row: Row) -> int:
         layer_id = str(row[0])
         tree, _ = await self._snapshots._layer_tree(layer_id)
         whole = Difference([*tree.entries.values()], [], tree.ignore)
-        await self._hold(layer_id, sorted(objects_of(whole.entries)))
         manifest = layers.manifest_of(whole)
+        params = self._scope.params(parent_layer_id=str(row[1]))
+        below = await self._engine.read(lambda connection: queries.below.one(connection, params))
+        if below is None or int(below[0]) <= manifest.length:
+            return 0  # the list of what is in the tree would take more than all there is to gain
+        await self._hold(layer_id, sorted(objects_of(whole.entries)))
         return await self._engine.write(lambda connection: self._replace(connection, row, manifest))
 
     async def _hold(self, layer_id: str, digests: Sequence[bytes]) -> None:

@@ -1,11 +1,26 @@
 -- name: hollow
--- Layers that a snapshot or several layers need and that lie on one that no snapshot needs for itself, the deepest first.
+-- Layers that a snapshot needs and that lie on one that no snapshot needs for itself, the lowest first.
 SELECT l.id/*pg ::text*/, l.parent_id/*pg ::text*/, l.manifest, l.depth FROM snapshot_layers AS l
 WHERE l.tenant_id = :tenant_id AND l.parent_id IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.layer_id = l.parent_id)
   AND EXISTS (SELECT 1 FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.layer_id = l.id)
-ORDER BY l.depth, l.id
+  AND l.id > :after_id
+ORDER BY l.id
 LIMIT :limit;
+
+-- name: below
+-- What the layers below one take, down to the first that something else needs.
+WITH RECURSIVE chain (id, parent_id, stored_bytes) AS (
+    SELECT l.id, l.parent_id, l.stored_bytes FROM snapshot_layers AS l
+    WHERE l.tenant_id = :tenant_id AND l.id = :parent_layer_id
+    UNION ALL
+    SELECT l.id, l.parent_id, l.stored_bytes FROM chain AS c
+    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = c.parent_id
+    WHERE l.tenant_id = :tenant_id
+      AND NOT EXISTS (SELECT 1 FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.layer_id = l.id)
+      AND (SELECT COUNT(*) FROM snapshot_layers AS o WHERE o.tenant_id = :tenant_id AND o.parent_id = l.id) = 1
+)
+SELECT COALESCE(SUM(stored_bytes), 0)/*pg ::bigint*/ FROM chain;
 
 -- name: look
 -- A layer, held until the transaction ends.

@@ -181,17 +181,19 @@ class AsyncRetention(TenantStore):
         """What a sweep would do now, counted exactly. Nothing is changed."""
         return await Plan(self._engine, self._scope).make()
 
-    async def sweep(self, *, holder: str | None = None) -> Swept:
+    async def sweep(self, *, holder: str | None = None, idle_s: int = 0) -> Swept:
         """Remove what must go by the rules, in small transactions. One that was broken off is gone on with by the next.
 
         Raises:
-            Conflict: somebody else is sweeping this tenant.
+            InvalidInput: ``idle_s`` is no number of seconds.
+            Conflict: somebody else is sweeping this tenant, or has done so less than ``idle_s`` seconds ago.
             Fenced: somebody else has taken over.
             CrossTenant: a file would have been removed that is not the tenant's; it was not.
             Unavailable: the place where packs are kept cannot be reached; what is left to do is done by the next sweep.
         """
+        _number(idle_s, "idle_s", 0)
         sweep = Sweep(self._engine, self._scope)
-        await sweep.claim(f"sweep {self._scope.ids.new()}" if holder is None else holder)
+        await sweep.claim(f"sweep {self._scope.ids.new()}" if holder is None else holder, idle_s=idle_s)
         try:
             return await sweep.carry_out()
         finally:

@@ -72,7 +72,7 @@ SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id;
 -- Take a tenant's row, so that nobody else removes snapshots by a rule or places a hold until the transaction ends.
 INSERT INTO retention_sweeps (tenant_id, epoch) VALUES (:tenant_id, 0)
 ON CONFLICT (tenant_id) DO UPDATE SET epoch = retention_sweeps.epoch
-RETURNING epoch, holder, lease_until;
+RETURNING epoch, holder, lease_until, finished_at;
 
 -- name: claim
 UPDATE retention_sweeps SET epoch = epoch + 1, holder = :holder, lease_until = :lease_until_at

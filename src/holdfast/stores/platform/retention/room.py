@@ -1,12 +1,12 @@
 """What the snapshots of a tenant take, and how room is made.
 
 What counts is content: the stored bytes of the bodies that the files of the snapshots consist of, each once, however many
-snapshots need it. So what must go is found from the other end: first comes what has to stay, then the others, the newest first, as
-long as what they need beside that fits. What is older than the first that does not fit goes. Only trees that fit are ever
+snapshots need it. So what must go is found from the other end: first comes what has to stay, then the others, the newest first,
+as long as what they need beside that fits. What is older than the first that does not fit goes. Only trees that fit are ever
 remembered, so memory is bounded by the quota and not by how many snapshots there are.
 
-A snapshot that went may leave a layer on which others lie. Where room is needed such layers are *squashed*: the next one that a
-snapshot needs is written down as a whole, in place, and then nothing needs what is below.
+A snapshot that went may leave a layer on which others lie: those are squashed (``workspace.squashing``), so that what no snapshot
+needs any longer is kept by nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
 from ....errors import Corrupt, NotFound
 from ....trees.entries import objects_of
-from ...workspace import squashing
 from ...workspace.snapshots import AsyncSnapshots
 from . import rules
 from .rules import MIB, queries
@@ -74,11 +73,6 @@ async def up_to(
         return [(row[0], int(row[1])) for row in rows]
 
     return await engine.read(read)
-
-
-async def squash(engine: Engine, scope: Scope) -> int:
-    """Write down as a whole what lies on layers that no snapshot needs; how many of them went."""
-    return await squashing.Squashing(engine, scope).all()
 
 
 class _Needs:

@@ -20,6 +20,7 @@ from ....engines.protocol import Connection, Engine
 from ....errors import Conflict, CrossTenant, Fenced
 from ...workspace import layers, snapshots
 from ...workspace.snapshots import Snapshot
+from ...workspace.squashing import Squashing
 from ..objects import GRACE_S, AsyncObjects
 from . import room, rules
 from .rules import Reason, RetentionPolicy, RunSnapshots, queries
@@ -78,14 +79,14 @@ class Sweep:
         self._epoch = 0
         self._done = Swept()
 
-    async def claim(self, holder: str) -> None:
+    async def claim(self, holder: str, *, idle_s: int = 0) -> None:
         """Become the only one who sweeps this tenant.
 
         Raises:
-            Conflict: somebody else is at it.
+            Conflict: somebody else is at it, or was less than ``idle_s`` seconds ago.
         """
         name = scopes.name(holder, "holder", self._scope.limits)
-        self._epoch = await self._engine.write(lambda connection: _claim(connection, self._scope, name))
+        self._epoch = await self._engine.write(lambda connection: _claim(connection, self._scope, name, idle_s))
 
     async def release(self) -> None:
         """Let others sweep this tenant."""
@@ -105,6 +106,7 @@ class Sweep:
                 await self._look_at(run, policy)
             after = next_page(page)
         await self._make_room()
+        await Squashing(self._engine, self._scope).all()
         return await self._finished()
 
     async def erase(self) -> Swept:
@@ -157,7 +159,7 @@ class Sweep:
         return reason, await snapshots.delete(connection, self._scope, ids, reason=reason)
 
     async def _make_room(self) -> None:
-        """Remove the oldest until what is left fits, and see to it that nothing is kept of them that no other needs."""
+        """Remove the oldest until what is left fits."""
         found = await room.needed(self._engine, self._scope)
         if found is None:
             return
@@ -166,7 +168,6 @@ class Sweep:
             ids = [id for id, _ in await room.up_to(self._engine, self._scope, found.cut, BATCH)]
             if not ids or not await self._removed("per_tenant_cap", self._still_movable(ids)):
                 break
-        await room.squash(self._engine, self._scope)
 
     def _still_movable(self, ids: Sequence[str]) -> Choice:
         return lambda connection: self._may_go(connection, ids)
@@ -209,16 +210,18 @@ class Sweep:
             raise Fenced(f"somebody else sweeps the tenant {self._scope.tenant!r} now")
 
 
-async def _claim(connection: Connection, scope: Scope, holder: str) -> int:
+async def _claim(connection: Connection, scope: Scope, holder: str, idle_s: int) -> int:
     now = scope.clock.now_us()
     await queries.register_tenant.all(connection, scope.params(now_at=now))
-    _, there, until = await rules.lock(connection, scope)
+    _, there, *times = await rules.lock(connection, scope)
     lasts = LEASE_S * MICROSECONDS
-    if there and until is not None:
-        until_us = to_us(until) if connection.dialect.native_time else until
-        # A lease that ends later than any can was given by a clock that has been put back since.
-        if now < until_us <= now + 2 * lasts:
-            raise Conflict(f"{there} sweeps the tenant {scope.tenant!r}; try again later")
+    native = connection.dialect.native_time
+    until, finished = [to_us(each) if native and each is not None else each for each in times]
+    # A lease that ends later than any can was given by a clock that has been put back since.
+    if there and until is not None and now < until <= now + 2 * lasts:
+        raise Conflict(f"{there} sweeps the tenant {scope.tenant!r}; try again later")
+    if finished is not None and now - idle_s * MICROSECONDS < finished <= now:
+        raise Conflict(f"the tenant {scope.tenant!r} was swept less than {idle_s} seconds ago")
     row = await queries.claim.one(connection, scope.params(holder=holder, lease_until_at=now + lasts))
     assert row is not None
     return int(row[0])

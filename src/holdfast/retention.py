@@ -1,0 +1,148 @@
+"""The retention worker: sweeps every tenant again and again, and carries out erasures.
+
+Several may run. Each tenant is swept under a lease, so never by two at once, and not again by the next who comes by shortly
+after. The pauses are of uneven length, so that workers that were started together do not stay together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from msgspec import Struct, structs
+
+from .clock import monotonic_s
+from .errors import Conflict, HoldfastError, InvalidInput
+from .handles import AsyncHoldfast
+from .ids import IdSource, RandomIds
+from .loop.loops import this_process
+
+EVERY_S = 3_600.0
+"""Seconds between two sweeps of a tenant."""
+TENANTS_PAGE = 100
+"""Tenants asked for at once."""
+
+log = logging.getLogger("holdfast.retention.worker")
+
+
+class Round(Struct, frozen=True):
+    """What one round over the tenants came to."""
+
+    tenants: int = 0
+    """Tenants that were swept."""
+    skipped: int = 0
+    """Tenants that somebody else is sweeping or has just swept."""
+    failed: int = 0
+    snapshots: int = 0
+    """Snapshots removed."""
+    erased: int = 0
+    """Tenants that were forgotten."""
+
+
+class RetentionWorker:
+    """Sweeps tenants until told to stop.
+
+    Args:
+        hf: where they are.
+        every_s: seconds between two sweeps of a tenant; up to half of it more, by chance.
+        tenants: only these.
+        holder: the name of this worker.
+        ids: where the chance comes from.
+
+    Raises:
+        InvalidInput: an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        hf: AsyncHoldfast,
+        *,
+        every_s: float = EVERY_S,
+        tenants: Sequence[str] | None = None,
+        holder: str | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        if not isinstance(every_s, (int, float)) or isinstance(every_s, bool) or every_s <= 0:
+            raise InvalidInput(f"every_s must be a number of seconds, not {every_s!r}")
+        self._hf, self._every_s, self._tenants = hf, every_s, tenants
+        self._ids = ids or RandomIds()
+        self.holder = holder or f"{this_process()}:{self._ids.new()[-6:]}"
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Come to an end after the tenant in hand."""
+        self._stopping.set()
+
+    async def work(self) -> None:
+        """Make one round after the other until told to stop."""
+        log.info("%s sweeps every %g s", self.holder, self._every_s)
+        while not self._stopping.is_set():
+            began_s = monotonic_s()
+            done = await self.round(idle_s=int(self._every_s / 2))
+            log.info("%s: %s in %.1f s", self.holder, describe(done), monotonic_s() - began_s)
+            await self._rest()
+        log.info("%s has stopped", self.holder)
+
+    async def round(self, *, idle_s: int = 0) -> Round:
+        """Carry out erasures that are open, then sweep every tenant that nobody sweeps or has swept in ``idle_s`` seconds."""
+        done = await self._erase()
+        async for tenant in self._names():
+            if self._stopping.is_set():
+                break
+            done = await self._sweep(tenant, done, idle_s)
+        return done
+
+    async def _names(self) -> AsyncIterator[str]:
+        if self._tenants is not None:
+            for name in self._tenants:
+                yield name
+            return
+        cursor: str | None = None
+        while True:
+            page = await self._hf.tenants.list(limit=TENANTS_PAGE, cursor=cursor)
+            for tenant in page:
+                yield tenant.id
+            cursor = page.next
+            if cursor is None:
+                return
+
+    async def _sweep(self, tenant: str, done: Round, idle_s: int) -> Round:
+        try:
+            swept = await self._hf.tenant(tenant).retention.sweep(holder=self.holder, idle_s=idle_s)
+        except Conflict:
+            return structs.replace(done, skipped=done.skipped + 1)
+        except HoldfastError as error:
+            log.warning("%s could not be swept: %s: %s", tenant, type(error).__name__, error)
+            return structs.replace(done, failed=done.failed + 1)
+        return structs.replace(done, tenants=done.tenants + 1, snapshots=done.snapshots + swept.count)
+
+    async def _erase(self) -> Round:
+        done = Round()
+        open_ = await self._hf.erasures.list(only_open=True, limit=1_000)
+        for tenant in dict.fromkeys(each.tenant for each in open_):
+            if self._tenants is not None and tenant not in self._tenants:
+                continue
+            try:
+                erased = await self._hf.erasures.carry_out(tenant, holder=self.holder)
+            except HoldfastError as error:
+                log.warning("%s is not yet forgotten: %s: %s", tenant, type(error).__name__, error)
+                continue
+            done = structs.replace(
+                done, erased=done.erased + erased.is_finished, snapshots=done.snapshots + erased.swept.count
+            )
+        return done
+
+    async def _rest(self) -> None:
+        jitter = int(self._ids.new()[-6:], 16) / 0xFFFFFF
+        try:
+            await asyncio.wait_for(self._stopping.wait(), self._every_s * (1 + jitter / 2))
+        except TimeoutError:
+            pass
+
+
+def describe(done: Round) -> str:
+    """A round in a few words."""
+    words = f"{done.tenants:,} tenants swept, {done.snapshots:,} snapshots removed"
+    more = [(done.erased, "forgotten"), (done.skipped, "left to others"), (done.failed, "failed")]
+    return ", ".join([words, *(f"{count:,} {what}" for count, what in more if count)])
