@@ -145,8 +145,8 @@ def seen_by_owner(database: Database) -> tuple[list[Struct], list[str]]:
     channels: list[Struct] = [*groups, *pending, *theirs.contacts.list(), *theirs.feedback.list()]
     cursors += [theirs.pending_messages.list_groups(limit=1).next, theirs.contacts.list(limit=1).next]
     cursors += [theirs.feedback.list(limit=1).next]
-    channels += theirs.activity.list()
-    cursors += [theirs.activity.list(limit=1).next]
+    channels += [*theirs.activity.list(), *theirs.snapshots.list()]
+    cursors += [theirs.activity.list(limit=1).next, theirs.snapshots.list(limit=1).next]
     driven, more = seen_of_runs(theirs)
     return [*sessions, *messages, *channels, *driven], [cursor for cursor in [*cursors, *more] if cursor]
 

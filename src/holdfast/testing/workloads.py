@@ -494,4 +494,5 @@ from . import (  # noqa: E402
     workload_retention,  # noqa: F401
     workload_rewinds,  # noqa: F401
     workload_runs,  # noqa: F401
+    workload_workspaces,  # noqa: F401
 )
