@@ -1,0 +1,102 @@
+"""Trees written down: what comes back is what went in, and anything else is refused."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import Corrupt
+from holdfast.trees import manifests
+from holdfast.trees.entries import ZEROS, Difference, Entry, Piece, objects_of, raw, shown
+
+DIGESTS = st.binary(min_size=32, max_size=32)
+PATHS = st.binary(min_size=1, max_size=20).map(shown)
+PIECES = st.builds(Piece, st.one_of(DIGESTS, st.just(ZEROS)), st.integers(0, 2**40), st.integers(0, 2**60))
+NUMBERS = {"mode": st.integers(0, 0o7777), "mtime_ns": st.integers(-(2**62), 2**62)}
+ENTRIES = st.one_of(
+    st.builds(
+        Entry,
+        path=PATHS,
+        kind=st.just("file"),
+        size=st.integers(0, 2**60),
+        digest=DIGESTS,
+        pieces=st.lists(PIECES, max_size=4).map(tuple),
+        **NUMBERS,
+    ),
+    st.builds(Entry, path=PATHS, kind=st.just("dir"), **NUMBERS),
+    st.builds(Entry, path=PATHS, kind=st.just("symlink"), target=PATHS, **NUMBERS),
+)
+DIFFERENCES = st.builds(
+    Difference,
+    st.lists(ENTRIES, max_size=8, unique_by=lambda entry: entry.path),
+    st.lists(PATHS, max_size=5, unique=True),
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=3),
+)
+
+
+@given(DIFFERENCES)
+def test_a_difference_comes_back(difference: Difference) -> None:
+    found = manifests.read(manifests.write(difference))
+    assert list(found.entries) == sorted(difference.entries, key=lambda entry: entry.path)
+    assert list(found.removed) == sorted(difference.removed)
+    assert list(found.ignore) == list(difference.ignore)
+
+
+@given(DIFFERENCES)
+def test_the_same_tree_is_written_the_same_in_whatever_order_it_comes(difference: Difference) -> None:
+    turned = Difference(difference.entries[::-1], difference.removed[::-1], difference.ignore)
+    assert manifests.write(turned) == manifests.write(difference)
+
+
+@given(st.binary(max_size=30))
+def test_a_name_is_its_bytes(name: bytes) -> None:
+    assert raw(shown(name)) == name
+
+
+def test_whatever_is_no_manifest_is_refused() -> None:
+    entries = [Entry("a", "file", 0o644, 1, 3, "", b"d" * 32, (Piece(b"o" * 32, 0, 3),))]
+    whole, random = manifests.write(Difference(entries, ["gone"], ["*.x"])), Random(4)
+    refused = 0
+    for _ in range(2_000):
+        damaged = bytearray(whole)
+        damaged[random.randrange(len(damaged))] = random.randrange(256)
+        try:
+            manifests.read(bytes(damaged[: random.choice((len(damaged), random.randrange(len(damaged))))]))
+        except Corrupt:
+            refused += 1
+    assert refused > 500
+    for body in (
+        b"",
+        b"\xc0",
+        msgspec.msgpack.encode([2, [], [], [], []]),
+        msgspec.msgpack.encode([1, [], [], [[b"a", 7, 0, 0, 0, b"", []]], []]),
+    ):
+        with pytest.raises(Corrupt):
+            manifests.read(body)
+
+
+def test_a_piece_of_an_object_that_is_not_named_is_refused() -> None:
+    line = [b"a", 0, 0o644, 0, 3, b"d" * 32, [5, 0, 3]]
+    with pytest.raises(Corrupt):
+        manifests.read(msgspec.msgpack.encode([1, [], [], [line], []]))
+
+
+def test_differences_add_up() -> None:
+    one, two, other = Entry("one", "dir", 0o755, 1), Entry("two", "dir", 0o755, 1), Entry("one", "dir", 0o700, 2)
+    first = Difference([one, two]).applied({})
+    assert first == {"one": one, "two": two}
+    assert Difference([other], ["two", "never there"]).applied(first) == {"one": other}
+    assert first == {"one": one, "two": two}, "what it is applied to stays"
+
+
+def test_the_objects_that_entries_need() -> None:
+    entries = [
+        Entry("a", "file", 0, 0, 5, "", b"", (Piece(b"x", 0, 3), Piece(ZEROS, 0, 2))),
+        Entry("b", "file", 0, 0, 3, "", b"", (Piece(b"x", 3, 3), Piece(b"y", 0, 1))),
+        Entry("c", "dir", 0, 0),
+    ]
+    assert objects_of(entries) == {b"x", b"y"}
