@@ -8,11 +8,9 @@ between leaves the note, and the next call, or ``finish``, does what is left. Un
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from msgspec import Struct
 
-from ..clock import from_us
 from ..core.scope import Scope
 from ..engines.protocol import Engine
 from ..errors import Conflict, InvalidInput, NotFound, Stale
@@ -27,8 +25,7 @@ from . import capturing
 from .capturing import Capturing, root_of, work
 from .restoring import TRIES, Advance, Restoring
 
-KEEP_DAYS_MOST = 90
-"""Days for which the snapshots of a run that has ended can be kept at most."""
+DAY_S = 86_400
 LOOKED_AT = 100
 """Steps that are looked at in one go for the last that has a snapshot."""
 
@@ -62,13 +59,10 @@ class Rewinding:
         advance: Advance,
     ) -> Rewound:
         """Take a run and its tree back to a step."""
-        keep_until = None
-        if keep_checkpoints_for is not None:
-            days = min(_days(keep_checkpoints_for), KEEP_DAYS_MOST)
-            keep_until = from_us(self._scope.clock.now_us()) + timedelta(days=days)
-        await self.finish(run_id, None if path is None else path)
+        keep_s = None if keep_checkpoints_for is None else _days(keep_checkpoints_for) * DAY_S
+        await self.finish(run_id, path)
         if path is None:
-            begun = await self._rewinds.begin(run_id, to_step=to_step, epoch=epoch, keep_until=keep_until)
+            begun = await self._rewinds.begin(run_id, to_step=to_step, epoch=epoch, keep_s=keep_s)
             return Rewound(await self._rewinds.finish(begun.id), Restored())
         root = root_of(path)
         # Read first: what is captured now may be one too many, and then the oldest goes.
@@ -82,7 +76,7 @@ class Rewinding:
             path=root,
             snapshot=snapshot,
             dirty=dirty.id,
-            keep_until=keep_until,
+            keep_s=keep_s,
         )
         restored = await self._bring(begun.run_id, root, tree, dirty, advance)
         return Rewound(await self._rewinds.finish(begun.id), restored, dirty)
@@ -181,6 +175,6 @@ def _rules(root: str, patterns: Sequence[str]) -> tuple[Sequence[str], bool]:
 
 
 def _days(days: int) -> int:
-    if not isinstance(days, int) or isinstance(days, bool) or days < 0:
+    if not isinstance(days, int) or isinstance(days, bool) or not 0 <= days < 2**31:
         raise InvalidInput(f"keep_checkpoints_for is a whole number of days from 0 on, not {days!r}")
     return days

@@ -20,7 +20,6 @@ CREATE TABLE rewinds (
     anchor           TEXT COLLATE "C" NOT NULL,
     -- The run as it was, and the runs below it that no call of it stands for any longer.
     run_before       JSONB            NOT NULL,
-    keep_until       TIMESTAMPTZ,
     created_at       TIMESTAMPTZ      NOT NULL,
     finished_at      TIMESTAMPTZ,
     PRIMARY KEY (tenant_id, id),

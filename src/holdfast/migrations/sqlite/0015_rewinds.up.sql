@@ -20,7 +20,6 @@ CREATE TABLE rewinds (
     anchor        TEXT    NOT NULL,
     -- The run as it was, and the runs below it that no call of it stands for any longer.
     run_before    TEXT    NOT NULL,
-    keep_until    INTEGER,
     created_at    INTEGER NOT NULL,
     finished_at   INTEGER,
     PRIMARY KEY (tenant_id, id),

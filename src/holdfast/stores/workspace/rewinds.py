@@ -39,7 +39,8 @@ from ...ids import Id
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, show_branch
 from ..execution.runs import states
-from ..execution.runs.states import Run, check_holder, lock_run, moment, put_in_queue, run_of
+from ..execution.runs.states import Run, check_holder, lock_run, put_in_queue, run_of
+from ..platform.retention import retention
 
 RewindStatus = Literal["rewinding", "rewound", "redoing", "redone"]
 _OPEN: frozenset[RewindStatus] = frozenset({"rewinding", "redoing"})
@@ -63,7 +64,6 @@ class Rewind(Struct, frozen=True):
     dirty: str | None
     branch_before: int
     branch_after: int
-    keep_until: datetime | None
     created_at: datetime
     finished_at: datetime | None
 
@@ -112,12 +112,13 @@ class AsyncRewinds(TenantStore):
         path: str | None = None,
         snapshot: str | None = None,
         dirty: str | None = None,
-        keep_until: datetime | None = None,
+        keep_s: int | None = None,
     ) -> Rewind:
         """Take a run and its conversation back to a step; 0 is before the first. The run then waits until it is resumed.
 
-        With an ``epoch`` the caller holds the run, and goes on holding it. With an ``id`` of the caller's the call can be
-        repeated and returns the first result.
+        With an ``epoch`` the caller holds the run, and goes on holding it. With ``keep_s``, the snapshots of the run are kept for
+        so many seconds after it ends, if that is longer. With an ``id`` of the caller's the call can be repeated and returns
+        the first result.
 
         Raises:
             NotFound: there is no such run in a live session, or it has no such step.
@@ -132,6 +133,8 @@ class AsyncRewinds(TenantStore):
         if found is not None:
             return _same(found.rewind, run.id, step)
         await self._may_move(connection, run, epoch)
+        if keep_s is not None:
+            await retention.keep_for(connection, self._scope, run.id, keep_s)
         return await self._take_back(
             connection,
             run,
@@ -142,7 +145,6 @@ class AsyncRewinds(TenantStore):
                 "path": None if path is None else self._text(path, "path"),
                 "snapshot": None if snapshot is None else self._text(snapshot, "snapshot"),
                 "dirty": None if dirty is None else self._text(dirty, "dirty"),
-                "keep_until_at": None if keep_until is None else moment(keep_until, "keep_until"),
             },
         )
 

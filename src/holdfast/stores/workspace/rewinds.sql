@@ -2,9 +2,9 @@
 
 -- name: create
 INSERT INTO rewinds (tenant_id, id, run_id, from_step, to_step, status, path, snapshot, dirty, branch_before, branch_after,
-                     anchor, run_before, keep_until, created_at)
+                     anchor, run_before, created_at)
 VALUES (:tenant_id, :rewind_id, :run_id, :from_step, :to_step, 'rewinding', :path, :snapshot, :dirty, :branch_before,
-        :branch_after, :anchor, :run_before, :keep_until_at, :now_at)
+        :branch_after, :anchor, :run_before, :now_at)
 RETURNING /*columns Rewind*/ *;
 
 -- name: find
