@@ -11,7 +11,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -56,8 +56,8 @@ JOINED_LACKS = MappingProxyType(
 class Place(Protocol):
     """A database that belongs to the tests."""
 
-    def fresh(self) -> str:
-        """Make it as new, with the resident in it, and return its address."""
+    def fresh(self) -> tuple[str, Dump]:
+        """Make it as new, with the resident in it; its address, and every row that is in it."""
 
     def dump(self) -> Dump:
         """Every row of every table."""
@@ -69,8 +69,8 @@ class Place(Protocol):
 class MemoryPlace:
     """SQLite in memory. Nobody else can look into it, so there is nothing to dump and no resident."""
 
-    def fresh(self) -> str:
-        return ":memory:"
+    def fresh(self) -> tuple[str, Dump]:
+        return ":memory:", {}
 
     def dump(self) -> Dump:
         return {}
@@ -85,8 +85,9 @@ class SqlitePlace:
     def __init__(self, folder: Path) -> None:
         self._template = folder / "template.db"
         self._folder, self._number = folder, 0
+        self._new: Dump = {}
 
-    def fresh(self) -> str:
+    def fresh(self) -> tuple[str, Dump]:
         if not self._template.exists():
             self._folder.mkdir(exist_ok=True)
             with Holdfast(str(self._template), ids=SeededIds(7), clock=FixedClock()) as hf:
@@ -94,33 +95,36 @@ class SqlitePlace:
             connection = apsw.Connection(str(self._template))
             connection.execute(_NOTES)
             connection.close()
+            self._new = _dump_file(str(self._template))
         # Never the same name twice: a case that failed may have left a connection open.
         for suffix in ("", "-wal", "-shm"):
             Path(f"{self._file}{suffix}").unlink(missing_ok=True)
         self._number += 1
         shutil.copyfile(self._template, self._file)
-        return self._file
+        return self._file, self._new
 
     @property
     def _file(self) -> str:
         return str(self._folder / f"case-{self._number}.db")
 
     def dump(self) -> Dump:
-        connection = apsw.Connection(self._file, flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            schema = connection.execute(
-                "SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name"
-            ).fetchall()
-            # A virtual table is read through the tables that it keeps its data in.
-            plain = [name for name, sql in schema if not str(sql).startswith("CREATE VIRTUAL TABLE")]
-            rows: Dump = {str(name): _sorted(connection.execute(f'SELECT * FROM "{name}"')) for name in plain}
-            rows["the schema"] = schema
-        finally:
-            connection.close()
-        return rows
+        return _dump_file(self._file)
 
     def renew(self) -> None:
         self._template.unlink(missing_ok=True)
+
+
+def _dump_file(path: str) -> Dump:
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        schema = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
+        # A virtual table is read through the tables that it keeps its data in.
+        plain = [name for name, sql in schema if not str(sql).startswith("CREATE VIRTUAL TABLE")]
+        rows: Dump = {str(name): _sorted(connection.execute(f'SELECT * FROM "{name}"')) for name in plain}
+        rows["the schema"] = schema
+    finally:
+        connection.close()
+    return rows
 
 
 class PostgresPlace:
@@ -130,23 +134,34 @@ class PostgresPlace:
         self._url = url
         self._connection: Any = None
 
-    def fresh(self) -> str:
+    def fresh(self) -> tuple[str, Dump]:
         connection = self._connect()
-        connection.execute(_NOTES)
-        for (table,) in connection.execute(_TENANT_TABLES).fetchall():
-            connection.execute(f"DELETE FROM {table} WHERE tenant_id <> %s", [RESIDENT])
-        connection.execute("DELETE FROM api_keys WHERE tenant <> %s", [RESIDENT])
-        connection.execute("DELETE FROM run_queue WHERE tenant <> %s", [RESIDENT])
-        connection.execute("DELETE FROM tenants WHERE id <> %s", [RESIDENT])
+        connection.execute(self._emptying)
         if not connection.execute("SELECT 1 FROM tenants").fetchall():
             with Holdfast(self._url, ids=SeededIds(7), clock=FixedClock(), pool=POOL) as hf:
                 _move_in(hf)
-        return self._url
+        return self._url, self.dump()
 
     def dump(self) -> Dump:
-        connection = self._connect()
-        tables = connection.execute(_TABLES).fetchall()
-        return {table: _sorted(connection.execute(f"SELECT t::text FROM {table} AS t")) for (table,) in tables}
+        found: Dump = {table: [] for table in self._tables}
+        for table, row in self._connect().execute(self._reading, prepare=True):
+            found[table].append((row,))
+        return {table: _sorted(rows) for table, rows in found.items()}
+
+    @cached_property
+    def _tables(self) -> list[str]:
+        return [table for (table,) in self._connect().execute(_TABLES).fetchall()]
+
+    @cached_property
+    def _reading(self) -> str:
+        """All tables at once: there are many, and most are empty."""
+        return " UNION ALL ".join(f"SELECT '{table}', t::text FROM {table} AS t" for table in self._tables)
+
+    @cached_property
+    def _emptying(self) -> str:
+        """Remove everybody but the resident, all at once too."""
+        columns = dict.fromkeys(self._connect().execute(_TENANT_COLUMNS).fetchall())
+        return ";".join(f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in columns)
 
     def renew(self) -> None:
         self._connect().execute("TRUNCATE tenants, sessions, messages, agents, api_keys, run_queue CASCADE")
@@ -161,13 +176,16 @@ class PostgresPlace:
 
         if self._connection is None:
             self._connection = psycopg.connect(self._url, autocommit=True)
+            self._connection.execute(_NOTES)
         return self._connection
 
 
 _TABLES = """SELECT quote_ident(relname) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') ORDER BY 1"""
-_TENANT_TABLES = """SELECT quote_ident(relname) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND attname = 'tenant_id' ORDER BY 1"""
+_TENANT_COLUMNS = """SELECT quote_ident(relname), attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')
+      AND (attname IN ('tenant_id', 'tenant') OR (relname = 'tenants' AND attname = 'id'))
+ORDER BY relname = 'tenants', 1"""
 
 
 class OwnLeg(Struct, frozen=True):
@@ -181,8 +199,7 @@ class OwnLeg(Struct, frozen=True):
 
     @asynccontextmanager
     async def open(self, limits: Limits) -> AsyncIterator[World]:
-        url = self.place.fresh()
-        before = self.place.dump()
+        url, before = self.place.fresh()
         opened = _Opened(url, limits, asynchronous=self.asynchronous, sqlite=self.sqlite)
         await opened.open()
         try:
@@ -213,8 +230,7 @@ class JoinedLeg(Struct, frozen=True):
 
     @asynccontextmanager
     async def open(self, limits: Limits) -> AsyncIterator[World]:
-        url = self.place.fresh()
-        before = self.place.dump()
+        url, before = self.place.fresh()
         watched = _Watched()
         async with AsyncExitStack() as stack:
             opened = _Opened(url, limits, asynchronous=self.asynchronous, sqlite=self.sqlite)
