@@ -70,6 +70,7 @@ from .stores.memory.crew_memories import (
 )
 from .stores.platform.activity import Activities, Activity, AsyncActivities
 from .stores.platform.api_keys import ApiKey, ApiKeys, AsyncApiKeys
+from .stores.platform.checkups import AsyncCheckups, Checkups, DamagedSnapshot, Findings
 from .stores.platform.erasures import AsyncErasures, Erased, Erasure, Erasures
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.retention.retention import AsyncRetention, Retention
@@ -117,6 +118,7 @@ __all__ = [
     "AsyncBranches",
     "AsyncBufferedSession",
     "AsyncCheckpoints",
+    "AsyncCheckups",
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncCrewMemories",
@@ -152,6 +154,7 @@ __all__ = [
     "CheckedThreads",
     "Checkpoint",
     "Checkpoints",
+    "Checkups",
     "ClaimedRun",
     "Clock",
     "CommittedStep",
@@ -166,6 +169,7 @@ __all__ = [
     "CrewMemory",
     "CronKey",
     "DamagedCheckpoint",
+    "DamagedSnapshot",
     "DirectKey",
     "Entry",
     "Erased",
@@ -174,6 +178,7 @@ __all__ = [
     "Feedback",
     "Feedbacks",
     "Filter",
+    "Findings",
     "FixedClock",
     "Flow",
     "FlowState",

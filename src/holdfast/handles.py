@@ -49,6 +49,7 @@ from .stores.memory.blocks import AsyncBlocks, Blocks
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.platform.activity import Activities, AsyncActivities
 from .stores.platform.api_keys import ApiKeys, AsyncApiKeys
+from .stores.platform.checkups import AsyncCheckups, Checkups
 from .stores.platform.erasures import AsyncErasures, Erasures
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.retention.retention import AsyncRetention, Retention
@@ -92,6 +93,7 @@ class AsyncTenantHandle:
         self.agent_memories = AsyncAgentMemories(engine, scope)
         self.activity = AsyncActivities(engine, scope)
         self.retention = AsyncRetention(engine, scope)
+        self.checkups = AsyncCheckups(engine, scope)
         self.rewinds = AsyncRewinds(engine, scope)
 
     @property
@@ -186,6 +188,7 @@ class TenantHandle:
         self.agent_memories = AgentMemories(AsyncAgentMemories(engine, scope))
         self.activity = Activities(AsyncActivities(engine, scope))
         self.retention = Retention(AsyncRetention(engine, scope))
+        self.checkups = Checkups(AsyncCheckups(engine, scope))
         self.rewinds = Rewinds(AsyncRewinds(engine, scope))
 
     @property

@@ -16,8 +16,9 @@ from typing import TypeVar
 from . import address
 from .clock import SystemClock
 from .engines import opening
+from .engines.dialect import Dialect
 from .engines.postgres.options import PoolOptions
-from .engines.protocol import Call
+from .engines.protocol import Call, Connection
 from .migrations import distribution, runner
 from .migrations.runner import Migration
 from .migrations.runner import Status as MigrationStatus
@@ -25,6 +26,9 @@ from .stepping import step
 
 T = TypeVar("T")
 
+_INCOMPLETE = """SELECT c.relname::text FROM pg_catalog.pg_index AS i
+JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+WHERE NOT i.indisvalid AND c.relnamespace = current_schema()::regnamespace ORDER BY 1"""
 _ONE_CONNECTION = PoolOptions(min_connections=1, max_connections=1)
 
 
@@ -72,6 +76,31 @@ def distribute(url: str) -> list[str]:
     return _on(address.parse(url), distribution.distribute, read_only=True)
 
 
+def check_integrity(url: str) -> list[str]:
+    """What is wrong with the database as such, in the words of its engine; nothing if all is well. Nothing is changed.
+
+    SQLite looks at every page, index and foreign key. PostgreSQL looks after its pages itself: indexes are named that are not
+    complete.
+
+    Raises:
+        SchemaMismatch: the database is newer than this release, or an applied file was edited.
+        Unavailable: the database cannot be reached, or the file is not there.
+    """
+    missing = [f"migration {each.version} is not applied" for each in migration_status(url) if not each.applied]
+    return [*missing, *_on(address.parse(url), _look_over, read_only=True)]
+
+
+async def _look_over(connection: Connection) -> list[str]:
+    if connection.dialect is Dialect.POSTGRES:
+        return [f"the index {row[0]} is not complete" for row in await connection.fetch(_INCOMPLETE, ())]
+    pages = [str(row[0]) for row in await connection.fetch("PRAGMA integrity_check", ())]
+    keys = [
+        f"{row[0]}: a row points to no row of {row[2]}"
+        for row in await connection.fetch("PRAGMA foreign_key_check", ())
+    ]
+    return [*(each for each in pages if each != "ok"), *dict.fromkeys(keys)]
+
+
 def _on(where: address.Address, call: Call[T], *, read_only: bool = False) -> T:
     if read_only and where.engine == "sqlite":
         where = address.Address(where.engine, where.place, read_only=True, library=where.library)
@@ -86,4 +115,4 @@ def _now(migrations: Sequence[Migration], *, applied: bool) -> list[MigrationSta
     return [MigrationStatus(each.version, each.name, applied) for each in migrations]
 
 
-__all__ = ["MigrationStatus", "distribute", "migrate_down", "migrate_up", "migration_status"]
+__all__ = ["MigrationStatus", "check_integrity", "distribute", "migrate_down", "migrate_up", "migration_status"]

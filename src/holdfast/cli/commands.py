@@ -10,7 +10,7 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
-from . import checkpoints, importing, migrate, runs, serve, sessions, sim, worker
+from . import checkpoints, doctor, importing, migrate, retention, runs, serve, sessions, sim, worker
 
 _EXTRAS = {
     "starlette": "server",
@@ -18,6 +18,7 @@ _EXTRAS = {
     "psycopg": "postgres",
     "psycopg_pool": "postgres",
     "asyncpg": "postgres",
+    "redis": "erasure",
 }
 
 
@@ -57,6 +58,8 @@ root.add_command(migrate.migrate)
 root.add_command(sessions.sessions)
 root.add_command(runs.runs)
 root.add_command(checkpoints.checkpoints)
+root.add_command(retention.retention)
+root.add_command(doctor.doctor)
 root.add_command(importing.importing)
 root.add_command(worker.worker)
 root.add_command(sim.sim)

@@ -68,6 +68,11 @@ def _carry_out(world: World) -> Arguments | None:
     return ((world.random.choice(there).tenant,), {}) if there else None
 
 
+@maker("checkups.repair")
+def _repair(world: World) -> Arguments:
+    return (), {}
+
+
 def _run(world: World) -> Run | None:
     there = world.tenant.runs.list(limit=10)
     return world.random.choice(there) if there else None
