@@ -7,10 +7,10 @@ ENVIRONMENT = $(PYTHON) tools/environment.py
 BIN = .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test adapters check format bench soak docs lock clean
+.PHONY: help run test adapters check format bench soak reference docs lock clean
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## start the server on an embedded database in ./data (DATA=folder for another)
 	@$(ENVIRONMENT) run >/dev/null
@@ -25,6 +25,8 @@ test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 adapters: ## the tests of the adapters, each in its framework's own environment
 	@echo "langgraph" && PYTHONPATH=src "$$($(ENVIRONMENT) langgraph)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/langgraph tests/adapters/langgraph_import $(ARGS)
 	@echo "crewai" && PYTHONPATH=src "$$($(ENVIRONMENT) crewai)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/crewai $(ARGS)
+	@echo "kagent" && PYTHONPATH=src "$$($(ENVIRONMENT) kagent)" -m pytest -n $(WORKERS) --dist loadfile tests/adapters/kagent $(ARGS)
+	@echo "a2a" && PYTHONPATH=src "$$($(ENVIRONMENT) a2a)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/a2a $(ARGS)
 
 check: ## style, types, layers and tidiness, without the tests
 	@$(ENVIRONMENT) test >/dev/null
@@ -48,6 +50,10 @@ bench: ## every contender in one run; writes docs/benchmarks.md (ARGS="--quick" 
 soak: ## the deep runs: long simulations, many kills, many seeds
 	@$(ENVIRONMENT) test >/dev/null
 	@HOLDFAST_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --timeout 0 -m soak tests $(ARGS)
+
+reference: ## write docs/reference/http-api.md from the server's own document
+	@$(ENVIRONMENT) test >/dev/null
+	@$(BIN)/python tools/api_reference.py
 
 docs: ## try every snippet of the documentation
 	@$(ENVIRONMENT) test >/dev/null

@@ -19,12 +19,12 @@ from starlette.types import Message as Event
 
 from holdfast import Filter, Message, Session
 from holdfast.api.app import application
+from holdfast.api.conventions import chosen_id, filters, settled_by
 from holdfast.api.guard import is_local
 from holdfast.api.limits import ServerLimits
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, collect, operation
 from holdfast.api.parameters import parameters
-from holdfast.api.resources.conventions import chosen_id, filters, settled_by
 from holdfast.api.routing import Endpoint, Paths
 from holdfast.api.service import Service
 from holdfast.api.wire import Problem, decode, encode, moment

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown, Unavailable
 
 from . import parameters
+from .conventions import SETTLED_BY
 from .limits import ServerLimits
 from .operations import Operation
 from .problems import BodyTooLarge, TooSlow, WrongContentType
@@ -42,6 +43,7 @@ class Handler:
         self._changes_unseen = operation.method != "GET" and (b"if-match", "if_match") not in self._headers
         self._query = {each.wire_name: each for each in found if each.place == "query"}
         self._arguments = parameters.arguments(operation)
+        self._may_be_empty = parameters.may_be_empty(operation)
         self._wants_caller = "caller" in operation.function.__annotations__
         self._bodies = [(msgspec.json.Decoder(kind), _required(kind)) for kind in parameters.bodies(operation)]
 
@@ -52,7 +54,8 @@ class Handler:
             raise InvalidInput("If-Match is not understood here: nothing is compared before it is changed")
         arguments = self._parameters(scope, headers)
         if self._bodies:
-            arguments["body"] = self._body(await _read(receive, headers, service.limits))
+            empty = self._may_be_empty and _is_empty(headers)
+            arguments["body"] = self._body(b"{}" if empty else await _read(receive, headers, service.limits))
         if self._wants_caller:
             arguments["caller"] = caller
         user = headers.get(b"x-user-id")
@@ -84,7 +87,9 @@ class Handler:
 
     def _too_late(self, limits: ServerLimits) -> HoldfastError:
         message = f"not done within answer_s = {limits.answer_s} s"
-        return Unavailable(message) if self._operation.method == "GET" else OutcomeUnknown(message)
+        if self._operation.method == "GET":
+            return Unavailable(message)
+        return OutcomeUnknown(message, id=SETTLED_BY.get())
 
     def _parameters(self, scope: Scope, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
         values: dict[str, Any] = dict(scope["path_params"])
@@ -141,11 +146,18 @@ class Handler:
         if self._operation.etag is not None:
             headers = {**headers, "etag": self._operation.etag(result)}
         body = encode(result)
-        if len(body) > limits.response_bytes:
+        if len(body) > limits.response_bytes and self._operation.method == "GET":
             raise LimitExceeded(
                 f"the answer has {len(body):,} bytes, over the limit response_bytes = {limits.response_bytes:,}: ask for less"
             )
         return Response(body, self._operation.status, headers, JSON_TYPE)
+
+
+def _is_empty(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request has no body and does not say that it has one."""
+    if b"content-type" in headers or b"transfer-encoding" in headers:
+        return False
+    return headers.get(b"content-length", b"0") == b"0"
 
 
 def _required(kind: Any) -> set[str]:

@@ -14,8 +14,8 @@ from msgspec import UNSET, Struct
 import holdfast
 
 from .binding import JSON_TYPE
-from .operations import AREAS, Operation
-from .parameters import Parameter, bodies, choices, hints, parameters
+from .operations import AREAS, Operation, PlainText
+from .parameters import Parameter, bodies, choices, hints, may_be_empty, parameters
 from .problems import PROBLEM_TYPE, status_of, title_of
 from .streams import EVENT_TYPE
 from .wire import Problem
@@ -38,7 +38,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     used = {each.tag for each in operations}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas)
-    return {
+    whole = {
         "openapi": "3.1.0",
         "info": {
             "title": "Holdfast",
@@ -55,6 +55,8 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": _KEY}},
         },
     }
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))
+    return plain
 
 
 class _Schemas:
@@ -65,7 +67,11 @@ class _Schemas:
         for each in operations:
             types += [parameter.type for parameter in parameters(each)]
             types += bodies(each)
-            types += [] if each.streams else choices(hints(each.function)["return"])
+            types += (
+                []
+                if each.streams
+                else [kind for kind in choices(hints(each.function)["return"]) if kind is not PlainText]
+            )
         schemas, self.components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
         self._known = list(zip(types, schemas, strict=True))
         for kind in types:
@@ -95,7 +101,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     if kinds := bodies(operation):
         found = [schemas.of(kind) for kind in kinds]
         schema = found[0] if len(found) == 1 else {"oneOf": found}
-        described["requestBody"] = {"required": True, "content": {JSON_TYPE: {"schema": schema}}}
+        described["requestBody"] = {"required": not may_be_empty(operation), "content": {JSON_TYPE: {"schema": schema}}}
     return described
 
 
@@ -121,6 +127,8 @@ def _response(operation: Operation, status: int, schemas: _Schemas) -> dict[str,
     described: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if operation.streams:
         return {**described, "content": {EVENT_TYPE: {"schema": {"type": "string"}}}}
+    if hints(operation.function)["return"] is PlainText:
+        return {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}
     if (kind := hints(operation.function)["return"]) is not type(None):
         described["content"] = {JSON_TYPE: {"schema": schemas.of(kind)}}
     if operation.etag is not None:

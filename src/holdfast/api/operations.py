@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
+from starlette.responses import PlainTextResponse
 
 from holdfast.errors import (
     Forbidden,
@@ -69,6 +70,10 @@ AREAS = {
     "retention": "How long things are kept.",
 }
 """The kinds of things there are: the groups of the document, and what stands before the colon of a scope."""
+
+
+class PlainText(PlainTextResponse):
+    """An answer that is text and not JSON."""
 
 
 class Header(Struct, frozen=True):

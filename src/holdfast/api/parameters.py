@@ -87,6 +87,13 @@ def bodies(operation: Operation) -> tuple[Any, ...]:
     return choices(hints(operation.function)["body"])
 
 
+@cache
+def may_be_empty(operation: Operation) -> bool:
+    """Whether nothing has to be in the body, so that it need not be sent."""
+    kinds = bodies(operation)
+    return bool(kinds) and not any(field.required for kind in kinds for field in msgspec.structs.fields(kind))
+
+
 def choices(hint: Any) -> tuple[Any, ...]:
     """The members of a union of types, or the one type."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

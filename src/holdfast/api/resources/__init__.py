@@ -1,9 +1,15 @@
-"""The operations, one module for each resource. Their docstrings are the words of the OpenAPI document."""
+"""The operations. Some are written out, one module for each resource; the others are made from the methods of the stores by a
+table. Docstrings are the words of the OpenAPI document."""
 
 from __future__ import annotations
 
 from ..operations import Operation, collect
-from . import messages, server, sessions, tenants
+from . import conversation, execution, keys, messages, platform, server, sessions, streaming, tenants
 
-OPERATIONS: list[Operation] = collect(server, tenants, sessions, messages)
+OPERATIONS: list[Operation] = [
+    *collect(server, tenants, keys, sessions, messages, streaming),
+    *conversation.ROUTES,
+    *execution.ROUTES,
+    *platform.ROUTES,
+]
 """Everything the server can do."""

@@ -10,6 +10,7 @@ from msgspec import Meta
 from holdfast import Message
 from holdfast.errors import Conflict, InvalidInput, NotFound
 
+from ..conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
 from ..operations import operation
 from ..service import Service
 from ..wire import (
@@ -22,7 +23,6 @@ from ..wire import (
     Uuid,
     given,
 )
-from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
 
 _OF_SESSION = "/v1/tenants/{tenant}/sessions/{session_id}/messages"
 _ONE = "/v1/tenants/{tenant}/messages/{message_id}"
@@ -70,10 +70,14 @@ async def append_messages(
     if isinstance(body, MessagesToAppend):
         if idempotency_key is not None:
             raise InvalidInput("an Idempotency-Key stands for one message: give each of several an id of its own")
-        return MessageList(await messages.append_many(session_id, body.messages))
+        appended = MessageList(await messages.append_many(session_id, body.messages))
+        service.news.tell(f"{tenant}/{session_id}")
+        return appended
     id = chosen_id(service, body.id, idempotency_key)
     with settled_by(id):
-        return await messages.append(session_id, **{**given(body), "id": id})
+        message = await messages.append(session_id, **{**given(body), "id": id})
+    service.news.tell(f"{tenant}/{session_id}")
+    return message
 
 
 @operation("DELETE", _OF_SESSION, raises=[NotFound])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import holdfast
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 
-from ..operations import operation
+from ..metrics import TEXT_TYPE
+from ..operations import PlainText, operation
 from ..service import Service
 from ..wire import Health, Index
 
@@ -15,7 +16,7 @@ from ..wire import Health, Index
 @operation("GET", "/", need="open")
 async def index(service: Service) -> Index:
     """What this is."""
-    links = {"openapi": "/openapi.json", "health": "/healthz", "readiness": "/readyz", "tenants": "/v1/tenants"}
+    links = {"openapi": "/openapi.json", "health": "/healthz", "readiness": "/readyz", "metrics": "/metrics"}
     return Index("holdfast", holdfast.__version__, links)
 
 
@@ -30,6 +31,18 @@ async def readiness(service: Service) -> Health:
     """Whether requests can be answered: the database answers, and is still the one that was opened."""
     await service.check_ready()
     return Health("ready")
+
+
+@operation("GET", "/metrics", need="root")
+async def metrics(service: Service) -> PlainText:
+    """Counts and times in the text format of Prometheus."""
+    try:
+        await service.check_ready()
+        is_ready = True
+    except HoldfastError:
+        is_ready = False
+    text = service.metrics.text(is_ready=is_ready, streams=service.news.listeners)
+    return PlainText(text, media_type=TEXT_TYPE, headers={"cache-control": "no-store"})
 
 
 @operation("GET", "/openapi.json", need="open")

@@ -14,11 +14,11 @@ from msgspec import Meta
 from holdfast import Session
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 
+from ..conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
 from ..operations import Header, operation
 from ..problems import NoLongerSo
 from ..service import Service
 from ..wire import Metadata, NewSession, SessionChange, SessionPage, Uuid, encode, given
-from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
 
 _ALL = "/v1/tenants/{tenant}/sessions"
 _BY_KEY = _ALL + "/by-key/{key}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -12,10 +13,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from holdfast import Filter
 from holdfast.errors import InvalidInput, OutcomeUnknown
 
-from ..operations import Header
-from ..service import Service
-from ..wire import moment
+from .operations import Header
+from .service import Service
+from .wire import moment
 
+SETTLED_BY: ContextVar[str | None] = ContextVar("settled_by", default=None)
+"""The id of what the request in hand is making."""
 PAGE_ROWS = 100
 """Rows of a page when the caller does not say."""
 
@@ -65,6 +68,7 @@ def chosen_id(service: Service, in_body: str | UnsetType | None, in_header: str 
 @contextmanager
 def settled_by(id: str) -> Iterator[None]:
     """Tell a caller whose answer was lost which id to ask again with, even if it chose none."""
+    SETTLED_BY.set(id)
     try:
         yield
     except OutcomeUnknown as error:

@@ -1,0 +1,342 @@
+"""Operations that are made from the methods of the stores: what a method takes and returns is what travels.
+
+A line of the table names a verb, a path and a method. Arguments that stand in the path come from there. The others are query
+parameters of GET and DELETE, and the fields of the body of everything else. A page travels as ``{"items": ..., "next": ...}``, a
+list as ``{"items": ...}``, a number as ``{"count": ...}``; what a ``find`` does not find is 404. The words of the document are
+those of the docstring. Where the method takes an id of the caller's, an ``Idempotency-Key`` is one too, and where it compares a
+version, ``If-Match`` is that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from holdfast import Filter, NewMessage, Page, Session, errors
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
+
+from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
+from .operations import Header, Need, Operation
+from .parameters import choices, without_none
+from .problems import NoLongerSo
+from .service import Service
+from .wire import MessageToAppend, Metadata, Uuid, given
+
+Method = Callable[..., Awaitable[Any]]
+IfMatch = Annotated[
+    str | None, Header("If-Match"), Meta(description="The ETag it must still have; otherwise nothing is changed.")
+]
+Whole = Annotated[int, Meta(ge=0, le=2**53)]
+Moment = Annotated[datetime, Meta(tz=True)]
+
+_UUIDS = {
+    *("session_id", "message_id", "run_id", "event_id", "feedback_id", "contact_id", "message_ids", "contact_ids"),
+    *("activity_id", "hold_id", "rewind_id", "parent", "session", "merged_id"),
+}
+_IN_PATH = re.compile(r"{(\w+)}")
+_RAISED = re.compile(r"^    (\w+):", re.MULTILINE)
+_MARKS = re.compile(r"``([^`]*)``")
+
+
+class Count(Struct, frozen=True):
+    """How many."""
+
+    count: int
+
+
+class Whether(Struct, frozen=True):
+    """Whether there was anything to do."""
+
+    done: bool
+
+
+class Named(Struct, frozen=True):
+    """The id of what there is now, or null if there is nothing."""
+
+    id: str | None
+
+
+class _Shape(NamedTuple):
+    """The type that travels, and how what a method returns becomes it."""
+
+    type: Any
+    of: Callable[[Any], Any]
+
+
+def route(
+    verb: str,
+    path: str,
+    store: str,
+    method: Method,
+    name: str,
+    *,
+    need: Need | None = None,
+    area: str = "",
+    status: int | None = None,
+    leave_out: Sequence[str] = (),
+    words: str = "",
+    fixed: Mapping[str, Any] | None = None,
+    row: type[Struct] | None = None,
+    tells: str = "",
+) -> Operation:
+    """One operation.
+
+    Args:
+        store: where the method is found on a tenant's handle.
+        name: what the operation is called.
+        need, area: as in ``operation``.
+        status: that of a good answer; without it 201 where something is made by POST, 204 where nothing is returned, or 200.
+        leave_out: arguments that do not travel.
+        words: a summary instead of the docstring's.
+        fixed: arguments that are the same for every request.
+        row: what filters are about, where the method does not return it.
+        tells: the name of a path's part whose listeners are told.
+    """
+    taken = _taken(path, method, (*leave_out, *(fixed or ())))
+    shape = _shape(get_type_hints(method)["return"])
+    versioned = _has_version(shape.type)
+    compares = "version" in taken
+    filtered = row or _row_of(get_type_hints(method)["return"])
+    signature, body = _signature(verb, path, taken, name, compares=compares)
+    call = _Call(store, method, shape, dict(fixed or {}), filtered, body is not None and "id" in taken, tells)
+
+    async def function(service: Service, **arguments: Any) -> Any:
+        return await call(service, arguments)
+
+    function.__name__ = name
+    function.__doc__ = _words(method, words)
+    function.__annotations__ = {**{each: hint for each, (hint, _) in signature.items()}, "return": shape.type}
+    function.__signature__ = _python_signature(signature)  # type: ignore[attr-defined]
+    made = 201 if verb == "POST" and name.startswith(("create_", "start_", "append_", "fork_", "record_")) else 200
+    usual = 204 if shape.type is NoneType else made
+    return Operation(
+        verb,
+        path,
+        function,
+        status or usual,
+        _raised(method, verb, compares),
+        version_etag if versioned else None,
+        need or ("read" if verb == "GET" else "write"),
+        area,
+    )
+
+
+def version_etag(thing: Any) -> str:
+    """What the version of a thing is called in HTTP."""
+    return f'"{thing.version}"'
+
+
+class _Call:
+    """What is done for a request."""
+
+    def __init__(
+        self,
+        store: str,
+        method: Method,
+        shape: _Shape,
+        fixed: Mapping[str, Any],
+        row: type[Struct] | None,
+        takes_id: bool,
+        tells: str,
+    ) -> None:
+        self._store, self._method, self._shape, self._fixed = store, method, shape, fixed
+        self._row, self._takes_id, self._tells = row, takes_id, tells
+
+    async def __call__(self, service: Service, arguments: dict[str, Any]) -> Any:
+        body = arguments.pop("body", None)
+        if body is not None:
+            arguments.update(given(body))
+        tenant = arguments.pop("tenant")
+        if_match = arguments.pop("if_match", None)
+        if if_match is not None and if_match.strip() != "*":
+            arguments["version"] = _version(if_match)
+        if arguments.get("where") is not None:
+            arguments["where"] = filters(arguments["where"], self._row or Session)
+        store = getattr(service.tenant(tenant), self._store)
+        told = arguments.get(self._tells)
+        try:
+            result = await self._made(service, store, arguments)
+        except Conflict as error:
+            raise (NoLongerSo(str(error)) if if_match is not None else error) from error
+        if told is not None:
+            service.news.tell(f"{tenant}/{told}")
+        return self._shape.of(result)
+
+    async def _made(self, service: Service, store: Any, arguments: dict[str, Any]) -> Any:
+        if not self._takes_id:
+            return await self._method(store, **arguments, **self._fixed)
+        id = chosen_id(service, arguments.pop("id", None), arguments.pop("idempotency_key", None))
+        with settled_by(id):
+            return await self._method(store, **arguments, **self._fixed, id=id)
+
+
+Taken = dict[str, tuple[Any, Any]]
+"""Arguments by name: their type, and what they are if nobody says."""
+
+
+def _taken(path: str, method: Method, leave_out: Sequence[str]) -> Taken:
+    hints = get_type_hints(method)
+    found: Taken = {}
+    for name, parameter in inspect.signature(method).parameters.items():
+        if name != "self" and name not in leave_out:
+            default = UNSET if parameter.default is inspect.Parameter.empty else parameter.default
+            found[name] = (_wire_type(name, hints[name]), default)
+    missing = set(_IN_PATH.findall(path)) - set(found) - {"tenant"}
+    if missing:
+        raise ValueError(f"{path} names {missing}, which the method does not take")
+    return found
+
+
+def _signature(verb: str, path: str, taken: Taken, name: str, *, compares: bool) -> tuple[Taken, Any]:
+    """Where every argument comes from: the parameters of the function, and the type of the body if it has one."""
+    in_path = set(_IN_PATH.findall(path))
+    rest = {each: taken[each] for each in taken if each not in in_path and not (compares and each == "version")}
+    found: Taken = {each: ((taken[each][0] if each in taken else str), UNSET) for each in _IN_PATH.findall(path)}
+    body = None
+    if verb in ("GET", "DELETE"):
+        found.update({each: _in_query(each, *rest[each]) for each in rest})
+    elif rest:
+        body = _body(name, rest)
+        found["body"] = (body, UNSET)
+        if "id" in rest and "id" not in in_path:
+            found["idempotency_key"] = (IdempotencyKey, None)
+    if compares:
+        found["if_match"] = (IfMatch, None)
+    return found, body
+
+
+def _in_query(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
+    if name == "limit":
+        return Limit, PAGE_ROWS if default is None else default
+    if name == "cursor":
+        return Cursor, None
+    if name == "where":
+        return Where, None
+    if default == ():
+        default = None
+    return (kind if default is UNSET else kind | None), default
+
+
+def _body(name: str, fields: Taken) -> Any:
+    defined: list[Any] = [
+        (each, kind) if default is UNSET else (each, kind | UnsetType, UNSET)
+        for each, (kind, default) in sorted(fields.items(), key=lambda item: item[1][1] is not UNSET)
+    ]
+    title = "".join(word.title() for word in name.split("_"))
+    doc = f"What `{name}` is given."
+    return msgspec.defstruct(title, defined, namespace={"__doc__": doc}, frozen=True, forbid_unknown_fields=True)
+
+
+def _python_signature(signature: Taken) -> inspect.Signature:
+    kinds = inspect.Parameter
+    parameters = [kinds("service", kinds.POSITIONAL_OR_KEYWORD)]
+    for name, (_, default) in sorted(signature.items(), key=lambda item: item[1][1] is not UNSET):
+        empty = kinds.empty if default is UNSET else default
+        parameters.append(kinds(name, kinds.KEYWORD_ONLY, default=empty))
+    return inspect.Signature(parameters)
+
+
+def _wire_type(name: str, hint: Any) -> Any:
+    """The type of an argument as it travels."""
+    bare = without_none(hint)
+    if get_origin(bare) in (Mapping, dict):
+        return Metadata if name == "metadata" else dict[str, get_args(bare)[1]]  # type: ignore[misc]
+    if get_origin(bare) in (Sequence, list):
+        return list[_wire_type(name, get_args(bare)[0])]  # type: ignore[misc]
+    if bare is str:
+        return Uuid if name in _UUIDS else str
+    if bare is int:
+        return Whole
+    if bare is datetime:
+        return Moment
+    return _strict(bare)
+
+
+@cache
+def _strict(kind: Any) -> Any:
+    """A row that comes from outside must have no field that nobody knows."""
+    if kind is NewMessage:
+        return MessageToAppend
+    is_row = isinstance(kind, type) and issubclass(kind, Struct) and kind is not Filter
+    if not is_row or kind.__struct_config__.forbid_unknown_fields:
+        return kind
+    name = kind.__name__ if kind.__name__.startswith("New") else f"{kind.__name__}Given"
+    doc = {"__doc__": inspect.cleandoc(kind.__doc__ or ""), "__module__": __name__}
+    return msgspec.defstruct(name, [], bases=(kind,), namespace=doc, frozen=True, forbid_unknown_fields=True)
+
+
+def _shape(hint: Any) -> _Shape:
+    bare = without_none(hint) if hint is not NoneType else NoneType
+    if get_origin(bare) is Page:
+        page = _several(get_args(bare)[0], with_next=True)
+        return _Shape(page, lambda rows: page(list(rows), rows.next))
+    if get_origin(bare) in (Sequence, list):
+        several = _several(get_args(bare)[0], with_next=False)
+        return _Shape(several, lambda rows: several(list(rows)))
+    if bare is bool:
+        return _Shape(Whether, Whether)
+    if bare is int:
+        return _Shape(Count, Count)
+    if bare is str:
+        return _Shape(Named, Named)
+    if get_origin(bare) in (Mapping, dict):
+        return _Shape(dict[str, get_args(bare)[1]], lambda found: {str(each): found[each] for each in found})  # type: ignore[misc]
+    if NoneType in choices(hint) and bare is not NoneType:
+        return _Shape(bare, _found)
+    return _Shape(bare, lambda result: result)
+
+
+@cache
+def _several(row: Any, *, with_next: bool) -> Any:
+    fields: list[Any] = [("items", list[row])]
+    name = "Id" if row is str else row.__name__
+    if with_next:
+        note = Meta(description="The cursor of the next page, or null at the end.")
+        fields.append(("next", Annotated[str | None, note]))
+    doc = {"__doc__": f"A page of {name}." if with_next else f"All of {name} there are."}
+    return msgspec.defstruct(f"{name}{'Page' if with_next else 'List'}", fields, namespace=doc, frozen=True)
+
+
+def _row_of(hint: Any) -> type[Struct] | None:
+    row = get_args(hint)[0] if get_origin(hint) in (Page, Sequence) else None
+    return row if isinstance(row, type) and issubclass(row, Struct) else None
+
+
+def _found(result: Any) -> Any:
+    if result is None:
+        raise NotFound("there is nothing by that name here")
+    return result
+
+
+def _has_version(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct) and "version" in kind.__struct_fields__
+
+
+def _version(if_match: str) -> int:
+    written = if_match.strip().strip('"')
+    if not written.isascii() or not written.isdecimal() or len(written) > 15:
+        raise InvalidInput(f'If-Match takes one ETag as it was read, such as "7", not {if_match[:60]!r}')
+    return int(written)
+
+
+def _raised(method: Method, verb: str, compares: bool) -> tuple[type[HoldfastError], ...]:
+    """What the docstring says it raises, and what everything below a tenant can end in."""
+    words = inspect.cleandoc(method.__doc__ or "").partition("\nRaises:\n")[2]
+    named = [getattr(errors, each) for each in _RAISED.findall(words) if hasattr(errors, each)]
+    usual = [NotFound] if verb == "GET" else [NotFound, Conflict, errors.AlreadyExists]
+    return tuple(dict.fromkeys([*named, *usual, *([NoLongerSo] if compares else [])]))
+
+
+def _words(method: Method, words: str) -> str:
+    """The docstring, without what only concerns Python."""
+    text = words or inspect.cleandoc(method.__doc__ or "")
+    text = re.split(r"\n\n?(?:Args|Raises|Returns):\n", text)[0]
+    return _MARKS.sub(r"`\1`", text)

@@ -1,0 +1,145 @@
+"""What hangs on a conversation: branches, compactions, waiting messages, contacts, feedback, and the search over it all."""
+
+from __future__ import annotations
+
+from holdfast import (
+    AsyncBranches,
+    AsyncCompactions,
+    AsyncContacts,
+    AsyncFeedbacks,
+    AsyncMessages,
+    AsyncPendingMessages,
+    AsyncSessions,
+    Contact,
+    Feedback,
+    Message,
+    Session,
+)
+
+from ..derived import route
+
+T = "/v1/tenants/{tenant}"
+S = T + "/sessions/{session_id}"
+_PENDING = T + "/pending-messages"
+_FUNCTIONS = ("summarize", "strategy")
+
+ROUTES = [
+    route("GET", T + "/sessions/count", "sessions", AsyncSessions.count, "count_sessions", row=Session),
+    route("GET", S + "/messages/count", "messages", AsyncMessages.count, "count_messages", row=Message),
+    route(
+        "GET",
+        S + "/context",
+        "messages",
+        AsyncMessages.context,
+        "get_context",
+        area="messages",
+        leave_out=["count_tokens"],
+    ),
+    route("GET", T + "/search", "messages", AsyncMessages.search, "search_messages", area="messages"),
+    # Branches
+    route("GET", S + "/branches", "branches", AsyncBranches.list, "list_branches"),
+    route("POST", S + "/branches", "branches", AsyncBranches.fork, "fork_session", tells="session_id"),
+    route(
+        "GET",
+        S + "/branches/current",
+        "branches",
+        AsyncBranches.current,
+        "current_branch",
+        words="The number of the branch that a session shows.",
+    ),
+    route(
+        "POST", S + "/branches/{number}/switch", "branches", AsyncBranches.switch, "switch_branch", tells="session_id"
+    ),
+    route(
+        "POST", S + "/rewind", "branches", AsyncBranches.rewind, "rewind_session", area="branches", tells="session_id"
+    ),
+    route("POST", S + "/redo", "branches", AsyncBranches.redo, "redo_session", area="branches", tells="session_id"),
+    # Compactions
+    route("GET", S + "/compactions", "compactions", AsyncCompactions.history, "list_compactions"),
+    route(
+        "POST",
+        S + "/compactions/plan",
+        "compactions",
+        AsyncCompactions.plan,
+        "plan_compaction",
+        need="read",
+        leave_out=["strategy"],
+        words="What a compaction would do, and what it would need a summary of. Nothing is changed.",
+    ),
+    route(
+        "POST",
+        S + "/compactions",
+        "compactions",
+        AsyncCompactions.compact,
+        "create_compaction",
+        leave_out=_FUNCTIONS,
+        tells="session_id",
+        words=(
+            "Make a session's context smaller.\n\nA model writes a summary, and no model is called here: ask for the plan, "
+            "have its `to_summarize` summarised, and send the text as `summary` with the `plan`, which is then carried out "
+            "exactly as it was made, or refused. Where nothing has to be summarised, because removing old tool outputs is "
+            "enough, no summary is needed."
+        ),
+    ),
+    route("GET", T + "/compactions/{event_id}", "compactions", AsyncCompactions.get, "get_compaction"),
+    route(
+        "POST", T + "/compactions/{event_id}/rollback", "compactions", AsyncCompactions.rollback, "roll_back_compaction"
+    ),
+    route(
+        "GET", T + "/archive", "compactions", AsyncCompactions.archived, "list_archived_messages", area="compactions"
+    ),
+    route("GET", S + "/archive", "compactions", AsyncCompactions.search_archive, "search_archive", area="compactions"),
+    route(
+        "GET",
+        S + "/compaction-policy",
+        "compactions",
+        AsyncCompactions.attached,
+        "get_compaction_policy",
+        area="compactions",
+    ),
+    route(
+        "PUT",
+        S + "/compaction-policy",
+        "compactions",
+        AsyncCompactions.attach,
+        "set_compaction_policy",
+        area="compactions",
+        leave_out=[*_FUNCTIONS, "agent"],
+        words="Keep a session inside its window from now on, as far as that takes no summary.",
+    ),
+    route(
+        "DELETE",
+        S + "/compaction-policy",
+        "compactions",
+        AsyncCompactions.detach,
+        "clear_compaction_policy",
+        area="compactions",
+        leave_out=["agent"],
+    ),
+    # Pending messages
+    route("GET", _PENDING, "pending_messages", AsyncPendingMessages.list_by_key, "list_pending_messages"),
+    route("POST", _PENDING, "pending_messages", AsyncPendingMessages.append_batch, "append_pending_messages"),
+    route("DELETE", _PENDING, "pending_messages", AsyncPendingMessages.delete_by_key, "delete_pending_messages"),
+    route("GET", _PENDING + "/count", "pending_messages", AsyncPendingMessages.count_by_key, "count_pending_messages"),
+    route("GET", _PENDING + "/groups", "pending_messages", AsyncPendingMessages.list_groups, "list_pending_groups"),
+    route("POST", _PENDING + "/compact", "pending_messages", AsyncPendingMessages.compact, "compact_pending_messages"),
+    # Contacts
+    route("GET", T + "/contacts", "contacts", AsyncContacts.list, "list_contacts"),
+    route("GET", T + "/contacts/count", "contacts", AsyncContacts.count, "count_contacts", row=Contact),
+    route("GET", T + "/contacts/{contact_id}", "contacts", AsyncContacts.get, "get_contact"),
+    route("GET", T + "/contacts/by-sender/{channel_type}/{sender_id}", "contacts", AsyncContacts.find, "find_contact"),
+    route(
+        "PUT", T + "/contacts/by-sender/{channel_type}/{sender_id}", "contacts", AsyncContacts.upsert, "upsert_contact"
+    ),
+    route("POST", T + "/contacts/lookup", "contacts", AsyncContacts.get_many, "look_up_contacts", need="read"),
+    route("POST", T + "/contacts/merge", "contacts", AsyncContacts.merge, "merge_contacts"),
+    route("POST", T + "/contacts/unmerge", "contacts", AsyncContacts.unmerge, "unmerge_contacts"),
+    # Feedback
+    route("GET", T + "/feedback", "feedback", AsyncFeedbacks.list, "list_feedback"),
+    route("GET", T + "/feedback/count", "feedback", AsyncFeedbacks.count, "count_feedback", row=Feedback),
+    route("POST", T + "/messages/{message_id}/feedback", "feedback", AsyncFeedbacks.create, "create_feedback"),
+    route("PUT", T + "/messages/{message_id}/feedback", "feedback", AsyncFeedbacks.upsert, "upsert_feedback"),
+    route("GET", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.get, "get_feedback"),
+    route("PATCH", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.update, "update_feedback"),
+    route("DELETE", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.delete, "delete_feedback"),
+]
