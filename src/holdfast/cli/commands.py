@@ -10,7 +10,7 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
-from . import checkpoints, doctor, importing, migrate, retention, runs, serve, sessions, sim, worker
+from . import checkpoints, doctor, importing, migrate, retention, runs, serve, sessions, sim, worker, workspace
 
 _EXTRAS = {
     "starlette": "server",
@@ -58,6 +58,7 @@ root.add_command(migrate.migrate)
 root.add_command(sessions.sessions)
 root.add_command(runs.runs)
 root.add_command(checkpoints.checkpoints)
+root.add_command(workspace.workspace)
 root.add_command(retention.retention)
 root.add_command(doctor.doctor)
 root.add_command(importing.importing)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast import Findings, Holdfast
+from holdfast.errors import HoldfastError
 from holdfast.schema import check_integrity
 
 from .database import database_option, describe
@@ -49,8 +50,15 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
 
 
 def _look(hf: Holdfast, tenant: str, repair: bool) -> Findings:
-    checkups = hf.tenant(tenant).checkups
-    return checkups.repair() if repair else checkups.look()
+    there = hf.tenant(tenant)
+    if not repair:
+        return there.checkups.look()
+    for each in there.rewinds.pending():
+        try:
+            there.workspaces.finish_rewinds(each.run_id)
+        except HoldfastError:
+            pass  # its directory is not on this machine, say; it is counted below
+    return there.checkups.repair()
 
 
 def _names(hf: Holdfast) -> Iterator[str]:
