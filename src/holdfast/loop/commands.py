@@ -20,6 +20,7 @@ While a command takes its time, whoever drives renews the lease, and throws ``Fe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -250,6 +251,7 @@ class CommitStep(StoreCommand, frozen=True, kw_only=True):
     tool_calls: Sequence[ToolOutcome] = ()
     usage: Usage | None = None
     last_tool_result: str | None = None
+    snapshot: str | None = None
     stop_reason: str | None = None
     pause_until: datetime | None = None
 
@@ -267,6 +269,7 @@ class CommitStep(StoreCommand, frozen=True, kw_only=True):
             tool_calls=self.tool_calls,
             usage=self.usage,
             last_tool_result=self.last_tool_result,
+            snapshot=self.snapshot,
             stop_reason=self.stop_reason,
             pause_until=self.pause_until,
         )
@@ -376,5 +379,35 @@ class Compact(StoreCommand, frozen=True):
         return acme.compactions.compact(self.session_id, self.policy, summarize=self.summarize)
 
 
-LONG = (AskModel, CallTools, Sleep, Compact)
+class FinishRewind(StoreCommand, frozen=True):
+    """Bring the files to where the run is, if somebody died who was about to."""
+
+    run_id: str
+
+    def on(self, acme: Any) -> Any:
+        return acme.workspaces.finish_rewinds(self.run_id)
+
+
+class FindSnapshot(StoreCommand, frozen=True):
+    """Look whether the files were captured as of a step."""
+
+    run_id: str
+    step: int
+
+    def on(self, acme: Any) -> Any:
+        return acme.snapshots.find(self.run_id, step=self.step)
+
+
+class CaptureFiles(StoreCommand, frozen=True):
+    """Capture the directory that the run works in."""
+
+    run_id: str
+    path: str | os.PathLike[str]
+    step: int
+
+    def on(self, acme: Any) -> Any:
+        return acme.workspaces.capture(self.run_id, self.path, step=self.step)
+
+
+LONG = (AskModel, CallTools, Sleep, Compact, FinishRewind, CaptureFiles)
 """Commands that may take longer than a lease lasts."""

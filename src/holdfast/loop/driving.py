@@ -24,6 +24,7 @@ are answered.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -34,6 +35,7 @@ from msgspec import UNSET, Struct
 
 from holdfast import (
     Block,
+    Capture,
     CommittedStep,
     LoadedRun,
     Message,
@@ -118,6 +120,8 @@ class Driver:
         self.iteration, self.state = run.iteration, plan.first_state
         self.usage = _usage(run)
         self.said = ""
+        self.path: str | os.PathLike[str] | None = None
+        self.snapshot: str | None = None
 
     def go(self) -> Driving[Ending]:
         """Iteration after iteration, from where the last step or intent left it."""
@@ -126,7 +130,10 @@ class Driver:
             raise Fenced(f"run {self.run.id} was taken while it was loaded")
         self.iteration, self.usage = loaded.run.iteration, _usage(loaded.run)
         if loaded.step is not None:
-            self.state = loaded.step.state
+            self.state, self.snapshot = loaded.step.state, loaded.step.snapshot
+        self.path = self.plan.workspace_of(self.run)
+        if self.path is not None:
+            yield from self._first_capture()
         asked: Asked | Ending | None = yield from self._interrupted(loaded.tool_calls)
         while True:
             if asked is None:
@@ -329,6 +336,19 @@ class Driver:
         said = next((Said(each.content).text for each in reversed(last) if each.role == "assistant"), "")
         return ToolOutcome(id=call_id, result=said, status="finished")
 
+    def _first_capture(self) -> Driving[None]:
+        """The files as they are before anything is done; and first as they should be, if a rewind was broken off."""
+        yield do.FinishRewind(self.run.id)
+        if self.iteration == 0:
+            found = yield do.FindSnapshot(self.run.id, 0)
+            if found is None:
+                yield from self._capture(0)
+
+    def _capture(self, step: int) -> Driving[None]:
+        if self.path is not None:
+            captured: Capture = yield do.CaptureFiles(self.run.id, self.path, step)
+            self.snapshot = captured.snapshot.id
+
     def _interim(self, found: Sorted) -> Driving[Ending]:
         """Some calls cannot be answered yet: keep what the others came to, and come back when it may be time."""
         waits = [*found.waits]
@@ -338,12 +358,14 @@ class Driver:
         fresh = found.fresh()
         if not fresh:
             return (yield from self._wait(until, found.below))
+        yield from self._capture(self.iteration + 1)
         yield do.CommitStep(
             run_id=self.run.id,
             epoch=self.epoch,
             iteration=self.iteration + 1,
             state=self.state,
             tool_calls=fresh,
+            snapshot=self.snapshot,
             pause_until=until,
         )
         self.iteration += 1
@@ -382,6 +404,8 @@ class Driver:
         reason = self._stop_reason(progress)
         pause_s = _longer(said.pause_s, tool_pause_s)
         until = (yield from self._in(pause_s)) if reason is None and pause_s is not None else None
+        if outcomes:
+            yield from self._capture(self.iteration + 1)
         done: CommittedStep = yield do.CommitStep(
             run_id=self.run.id,
             epoch=self.epoch,
@@ -391,6 +415,7 @@ class Driver:
             tool_calls=self._to_settle(asked, outcomes),
             usage=used,
             last_tool_result=text_of(outcomes[-1]) if outcomes else None,
+            snapshot=self.snapshot,
             stop_reason=reason,
             pause_until=until,
         )

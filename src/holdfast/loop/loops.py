@@ -13,7 +13,7 @@ from holdfast.errors import InvalidInput
 from . import asynchronous, blocking
 from .commands import Ending, Event
 from .driving import Driving, claim_and_drive, drive
-from .plan import CHILD_POLL_S, CONTEXT_TOKENS, MAX_ITERATIONS, Plan, Progress
+from .plan import CHILD_POLL_S, CONTEXT_TOKENS, MAX_ITERATIONS, Plan, Progress, Workspace
 from .replies import ToolRequest
 from .tools import Tool, tool
 
@@ -37,6 +37,8 @@ class Loop:
         on_event: told what happens. It is called where it happens, also in other threads, and must return quickly.
         summarize: makes sessions smaller that have a compaction policy attached and have become due.
         child_poll_s: seconds after which a run looks for the one below it, should that not have woken it.
+        workspace: the directory that the tools work in, or a function from a run to it. It is captured before the first step
+            and whenever tools were called, so that ``acme.workspaces.rewind`` can take files and conversation back together.
 
     Raises:
         InvalidInput: an argument cannot be used.
@@ -57,6 +59,7 @@ class Loop:
         on_event: Callable[[Event], None] | None = None,
         summarize: Summarizer | None = None,
         child_poll_s: float = CHILD_POLL_S,
+        workspace: Workspace = None,
     ) -> None:
         for name, given in (("model", model), ("stop", stop), ("hold", hold), ("retry", retry), ("on_event", on_event)):
             if given is not None and not callable(given):
@@ -77,6 +80,7 @@ class Loop:
             on_event=on_event,
             summarize=summarize,
             child_poll_s=child_poll_s,
+            workspace=workspace,
         )
 
     def drive(

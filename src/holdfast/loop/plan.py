@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from holdfast import Summarizer, ToolOutcome, Usage
+from holdfast import Run, Summarizer, ToolOutcome, Usage
 
 from .commands import Event
 from .replies import Requested, Said, ToolRequest
@@ -22,6 +23,10 @@ MAX_ITERATIONS = 100
 """Steps of one run at most, unless the loop says otherwise."""
 CHILD_POLL_S = 10.0
 """Seconds after which a run looks again for the one below it. Mostly that wakes it itself; this is for when it could not."""
+
+
+Workspace = str | os.PathLike[str] | Callable[[Run], str | os.PathLike[str] | None] | None
+"""The directory that runs work in, or a function that says which it is for a run."""
 
 
 class Progress(Struct, frozen=True):
@@ -50,6 +55,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     on_event: Callable[[Event], None] | None = None
     summarize: Summarizer | None = None
     child_poll_s: float = CHILD_POLL_S
+    workspace: Workspace = None
+
+    def workspace_of(self, run: Run) -> str | os.PathLike[str] | None:
+        """The directory that a run works in, if it is captured."""
+        return self.workspace(run) if callable(self.workspace) else self.workspace
 
     def tell(self, event: Event) -> None:
         """Tell whoever listens. Who listens does not decide: what it raises is logged and nothing else."""

@@ -15,6 +15,7 @@ from ..core.scope import Scope
 from ..engines.protocol import Engine
 from ..errors import Conflict, InvalidInput, NotFound, Stale
 from ..stores.execution.runs.runs import AsyncRuns
+from ..stores.execution.runs.step_log import Step
 from ..stores.execution.runs.steps import AsyncSteps
 from ..stores.workspace.rewinds import AsyncRewinds, Rewind
 from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
@@ -135,24 +136,31 @@ class Rewinding:
         return (await self._capturing.capture(wanted)).snapshot
 
     async def _snapshot_of(self, run_id: str, to_step: int) -> str:
-        """The snapshot that was taken last when a step was committed."""
-        found = await self._snapshots.find(run_id, step=to_step, kind="step")
-        if found is not None:
-            return found.id
-        cursor = None
-        while True:
-            page = await AsyncSteps(self._engine, self._scope).list(
-                run_id, newest_first=True, limit=LOOKED_AT, cursor=cursor
+        """The snapshot of a step: the one it was committed with, one that was taken for it, or that of the step before."""
+        for step in await self._steps_from(run_id, to_step):
+            if step.snapshot is not None:
+                return step.snapshot
+            found = await self._snapshots.find(run_id, step=step.iteration, kind="step")
+            if found is not None:
+                return found.id
+        found = await self._snapshots.find(run_id, step=0, kind="step")
+        if found is None:
+            raise NotFound(
+                f"run {run_id} has no snapshot of step {to_step} or before; without a path only the run goes back"
             )
-            for step in page:
-                if step.iteration <= to_step and step.snapshot is not None:
-                    return step.snapshot
-            if page.next is None:
-                break
+        return found.id
+
+    async def _steps_from(self, run_id: str, to_step: int) -> Sequence[Step]:
+        """The last steps of a run up to one, from that on backwards."""
+        steps, cursor = AsyncSteps(self._engine, self._scope), None
+        found: list[Step] = []
+        while not found:
+            page = await steps.list(run_id, newest_first=True, limit=LOOKED_AT, cursor=cursor)
+            found = [step for step in page if step.iteration <= to_step]
             cursor = page.next
-        raise NotFound(
-            f"run {run_id} has no snapshot of step {to_step} or before; without a path only the run goes back"
-        )
+            if cursor is None:
+                break
+        return found
 
     async def _to_redo(self, run_id: str, id: str | None) -> Rewind:
         if id is not None:

@@ -1,0 +1,213 @@
+"""A loop that works in a directory: every step has its files, through any crash, and a rewind brings both back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Run, TenantHandle
+from holdfast.loop import Loop, Reply, ToolRequest, tool
+from holdfast.loop.blocking import Hands
+from holdfast.loop.commands import CaptureFiles, CommitStep
+from holdfast.loop.driving import claim_and_drive
+from holdfast.loop.plan import Plan
+from tests.workspace.fingerprints import Fingerprint, fingerprint, put
+
+STEPS = 4
+TTL_MS = 1_000
+
+
+def loop_in(root: Path, **options: Any) -> Loop:
+    """An agent that writes a file in each step but the last, from what is there."""
+
+    @tool(safety="idempotent")
+    def write(number: int) -> str:
+        "Write a file."
+        put(
+            root,
+            f"file {number}",
+            f"{sorted(path.name for path in root.iterdir() if path.name < f'file {number}')}".encode(),
+        )
+        (root / "log").write_text("".join(f"{each}\n" for each in range(number + 1)))
+        return f"wrote {number}"
+
+    def model(turn: Any) -> Reply | str:
+        if turn.iteration < STEPS:
+            return Reply(
+                f"step {turn.iteration}", calls=[ToolRequest("write", {"number": turn.iteration})], state=turn.iteration
+            )
+        return "done"
+
+    return Loop(model, tools=[write], workspace=options.pop("workspace", root), **options)
+
+
+def started(acme: TenantHandle) -> Run:
+    session = acme.sessions.create(agent="writer")
+    acme.messages.append(session.id, role="user", content="Write.")
+    return acme.runs.start(session.id, max_attempts=1_000)
+
+
+def contents(root: Path) -> Fingerprint:
+    """Everything but times, which differ from run to run."""
+    return fingerprint(root, times=False)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    put(tmp_path / "tree", "README", b"before anything\n")
+    return tmp_path / "tree"
+
+
+def restored(acme: TenantHandle, snapshot: str | None, out: Path) -> Fingerprint:
+    assert snapshot is not None
+    acme.workspaces.restore(snapshot, out, replace=True)
+    return contents(out)
+
+
+def test_every_step_has_its_files(root: Path, tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = started(acme)
+        seen = [contents(root)]
+        loop = loop_in(root, on_event=lambda event: seen.append(contents(root)) if event.kind == "step" else None)
+        assert loop.drive(acme, run.id).status == "completed"
+        first = acme.snapshots.find(run.id, step=0)
+        assert first is not None
+        steps = list(acme.steps.list(run.id))
+        snapshots = [first.id, *(step.snapshot for step in steps)]
+        for number, snapshot in enumerate(snapshots):
+            assert restored(acme, snapshot, tmp_path / "out") == seen[number], f"step {number}"
+        assert steps[-1].snapshot == steps[-2].snapshot, "no tool was called, so nothing was captured"
+        assert len(acme.snapshots.list(run_id=run.id)) == STEPS
+
+
+def test_files_and_conversation_go_back_and_the_agent_goes_on_another_way(root: Path, tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = started(acme)
+        loop = loop_in(root)
+        loop.drive(acme, run.id)
+        end, said = contents(root), [each.content for each in acme.messages.list(run.session_id)]
+        for to_step in range(STEPS):
+            put(root, "README", b"the agent has ruined it")
+            acme.workspaces.rewind(run.id, to_step, root)
+            assert (root / "README").read_bytes() == b"before anything\n"
+            assert len(list(root.glob("file *"))) == to_step
+            assert len(acme.messages.list(run.session_id)) == 1 + 2 * to_step
+            acme.runs.resume(run.id)
+            assert loop.drive(acme, run.id).status == "completed"
+            assert contents(root) == end
+            assert [each.content for each in acme.messages.list(run.session_id)] == said
+
+
+def test_an_event_loop_captures_as_well(root: Path, tmp_path: Path) -> None:
+    async def driven() -> None:
+        async with AsyncHoldfast(str(tmp_path / "agents.db")) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            run = await acme.runs.start(session.id)
+            ending = await loop_in(root).adrive(acme, run.id)
+            assert ending.status == "completed"
+            await acme.workspaces.rewind(run.id, 1, root)
+
+    asyncio.run(driven())
+    assert len(list(root.glob("file *"))) == 1
+
+
+def test_each_run_may_work_in_a_directory_of_its_own(root: Path, tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        asked: list[str] = []
+
+        def where(run: Run) -> Path | None:
+            asked.append(run.id)
+            return root if run.id == mine.id else None
+
+        mine, other = started(acme), started(acme)
+        loop = loop_in(root, workspace=where)
+        for run in (mine, other):
+            assert loop.drive(acme, run.id).status == "completed"
+        assert asked == [mine.id, other.id]
+        assert len(acme.snapshots.list(run_id=mine.id)) == STEPS
+        assert len(acme.snapshots.list(run_id=other.id)) == 0
+        assert [step.snapshot for step in acme.steps.list(other.id)] == [None] * STEPS
+
+
+def test_a_directory_that_is_not_there_fails_the_run(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = started(acme)
+
+        def fails(run: Run) -> Path:
+            raise OSError("no such place")
+
+        assert loop_in(tmp_path, workspace=fails).drive(acme, run.id).status == "failed"
+        assert "no such place" in (acme.runs.get(run.id).error or "")
+
+
+class Died(Exception):
+    """The process is no more."""
+
+
+def carried_out(plan: Plan, acme: TenantHandle, run_id: str, last: int | None) -> list[Any]:
+    """Drive a run until it ends or has had so many commands."""
+    commands: list[Any] = []
+    driving = claim_and_drive(plan, run_id, holder="me", ttl_ms=TTL_MS)
+    hands = Hands(plan, acme, None, lambda: True)
+    answer: Any = None
+    try:
+        while True:
+            command = driving.send(answer)
+            if len(commands) == last:
+                raise Died
+            commands.append(command)
+            answer = hands.carry_out(command)
+    except StopIteration:
+        return commands
+    finally:
+        hands.rest()
+
+
+def test_whoever_dies_at_any_command_leaves_steps_whose_files_are_theirs(root: Path, tmp_path: Path) -> None:
+    clock = FixedClock()
+    with Holdfast(str(tmp_path / "agents.db"), clock=clock, durability="normal") as hf:
+        acme, loop = hf.tenant("acme"), loop_in(root)
+        plan = loop.plan
+        twin = started(acme)
+        commands = carried_out(plan, acme, twin.id, None)
+        assert sum(isinstance(each, CaptureFiles) for each in commands) == STEPS
+        expected = [restored(acme, step.snapshot, tmp_path / "out") for step in acme.steps.list(twin.id)]
+        end = contents(root)
+        points = [at for at, each in enumerate(commands) if isinstance(each, (CaptureFiles, CommitStep))]
+        for point in sorted({*points, *(at + 1 for at in points)}):
+            for path in [*root.glob("file *"), *root.glob("log")]:
+                path.unlink()
+            run = started(acme)
+            if point < len(commands):
+                with pytest.raises(Died):
+                    carried_out(plan, acme, run.id, point)
+                clock.advance(TTL_MS)
+                assert acme.leases.claim("heir", run_id=run.id) is None, "doubted first"
+                clock.advance(TTL_MS)
+            carried_out(plan, acme, run.id, None)
+            steps = list(acme.steps.list(run.id))
+            assert [restored(acme, step.snapshot, tmp_path / "out") for step in steps] == expected, point
+            assert contents(root) == end
+
+
+def test_a_rewind_that_was_broken_off_is_finished_before_the_loop_goes_on(root: Path, tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme, loop = hf.tenant("acme"), loop_in(root)
+        run = started(acme)
+        loop.drive(acme, run.id)
+        snapshot = acme.steps.get(run.id, 1).snapshot
+        acme.rewinds.begin(run.id, to_step=1, path=str(root), snapshot=snapshot)
+        acme.runs.resume(run.id)  # by somebody who did not know
+        end = contents(root)
+        put(root, "left over", b"from the steps that are no more")
+        assert loop.drive(acme, run.id).status == "completed"
+        assert contents(root) == end
+        assert list(acme.rewinds.pending()) == []
