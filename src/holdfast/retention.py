@@ -23,7 +23,7 @@ EVERY_S = 3_600.0
 TENANTS_PAGE = 100
 """Tenants asked for at once."""
 
-log = logging.getLogger("holdfast.retention.worker")
+log = logging.getLogger("holdfast.sweeper")
 
 
 class Round(Struct, frozen=True):

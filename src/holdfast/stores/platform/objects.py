@@ -34,7 +34,10 @@ GRACE_S = 3_600
 """How long an object that nobody holds is kept before it is removed."""
 HOLDERS_MOST = 20
 """Holders of a damaged object that are named."""
+PRUNED_MOST = 2_000
+"""Objects that one transaction of a prune looks at."""
 _NO_DIGEST = b""
+_LAST_DIGEST = b"\xff" * (bodies.DIGEST_BYTES + 1)
 
 
 class Usage(Struct, frozen=True):
@@ -153,10 +156,28 @@ class AsyncObjects(TenantStore):
             await self._prune(grace_s)
         return structs.replace(pruned, packs=await packs.clear(self._engine, self._scope))
 
+    async def _prune(self, grace_s: int) -> Pruned:
+        """Page by page, so that nobody has to wait for long."""
+        done, after = Pruned(0, 0, 0), _NO_DIGEST
+        while True:
+            until = await self._page_end(after)
+            part = await self._prune_page(grace_s, after, until)
+            condemned, removed = done.condemned + part.condemned, done.removed + part.removed
+            done = Pruned(condemned, removed, done.removed_bytes + part.removed_bytes)
+            if until is None:
+                return done
+            after = until
+
+    @reads
+    async def _page_end(self, connection: Connection, after: bytes) -> bytes | None:
+        row = await queries.page_end.one(connection, self._scope.params(after=after, most=PRUNED_MOST - 1))
+        return None if row is None else bytes(row[0])
+
     @writes
-    async def _prune(self, connection: Connection, grace_s: int) -> Pruned:
+    async def _prune_page(self, connection: Connection, grace_s: int, after: bytes, until: bytes | None) -> Pruned:
         now = self._scope.clock.now_us()
         params = self._scope.params(now_at=now, before_at=now - grace_s * MICROSECONDS)
+        params |= {"after": after, "until": _LAST_DIGEST if until is None else until}
         await queries.reprieve.all(connection, params)
         condemned = await queries.condemn.all(connection, params)
         removed = await queries.remove.all(connection, params)
@@ -164,7 +185,7 @@ class AsyncObjects(TenantStore):
         if removed:
             gone = self._scope.params(count=-len(removed), size_bytes=-size, stored_bytes=-stored)
             await queries.count.all(connection, gone)
-        if await packs.queries.lock_empty.all(connection, params):
+        if until is None and await packs.queries.lock_empty.all(connection, params):
             await packs.queries.condemn.all(connection, params)
         return Pruned(len(condemned), len(removed), size)
 

@@ -49,14 +49,14 @@ RETURNING digest;
 -- name: reprieve
 -- What was held again while it was being condemned.
 UPDATE objects SET condemned_at = NULL
-WHERE tenant_id = :tenant_id AND condemned_at IS NOT NULL
+WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condemned_at IS NOT NULL
   AND EXISTS (SELECT 1 FROM object_refs AS r
               WHERE r.tenant_id = :tenant_id AND r.tenant_id = objects.tenant_id AND r.digest = objects.digest);
 
 -- name: condemn
 -- What nobody holds is removed by and by, unless somebody holds it again.
 UPDATE objects SET condemned_at = :now_at
-WHERE tenant_id = :tenant_id AND condemned_at IS NULL
+WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condemned_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM object_refs AS r
                   WHERE r.tenant_id = :tenant_id AND r.tenant_id = objects.tenant_id AND r.digest = objects.digest)
 RETURNING digest;
@@ -64,10 +64,16 @@ RETURNING digest;
 -- name: remove
 -- What nobody has held for long enough, and nobody holds now.
 DELETE FROM objects
-WHERE tenant_id = :tenant_id AND condemned_at IS NOT NULL AND condemned_at <= :before_at
+WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condemned_at IS NOT NULL AND condemned_at <= :before_at
   AND NOT EXISTS (SELECT 1 FROM object_refs AS r
                   WHERE r.tenant_id = :tenant_id AND r.tenant_id = objects.tenant_id AND r.digest = objects.digest)
 RETURNING size_bytes, stored_bytes;
+
+-- name: page_end
+-- Where a page of objects ends, in the order of their digests.
+SELECT digest FROM objects WHERE tenant_id = :tenant_id AND digest > :after
+ORDER BY digest
+LIMIT 1 OFFSET :most;
 
 -- name: page
 -- Bodies in the order of their digests, to look at all of them.
