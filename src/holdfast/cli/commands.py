@@ -10,7 +10,21 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
-from . import checkpoints, doctor, importing, migrate, retention, runs, serve, sessions, sim, worker, workspace
+from . import (
+    checkpoints,
+    completion,
+    doctor,
+    importing,
+    keys,
+    migrate,
+    retention,
+    runs,
+    serve,
+    sessions,
+    sim,
+    worker,
+    workspace,
+)
 
 _EXTRAS = {
     "starlette": "server",
@@ -62,8 +76,10 @@ root.add_command(workspace.workspace)
 root.add_command(retention.retention)
 root.add_command(doctor.doctor)
 root.add_command(importing.importing)
+root.add_command(keys.keys)
 root.add_command(worker.worker)
 root.add_command(sim.sim)
+root.add_command(completion.completion)
 
 
 def run() -> None:

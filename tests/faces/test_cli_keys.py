@@ -1,0 +1,102 @@
+"""Keys from the command line, and the shell that finishes what one types."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast import Holdfast
+from holdfast.cli.commands import root
+from holdfast.errors import Forbidden
+
+KEY = re.compile(r"hf_[0-9a-f]{48}")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(root, [*arguments], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return str(tmp_path / "agents.db")
+
+
+def test_a_key_is_shown_once_and_is_good_for_what_was_said(database: str) -> None:
+    made = run(
+        "keys",
+        "create",
+        "--database",
+        database,
+        "--name",
+        "ci",
+        "--tenant",
+        "acme",
+        "--scope",
+        "runs:read",
+        "--days",
+        "3",
+    )
+    assert made.exit_code == 0, made.output
+    (key,) = KEY.findall(made.output)
+    with Holdfast(database) as hf:
+        kept = hf.api_keys.verify(key)
+    assert (kept.name, kept.tenant, kept.scopes) == ("ci", "acme", ["runs:read"])
+    assert kept.expires_at is not None
+    assert (kept.expires_at - kept.created_at).days in (2, 3)
+    listed = run("keys", "list", "--database", database)
+    assert kept.id in listed.output
+    assert "never" in listed.output
+    assert not KEY.findall(listed.output)
+
+
+def test_a_revoked_key_lets_nobody_in(database: str) -> None:
+    made = json.loads(run("keys", "create", "--database", database, "--name", "ci", "--json").output)
+    assert (made["kept"]["tenant"], made["kept"]["scopes"]) == ("", ["read", "write"])
+    done = run("keys", "revoke", "--database", database, "--id", made["kept"]["id"])
+    assert "lets nobody in" in done.output
+    with Holdfast(database) as hf, pytest.raises(Forbidden, match="revoked"):
+        hf.api_keys.verify(made["key"])
+    assert "revoked" in run("keys", "list", "--database", database).output
+    assert json.loads(run("keys", "list", "--database", database, "--tenant", "acme", "--json").output) == {"keys": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["create", "--name", "x", "--scope", "everything"], "there is no scope"),
+        (["create", "--name", ""], "must not be empty"),
+        (["revoke", "--id", "00000000-0000-7000-8000-000000000000"], "there is no API key"),
+        (["revoke", "--id", "x"], "must be a UUID"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(arguments: list[str], says: str, database: str) -> None:
+    failed = run("keys", arguments[0], "--database", database, *arguments[1:])
+    assert failed.exit_code == 1
+    assert says in failed.output
+    assert len(failed.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_makes_a_shell_finish_commands_is_understood_by_it(shell: str, tmp_path: Path) -> None:
+    printed = run("completion", "--shell", shell)
+    assert printed.exit_code == 0
+    assert "_HOLDFAST_COMPLETE" in printed.output
+    program = shutil.which(shell)
+    if program is not None:
+        (tmp_path / "script").write_text(printed.output)
+        subprocess.run([program, "-n", str(tmp_path / "script")], check=True, timeout=30)
+
+
+def test_commands_and_options_are_finished() -> None:
+    environment = {"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast keys cr", "COMP_CWORD": "2"}
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in environment.items():
+            patched.setenv(name, value)
+        found = CliRunner().invoke(root, [], prog_name="holdfast", complete_var="_HOLDFAST_COMPLETE")
+    assert found.output.strip() == "plain,create"
