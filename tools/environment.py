@@ -7,6 +7,8 @@
     python3 tools/environment.py bench-dbos   requirements/bench-dbos.txt, in the user's cache
     python3 tools/environment.py langgraph    requirements/langgraph.txt, in the user's cache
     python3 tools/environment.py crewai       requirements/crewai.txt, in the user's cache
+    python3 tools/environment.py kagent       requirements/kagent.txt, in the user's cache
+    python3 tools/environment.py a2a          requirements/a2a.txt, in the user's cache
 
 Only the standard library is needed. Everything installed is pinned by hash. An environment that already holds what the lock
 files say is left alone, so a second call costs nothing.
@@ -29,7 +31,7 @@ LOCKS = ROOT / "requirements"
 OLDEST = (3, 11)
 IN_TREE = {"run": ("run",), "test": ("test", "run")}
 """Environments in .venv, each with those it covers: what tests need includes what running needs."""
-IN_CACHE = ("bench", "bench-adk", "bench-dbos", "langgraph", "crewai")
+IN_CACHE = ("bench", "bench-adk", "bench-dbos", "langgraph", "crewai", "kagent", "a2a")
 
 
 def main() -> int:

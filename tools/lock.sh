@@ -22,3 +22,5 @@ lock bench-dbos requirements/bench-dbos.in "$@"
 # A framework that wants older versions of what we use gets them: no constraint.
 lock langgraph pyproject.toml requirements/langgraph.in --extra server --extra postgres "$@"
 lock crewai pyproject.toml requirements/crewai.in --extra postgres "$@"
+lock kagent pyproject.toml requirements/kagent.in --extra server --extra postgres "$@"
+lock a2a pyproject.toml requirements/a2a.in --extra server --extra postgres "$@"

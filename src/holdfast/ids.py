@@ -46,6 +46,11 @@ def new_api_key() -> str:
     return f"hf_{secrets.token_hex(24)}"
 
 
+def new_token(size_bytes: int = 24) -> str:
+    """Hexadecimal digits that nobody can guess: two for each byte. For the token of a link, and whatever else must be secret."""
+    return secrets.token_hex(size_bytes)
+
+
 def parse(value: object, what: str = "id") -> str:
     """The canonical form of an id the caller gave.
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-FRAMEWORKS = {"langgraph": "langgraph", "langgraph_import": "langgraph", "crewai": "crewai"}
+FRAMEWORKS = {
+    "langgraph": "langgraph",
+    "langgraph_import": "langgraph",
+    "crewai": "crewai",
+    "kagent": "kagent",
+    "a2a": "a2a",
+}
 """Folders, each with what must be installed for it."""
 
 collect_ignore = [folder for folder, name in FRAMEWORKS.items() if find_spec(name) is None]

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 from . import openapi
 from .access import Access, AccessOptions
 from .guard import Guard
+from .kagent import KagentPaths
 from .limits import ServerLimits
 from .resources import OPERATIONS
 from .routing import Nowhere, Paths
@@ -40,7 +41,7 @@ def build(service: Service, *, local_only: bool, access: AccessOptions | None = 
     service.access = Access(service, access or AccessOptions(), service.denials, clock=service.clock)
     service.document = openapi.document(OPERATIONS)
     router = Router(
-        [Paths(service, OPERATIONS)],
+        [Paths(service, OPERATIONS), KagentPaths(service)],
         redirect_slashes=False,
         default=Nowhere(service.limits),
         lifespan=service.lifespan,

@@ -9,6 +9,8 @@ CREATE TABLE a2a_tasks (
     task_id        TEXT    NOT NULL CHECK (task_id <> ''),
     context_id     TEXT    NOT NULL DEFAULT '',
     state          TEXT    NOT NULL DEFAULT '',
+    -- Since when it is in that state, as the agent says.
+    state_at       INTEGER NOT NULL,
     -- The task as JSON, with the number of its elements where a list of them stood.
     frame          TEXT    NOT NULL,
     -- What it was deleted with, itself or its session; nothing while it is live. A task id is free again once it is deleted.
@@ -20,8 +22,8 @@ CREATE TABLE a2a_tasks (
 ) STRICT;
 
 CREATE UNIQUE INDEX a2a_tasks_by_name ON a2a_tasks (tenant_id, user_id, task_id, deleted_with);
-CREATE INDEX a2a_tasks_by_context ON a2a_tasks (tenant_id, user_id, context_id, deleted_with, id);
-CREATE INDEX a2a_tasks_by_recency ON a2a_tasks (tenant_id, user_id, deleted_with, updated_at, id);
+CREATE INDEX a2a_tasks_by_context ON a2a_tasks (tenant_id, user_id, context_id, deleted_with, state_at, task_id);
+CREATE INDEX a2a_tasks_by_recency ON a2a_tasks (tenant_id, user_id, deleted_with, state_at, task_id);
 CREATE INDEX a2a_tasks_by_deletion ON a2a_tasks (tenant_id, deleted_with);
 
 CREATE TABLE a2a_task_items (

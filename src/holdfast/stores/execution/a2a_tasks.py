@@ -45,6 +45,7 @@ class A2ATask(Struct, frozen=True):
     context_id: str
     user: str
     state: str
+    state_at: datetime
     task: dict[str, Any]
     created_at: datetime
     updated_at: datetime
@@ -58,6 +59,7 @@ class TaskFrame(Struct, frozen=True):
     context_id: str
     user: Annotated[str, Column("user_id")]
     state: str
+    state_at: datetime
     frame: dict[str, Any]
     created_at: datetime
     updated_at: datetime
@@ -78,9 +80,12 @@ class AsyncA2ATasks(TenantStore):
         *,
         context_id: str = "",
         state: str = "",
+        state_at: datetime | None = None,
         user: str | None = None,
     ) -> None:
         """Save a task in place of what it was before. What has not changed is not written again.
+
+        Lists are in the order of ``state_at``, which is now unless the caller says otherwise.
 
         The user's live session whose key is the ``context_id``, if there is one, counts as used.
 
@@ -95,6 +100,7 @@ class AsyncA2ATasks(TenantStore):
             "id": self._scope.ids.new(),
             "context_id": scopes.free_text(context_id, "context id", limits, limit="key_bytes"),
             "state": scopes.free_text(state, "state", limits, limit="name_bytes"),
+            "state_at": now if state_at is None else _moment(state_at, "state_at"),
             "frame": self._json(frame, "task"),
             "now_at": now,
             "now_minute": now // MINUTE_US,
@@ -121,12 +127,13 @@ class AsyncA2ATasks(TenantStore):
         *,
         context_id: str | None = None,
         state: str | None = None,
-        updated_after: datetime | None = None,
+        since: datetime | None = None,
         user: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[A2ATask]:
-        """Tasks, the one saved last first; all, or those of a context, in a state, saved after a moment. With ``limit``, a page.
+        """Tasks, the one whose state is newest first; all, or those of a context, in a state, whose state is not older than a
+        moment. With ``limit``, a page.
 
         Raises:
             InvalidFilter: the cursor is not of this list.
@@ -134,7 +141,7 @@ class AsyncA2ATasks(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(user_id=self._user(user), limit=rows_to_read(limit, limits))
-        clause = self._narrowed(context_id, state, updated_after, params) + _after(cursor, params, connection)
+        clause = self._narrowed(context_id, state, since, params) + _after(cursor, params)
         index = "a2a_tasks_by_recency" if context_id is None else "a2a_tasks_by_context"
         rows = await queries.list.all(connection, params, clause, index)
         most = limits.list_rows if limit is None else limit
@@ -142,6 +149,21 @@ class AsyncA2ATasks(TenantStore):
             raise LimitExceeded(f"there are more than list_rows = {most:,} tasks: page them with limit= and cursor=")
         frames = mapper(TaskFrame, connection.dialect)(rows[:most])
         return Page(await self._whole(connection, frames), _cursor(frames[-1]) if len(rows) > most else None)
+
+    @reads
+    async def count(
+        self,
+        connection: Connection,
+        *,
+        context_id: str | None = None,
+        state: str | None = None,
+        since: datetime | None = None,
+        user: str | None = None,
+    ) -> int:
+        """How many tasks a list would have."""
+        params = self._scope.params(user_id=self._user(user))
+        row = await queries.count.one(connection, params, self._narrowed(context_id, state, since, params))
+        return int(row[0]) if row else 0
 
     @writes
     async def delete(self, connection: Connection, task_id: str, *, user: str | None = None) -> bool:
@@ -205,7 +227,7 @@ class AsyncA2ATasks(TenantStore):
         return stored
 
     def _narrowed(
-        self, context_id: str | None, state: str | None, updated_after: datetime | None, params: dict[str, Any]
+        self, context_id: str | None, state: str | None, since: datetime | None, params: dict[str, Any]
     ) -> str:
         clause, limits = "", self._scope.limits
         if context_id is not None:
@@ -214,11 +236,9 @@ class AsyncA2ATasks(TenantStore):
         if state is not None:
             params["state"] = scopes.free_text(state, "state", limits, limit="name_bytes")
             clause += "\n  AND state = :state"
-        if updated_after is not None:
-            if not isinstance(updated_after, datetime) or updated_after.tzinfo is None:
-                raise InvalidInput("updated_after is a datetime with a time zone")
-            params["since_at"] = to_us(updated_after)
-            clause += "\n  AND updated_at > :since_at"
+        if since is not None:
+            params["since_at"] = _moment(since, "since")
+            clause += "\n  AND state_at >= :since_at"
         return clause
 
 
@@ -228,6 +248,7 @@ class A2ATasks(Blocking[AsyncA2ATasks]):
     save = blocking(AsyncA2ATasks.save)
     find = blocking(AsyncA2ATasks.find)
     list = blocking(AsyncA2ATasks.list)
+    count = blocking(AsyncA2ATasks.count)
     delete = blocking(AsyncA2ATasks.delete)
     restore = blocking(AsyncA2ATasks.restore)
     purge = blocking(AsyncA2ATasks.purge)
@@ -307,18 +328,31 @@ def _place(place: Place) -> dict[str, Any]:
 def _task(frame: TaskFrame, rows: Sequence[Sequence[Any]]) -> A2ATask:
     bodies = text.load_many([row[3] for row in rows])
     elements = [(row[0], row[1], row[2], body) for row, body in zip(rows, bodies, strict=True)]
-    whole = put_together(frame.frame, elements)
-    return A2ATask(frame.id, frame.context_id, frame.user, frame.state, whole, frame.created_at, frame.updated_at)
+    return A2ATask(
+        frame.id,
+        frame.context_id,
+        frame.user,
+        frame.state,
+        frame.state_at,
+        put_together(frame.frame, elements),
+        frame.created_at,
+        frame.updated_at,
+    )
 
 
-def _after(cursor: str | None, params: dict[str, Any], connection: Connection) -> str:
+def _moment(value: object, what: str) -> int:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidInput(f"{what} is a datetime with a time zone")
+    return to_us(value)
+
+
+def _after(cursor: str | None, params: dict[str, Any]) -> str:
     if cursor is None:
         return ""
-    at, id = decode_cursor(cursor, "a2a_tasks", int, str)
-    params.update(after_at=at, after_id=id)
-    cast = "::uuid" if connection.dialect.native_time else ""
-    return f"\n  AND (updated_at, id) < (:after_at, :after_id{cast})"
+    at, task_id = decode_cursor(cursor, "a2a_tasks", int, str)
+    params.update(after_at=at, after_id=text.escape(task_id))
+    return "\n  AND (state_at, task_id) < (:after_at, :after_id)"
 
 
 def _cursor(frame: TaskFrame) -> str:
-    return encode_cursor("a2a_tasks", to_us(frame.updated_at), frame.number)
+    return encode_cursor("a2a_tasks", to_us(frame.state_at), frame.id)

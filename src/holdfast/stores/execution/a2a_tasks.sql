@@ -4,10 +4,11 @@ ON CONFLICT (id) DO NOTHING;
 
 -- name: save
 -- The live task by that name, made if it is not there, and held until the transaction ends.
-INSERT INTO a2a_tasks (tenant_id, id, user_id, task_id, context_id, state, frame, created_at, updated_at)
-VALUES (:tenant_id, :id, :user_id, :task_id, :context_id, :state, :frame, :now_at, :now_at)
+INSERT INTO a2a_tasks (tenant_id, id, user_id, task_id, context_id, state, state_at, frame, created_at, updated_at)
+VALUES (:tenant_id, :id, :user_id, :task_id, :context_id, :state, :state_at, :frame, :now_at, :now_at)
 ON CONFLICT (tenant_id, user_id, task_id, deleted_with) DO UPDATE SET
-    context_id = excluded.context_id, state = excluded.state, frame = excluded.frame, updated_at = excluded.updated_at
+    context_id = excluded.context_id, state = excluded.state, state_at = excluded.state_at, frame = excluded.frame,
+    updated_at = excluded.updated_at
 RETURNING id/*pg ::text*/;
 
 -- name: touch_session
@@ -43,11 +44,15 @@ WHERE tenant_id = :tenant_id AND task = ANY(:ids::uuid[])
 ORDER BY task, list, place, part;
 
 -- name: list
--- The task saved last first.
+-- The one whose state is newest first.
 SELECT /*columns TaskFrame*/ * FROM a2a_tasks/*index*/
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND deleted_with = ''/*where*/
-ORDER BY updated_at DESC, id DESC
+ORDER BY state_at DESC, task_id DESC
 LIMIT :limit;
+
+-- name: count
+SELECT COUNT(*) FROM a2a_tasks
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND deleted_with = ''/*where*/;
 
 -- name: delete
 -- It is hidden under its own id, so that its name is free.

@@ -84,7 +84,7 @@ async def each_user_has_task_ids_of_their_own(world: World) -> None:
 
 
 @contract()
-async def tasks_are_listed_the_one_saved_last_first(world: World) -> None:
+async def tasks_are_listed_the_one_whose_state_is_newest_first(world: World) -> None:
     tasks = world.tenant().a2a_tasks
     for name in ("a", "b", "c", "d"):
         world.clock.advance(1)
@@ -97,8 +97,10 @@ async def tasks_are_listed_the_one_saved_last_first(world: World) -> None:
     assert [each.id for each in await tasks.list()] == ["a", "d", "c", "b"]
     assert [each.id for each in await tasks.list(context_id="one")] == ["a", "b"]
     assert [each.id for each in await tasks.list(state="working")] == ["d", "c", "b"]
-    assert [each.id for each in await tasks.list(updated_after=before)] == ["a"]
-    assert await tasks.list(updated_after=before + timedelta(seconds=2)) == []
+    assert [each.id for each in await tasks.list(since=before)] == ["a"]
+    assert await tasks.list(since=before + timedelta(seconds=2)) == []
+    assert await tasks.count() == 4
+    assert await tasks.count(context_id="one", state="working") == 1
     assert [each.id for each in await tasks.list(user="ada")] == ["e"]
     page = await tasks.list(limit=3)
     assert [each.task for each in page] == [task_of("a", 1), task_of("d", 2), task_of("c", 2)]
@@ -106,6 +108,11 @@ async def tasks_are_listed_the_one_saved_last_first(world: World) -> None:
     assert ([each.id for each in rest], rest.next) == (["b"], None)
     with raises(InvalidFilter):
         await tasks.list(cursor="nonsense")
+    await tasks.save("b", {}, state_at=from_us(0))
+    await tasks.save("z", {}, state_at=before + timedelta(days=1))
+    last_and_first = await tasks.list()
+    assert (last_and_first[0].id, last_and_first[-1].id) == ("z", "b"), "as the caller says"
+    assert last_and_first[-1].state_at == from_us(0)
 
 
 @contract()
@@ -196,5 +203,5 @@ async def what_is_no_task_is_refused(world: World) -> None:
     with raises(InvalidInput, saying="task id"):
         await tasks.save("", {})
     with raises(InvalidInput, saying="time zone"):
-        await tasks.list(updated_after=from_us(0).replace(tzinfo=None))
+        await tasks.list(since=from_us(0).replace(tzinfo=None))
     assert await tasks.list() == []

@@ -1,0 +1,96 @@
+"""The ``TaskStore`` of the A2A server.
+
+A server saves the whole task whenever something happens to it; here each message and each part of an artifact is written once.
+Tasks belong to whom the SDK's ``owner_resolver`` names, and nobody else sees them. A deleted task can be restored with
+``tenant.a2a_tasks.restore``.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from a2a.server.context import ServerCallContext
+from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
+from a2a.server.tasks import TaskStore
+from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskState
+from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from holdfast import A2ATask, AsyncTenantHandle
+from holdfast.errors import InvalidFilter
+
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+"""Where tasks stand in a list whose agent does not say since when they are in their state: at its end."""
+
+
+class HoldfastTaskStore(TaskStore):
+    """Tasks of an A2A server, durable when ``save`` returns.
+
+    Args:
+        tenant: whose they are: ``AsyncHoldfast(...).tenant("acme")``.
+        owner_resolver: which user of the tenant a call speaks for; as in the SDK's own stores.
+    """
+
+    def __init__(self, tenant: AsyncTenantHandle, *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
+        self._tasks, self._owner = tenant.a2a_tasks, owner_resolver
+
+    async def save(self, task: Task, context: ServerCallContext) -> None:
+        """Save a task in place of what it was before."""
+        has_time = task.HasField("status") and task.status.HasField("timestamp")
+        await self._tasks.save(
+            task.id,
+            MessageToDict(task),
+            context_id=task.context_id,
+            state=TaskState.Name(task.status.state),
+            state_at=_moment(task.status.timestamp) if has_time else _NEVER,
+            user=self._user(context),
+        )
+
+    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """The caller's task with this id, or ``None``."""
+        if not task_id:
+            return None
+        found = await self._tasks.find(task_id, user=self._user(context))
+        return None if found is None else _task(found)
+
+    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """The caller's tasks, the one whose state is newest first, a page at a time.
+
+        Raises:
+            InvalidParamsError: the page token is not of this list.
+        """
+        narrowed: dict[str, Any] = {
+            "context_id": params.context_id or None,
+            "state": TaskState.Name(params.status) if params.status else None,
+            "since": _moment(params.status_timestamp_after) if params.HasField("status_timestamp_after") else None,
+            "user": self._user(context),
+        }
+        size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
+        try:
+            page = await self._tasks.list(**narrowed, limit=size, cursor=params.page_token or None)
+        except InvalidFilter as error:
+            raise InvalidParamsError(f"Invalid page token: {params.page_token}") from error
+        return ListTasksResponse(
+            tasks=[_task(each) for each in page],
+            next_page_token=page.next,
+            total_size=await self._tasks.count(**narrowed),
+            page_size=size,
+        )
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Hide the caller's task with this id; one that is not there is gone already."""
+        await self._tasks.delete(task_id, user=self._user(context))
+
+    def _user(self, context: ServerCallContext) -> str | None:
+        return self._owner(context) or None
+
+
+def _task(found: A2ATask) -> Task:
+    return ParseDict(found.task, Task(), ignore_unknown_fields=True)
+
+
+def _moment(timestamp: Timestamp) -> datetime:
+    return timestamp.ToDatetime(tzinfo=UTC)

@@ -1,0 +1,171 @@
+"""Where kagent's clients ask, who may, and what they hear when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+from urllib.parse import unquote
+
+from starlette.datastructures import URLPath
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, NoMatchFound
+from starlette.types import Receive, Scope, Send
+
+from holdfast.clock import monotonic_s
+from holdfast.errors import Closed, HoldfastError
+
+from .. import problems
+from ..binding import Disconnected
+from ..binding import _read as read_body
+from ..problems import HttpError, NoSuchRoute, WrongMethod, status_of
+from ..service import Service
+from . import checkpoints, crews, memories, registry, remarks, sessions, shares, tasks
+from .exchange import Ask, Route, failure
+
+log = logging.getLogger("holdfast.api")
+
+AREA = "kagent"
+"""What stands before the colon of a key's scope that is good for all of this."""
+_MODULES = (sessions, tasks, shares, memories, checkpoints, crews, registry, remarks)
+_OPEN = ("/health", "/version")
+
+
+def routes() -> list[Route]:
+    """Everything that can be asked."""
+    found = [getattr(each, "kagent_routes", ()) for module in _MODULES for each in vars(module).values()]
+    return [route for marked in found for route in marked]
+
+
+class _Tree:
+    """Where a path has come to, part by part; a word goes before a name."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, _Tree] = {}
+        self.named: tuple[str, _Tree] | None = None
+        self.methods: dict[str, Route] = {}
+
+    def add(self, parts: Sequence[str], route: Route) -> None:
+        if not parts:
+            self.methods[route.method] = route
+            return
+        first, rest = parts[0], parts[1:]
+        if not first.startswith("{"):
+            self.words.setdefault(first, _Tree()).add(rest, route)
+            return
+        self.named = self.named or (first.strip("{}"), _Tree())
+        self.named[1].add(rest, route)
+
+    def find(self, parts: Sequence[str], names: dict[str, str]) -> _Tree | None:
+        if not parts:
+            return self if self.methods else None
+        below = self.words.get(parts[0])
+        found = None if below is None else below.find(parts[1:], names)
+        if found is None and self.named is not None and parts[0]:
+            name, tree = self.named
+            found = tree.find(parts[1:], names)
+            if found is not None:
+                names[name] = unquote(parts[0])
+        return found
+
+
+class KagentPaths(BaseRoute):
+    """All of kagent's paths. A client whose address ends in a slash asks for ``//api/...``, and is answered all the same."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._tree = _Tree()
+        for each in routes():
+            self._tree.add(each.path.split("/")[1:], each)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether the path is kagent's, whatever the method."""
+        path = _path(scope) if scope["type"] == "http" else ""
+        return (Match.FULL if path.startswith("/api/") or path in _OPEN else Match.NONE), {}
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
+        """Paths have no names here."""
+        raise NoMatchFound(name, path_params)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        metrics, started_s = self._service.metrics, monotonic_s()
+        metrics.under_way += 1
+        name, status = "none", 0
+        try:
+            name, response = await self._answered(scope, receive)
+            status = 0 if response is None else response.status_code
+            if response is not None:
+                await response(scope, receive, send)
+        finally:
+            metrics.under_way -= 1
+            metrics.add(name, status, monotonic_s() - started_s)
+
+    async def _answered(self, scope: Scope, receive: Receive) -> tuple[str, Response | None]:
+        """The name of what was asked, and the answer, or ``None`` if nobody is left to hear it."""
+        name = "none"
+        try:
+            route, names = self._find(scope)
+            name = f"kagent_{route.handler.__name__}"
+            return name, await self._answer(route, names, scope, receive)
+        except Disconnected:
+            return name, None
+        except Exception as error:
+            return name, _failed(error, self._service)
+
+    def _find(self, scope: Scope) -> tuple[Route, Mapping[str, str]]:
+        names: dict[str, str] = {}
+        found = self._tree.find(_path(scope).split("/")[1:], names)
+        if found is None:
+            raise NoSuchRoute(f"there is nothing at {scope['path']}")
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        if method not in found.methods:
+            raise WrongMethod(f"there is no {method} here", headers={"allow": ", ".join(sorted(found.methods))})
+        return found.methods[method], names
+
+    async def _answer(self, route: Route, names: Mapping[str, str], scope: Scope, receive: Receive) -> Response:
+        headers = dict(scope["headers"])
+        tenant = "" if route.path in _OPEN else await self._tenant(route, scope, headers)
+        sends = route.method != "GET" and headers.get(b"content-length", b"0") != b"0"
+        data = await read_body(receive, headers, self._service.limits) if sends else b""
+        query = scope["query_string"].decode("latin-1")
+        handle = self._service.tenant(tenant or self._default_tenant())
+        async with asyncio.timeout(self._service.limits.answer_s):
+            return await route.handler(Ask(self._service, handle, names, headers, query, data))
+
+    async def _tenant(self, route: Route, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
+        """The tenant of whoever asks, if they may: that of their key, or the default one."""
+        access = self._service.access
+        if access is None:
+            raise Closed
+        caller = await access.caller(scope, headers)
+        tenant = caller.tenant or access.tenant
+        need = cast("Literal['read', 'write']", route.need)
+        access.check(caller, need, AREA, tenant, scope)
+        return tenant
+
+    def _default_tenant(self) -> str:
+        return "default" if self._service.access is None else self._service.access.tenant
+
+
+def _path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = raw.decode("latin-1").removeprefix(scope.get("root_path", "")).partition("?")[0]
+    return "/" + path.lstrip("/")
+
+
+def _failed(error: Exception, service: Service) -> Response:
+    """An error as kagent's clients know it: a mistake of the caller is explained, what is wrong here is only named."""
+    if isinstance(error, TimeoutError):
+        return failure(503, f"not done within answer_s = {service.limits.answer_s} s")
+    if not isinstance(error, HoldfastError):
+        log.error("a request failed in a way nobody thought of", exc_info=error)
+        return failure(500, "Something unexpected went wrong.")
+    status = status_of(type(error))
+    status = 400 if status == 422 else status  # kagent knows one way to say that something is not acceptable
+    if status < 500:
+        return failure(status, str(error), error.headers if isinstance(error, HttpError) else None)
+    log.error("%s: %s", type(error).__name__, error)
+    after = {"retry-after": str(service.limits.retry_after_s)} if status == 503 else None
+    return failure(status, problems.title_of(type(error)), after)

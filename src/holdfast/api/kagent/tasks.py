@@ -1,0 +1,112 @@
+"""A2A tasks, whole documents that are saved again and again, and whom to tell about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast import A2ATask
+from holdfast.errors import InvalidInput, NotFound
+
+from .exchange import Ask, enveloped, route
+from .sharing import visit
+
+_VERSIONS = ("0.3", "1.0")
+_TASK = msgspec.json.Decoder(dict[str, Any])
+_CONFIGS = "/api/tasks/{task_id}/pushNotificationConfigs"
+
+
+@route("POST", "/api/tasks")
+async def save_task(ask: Ask) -> Response:
+    """Save a task in place of what it was before. Its session need not exist."""
+    _check_version(ask)
+    task = ask.body(_TASK)
+    id, context, status = task.get("id"), task.get("contextId"), task.get("status")
+    if not isinstance(id, str) or not isinstance(context, str | None):
+        raise InvalidInput("a task has an id and a contextId, both of them text")
+    state = status.get("state") if isinstance(status, Mapping) else None
+    await ask.tenant.a2a_tasks.save(
+        id, task, context_id=context or "", state=state if isinstance(state, str) else "", user=ask.user
+    )
+    return enveloped(task, "Successfully created task", 201)
+
+
+@route("GET", "/api/tasks/{task_id}")
+async def get_task(ask: Ask) -> Response:
+    """A task as it was saved last."""
+    _check_version(ask)
+    guest = await visit(ask, writing=False)
+    found = await ask.tenant.a2a_tasks.find(ask.names["task_id"], user=ask.user if guest is None else guest.user)
+    if found is None or (guest is not None and found.context_id != guest.session_key):
+        raise NotFound("Task not found")
+    return enveloped(found.task, "Successfully retrieved task")
+
+
+@route("DELETE", "/api/tasks/{task_id}")
+async def delete_task(ask: Ask) -> Response:
+    """Hide a task; one that is not there is gone already."""
+    await ask.tenant.a2a_tasks.delete(ask.names["task_id"], user=ask.user)
+    return Response(None, 204)
+
+
+@route("POST", "/api/tasks/{task_id}/restore")
+async def restore_task(ask: Ask) -> Response:
+    """Bring the task that was deleted last under this id back."""
+    found = await ask.tenant.a2a_tasks.restore(ask.names["task_id"], user=ask.user)
+    return enveloped(found.task, "Task restored successfully")
+
+
+@route("GET", "/api/sessions/{session_id}/tasks")
+async def list_tasks(ask: Ask) -> Response:
+    """The tasks of a session, the oldest first."""
+    _check_version(ask)
+    guest = await visit(ask, writing=False)
+    found = await ask.tenant.a2a_tasks.list(
+        context_id=ask.names["session_id"], user=ask.user if guest is None else guest.user
+    )
+    oldest_first: list[A2ATask] = sorted(found, key=lambda each: (each.created_at, each.id))
+    return enveloped([each.task for each in oldest_first], "Successfully retrieved session tasks")
+
+
+@route("POST", _CONFIGS)
+async def save_push_config(ask: Ask) -> Response:
+    """Whom to tell about a task, in place of the configuration with its id."""
+    config = ask.body(_TASK)
+    id = config.get("id")
+    if id is not None and not isinstance(id, str):
+        raise InvalidInput("the id of a push notification configuration is text")
+    saved = await ask.tenant.a2a_push_configs.save(ask.names["task_id"], config, id=id or None, user=ask.user)
+    return enveloped({**saved.config, "id": saved.id}, "Successfully saved push notification configuration", 201)
+
+
+@route("GET", _CONFIGS)
+async def list_push_configs(ask: Ask) -> Response:
+    """Whom to tell about a task."""
+    found = await ask.tenant.a2a_push_configs.list(ask.names["task_id"], user=ask.user)
+    configs = [{**each.config, "id": each.id} for each in found]
+    return enveloped(configs, "Successfully listed push notification configurations")
+
+
+@route("GET", _CONFIGS + "/{config_id}")
+async def get_push_config(ask: Ask) -> Response:
+    """One of them."""
+    found = await ask.tenant.a2a_push_configs.list(ask.names["task_id"], user=ask.user)
+    for each in found:
+        if each.id == ask.names["config_id"]:
+            return enveloped({**each.config, "id": each.id}, "Successfully retrieved push notification configuration")
+    raise NotFound("Push notification configuration not found")
+
+
+@route("DELETE", _CONFIGS + "/{config_id}")
+async def delete_push_config(ask: Ask) -> Response:
+    """Tell one of them no longer."""
+    await ask.tenant.a2a_push_configs.delete(ask.names["task_id"], id=ask.names["config_id"], user=ask.user)
+    return Response(None, 204)
+
+
+def _check_version(ask: Ask) -> None:
+    if ask.version not in _VERSIONS:
+        raise InvalidInput(f"A2A-Version is one of {', '.join(_VERSIONS)}, not {ask.version!r}")

@@ -1,0 +1,104 @@
+"""kagent's own clients, unchanged, against the real server on either engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+os.environ |= {
+    # kagent's packages read these when they are imported, and refuse to be without them.
+    "KAGENT_URL": "http://127.0.0.1:1",
+    "KAGENT_NAME": "app",
+    "KAGENT_NAMESPACE": "ns",
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "OTEL_SDK_DISABLED": "true",
+}
+
+import httpx
+import pytest
+
+import holdfast
+from holdfast.testing.servers import PostgresServer
+from tests.databases import TEMPLATE
+from tests.faces.process import ServerProcess
+
+TRUST = ("--trust", "127.0.0.1")
+"""kagent's clients send no key of ours: who comes from this machine needs none."""
+_NUMBERS = count(1)
+os.environ["PYTHONPATH"] = str(Path(holdfast.__file__).parents[1])  # servers are started elsewhere
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What kagent's libraries warn of is theirs, when they are imported too."""
+    config.addinivalue_line("filterwarnings", "ignore")
+
+
+@pytest.fixture(scope="session")
+def _on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("kagent"), *TRUST) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _on_postgres(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer, worker_id: str
+) -> Iterator[ServerProcess]:
+    name = f"kagent_{worker_id}"
+    url = postgres_server.create_database(name, template=TEMPLATE)
+    with ServerProcess(tmp_path_factory.mktemp("kagent"), *TRUST, "--database", url) as server:
+        yield server
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("_on_sqlite", id="sqlite", marks=pytest.mark.leg("kagent sqlite")),
+        pytest.param("_on_postgres", id="postgres", marks=pytest.mark.leg("kagent postgres")),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> ServerProcess:
+    """A running server that other tests use too: stay with names of your own."""
+    found: ServerProcess = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def base(server: ServerProcess) -> str:
+    """Its address."""
+    return server.url
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    """A client that sends nothing of its own, as kagent's do."""
+    with httpx.Client(base_url=server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test has."""
+    return f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{next(_NUMBERS)}"
+
+
+Start = Callable[..., ServerProcess]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    """Starts a server on a database of the test's own, again and again if it likes, always at the same address."""
+    request.node.user_properties.append(("leg", f"kagent {request.param}"))
+    url = str(tmp_path / "kagent.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    made: list[ServerProcess] = []
+
+    def begin(**environment: str) -> ServerProcess:
+        port = ("--port", str(made[0].port)) if made else ()
+        made.append(ServerProcess(tmp_path, *TRUST, "--database", url, *port, **environment))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.close()

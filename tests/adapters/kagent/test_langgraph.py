@@ -1,0 +1,191 @@
+"""``kagent.langgraph.KAgentCheckpointer``, unchanged: graphs that stop and go on in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from typing import Annotated, Any, TypedDict
+from uuid import uuid4
+
+import httpx
+import pytest
+from kagent.core import KAgentConfig
+from kagent.langgraph import KAgentApp, KAgentCheckpointer
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from tests.adapters.kagent.conftest import Start
+from tests.adapters.kagent.talking import talk
+
+APP = "ns__NS__app"
+
+
+class State(TypedDict):
+    n: int
+    log: Annotated[list, operator.add]
+
+
+def asking() -> StateGraph:
+    """A graph whose second node asks somebody."""
+    graph = StateGraph(State)
+    graph.add_node("a", lambda state: {"n": state["n"] + 1, "log": ["a"]})
+    graph.add_node("b", lambda state: {"log": ["b:" + interrupt({"q": "ok?"})]})
+    graph.add_edge(START, "a")
+    graph.add_edge("a", "b")
+    return graph
+
+
+def config_of(thread: str, user: str | None = "alice") -> dict[str, Any]:
+    """Where a thread is."""
+    return {"configurable": {"thread_id": thread} | ({} if user is None else {"user_id": user})}
+
+
+async def on(base: str, graph: StateGraph, given: Any, config: dict[str, Any], **options: Any) -> Any:
+    """Run a graph as another process would: with a client of its own."""
+    async with httpx.AsyncClient(base_url=base) as client:
+        return await graph.compile(checkpointer=KAgentCheckpointer(client, APP)).ainvoke(given, config, **options)
+
+
+async def state_of(base: str, graph: StateGraph, config: dict[str, Any]) -> Any:
+    """Where a graph is."""
+    async with httpx.AsyncClient(base_url=base) as client:
+        return await graph.compile(checkpointer=KAgentCheckpointer(client, APP)).aget_state(config)
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_graph_goes_on_in_another_process(base: str, name: str, durability: str) -> None:
+    async def use() -> None:
+        config = config_of(name)
+        await on(base, asking(), {"n": 1, "log": []}, config, durability=durability)
+        assert (await state_of(base, asking(), config)).next == ("b",)
+        assert (await state_of(base, asking(), config_of(name, None))).values == {}, "of another user"
+        out = await on(base, asking(), Command(resume="yes"), config, durability=durability)
+        assert out["log"] == ["a", "b:yes"]
+
+    asyncio.run(use())
+
+
+def test_a_graph_goes_on_after_the_server_was_killed(start: Start) -> None:
+    server = start()
+    asyncio.run(on(server.url, asking(), {"n": 1, "log": []}, config_of("t")))
+    server._process.kill()
+    server.wait()
+    server = start()
+    out = asyncio.run(on(server.url, asking(), Command(resume="yes"), config_of("t")))
+    assert out["log"] == ["a", "b:yes"]
+
+
+def test_a_subgraph_that_asks_goes_on(base: str, name: str) -> None:
+    outer = StateGraph(State)
+    outer.add_node("inner", asking().compile())
+    outer.add_edge(START, "inner")
+
+    async def use() -> None:
+        config = config_of(name)
+        await on(base, outer, {"n": 1, "log": []}, config)
+        out = await on(base, outer, Command(resume="yes"), config)
+        assert out["log"][-1] == "b:yes"
+
+    asyncio.run(use())
+
+
+def branches(failing: dict[str, bool]) -> StateGraph:
+    """Two branches at once, of which one fails while it is told to."""
+
+    def branch(letter: str) -> Any:
+        def run(state: State) -> dict[str, Any]:
+            if failing.get(letter):
+                raise RuntimeError(letter)
+            return {"log": [letter]}
+
+        return run
+
+    graph = StateGraph(State)
+    for letter in "xy":
+        graph.add_node(letter, branch(letter))
+        graph.add_edge(START, letter)
+    return graph
+
+
+@pytest.mark.parametrize("failed", ["x", "y"])
+def test_each_branch_is_there_once_after_one_of_them_failed(base: str, name: str, failed: str) -> None:
+    async def use() -> None:
+        for attempt in range(3):
+            config, failing = config_of(f"{name}-{attempt}"), {failed: True}
+            graph = branches(failing)
+            with pytest.raises(RuntimeError):
+                await on(base, graph, {"n": 1, "log": []}, config)
+            failing.clear()
+            assert sorted((await on(base, graph, None, config))["log"]) == ["x", "y"]
+
+    asyncio.run(use())
+
+
+def test_a_node_that_waits_is_not_skipped_because_its_sibling_is_done(base: str, name: str) -> None:
+    graph = StateGraph(State)
+    graph.add_node("done", lambda state: {"log": ["done"]})
+    graph.add_node("asks", lambda state: {"log": [f"{interrupt('first')} {interrupt('second')}"]})
+    for each in ("done", "asks"):
+        graph.add_edge(START, each)
+
+    async def use() -> None:
+        for attempt in range(3):
+            config = config_of(f"{name}-{attempt}")
+            await on(base, graph, {"n": 1, "log": []}, config)
+            await on(base, graph, Command(resume="1"), config)
+            out = await on(base, graph, Command(resume="2"), config)
+            assert sorted(out["log"]) == ["1 2", "done"]
+
+    asyncio.run(use())
+
+
+def test_the_client_passes_what_it_can_pass_of_the_conformance_tests(base: str) -> None:
+    """All failures are the client's: it ignores ``before`` and ``filter``, and its answers have room for one task."""
+
+    async def made() -> Any:
+        async with httpx.AsyncClient(base_url=base) as client:
+            yield KAgentCheckpointer(client, APP)
+
+    registered = checkpointer_test(name=f"kagent {uuid4()}")(made)
+    report = asyncio.run(validate(registered))
+    results = {
+        name: (found.tests_passed, found.tests_passed + found.tests_failed) for name, found in report.results.items()
+    }
+    wanted = {"put": (17, 17), "get_tuple": (10, 10), "put_writes": (9, 10), "list": (8, 16)}
+    assert {name: results[name] for name in wanted} == wanted
+
+
+def test_the_app_keeps_its_thread_and_its_tasks(start: Start) -> None:
+    def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(content=f"heard {len(state['messages'])}")]}
+
+    def app_on(base: str) -> Any:
+        graph = StateGraph(MessagesState)
+        graph.add_node("answer", answer)
+        graph.add_edge(START, "answer")
+        config = KAgentConfig(url=base, name="app", namespace="ns")
+        card = {
+            "name": "app",
+            "description": "d",
+            "url": "http://x",
+            "version": "1",
+            "capabilities": {"streaming": False},
+            "defaultInputModes": ["text"],
+            "defaultOutputModes": ["text"],
+            "skills": [],
+        }
+        client = httpx.AsyncClient(base_url=base)
+        compiled = graph.compile(checkpointer=KAgentCheckpointer(client, config.app_name))
+        return KAgentApp(graph=compiled, agent_card=card, config=config, tracing=False).build()
+
+    server = start()
+    first = asyncio.run(talk(app_on(server.url), "c-1", "one"))
+    server._process.kill()
+    server.wait()
+    server = start()
+    second = asyncio.run(talk(app_on(server.url), "c-1", "two"))
+    assert ["heard 1" in str(first), "heard 3" in str(second)] == [True, True]
+    tasks = server.http.get("/api/sessions/c-1/tasks").json()["data"]
+    assert len(tasks) == 2, "of kagent's default user, whoever asked"
