@@ -16,6 +16,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     """Bytes of one answer's body."""
     connections: int = 2_048
     """Connections at once; further ones are answered 503."""
+    idle_s: int = 75
+    """How long a connection on which nothing is asked is kept: longer than proxies keep theirs."""
     grace_s: int = 30
     """Longest wait, when told to stop, for requests that were accepted."""
     body_s: float = 30.0

@@ -66,6 +66,7 @@ def serve(
             ws="none",
             server_header=False,
             limit_concurrency=limits.connections,
+            timeout_keep_alive=limits.idle_s,
             timeout_graceful_shutdown=limits.grace_s,
         )
         server = _Server(config, service, lambda: on_ready(address_of(listening), service.drawn_key))
