@@ -244,10 +244,11 @@ def test_the_app_goes_on_where_it_was_after_the_server_was_killed(
     assert server.http.get("/api/agents/ns/app").status_code == 200, "an agent that nobody knew is registered"
 
 
-def test_what_is_secret_is_not_stored_without_a_key(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = start()
-    said = json.dumps(asyncio.run(talk(app_on(server.url, monkeypatch), "c-1", "one")))
+def test_what_is_secret_is_not_stored_without_a_key(
+    base: str, http: httpx.Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = json.dumps(asyncio.run(talk(app_on(base, monkeypatch), name, "one")))
     assert "turn 1 with [withheld" in said
-    found = server.http.get("/api/sessions/c-1", params={"user_id": "bob", "order": "asc"}).json()["data"]["events"]
+    found = http.get(f"/api/sessions/{name}", params={"user_id": "bob", "order": "asc"}).json()["data"]["events"]
     assert any('"headers"' in each["data"] for each in found)
     assert "very-secret" not in json.dumps(found)

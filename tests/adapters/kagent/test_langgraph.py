@@ -67,16 +67,6 @@ def test_a_graph_goes_on_in_another_process(base: str, name: str, durability: st
     asyncio.run(use())
 
 
-def test_a_graph_goes_on_after_the_server_was_killed(start: Start) -> None:
-    server = start()
-    asyncio.run(on(server.url, asking(), {"n": 1, "log": []}, config_of("t")))
-    server._process.kill()
-    server.wait()
-    server = start()
-    out = asyncio.run(on(server.url, asking(), Command(resume="yes"), config_of("t")))
-    assert out["log"] == ["a", "b:yes"]
-
-
 def test_a_subgraph_that_asks_goes_on(base: str, name: str) -> None:
     outer = StateGraph(State)
     outer.add_node("inner", asking().compile())
@@ -157,7 +147,7 @@ def test_the_client_passes_what_it_can_pass_of_the_conformance_tests(base: str) 
     assert {name: results[name] for name in wanted} == wanted
 
 
-def test_the_app_keeps_its_thread_and_its_tasks(start: Start) -> None:
+def test_a_graph_and_an_app_go_on_after_the_server_was_killed(start: Start) -> None:
     def answer(state: MessagesState) -> dict[str, Any]:
         return {"messages": [AIMessage(content=f"heard {len(state['messages'])}")]}
 
@@ -181,10 +171,12 @@ def test_the_app_keeps_its_thread_and_its_tasks(start: Start) -> None:
         return KAgentApp(graph=compiled, agent_card=card, config=config, tracing=False).build()
 
     server = start()
+    asyncio.run(on(server.url, asking(), {"n": 1, "log": []}, config_of("t")))
     first = asyncio.run(talk(app_on(server.url), "c-1", "one"))
     server._process.kill()
     server.wait()
     server = start()
+    assert asyncio.run(on(server.url, asking(), Command(resume="yes"), config_of("t")))["log"] == ["a", "b:yes"]
     second = asyncio.run(talk(app_on(server.url), "c-1", "two"))
     assert ["heard 1" in str(first), "heard 3" in str(second)] == [True, True]
     tasks = server.http.get("/api/sessions/c-1/tasks").json()["data"]
