@@ -12,7 +12,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import append_postgres, append_sqlite, conversation, graphs, growth, history, importing, search, steps
+from . import (
+    append_postgres,
+    append_sqlite,
+    conversation,
+    graphs,
+    growth,
+    history,
+    importing,
+    kagent,
+    search,
+    server,
+    steps,
+    workspace,
+)
 from .case import Case
 
 if TYPE_CHECKING:
@@ -70,7 +83,20 @@ def _names(text: str) -> list[str]:
 
 
 def _cases() -> list[Case]:
-    families = (append_sqlite, append_postgres, history, growth, conversation, search, steps, graphs, importing)
+    families = (
+        append_sqlite,
+        append_postgres,
+        history,
+        growth,
+        conversation,
+        search,
+        steps,
+        graphs,
+        workspace,
+        server,
+        kagent,
+        importing,
+    )
     return [case for family in families for case in family.cases()]
 
 
@@ -95,6 +121,8 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> None:
     from .running import Runner
     from .scratch import Scratch
 
+    if any(case.group == workspace.GROUP for case in cases):
+        workspace.install()
     run = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     pythons = interpreters()
     options.results.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from . import conversation, graphs, growth, search, steps
+from . import conversation, graphs, growth, kagent, search, server, steps, workspace
 from .floor import PAGE as FLUSH_BYTES
 from .results import Results, ratios
 
@@ -229,6 +229,33 @@ def _langgraph() -> list[Figure]:
     return found
 
 
+def _workspace() -> list[Figure]:
+    group = workspace.GROUP
+
+    def figure(text: str, metric: str, against: list[str], target: float) -> Figure:
+        sides = tuple((name, dict[str, int]()) for name in against)
+        return Figure(text, group, metric, ("Holdfast", {}), sides, "at most", target)
+
+    found = [
+        figure("the next snapshot, of a walk over the tree", "walk_ratio", [], 2),
+        figure("bytes of the next snapshot, of the changed files compressed", "changes_ratio", [], 1.2),
+    ]
+    for name, time in (("git", 0.5), ("restic", 0.05), ("borg", 0.05)):
+        found.append(figure(f"the next snapshot, of {name}", "next_ms", [name], time))
+    archive = ["tar and zstd"]
+    many = "100,000 files, nothing changed, of a walk over the tree"
+    return [
+        *found,
+        figure("bytes of the next snapshot, of git", "next_bytes", ["git"], 0.5),
+        figure("bytes of the next snapshot, of tar and zstd", "next_bytes", archive, 1 / 600),
+        figure("the first snapshot, of tar and zstd", "first_ms", archive, 1),
+        figure("bytes of the first snapshot, of tar and zstd", "first_bytes", archive, 1.1),
+        figure("all of it back, of a plain copy", "restore_ms", ["walk, copy"], 1.4),
+        figure("one snapshot back in place, of git reset and clean", "back_ms", ["git"], 1),
+        Figure(many, workspace.MANY_GROUP, "walk_ratio", ("Holdfast", {}), (), "at most", 2.5),
+    ]
+
+
 def _import() -> list[Figure]:
     ours = ("Holdfast", dict[str, int]())
     return [
@@ -252,8 +279,36 @@ TITLES = {
     "steps-postgres": "Durable steps, PostgreSQL",
     "step-cost": "What a step costs, SQLite",
     "langgraph": "LangGraph, a conversation that grows",
+    "workspace": "Workspaces, about 5,000 files",
+    "workspace-many": "Workspaces, 100,000 files",
+    server.GROUP: "Over HTTP",
+    kagent.GROUP: "Opening a session with kagent's client",
     "import": "Import",
 }
+
+
+def _server() -> list[Figure]:
+    def figure(text: str, metric: str, against: str, bound: Bound, target: float) -> Figure:
+        params = {"connections": server.CONNECTIONS}
+        return Figure(text, server.GROUP, metric, (server.OURS, params), ((against, params),), bound, target)
+
+    return [
+        figure("durable append over HTTP, of a bare ASGI echo", "rate", server.BARE, "at least", 0.4),
+        figure(
+            "durable append over HTTP, of a FastAPI echo that stores nothing", "rate", server.FASTAPI, "at least", 2
+        ),
+        figure("memory of the server, of a Starlette echo's", "resident_mb", server.STARLETTE, "at most", 1.5),
+    ]
+
+
+def _kagent() -> list[Figure]:
+    text = "a session of 1,000 events, of what the client needs to read the answer"
+    return [
+        Figure(f"{text}, {engine}", kagent.GROUP, "open_ratio", (f"Holdfast, {engine}", {}), (), "at most", 2)
+        for engine in ("sqlite", "postgres")
+    ]
+
+
 FIGURES = [
     *_append_sqlite(),
     *_append_postgres(),
@@ -261,7 +316,10 @@ FIGURES = [
     *_growth(),
     *_conversation(),
     *_search(),
+    *_server(),
     *_steps(),
     *_langgraph(),
+    *_workspace(),
+    *_kagent(),
     *_import(),
 ]

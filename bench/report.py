@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import append_postgres, append_sqlite, graphs, growth, search
+from . import append_postgres, append_sqlite, graphs, growth, search, server, workspace
 from .figures import FIGURES, TITLES, Figure, Measured
 from .results import Results
 
@@ -195,12 +195,42 @@ _GRAPHS = (
 )
 
 
+def _workspace(results: Results, group: str) -> str:
+    metrics = ("first_ms", "next_ms", "first_bytes", "next_bytes", "restore_ms", "back_ms")
+    rows = [
+        [name, *(_whole(results.middle(group, name, metric)) for metric in metrics)]
+        for name in _ordered(results, group, metric="next_ms")
+    ]
+    head = ["", "first, ms", "next, ms", "first, bytes", "next, bytes", "all back, ms", "one back in place, ms"]
+    text = (
+        "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts what it"
+        " keeps. The last line is the floor: a walk that asks every file for its state, and a plain copy.\n\n"
+    )
+    return f"## {TITLES[group]}\n\n{text}" + _table(head, rows)
+
+
 def _import(results: Results, group: str) -> str:
     rows = [
         [name, *(_whole(results.middle(group, name, metric)) for metric in ("import_ms", "resident_mb"))]
         for name in _ordered(results, group, metric="import_ms")
     ]
     return f"## {TITLES[group]}\n\n" + _table(["", "ms", "resident MB"], rows)
+
+
+_SERVING = (
+    "One worker on one core, the load on the other: 32 connections that each send a message of 1 KB and wait for the answer. The"
+    " echoes decode it and give it back; Holdfast answers when it is on the disk."
+)
+
+
+def _server(results: Results, group: str) -> str:
+    rows = [
+        [name, *(_whole(results.middle(group, name, metric)) for metric in ("rate", "work_us", "resident_mb"))]
+        for name in _ordered(results, group)
+    ]
+    return f"## {TITLES[group]}\n\n{_SERVING}\n\n" + _table(
+        ["", "answers a second", "µs of the processor for one", "resident MB"], rows
+    )
 
 
 _SECTIONS: dict[str, Any] = {
@@ -215,6 +245,8 @@ _SECTIONS: dict[str, Any] = {
     "search-sqlite": _search,
     "search-postgres": _search,
     graphs.GROUP: _langgraph,
+    workspace.GROUP: _workspace,
+    server.GROUP: _server,
     "import": _import,
 }
 

@@ -24,6 +24,10 @@ FAMILIES = {
     "steps-postgres": "steps",
     "step-cost": "steps",
     "langgraph": "graphs",
+    "workspace": "workspace",
+    "workspace-many": "workspace",
+    "server": "server",
+    "kagent": "kagent",
     "import": "importing",
 }
 MARK = "RESULT "

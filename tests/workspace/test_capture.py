@@ -349,3 +349,59 @@ def test_packs_lie_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> None:
         acme.snapshots.delete([taken.id], reason="test")
         acme.objects.prune(grace_s=0)
     assert [each for each in (tmp_path / "agents.db.packs").rglob("*") if each.is_file()] == []
+
+
+def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, later: None) -> None:
+    root, random = tmp_path / "tree", Random(9)
+    lines = random.randbytes(100_000)
+    make(root, {"log": lines, "other": b"x"})
+    taken = [(small.capture(root).snapshot, on_disk(root))]
+    for _ in range(contents.PIECES_MOST + 2):
+        lines += random.randbytes(50)
+        (root / "log").write_bytes(lines)
+        taken.append((small.capture(root).snapshot, on_disk(root)))
+    for snapshot, there in taken:
+        assert small.described(snapshot) == there
+    sizes = [snapshot.size_bytes for snapshot, _ in taken]
+    assert [size > 100_000 for size in sizes] == [True, *[False] * 7, True, *[False] * 2], (
+        "after so many pieces, the whole"
+    )
+    assert max(size for size in sizes if size < 100_000) < 600
+    (root / "log").write_bytes(b"!" + lines[1:] + b"more")
+    last = small.capture(root).snapshot
+    assert small.described(last) == on_disk(root)
+    assert last.size_bytes > 100_000, "it did not only grow"
+
+
+def test_a_file_that_may_be_read_by_now_is_found_although_its_directory_stayed_as_it_was(
+    as_nobody: Path, later: None
+) -> None:
+    world = World(":memory:")
+    for _ in range(2):
+        captured = world.capture(as_nobody)
+        assert [each.path for each in captured.skipped] == ["closed", "folder"], "it is said each time"
+    euid = os.geteuid()
+    os.seteuid(os.getuid())
+    os.chmod(as_nobody / "closed", 0o644)
+    os.chmod(as_nobody / "folder", 0o755)
+    os.chmod(as_nobody / "folder" / "inside", 0o644)
+    os.seteuid(euid)
+    captured = world.capture(as_nobody)
+    assert captured.skipped == []
+    assert world.described(captured.snapshot) == on_disk(as_nobody)
+    world.close()
+
+
+def test_what_is_the_same_is_not_even_read_as_a_directory(
+    small: World, tree: Path, later: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.capture(tree)
+    small.capture(tree)
+    listed: list[int] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda handle: [listed.append(handle), scandir(handle)][1])
+    assert small.capture(tree).changed == 0
+    assert listed == []
+    (tree / "src" / "new").write_bytes(b"x")
+    assert small.capture(tree).changed == 2
+    assert len(listed) == 1, "only the directory that got a new name"

@@ -60,7 +60,7 @@ class Packed(Struct, frozen=True):
         return Packed(self.digest, self.codec, b"", self.size_bytes, self.length)
 
 
-def digest_of(body: bytes, length: int = DIGEST_BYTES) -> bytes:
+def digest_of(body: bytes | memoryview, length: int = DIGEST_BYTES) -> bytes:
     """The BLAKE3 digest of a body, or its first bytes."""
     return _library().digest(body, length)
 
@@ -124,7 +124,7 @@ class _Library:
             (ZSTD_WORDS, False): lambda: zstandard.ZstdDecompressor(dict_data=words),
         }
 
-    def digest(self, body: bytes, length: int) -> bytes:
+    def digest(self, body: bytes | memoryview, length: int) -> bytes:
         return bytes(self._blake3(body).digest(length=length))
 
     def compress(self, body: bytes, codec: int) -> bytes:

@@ -3,7 +3,8 @@
 Small files are bundled: one after the other, as they come, in one object, so that they are compressed together. A bundle ends
 where the content of a file says so, or when it is full; so trees that have most files in common have most bundles in common. A
 file too large for a bundle is an object of its own, and one that is larger than a chunk is cut into chunks of that size. A
-chunk of zeros is stored nowhere. What the objects of an earlier snapshot hold already is not stored again.
+chunk of zeros is stored nowhere. Of a file that only got longer the end is stored. What the objects of an earlier snapshot
+hold already is not stored again.
 
 The digest of a file is the digest of its content; of one that is cut into chunks, it is the digest of the digests of its
 chunks. So files of the same content have the same digest, and a file of a terabyte without anything in it is quickly dealt with.
@@ -16,12 +17,15 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import NamedTuple
+from hmac import compare_digest
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.objects import DIGEST_BYTES, RAW, Packed, digest_of, pack
 from .entries import ZEROS, Entry, Piece
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 CHUNK = 1024 * 1024
 """Bytes of a chunk. Digests of larger files are made of it, so it is fixed."""
@@ -33,6 +37,8 @@ ENDS_ONE_IN = 32
 """Of so many files one ends a bundle that has enough."""
 BUNDLED_MOST = 256 * 1024
 """Bytes of the largest file that is put into a bundle."""
+PIECES_MOST = 8
+"""Pieces of a file that only got longer, each time with a piece more."""
 THREADS_FROM = 2 * CHUNK
 """Bytes from which on threads are worth starting."""
 THREADS_MOST = 4
@@ -47,10 +53,10 @@ _NOT_YET = -1
 class Slot:
     """A content of at most a chunk: its digest, and where it will lie, once that is known."""
 
-    __slots__ = ("digest", "pieces")
+    __slots__ = ("digest", "first", "pieces")
 
-    def __init__(self, digest: bytes, pieces: tuple[Piece, ...] = ()) -> None:
-        self.digest, self.pieces = digest, pieces
+    def __init__(self, digest: bytes, pieces: tuple[Piece, ...] = (), first: tuple[Piece, ...] = ()) -> None:
+        self.digest, self.pieces, self.first = digest, pieces, first
 
     def placed(self) -> tuple[bytes, tuple[Piece, ...]]:
         """Its digest, and where it lies; once everything is packed."""
@@ -83,15 +89,17 @@ class Packer:
         self._ready: list[Packed] = []
         self._ready_bytes = 0
 
-    def whole(self, content: bytes) -> Slot:
-        """A content that is no longer than a chunk."""
+    def whole(self, content: bytes, was: Entry | None = None) -> Slot:
+        """A content that is no longer than a chunk; what the file had before is stored already, if it only got longer."""
         digest = digest_of(content)
         slot = self._slots.get(digest)
         if slot is None:
             slot = self._slots[digest] = Slot(digest, self._known.get(digest, ()))
             if slot.pieces:
-                pass
-            elif len(content) > BUNDLED_MOST:
+                return slot
+            if was is not None and _only_grew(was, content):
+                slot.first, content = was.pieces, content[was.size :]
+            if len(content) > BUNDLED_MOST:
                 self._pack(content, lambda lies_in: _fill(slot, lies_in, 0, len(content)))
             elif content:
                 self._bundle(content, slot, digest)
@@ -162,6 +170,8 @@ class Packer:
             self._jobs.append(_Job(_packed(body, stored), tell))
             return
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(min(THREADS_MOST, os.cpu_count() or 1), thread_name_prefix="holdfast-pack")
         self._jobs.append(_Job(self._pool.submit(_packed, body, stored), tell))
         while len(self._jobs) > WAITING_MOST:
@@ -214,7 +224,14 @@ def _packed(body: bytes, stored: frozenset[bytes]) -> Packed:
 
 
 def _fill(slot: Slot, lies_in: bytes, start: int, length: int) -> None:
-    slot.pieces = (Piece(lies_in, start, length),)
+    slot.pieces = (*slot.first, Piece(lies_in, start, length))
+
+
+def _only_grew(was: Entry, content: bytes) -> bool:
+    """Whether a file begins with all that it had before. Of one that grew often the whole is stored again."""
+    if not 0 < was.size < len(content) or len(was.pieces) >= PIECES_MOST:
+        return False
+    return compare_digest(digest_of(memoryview(content)[: was.size]), was.digest)
 
 
 def _said_of(piece: Piece) -> bytes:

@@ -61,7 +61,7 @@ class UpperScan(Scan):
             yield from super()._take(folder, found)
 
     def _removed(self) -> list[str]:
-        there = set(self._walk.seen) - self._gone
+        there = set(self._taken) - self._gone
         # What is no directory any longer, or was none and is one now, has nothing left in it of what it had.
         replaced = {entry.path for entry in self._entries if entry.kind != "dir"} | {file.path for file in self._files}
         hidden = {f"{path}/" for path in self._whiteouts | replaced} | self._opaque

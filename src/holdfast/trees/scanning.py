@@ -67,7 +67,12 @@ class Scan:
         entries_most: int,
     ) -> None:
         self._before, self._stats, self._ignores = entries, stats, ignores
-        self._walk = Walk(root, known=stats, ignores=ignores, depth_most=depth_most, entries_most=entries_most)
+        # The root is known, and is no entry. Where nothing is known everything is walked over, and other things may be ignored.
+        is_all_known = len(entries) + 1 == len(stats) or not stats
+        unsure = () if is_all_known else [path for path in entries if path not in stats]
+        self._walk = Walk(
+            root, known=stats, unsure=unsure, ignores=ignores, depth_most=depth_most, entries_most=entries_most
+        )
         self._packer = Packer(entries.values())
         self._entries: list[Entry] = []
         self._files: list[_File] = []
@@ -148,7 +153,7 @@ class Scan:
 
     def _file(self, path: str, file: OpenFile) -> _File:
         content = reading.content(file)[:CHUNK]
-        return _File(path, file.stat, len(content), self._packer.whole(content))
+        return _File(path, file.stat, len(content), self._packer.whole(content, self._before.get(path)))
 
     def _large_file(self, path: str, file: OpenFile) -> Generator[list[Packed], None, _File]:
         content = self._packer.chunked()
@@ -186,14 +191,12 @@ class Scan:
             yield Entry(path, "file", mode & MODE_BITS, mtime_ns, size, "", digest, pieces)
 
     def _removed(self) -> list[str]:
-        before, seen = self._before, self._walk.seen
-        known = len(seen) - len(self._taken) + sum(path in before for path in self._taken)
-        if known == len(before) and not self._gone:
-            return []
-        there = set(seen) - self._gone
-        return [path for path in before if path not in there]
+        there = set(self._taken) - self._gone
+        return [path for path in (self._walk.doubted if self._stats else self._before) if path not in there]
 
     def _known(self, removed: Sequence[str]) -> Mapping[str, Stat]:
+        if self._stats.get("") != self._walk.root_stat:
+            self._now[""] = self._walk.root_stat
         if not self._now and not removed:
             return self._stats
         known = dict(self._stats)
@@ -204,4 +207,8 @@ class Scan:
                 known[path] = now
             else:
                 known.pop(path, None)
+        for skipped in self._walk.skipped:
+            # That it can be read by now would not show in its directory: that is to be looked into again.
+            known.pop(skipped.path, None)
+            known.pop(skipped.path.rpartition("/")[0], None)
         return known

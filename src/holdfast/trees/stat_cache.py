@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat as stat_bits
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
@@ -91,14 +91,14 @@ def place_of(folder: Path, tenant: str, root: str) -> Path:
 def save(place: Path, picture: Picture) -> None:
     """Keep what is known; if that cannot be done, it is not."""
     body = msgspec.msgpack.encode(
-        _Body(
-            VERSION, picture.snapshot_id, picture.layer_id, b"\0".join(map(raw, picture.stats)), _columns(picture.stats)
-        )
+        _Body(VERSION, picture.snapshot_id, picture.layer_id, raw("\0".join(picture.stats)), _columns(picture.stats))
     )
     made = place.with_suffix(f".{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         made.write_bytes(body + digest_of(body))
+        # To put one file in the place of another makes some file systems wait for the disk. This one may be missing for a moment.
+        place.unlink(missing_ok=True)
         os.replace(made, place)
     except OSError:
         with suppress(OSError):
@@ -114,7 +114,7 @@ def load(place: Path) -> Cached | None:
             return None
         found = msgspec.msgpack.decode(body, type=_Body)
         columns = [_numbers(each) for each in found.columns]
-        paths = [shown(each) for each in found.paths.split(b"\0")] if found.paths else []
+        paths = shown(found.paths).split("\0") if columns and columns[0] else []
         if found.version != VERSION or len(columns) != 5 or {len(each) for each in columns} != {len(paths)}:
             return None
     except (OSError, ValueError, msgspec.MsgspecError):
@@ -135,12 +135,15 @@ def _fits(stat: Stat, entry: Entry) -> bool:
 
 def _columns(stats: Mapping[str, Stat]) -> list[bytes]:
     columns = zip(*stats.values(), strict=True) if stats else [()] * 5
-    return [array("q", map(_signed, column)).tobytes() for column in columns]
+    return [_packed(column) for column in columns]
 
 
-def _signed(number: int) -> int:
-    """An inode may use all bits of its number."""
-    return number - 2**64 if number >= 2**63 else number
+def _packed(column: Iterable[int]) -> bytes:
+    numbers = tuple(column)
+    try:
+        return array("q", numbers).tobytes()
+    except OverflowError:  # an inode may use all bits of its number
+        return array("q", [number - 2**64 if number >= 2**63 else number for number in numbers]).tobytes()
 
 
 def _numbers(column: bytes) -> list[int]:

@@ -1,0 +1,354 @@
+"""Snapshots of a working tree: the first, the next after some edits, all of it back, and one step back in place.
+
+The tree is made of the packages of this environment, in the order of their names, until there are about 5,000 files and a
+hundred megabytes. Between two snapshots some files get a line more, some are new and some go, the same for everybody.
+Contenders: tar through zstd, git, restic and borg, each as a person would call them; the floor is a walk that asks for every
+file's state and does nothing with it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+from .case import Case, Job, Result
+from .workload import SEED
+
+GROUP, MANY_GROUP = "workspace", "workspace-many"
+FILES, BYTES, LARGEST = 5_000, 100_000_000, 8_000_000
+SNAPSHOTS = 10
+MANY = 100_000
+RESTORES = 3
+NEEDED = {"restic": "restic", "borg": "borgbackup", "git": "git", "zstd": "zstd"}
+"""Programs, and the packages of Debian they come in."""
+_PAGES = ("page_count", "freelist_count", "page_size")
+
+
+class Contender(Protocol):
+    """Whatever takes snapshots of a tree."""
+
+    def take(self, number: int) -> None: ...
+    def restore(self, place: Path) -> None: ...
+    def back(self, number: int) -> None: ...
+
+
+def cases() -> list[Case]:
+    """Everybody on the same tree; and a large tree, for ourselves and the floor."""
+    return [*(Case(GROUP, name, engine="none") for name in CONTENDERS), Case(MANY_GROUP, "Holdfast", kept=True)]
+
+
+def run(job: Job) -> Result:
+    """Make the tree, take the snapshots, bring it back."""
+    place = Path(job.place)
+    if job.group == MANY_GROUP:
+        return _many(place, fresh=job.fresh)
+    tree, store = place / "tree", place / "store"
+    make_tree(tree)
+    store.mkdir()
+    contender = CONTENDERS[job.contender](tree, store)
+    edits, walks, took, sizes, changes = Edits(tree), [], [], [_size(store)], 0
+    for number in range(SNAPSHOTS):
+        if number:
+            changes += edits.make(number)
+        os.sync()
+        walks.append(_timed(lambda: walk(tree)))
+        took.append(_timed(lambda number=number: contender.take(number)))  # type: ignore[misc]
+        sizes.append(_size(store))
+    first, later = sizes[1] - sizes[0], sizes[-1] - sizes[1]
+    result = {
+        "first_ms": took[0] * 1e3,
+        "next_ms": statistics.median(took[1:]) * 1e3,
+        "first_bytes": first,
+        "next_bytes": later / (SNAPSHOTS - 1),
+        "walk_ratio": statistics.median(a / b for a, b in zip(took[1:], walks[1:], strict=True)),
+        "changes_ratio": later / changes,
+    }
+    return {name: round(value, 4) for name, value in {**result, **_returning(contender, tree, place)}.items()}
+
+
+def _returning(contender: Contender, tree: Path, place: Path) -> Result:
+    """All of the last snapshot into a new directory, and from there to the one before and back, in place."""
+    took = []
+    for number in range(RESTORES):
+        os.sync()
+        target = place / f"out {number}"
+        took.append(_timed(lambda target=target: contender.restore(target)))  # type: ignore[misc]
+        _check_same(tree, target)
+        shutil.rmtree(target)
+    found = {"restore_ms": statistics.median(took) * 1e3}
+    back = []
+    for turn in range(6):
+        try:
+            back.append(_timed(lambda turn=turn: contender.back(SNAPSHOTS - 2 + turn % 2)))  # type: ignore[misc]
+        except NotImplementedError:
+            return found
+    return {**found, "back_ms": statistics.median(back) * 1e3}
+
+
+def _many(place: Path, *, fresh: bool) -> Result:
+    """A hundred thousand files in which nothing has changed."""
+    tree, store = place / "tree", place / "store"
+    if fresh:
+        store.mkdir()
+        for number in range(MANY):
+            path = tree / f"{number % 100}" / f"{number // 100 % 10}" / f"file {number}.txt"
+            if number < 1_000:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"%d\n" % number)
+    contender = Holdfast(tree, store)
+    contender.take(0)
+    contender.take(1)  # what was written a moment before the first is read again once
+    ratios = []
+    for number in range(2, 9):
+        floor = _timed(lambda: walk(tree))
+        ratios.append(_timed(lambda number=number: contender.take(number)) / floor)  # type: ignore[misc]
+    return {"walk_ratio": round(statistics.median(ratios), 3)}
+
+
+def walk(tree: Path) -> int:
+    """The floor: every directory is read, and every file is asked for its state."""
+    count, waiting = 0, [str(tree)]
+    while waiting:
+        with os.scandir(waiting.pop()) as found:
+            for each in found:
+                if each.is_dir(follow_symlinks=False):
+                    waiting.append(each.path)
+                else:
+                    each.stat(follow_symlinks=False)
+                    count += 1
+    return count
+
+
+def make_tree(root: Path) -> None:
+    """Packages of this environment, in the order of their names, without what is made of them."""
+    source = Path(sysconfig.get_paths()["purelib"])
+    count = size = 0
+    for package in sorted(path for path in source.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")):
+        for folder, folders, files in os.walk(package):
+            folders[:] = sorted(set(folders) - {"__pycache__"})
+            for name in sorted(files):
+                path = Path(folder, name)
+                length = path.lstat().st_size
+                if count >= FILES or length > LARGEST or size + length > 1.3 * BYTES:
+                    continue
+                target = root / path.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target, follow_symlinks=False)
+                count, size = count + 1, size + length
+
+
+class Edits:
+    """What happens to the tree between two snapshots: 15 files get a line more, 3 are new, 2 go."""
+
+    def __init__(self, tree: Path) -> None:
+        self._random = random.Random(SEED)
+        self._files = sorted(tree.rglob("*.py"))
+
+    def make(self, number: int) -> int:
+        """Do it; how many bytes the changed files come to, each compressed by itself."""
+        import zstandard
+
+        draw, packer = self._random, zstandard.ZstdCompressor(level=3)
+        changed = draw.sample(self._files, 15)
+        for path in changed:
+            with path.open("a") as file:
+                file.write(f"# edit {number} {draw.random()}\n")
+        for each in range(3):
+            path = draw.choice(self._files).with_name(f"new_{number}_{each}.py")
+            path.write_text("# new\n" + "".join(draw.choice("abcdefgh \n") for _ in range(3_000)))
+            changed.append(path)
+        for path in draw.sample(sorted(set(self._files) - set(changed)), 2):
+            path.unlink()
+            self._files.remove(path)
+        return sum(len(packer.compress(path.read_bytes())) for path in changed)
+
+
+class Holdfast:
+    """Ourselves, on a SQLite file."""
+
+    def __init__(self, tree: Path, store: Path) -> None:
+        import holdfast
+
+        self.tree, self._taken = tree, dict[int, str]()
+        self._acme = holdfast.Holdfast(str(store / "agents.db")).tenant("acme")
+        self._run = self._acme.runs.start(self._acme.sessions.create().id).id
+
+    def take(self, number: int) -> None:
+        captured = self._acme.workspaces.capture(self._run, self.tree, step=number, ignore_defaults=False)
+        self._taken[number] = captured.snapshot.id
+
+    def restore(self, place: Path) -> None:
+        self._acme.workspaces.restore(self._taken[SNAPSHOTS - 1], place)
+
+    def back(self, number: int) -> None:
+        self._acme.workspaces.restore(self._taken[number], self.tree, replace=True)
+
+
+class Program:
+    """A program that is called."""
+
+    surroundings: dict[str, str]
+
+    def __init__(self, tree: Path, store: Path) -> None:
+        self.tree, self.store = tree, store
+        self.surroundings = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Whatever comes before the first snapshot."""
+
+    def call(self, *command: str | Path, at: Path | None = None) -> None:
+        """Call it; it is quiet, and it works."""
+        line = [str(part) for part in command]
+        surroundings = {**os.environ, **self.surroundings}
+        subprocess.run(line, cwd=at or self.tree, env=surroundings, check=True, capture_output=True)
+
+    def shell(self, line: str) -> None:
+        """Call several, one into the other."""
+        subprocess.run(["bash", "-o", "pipefail", "-c", line], env={**os.environ, **self.surroundings}, check=True)
+
+    def back(self, number: int) -> None:
+        raise NotImplementedError
+
+
+class Tar(Program):
+    """As an archive for each snapshot."""
+
+    def take(self, number: int) -> None:
+        archive = self.store / f"{number}.tar.zst"
+        self.shell(f"tar -C '{self.tree}' -cf - . | zstd -q -3 -T1 -o '{archive}' && sync '{archive}'")
+
+    def restore(self, place: Path) -> None:
+        place.mkdir()
+        self.shell(f"zstd -q -dc '{self.store}/{SNAPSHOTS - 1}.tar.zst' | tar -C '{place}' -xf -")
+
+
+class Git(Program):
+    """As commits."""
+
+    def begin(self) -> None:
+        person = {
+            f"GIT_{role}_{what}": "bench@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+        }
+        work = {"GIT_DIR": str(self.store / "git"), "GIT_WORK_TREE": str(self.tree), "GIT_CONFIG_GLOBAL": os.devnull}
+        self.surroundings = {**person, **work}
+        self.call("git", "init", "-q")
+        self.call("git", "config", "gc.auto", "0")
+
+    def take(self, number: int) -> None:
+        self.call("git", "add", "-A", "-f", ".")
+        self.call("git", "commit", "-q", "-m", f"{number}")
+        self.call("git", "tag", f"s{number}")
+
+    def restore(self, place: Path) -> None:
+        place.mkdir()
+        self.shell(f"git archive s{SNAPSHOTS - 1} | tar -C '{place}' -xf -")
+
+    def back(self, number: int) -> None:
+        self.call("git", "reset", "-q", "--hard", f"s{number}")
+        self.call("git", "clean", "-fdxq")
+
+
+class Restic(Program):
+    """As backups, which it always encrypts."""
+
+    def begin(self) -> None:
+        where = {"RESTIC_REPOSITORY": str(self.store / "restic"), "RESTIC_CACHE_DIR": str(self.store.parent / "cache")}
+        self.surroundings = {**where, "RESTIC_PASSWORD": "bench"}
+        self.call("restic", "init", "--repository-version", "2")
+
+    def take(self, number: int) -> None:
+        self.call("restic", "-q", "backup", ".", "--tag", f"{number}")
+
+    def restore(self, place: Path) -> None:
+        self.call("restic", "-q", "restore", "latest", "--target", place)
+
+
+class Borg(Program):
+    """As archives of a repository, not encrypted."""
+
+    def begin(self) -> None:
+        self.surroundings = {
+            "BORG_BASE_DIR": str(self.store.parent / "borg"),
+            "BORG_REPO": str(self.store / "repository"),
+            "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
+        }
+        self.call("borg", "init", "-e", "none")
+
+    def take(self, number: int) -> None:
+        self.call("borg", "create", "-C", "zstd,3", f"::{number}", ".")
+
+    def restore(self, place: Path) -> None:
+        place.mkdir()
+        self.call("borg", "extract", f"::{SNAPSHOTS - 1}", at=place)
+
+
+class Copy(Program):
+    """The floor of bringing everything back: a plain copy. It keeps nothing."""
+
+    def take(self, number: int) -> None:
+        walk(self.tree)
+
+    def restore(self, place: Path) -> None:
+        shutil.copytree(self.tree, place, symlinks=True)
+
+
+CONTENDERS: dict[str, Callable[[Path, Path], Any]] = {
+    "Holdfast": Holdfast,
+    "tar and zstd": Tar,
+    "git": Git,
+    "restic": Restic,
+    "borg": Borg,
+    "walk, copy": Copy,
+}
+
+
+def install() -> None:
+    """The programs that are measured, where they are missing and this machine can get them."""
+    missing = [package for program, package in NEEDED.items() if shutil.which(program) is None]
+    if missing:
+        subprocess.run(["apt-get", "install", "-y", "-q", *missing], check=False, stdout=subprocess.DEVNULL)
+
+
+def _check_same(tree: Path, other: Path) -> None:
+    done = subprocess.run(["diff", "-rq", "--no-dereference", tree, other], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AssertionError(f"what was restored differs: {done.stdout[:200]}")
+
+
+def _size(folder: Path) -> int:
+    """Bytes of everything in it. A database counts as it will be when its log is moved into it; caches do not count."""
+    found = 0
+    for at, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(".cache")]
+        for name in files:
+            path = os.path.join(at, name)
+            if not name.endswith((".db-wal", ".db-shm")):
+                found += _pages(path) if name.endswith(".db") else os.lstat(path).st_size
+    return found
+
+
+def _pages(path: str) -> int:
+    """Bytes of the pages of a database that are used."""
+    import apsw  # the library that has the file open: two of them would take each other's locks away
+
+    connection = apsw.Connection(path)
+    try:
+        count, free, size = (next(connection.execute(f"PRAGMA {name}"))[0] for name in _PAGES)
+    finally:
+        connection.close()
+    return int((count - free) * size)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    before = perf_counter()
+    call()
+    return perf_counter() - before
