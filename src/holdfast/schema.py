@@ -19,6 +19,7 @@ from .engines import opening
 from .engines.dialect import Dialect
 from .engines.postgres.options import PoolOptions
 from .engines.protocol import Call, Connection
+from .errors import Corrupt
 from .migrations import distribution, runner
 from .migrations.runner import Migration
 from .migrations.runner import Status as MigrationStatus
@@ -86,8 +87,11 @@ def check_integrity(url: str) -> list[str]:
         SchemaMismatch: the database is newer than this release, or an applied file was edited.
         Unavailable: the database cannot be reached, or the file is not there.
     """
-    missing = [f"migration {each.version} is not applied" for each in migration_status(url) if not each.applied]
-    return [*missing, *_on(address.parse(url), _look_over, read_only=True)]
+    try:
+        missing = [f"migration {each.version} is not applied" for each in migration_status(url) if not each.applied]
+        return [*missing, *_on(address.parse(url), _look_over, read_only=True)]
+    except Corrupt as error:
+        return [str(error)]  # so damaged that it could not even be looked at
 
 
 async def _look_over(connection: Connection) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast import Findings, Holdfast
+from holdfast import Erasure, Findings, Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.schema import check_integrity
 
@@ -32,9 +32,12 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
     Ends with 1 if something was lost or is damaged, and with 0 if not.
     """
     wrong = check_integrity(database)
-    with Holdfast(database, packs=packs) as hf:
-        overdue = [each for each in hf.erasures.list(only_open=True, limit=1_000) if each.due_at <= _now(hf)]
-        found = {name: _look(hf, name, repair) for name in tenants or _names(hf)}
+    overdue: list[Erasure] = []
+    found: dict[str, Findings] = {}
+    if not wrong:
+        with Holdfast(database, packs=packs) as hf:
+            overdue = [each for each in hf.erasures.list(only_open=True, limit=1_000) if each.due_at <= _now(hf)]
+            found = {name: _look(hf, name, repair) for name in tenants or _names(hf)}
     is_sound = not wrong and not overdue and all(each.is_sound for each in found.values())
     if as_json:
         print_json({"sound": is_sound, "database": wrong, "overdue_erasures": overdue, "tenants": found})

@@ -25,8 +25,10 @@ BATCH = 100
 """Entries read at once."""
 IDLE_MS = 60_000
 """Milliseconds after which what another consumer left is taken over."""
-BLOCK_MS = 5_000
+BLOCK_MS = 1_000
 """Milliseconds to wait for the next entry before looking at what is still to be carried out."""
+ANSWER_S = 10.0
+"""Seconds within which Redis must answer, beside those it was told to wait."""
 RETRY_S = 5.0
 """Seconds to wait when Redis or the database cannot be reached."""
 
@@ -70,7 +72,7 @@ class ErasureConsumer:
         self.consumer = consumer or f"{this_process()}:{(ids or RandomIds()).new()[-6:]}"
         self._whole, self._idle_ms, self._block_ms = whole, idle_ms, block_ms
         self._stopping = asyncio.Event()
-        self._redis: Any = _client(url) if url else None
+        self._redis: Any = _client(url, block_ms) if url else None
 
     def stop(self) -> None:
         """Come to an end after what is in hand."""
@@ -176,13 +178,13 @@ class ErasureConsumer:
             log.error("the entry %s of %s is not understood: %s", entry_id, self._stream, error)
 
 
-def _client(url: str) -> Any:
+def _client(url: str, block_ms: int) -> Any:
     try:
         import redis.asyncio
     except ImportError:
         raise InvalidInput("erasure by events needs the package redis: pip install 'holdfast[erasure]'") from None
     try:
-        return redis.asyncio.Redis.from_url(url, decode_responses=True)
+        return redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=block_ms / 1_000 + ANSWER_S)
     except ValueError as error:
         raise InvalidInput(f"that is no address of a Redis: {error}") from error
 

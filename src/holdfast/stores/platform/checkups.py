@@ -80,13 +80,13 @@ class AsyncCheckups(TenantStore):
         counts = await self._engine.read(self._counts)
         damaged = await self._damaged(frozenset(missing))
         return Findings(
-            orphan_packs=orphans,
-            unsealed_packs=unsealed,
-            missing_packs=missing,
+            orphan_packs=tuple(orphans),
+            unsealed_packs=tuple(unsealed),
+            missing_packs=tuple(missing),
             unheld_objects=counts[0],
             dangling_refs=counts[1],
             loose_layers=counts[2],
-            damaged_snapshots=damaged,
+            damaged_snapshots=tuple(damaged),
             pending_rewinds=counts[3],
         )
 
