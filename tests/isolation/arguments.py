@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,9 @@ from holdfast.core.blocking import Blocking
 from holdfast.core.filters import Filter, column, meta
 from holdfast.errors import InvalidInput
 from holdfast.testing.workload_compactions import Shorten
+
+NO_PLACE = os.path.join(os.devnull, "tree")
+"""A path at which nothing can be."""
 
 
 class Pool:
@@ -45,7 +49,7 @@ class Pool:
         self._by_field = _texts_by_field(self._focus)
 
     def value(self, name: str, hint: Any) -> Any:
-        """Some value for a parameter of this name and type."""
+        """Some value for a parameter of this name and type. Nothing is ever read from the disk, or written to it."""
         plain = {
             str: lambda: self._text(name),
             bytes: lambda: self._text(name).encode("utf-8", "replace"),
@@ -57,6 +61,7 @@ class Pool:
             type(None): lambda: None,
             Any: lambda: self._anything(name),
             Filter: lambda: self._filter(name),
+            os.PathLike[str]: lambda: NO_PLACE,
         }
         origin, args = get_origin(hint), get_args(hint)
         if hint in plain:
@@ -106,6 +111,8 @@ class Pool:
             return self._text(name)
 
     def _text(self, name: str) -> str:
+        if name == "path":
+            return NO_PLACE
         if "cursor" in name and self.cursors:
             return self.random.choice(self.cursors)
         if name == "role" and self.random.random() < 0.7:

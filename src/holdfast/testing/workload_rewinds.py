@@ -8,10 +8,12 @@ from .workloads import Arguments, World, maker
 
 @maker("rewinds.begin", before="runs.step")
 def _begin(world: World) -> Arguments | None:
-    run = _run(world)
-    if run is None:
+    """Mostly of the run that has most to lose by it."""
+    found = [run for run in world.tenant.runs.list() if run.iteration and not _is_busy(world, run)]
+    if not found:
         return None
-    kwargs = {"to_step": world.random.randint(0, run.iteration), "path": f"/{world.name('tree')}", "snapshot": "then"}
+    run = max(found, key=lambda run: (run.iteration, len(world.tenant.tool_calls.list(run.id))))
+    kwargs = {"to_step": run.iteration - 1, "path": f"/{world.name('tree')}", "snapshot": "then"}
     if run.status == "running":
         kwargs["epoch"] = run.epoch
     return (run.id,), kwargs
@@ -19,10 +21,23 @@ def _begin(world: World) -> Arguments | None:
 
 @maker("rewinds.redo", before="rewinds.finish")
 def _redo(world: World) -> Arguments | None:
+    """Of a rewind that is not the only one."""
+    there = [
+        each
+        for run in world.tenant.runs.list()
+        for each in world.tenant.rewinds.list(run.id)
+        if each.status == "rewound" and each.from_step > each.to_step
+    ]
     for run in world.tenant.runs.list():
         rewound = [each for each in world.tenant.rewinds.list(run.id) if each.status == "rewound"]
         calls = [call for call in world.tenant.tool_calls.list(run.id) if call.iteration > run.iteration]
-        if rewound and rewound[0].to_step == run.iteration and not calls and not _is_busy(world, run):
+        if (
+            rewound
+            and rewound[0].to_step == run.iteration
+            and not calls
+            and not _is_busy(world, run)
+            and len(there) > 2
+        ):
             return (run.id,), {"id": rewound[0].id} | ({"epoch": run.epoch} if run.status == "running" else {})
     return None
 
@@ -31,12 +46,6 @@ def _redo(world: World) -> Arguments | None:
 def _finish(world: World) -> Arguments | None:
     there = world.tenant.rewinds.pending()
     return None if not there else ((there[0].id,), {})
-
-
-def _run(world: World) -> Run | None:
-    """A run that can be taken back."""
-    found = [run for run in world.tenant.runs.list() if not _is_busy(world, run)]
-    return world.random.choice(found) if found else None
 
 
 def _is_busy(world: World, run: Run) -> bool:
