@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Environment = Literal["main", "openai", "adk", "dbos", "langgraph"]
+Environment = Literal["main", "openai", "adk", "dbos", "kagent", "langgraph"]
 Engine = Literal["sqlite", "postgres", "none"]
 Result = dict[str, Any]
 

@@ -23,6 +23,7 @@ _SHOWN = (
     "openai-agents",
     "google-adk",
     "dbos",
+    "kagent-adk",
     "langgraph",
     "langgraph-checkpoint-sqlite",
     "langgraph-checkpoint-postgres",
@@ -48,6 +49,7 @@ def interpreters() -> dict[Environment, str]:
         "adk": os.environ.get("HOLDFAST_ADK_PYTHON") or _made("bench-adk"),
         "dbos": _made("bench-dbos"),
         "langgraph": _made("langgraph"),
+        "kagent": _made("kagent"),
     }
 
 
