@@ -25,7 +25,7 @@ test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 adapters: ## the tests of the adapters, each in its framework's own environment
 	@echo "langgraph" && PYTHONPATH=src "$$($(ENVIRONMENT) langgraph)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/langgraph tests/adapters/langgraph_import $(ARGS)
 	@echo "crewai" && PYTHONPATH=src "$$($(ENVIRONMENT) crewai)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/crewai $(ARGS)
-	@echo "kagent" && PYTHONPATH=src "$$($(ENVIRONMENT) kagent)" -m pytest -n $(WORKERS) --dist loadfile tests/adapters/kagent $(ARGS)
+	@echo "kagent" && PYTHONPATH=src "$$($(ENVIRONMENT) kagent)" -m pytest -n 2 --dist loadfile tests/adapters/kagent $(ARGS)
 	@echo "a2a" && PYTHONPATH=src "$$($(ENVIRONMENT) a2a)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/a2a $(ARGS)
 
 check: ## style, types, layers and tidiness, without the tests
