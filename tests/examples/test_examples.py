@@ -33,6 +33,8 @@ def test_the_example_runs_as_it_stands(example: Path, tmp_path: Path) -> None:
     assert len(printed.splitlines()) < 40, "a few readable lines"
     if example.name == "crash_and_resume.py":
         _check_crash_and_resume(printed)
+    if example.name == "rewind_an_agent.py":
+        _check_rewind(printed)
 
 
 def _check_crash_and_resume(printed: str) -> None:
@@ -46,3 +48,15 @@ def _check_crash_and_resume(printed: str) -> None:
     assert "step 2: order unknown, begun 1 time" in second
     assert "completed: There were 2 screws" in second
     assert printed.rstrip().endswith("The supplier got 1 order.")
+
+
+def _check_rewind(printed: str) -> None:
+    shown = dict(re.findall(r"^(Now|Rewound|As it was the first time): (.*)$", printed, re.MULTILINE))
+    states = re.findall(r"^(?:Now|Rewound|As it was the first time): step (\d+), (\d+) messages, (.*)$", printed, re.MULTILINE)
+    (ruined, rewound, good, again) = states
+    assert ruined == ("4", "8", "main.py, tests/test_main.py")
+    assert "step 3 removed: config/settings.toml" in printed, "what went wrong is seen"
+    assert rewound == ("2", "5", "config/settings.toml, main.py, tests/test_main.py"), "files and conversation together"
+    assert good == ("4", "9", "README, config/settings.toml, main.py, tests/test_main.py")
+    assert again == ruined, "a redo brings all of it back"
+    assert len(shown) == 3
