@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from . import conversation, graphs, growth, kagent, search, server, steps, workspace
+from . import conversation, graphs, growth, kagent, retention, search, server, steps, workspace
 from .floor import PAGE as FLUSH_BYTES
 from .results import Results, ratios
 
@@ -256,6 +256,17 @@ def _workspace() -> list[Figure]:
     ]
 
 
+def _retention() -> list[Figure]:
+    found = []
+    for name in retention.WHO:
+        side = (name, dict[str, int]())
+        longest = f"{name}: the longest transaction of a sweep over 10,000 snapshots of 1,000 tenants"
+        memory = f"{name}: memory of a sweep over 2,400 snapshots of a tenant, of one over 600"
+        found.append(Figure(longest, retention.GROUP, "longest_ms", side, (), "at most", 100, "ms"))
+        found.append(Figure(memory, retention.GROUP, "memory_ratio", side, (), "at most", 1.2))
+    return found
+
+
 def _import() -> list[Figure]:
     ours = ("Holdfast", dict[str, int]())
     return [
@@ -279,6 +290,7 @@ TITLES = {
     "steps-postgres": "Durable steps, PostgreSQL",
     "step-cost": "What a step costs, SQLite",
     "langgraph": "LangGraph, a conversation that grows",
+    "retention": "Retention, 10,000 snapshots of 1,000 tenants",
     "workspace": "Workspaces, about 5,000 files",
     "workspace-many": "Workspaces, 100,000 files",
     server.GROUP: "Over HTTP",
@@ -320,6 +332,7 @@ FIGURES = [
     *_steps(),
     *_langgraph(),
     *_workspace(),
+    *_retention(),
     *_kagent(),
     *_import(),
 ]

@@ -25,6 +25,7 @@ FAMILIES = {
     "step-cost": "steps",
     "langgraph": "graphs",
     "workspace": "workspace",
+    "retention": "retention",
     "workspace-many": "workspace",
     "server": "server",
     "kagent": "kagent",

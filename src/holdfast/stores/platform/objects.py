@@ -34,7 +34,7 @@ GRACE_S = 3_600
 """How long an object that nobody holds is kept before it is removed."""
 HOLDERS_MOST = 20
 """Holders of a damaged object that are named."""
-PRUNED_MOST = 2_000
+PRUNED_MOST = 500
 """Objects that one transaction of a prune looks at."""
 _NO_DIGEST = b""
 _LAST_DIGEST = b"\xff" * (bodies.DIGEST_BYTES + 1)

@@ -25,7 +25,7 @@ from ..objects import GRACE_S, AsyncObjects
 from . import room, rules
 from .rules import Reason, RetentionPolicy, RunSnapshots, queries
 
-RUNS_PAGE = 100
+RUNS_PAGE = 50
 """Runs looked at at once."""
 BATCH = 20
 """Snapshots removed in one transaction."""

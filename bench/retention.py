@@ -1,0 +1,118 @@
+"""A sweep over ten thousand snapshots of a thousand tenants: how long its longest transaction is, and what memory it takes.
+
+The snapshots are recorded as a capture would, without any files. Of ten of a run, two may stay. The clock is held against every
+transaction as its caller sees it, waiting included. Memory is what Python allocates at its peak while a tenant with four times
+as many snapshots is swept as another that already fills every page that is read at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from .case import Case, Engine, Job, Result
+
+GROUP = "retention"
+WHO: dict[str, Engine] = {"Holdfast, SQLite": "sqlite", "Holdfast, PostgreSQL": "postgres"}
+TENANTS, EACH, KEPT = 1_000, 10, 2
+FEW_RUNS, MANY_RUNS, SAMPLES = 60, 240, 2
+"""Tenants whose memory is compared, and how many runs they have."""
+
+
+def cases() -> list[Case]:
+    """Both engines."""
+    return [Case(GROUP, name, "main", engine) for name, engine in WHO.items()]
+
+
+def run(job: Job) -> Result:
+    """Measure one of them."""
+    address = job.place if WHO[job.contender] == "postgres" else str(Path(job.place) / "agents.db")
+    return asyncio.run(_measure(address))
+
+
+class _Timed:
+    """An engine that notes how long each write took."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self.took_s = engine, [0.0]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def write(self, call: Any) -> Any:
+        began = perf_counter()
+        try:
+            return await self._engine.write(call)
+        finally:
+            self.took_s.append(perf_counter() - began)
+
+
+async def _measure(address: str) -> Result:
+    from holdfast import AsyncHoldfast
+
+    async with AsyncHoldfast(address, auto_migrate=True) as hf:
+        names = [f"t{number:04}" for number in range(TENANTS)]
+        for name in names:
+            await _fill(hf.tenant(name), 1)
+        timed = _Timed(hf._engine)
+        hf._engine = timed  # type: ignore[assignment]
+        began = perf_counter()
+        removed = await _round(hf, names)
+        took = perf_counter() - began
+        if removed != TENANTS * (EACH - KEPT):
+            raise RuntimeError(f"{removed} snapshots went")
+        few, many = await _peak(hf, "few", FEW_RUNS), await _peak(hf, "many", MANY_RUNS)
+    return {
+        "longest_ms": round(max(timed.took_s) * 1_000, 2),
+        "memory_ratio": round(many / few, 3),
+        "rate": round(TENANTS * EACH / took, 1),
+        "writes": len(timed.took_s),
+    }
+
+
+async def _round(hf: Any, tenants: list[str]) -> int:
+    from holdfast.retention import RetentionWorker
+
+    done = await RetentionWorker(hf, tenants=tenants).round()
+    if done.failed or done.skipped:
+        raise RuntimeError(f"not every tenant was swept: {done}")
+    return int(done.snapshots)
+
+
+async def _peak(hf: Any, kind: str, runs: int) -> int:
+    names = [f"{kind} {number}" for number in range(SAMPLES)]
+    for name in names:
+        await _fill(hf.tenant(name), runs)
+    await _round(hf, names[:1])
+    tracemalloc.start()
+    await _round(hf, names[1:])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+async def _fill(tenant: Any, runs: int) -> None:
+    session = await tenant.sessions.create()
+    for _ in range(runs):
+        run_id = (await tenant.runs.start(session.id)).id
+        await tenant._engine.write(_recording(tenant, run_id))
+    await tenant.retention.set_policy(per_run=KEPT)
+
+
+def _recording(tenant: Any, run_id: str) -> Any:
+    from holdfast.core import objects as bodies
+    from holdfast.stores.workspace import layers, snapshots
+    from holdfast.trees.entries import Difference
+
+    async def record(connection: Any) -> None:
+        for number in range(EACH):
+            manifest = layers.manifest_of(Difference([], [str(number)]))
+            part = layers.Part([bodies.pack(b"%d of %s" % (number, run_id.encode()))])
+            layer = layers.NewLayer(manifest, None, [part])
+            new = snapshots.NewSnapshot(run_id, number, "step", None, layer, 0, 0, tenant._scope.ids.new())
+            await snapshots.record(connection, tenant._scope, new)
+
+    return record
