@@ -16,7 +16,7 @@ import pytest
 
 from tests.docs.markdown import FILES, Block, blocks
 
-LANES = frozenset({"langgraph", "crewai"})
+LANES = frozenset({"a2a", "crewai", "kagent", "langgraph"})
 """Marks that name a framework."""
 
 

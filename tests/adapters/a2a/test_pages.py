@@ -1,0 +1,23 @@
+"""The snippets that need the A2A library run as they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import Block
+from tests.docs.running import programs, try_program
+
+PROGRAMS = [*programs("a2a")]
+
+
+def test_there_are_snippets() -> None:
+    assert len(PROGRAMS) >= 1
+
+
+@pytest.mark.parametrize("program", [pytest.param(each, id=str(each[0])) for each in PROGRAMS])
+def test_the_snippets_run_as_they_stand(
+    program: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    try_program(program, tmp_path, monkeypatch, request)
