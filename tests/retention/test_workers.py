@@ -7,6 +7,7 @@ import logging
 import time
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from holdfast.retention import RetentionWorker, Round, describe
 from holdfast.stepping import step
 from holdfast.stores.platform.retention.sweeps import LEASE_S, Sweep
 from tests.retention.conftest import POOL, SMALL, Bench, Lines, Opens
-from tests.retention.forging import many
+from tests.retention.forging import body, forge, many
 
 
 def sweep_of(bench: Bench) -> Sweep:
@@ -56,6 +57,23 @@ def test_of_two_sweepers_one_waits_and_a_late_one_is_refused(local: Bench, opens
     assert local.tenant().retention.sweep(idle_s=60).count == 0, "a clock that was put back keeps nobody out for ever"
     with pytest.raises(InvalidInput, match="idle_s"):
         local.tenant().retention.sweep(idle_s=-1)
+
+
+def test_a_hold_that_was_placed_is_never_overlooked_by_a_sweep_under_way(local: Bench, opens: Opens) -> None:
+    other = opens()
+    acme = local.tenant()
+    for number in range(6):
+        run = local.run()
+        acme.retention.set_policy(per_run=5)
+        made = [forge(acme, run, [body(number * 10 + each, 50)]) for each in range(5)]
+        acme.retention.set_policy(per_run=1)
+        with ThreadPoolExecutor(2) as pool:
+            sweep = pool.submit(other.tenant().retention.sweep)
+            held = pool.submit(lambda run=run: acme.retention.hold("why", run_id=run) and local.ids(run))  # type: ignore[misc]
+            there = held.result()
+            sweep.result()
+        assert local.ids(run) == there, "what was there when the hold was placed is there"
+        assert len(there) in range(1, len(made) + 1)
 
 
 def rounds(address: str, clock: FixedClock, do: Callable[[AsyncHoldfast], Any], packs: Any) -> Any:

@@ -1,0 +1,75 @@
+"""What SQLite would do for the queries of retention that must not depend on how much is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.core.queries import Query
+from holdfast.engines.dialect import Dialect
+from holdfast.stores.platform import activity, erasures, objects
+from holdfast.stores.platform.retention import rules
+from holdfast.stores.workspace import squashing
+
+PAGE = " AND (created_at, id) < (:before_at, :before_id)"
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Any]:
+    with Holdfast(":memory:") as hf:
+        yield hf._engine._connection  # type: ignore[attr-defined]
+
+
+def plan(connection: Any, query: Query, where: str = "", index: str = "") -> str:
+    statement = query.statement(Dialect.SQLITE, where, index)
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
+    return "; ".join(row[3] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["time", "actor", "action", "subject"])
+def test_activity_comes_out_of_an_index_in_order(connection: Any, name: str) -> None:
+    column = {"time": "", "subject": " AND subject_kind = :kind AND subject_id = :id"}.get(
+        name, f" AND {name} = :value"
+    )
+    for page in ("", PAGE):
+        found = plan(connection, activity.queries.list, column + page, f"activity_by_{name}")
+        assert f"USING INDEX activity_by_{name}" in found
+        assert "B-TREE" not in found
+
+
+@pytest.mark.parametrize(
+    "name", ["runs", "run", "oldest_of_run", "oldest", "newest", "up_to", "may_go", "sizes", "hold_on_session"]
+)
+def test_nothing_of_retention_reads_a_whole_table(connection: Any, name: str) -> None:
+    found = plan(connection, rules.queries.by_name[name])
+    scans = [part for part in found.split("; ") if part.startswith("SCAN")]
+    assert all(part.split()[1] in {"g", "s", "c", "CONSTANT", "chain", "(subquery-1)"} for part in scans), found
+    assert "SCAN s USING" not in found, found
+
+
+def test_what_makes_room_is_read_by_its_time(connection: Any) -> None:
+    for name in ("oldest", "newest", "up_to"):
+        found = plan(connection, rules.queries.by_name[name])
+        assert "USING INDEX snapshots_by_time (tenant_id=?" in found
+        assert "TEMP B-TREE FOR ORDER BY" not in found
+    assert "snapshots_by_run (tenant_id=? AND run_id>?)" in plan(connection, rules.queries.runs)
+
+
+def test_erasures_that_are_open_are_found_without_those_that_are_done(connection: Any) -> None:
+    found = plan(connection, erasures.queries.open)
+    assert "USING INDEX erasures_open" in found or "USING COVERING INDEX erasures_open" in found
+    assert "B-TREE" not in found
+
+
+def test_objects_are_pruned_by_pages_of_their_keys(connection: Any) -> None:
+    for name in ("condemn", "page_end"):
+        assert "(tenant_id=? AND digest>?" in plan(connection, objects.queries.by_name[name])
+
+
+def test_layers_to_be_squashed_are_found_in_the_order_of_their_ids(connection: Any) -> None:
+    found = plan(connection, squashing.queries.hollow)
+    assert "PRIMARY KEY (tenant_id=? AND id>?)" in found
+    assert "B-TREE" not in found
