@@ -21,7 +21,7 @@ from functools import cached_property
 from hmac import compare_digest
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.objects import DIGEST_BYTES, RAW, Packed, digest_of, pack
+from ..core.objects import BULK_LEVEL, DIGEST_BYTES, LEVEL, RAW, Packed, digest_of, pack
 from .entries import ZEROS, Entry, Piece
 
 if TYPE_CHECKING:
@@ -167,13 +167,13 @@ class Packer:
     def _pack(self, body: bytes, tell: Callable[[bytes], None], stored: frozenset[bytes] = frozenset()) -> None:
         self._taken += len(body)
         if self._taken < THREADS_FROM:
-            self._jobs.append(_Job(_packed(body, stored), tell))
+            self._jobs.append(_Job(_packed(body, stored, LEVEL), tell))
             return
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(min(THREADS_MOST, os.cpu_count() or 1), thread_name_prefix="holdfast-pack")
-        self._jobs.append(_Job(self._pool.submit(_packed, body, stored), tell))
+        self._jobs.append(_Job(self._pool.submit(_packed, body, stored, BULK_LEVEL), tell))
         while len(self._jobs) > WAITING_MOST:
             self._settle()
 
@@ -216,11 +216,11 @@ class Chunked:
         self._pieces[at] = Piece(lies_in, 0, length)
 
 
-def _packed(body: bytes, stored: frozenset[bytes]) -> Packed:
+def _packed(body: bytes, stored: frozenset[bytes], level: int) -> Packed:
     """A body, packed; without it, if it is stored already."""
     if stored and (found := digest_of(body)) in stored:
         return Packed(found, RAW, b"", len(body), 0)
-    return pack(body)
+    return pack(body, level=level)
 
 
 def _fill(slot: Slot, lies_in: bytes, start: int, length: int) -> None:
