@@ -37,6 +37,7 @@ class Contender(Protocol):
 
     def take(self, number: int) -> None: ...
     def restore(self, place: Path) -> None: ...
+    def prepare(self) -> None: ...
     def back(self, number: int) -> None: ...
 
 
@@ -84,6 +85,7 @@ def _returning(contender: Contender, tree: Path, place: Path) -> Result:
         _check_same(tree, target)
         shutil.rmtree(target)
     found = {"restore_ms": statistics.median(took) * 1e3}
+    contender.prepare()
     back = []
     for turn in range(6):
         try:
@@ -189,7 +191,20 @@ class Holdfast:
         self._acme.workspaces.restore(self._taken[SNAPSHOTS - 1], place)
 
     def back(self, number: int) -> None:
-        self._acme.workspaces.restore(self._taken[number], self.tree, replace=True)
+        """A rewind and its redo: the tree, the run and its conversation."""
+        if number == SNAPSHOTS - 1:
+            self._acme.workspaces.redo(self._run, self.tree)
+        else:
+            self._acme.workspaces.rewind(self._run, number + 1, self.tree)
+
+    def prepare(self) -> None:
+        """A step of the run for each snapshot."""
+        claimed = self._acme.leases.claim("bench", run_id=self._run)
+        assert claimed is not None
+        for number, snapshot in self._taken.items():
+            state, epoch = {"number": number}, claimed.epoch
+            self._acme.runs.step(self._run, epoch=epoch, iteration=number + 1, state=state, snapshot=snapshot)
+        self._acme.leases.release(self._run, epoch=claimed.epoch)
 
 
 class Program:
@@ -214,6 +229,9 @@ class Program:
     def shell(self, line: str) -> None:
         """Call several, one into the other."""
         subprocess.run(["bash", "-o", "pipefail", "-c", line], env={**os.environ, **self.surroundings}, check=True)
+
+    def prepare(self) -> None:
+        """Whatever comes before going back."""
 
     def back(self, number: int) -> None:
         raise NotImplementedError
