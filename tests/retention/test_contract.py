@@ -225,6 +225,7 @@ def test_what_is_held_outlives_every_rule_and_the_tenant_itself(local: Bench, li
     for remove in (
         lambda: local.holdfast.tenants.delete("acme", cascade=True),
         lambda: acme.sessions.purge(acme.runs.get(run).session_id),
+        lambda: acme.snapshots.delete([held[0]], reason="by hand"),
     ):
         with pytest.raises(Conflict, match="held"):
             remove()

@@ -53,11 +53,6 @@ def _sweep(world: World) -> Arguments:
     return (), {"holder": "a sweeper"}
 
 
-@maker("tenants.set_quota")
-def _set_quota(world: World) -> Arguments:
-    return (world.tenant_name,), {"checkpoint_quota_mib": world.random.choice((None, 0, 100))}
-
-
 @maker("erasures.request")
 def _request(world: World) -> Arguments:
     return (world.random.choice((world.tenant_name, "nobody")),), {"event_id": world.name("event"), "whole": False}

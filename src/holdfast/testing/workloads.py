@@ -314,30 +314,6 @@ def _stores(holder: object, prefix: str) -> Iterator[tuple[str, Blocking[Any]]]:
             yield from _stores(value, f"{prefix}{name}.")
 
 
-# Tenants
-
-
-@maker("tenants.create")
-def _create_tenant(world: World) -> Arguments:
-    return (world.name("tenant"),), {"metadata": {"plan": world.text()}}
-
-
-@maker("tenants.update")
-def _update_tenant(world: World) -> Arguments | None:
-    there = list(world.handle.tenants.list())
-    return ((world.random.choice(there).id,), {"metadata": {"plan": world.text()}}) if there else None
-
-
-@maker("tenants.delete")
-def _delete_tenant(world: World) -> Arguments | None:
-    """Mostly a tenant made for it; sometimes a working one, with everything it has."""
-    there = [each.id for each in world.handle.tenants.list()]
-    spare = [each for each in there if each not in TENANTS]
-    whole = world.random.random() < 0.2
-    choice = there if whole or not spare else spare
-    return ((world.random.choice(choice),), {"cascade": whole}) if choice else None
-
-
 # Sessions
 
 
@@ -500,5 +476,6 @@ from . import (  # noqa: E402
     workload_retention,  # noqa: F401
     workload_rewinds,  # noqa: F401
     workload_runs,  # noqa: F401
+    workload_tenants,  # noqa: F401
     workload_workspaces,  # noqa: F401
 )

@@ -28,6 +28,7 @@ from ..execution.runs import states
 from ..platform import activity, objects, packs
 from ..platform.activity import Deed
 from ..platform.packs import InPack
+from ..platform.retention import rules
 from . import layers
 from .layers import NewLayer
 
@@ -183,9 +184,12 @@ class AsyncSnapshots(TenantStore):
         Raises:
             InvalidInput: no reason is given.
             LimitExceeded: there are more than ``batch_rows``.
+            Conflict: one of them is held: see ``retention``.
         """
         scopes.name(reason, "reason", self._scope.limits, limit="text_bytes")
-        return await delete(connection, self._scope, self._ids(snapshot_ids), reason=reason)
+        ids = self._ids(snapshot_ids)
+        await rules.check_snapshots_not_held(connection, self._scope, ids)
+        return await delete(connection, self._scope, ids, reason=reason)
 
     @writes
     async def collect(self, connection: Connection) -> int:

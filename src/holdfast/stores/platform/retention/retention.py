@@ -192,12 +192,18 @@ class AsyncRetention(TenantStore):
             Unavailable: the place where packs are kept cannot be reached; what is left to do is done by the next sweep.
         """
         _number(idle_s, "idle_s", 0)
+        if await self._engine.read(self._is_nobody):
+            return Swept()
         sweep = Sweep(self._engine, self._scope)
         await sweep.claim(f"sweep {self._scope.ids.new()}" if holder is None else holder, idle_s=idle_s)
         try:
             return await sweep.carry_out()
         finally:
             await sweep.release()
+
+    async def _is_nobody(self, connection: Connection) -> bool:
+        """Whether there is no such tenant: whoever mistypes a name must not make one."""
+        return await queries.tenant_is_there.one(connection, self._scope.params()) is None
 
     async def _change(
         self, connection: Connection, acting: Acting, change: _Change, run_id: str | None

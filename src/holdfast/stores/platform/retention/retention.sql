@@ -56,6 +56,17 @@ RETURNING /*columns Hold*/ *;
 -- name: any_hold
 SELECT 1 FROM retention_holds WHERE tenant_id = :tenant_id LIMIT 1;
 
+-- name: hold_on_snapshot
+SELECT h.id/*pg ::text*/ FROM snapshots AS s
+JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
+JOIN retention_holds AS h ON h.tenant_id = s.tenant_id
+  AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL))
+WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id AND h.tenant_id = :tenant_id AND s.id = :id
+LIMIT 1;
+
+-- name: tenant_is_there
+SELECT 1 FROM tenants WHERE id = :tenant_id;
+
 -- name: hold_on_session
 -- A hold that keeps a session from being removed: on it, on one of its runs, or on everything.
 SELECT h.id/*pg ::text*/ FROM retention_holds AS h

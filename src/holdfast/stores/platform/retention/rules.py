@@ -149,6 +149,21 @@ async def check_not_held(connection: Connection, scope: Scope, *, session_id: st
         raise Conflict(f"{what} is held and must be kept: see retention.holds, and release what is no longer needed")
 
 
+async def check_snapshots_not_held(connection: Connection, scope: Scope, ids: Sequence[str]) -> None:
+    """See that none of these snapshots is held, before somebody removes them by hand.
+
+    Raises:
+        Conflict: one is.
+    """
+    await lock(connection, scope)
+    if await queries.any_hold.one(connection, scope.params()) is None:
+        return
+    for each in ids:
+        row = await queries.hold_on_snapshot.one(connection, scope.params(id=each))
+        if row is not None:
+            raise Conflict(f"snapshot {each} is held and must be kept: release hold {row[0]} first, if it is not needed")
+
+
 async def over_cap(connection: Connection, scope: Scope, run_id: str) -> Sequence[str]:
     """The snapshots of a run that are too many now, the oldest first.
 
