@@ -40,7 +40,8 @@ def written(root: Path, entries: Mapping[str, Entry], bodies: Mapping[bytes, byt
     """A tree on the disk, by way of all that guards it."""
     guarding.check(entries, limits, known={})
     there = present.look(str(root), entries, ignores=lambda path, is_folder: False, limits=limits)
-    steps = restoring.restore(str(root), restoring.plan(entries, there), entries)
+    plan = restoring.plan(entries, there, guarding.check(entries, limits, known=there))
+    steps = restoring.restore(str(root), plan, entries)
     try:
         next(steps)
         while True:

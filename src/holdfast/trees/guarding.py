@@ -25,8 +25,8 @@ _KINDS = frozenset(get_args(Kind))
 _TIME_MOST = 2**63
 
 
-def check(entries: Mapping[str, Entry], limits: Limits, *, known: Mapping[str, Entry]) -> None:
-    """Refuse a tree that must not be restored. What is in the directory just so already is not looked at.
+def check(entries: Mapping[str, Entry], limits: Limits, *, known: Mapping[str, Entry]) -> list[Entry]:
+    """Refuse a tree that must not be restored. What is in the directory just so already is not looked at; the rest is returned.
 
     Raises:
         InvalidInput: an entry would leave the root, or is of no kind that is restored.
@@ -35,9 +35,11 @@ def check(entries: Mapping[str, Entry], limits: Limits, *, known: Mapping[str, E
     limits.check("tree_entries", len(entries), "the entries of the tree")
     limits.check("tree_bytes", sum([entry.size for entry in entries.values()]), "the files of the tree")
     folders: set[str] = {""}
+    changed = []
     for path, entry in entries.items():
         if entry == known.get(path):
             continue
+        changed.append(entry)
         if path != entry.path:
             raise refused(path, "it is there under another name")
         check_path(path, limits)
@@ -46,6 +48,7 @@ def check(entries: Mapping[str, Entry], limits: Limits, *, known: Mapping[str, E
         if parent not in folders:
             _check_parent(path, entries.get(parent))
             folders.add(parent)
+    return changed
 
 
 def check_entry(entry: Entry, limits: Limits) -> None:

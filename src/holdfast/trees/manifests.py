@@ -7,6 +7,7 @@ list is ``Corrupt``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +16,9 @@ from ..errors import Corrupt
 from .entries import ZEROS, Difference, Entry, Kind, Piece, raw, shown
 
 VERSION = 1
+REMEMBERED_MOST = 16
+REMEMBERED_BYTES = 4 * 1024 * 1024
+"""How many differences are remembered, and how long each may be."""
 _KINDS: tuple[Kind, ...] = ("file", "dir", "symlink")
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
@@ -45,11 +49,15 @@ def write(difference: Difference) -> bytes:
 
 
 def read(body: bytes) -> Difference:
-    """The difference that was written.
+    """The difference that was written. Those read last are remembered: trees of one run have most of theirs in common.
 
     Raises:
         Corrupt: it is none, or of a release that writes them otherwise.
     """
+    return _remembered(body) if len(body) <= REMEMBERED_BYTES else _read(body)
+
+
+def _read(body: bytes) -> Difference:
     try:
         found = _decode(body)
         if found.version != VERSION:
@@ -59,6 +67,9 @@ def read(body: bytes) -> Difference:
         return Difference(entries, [shown(name) for name in found.removed], found.ignore)
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise Corrupt(f"a stored tree cannot be read: {error}") from error
+
+
+_remembered = lru_cache(REMEMBERED_MOST)(_read)
 
 
 def _line(entry: Entry, numbers: dict[bytes, int]) -> _Line:

@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from hmac import compare_digest
 
 from msgspec import Struct
@@ -52,6 +52,7 @@ class Plan(Struct, frozen=True):
     """Files of which only the mode or the time is another."""
     settle: Sequence[Entry] = ()
     """Directories of which only those are."""
+    has_new_names: bool = True
 
     @property
     def count(self) -> int:
@@ -71,14 +72,12 @@ class Restored(Struct, frozen=True):
     """Directories that are not wanted, and stay because of what is ignored in them."""
 
 
-def plan(wanted: Mapping[str, Entry], present: Mapping[str, Entry]) -> Plan:
-    """How to get from what is there to what is wanted."""
+def plan(wanted: Mapping[str, Entry], present: Mapping[str, Entry], changed: Iterable[Entry]) -> Plan:
+    """How to get from what is there to what is wanted. ``changed`` is what of that is not there just so."""
     parts: dict[str, list[Entry]] = {"folders": [], "files": [], "links": [], "touch": [], "settle": []}
     remove = [path for path in present if path not in wanted]
-    for path, entry in wanted.items():
-        there = present.get(path)
-        if there is entry or there == entry:
-            continue
+    for entry in changed:
+        path, there = entry.path, present.get(entry.path)
         if there is not None and there.kind != entry.kind and "dir" in (there.kind, entry.kind):
             remove.append(path)
             there = None
@@ -87,7 +86,8 @@ def plan(wanted: Mapping[str, Entry], present: Mapping[str, Entry]) -> Plan:
             parts[part].append(entry)
     remove.sort(key=_deepest_first)
     parts["folders"].sort(key=lambda entry: entry.path.count("/"))
-    return Plan(remove, **parts)
+    new = any(entry.path not in present for part in ("folders", "files", "links") for entry in parts[part])
+    return Plan(remove, **parts, has_new_names=new)
 
 
 def _part(entry: Entry, there: Entry | None) -> str | None:
@@ -165,7 +165,7 @@ class _Restoring:
 
     def _check_twins(self, work: Plan) -> None:
         """Refuse names that this file system cannot tell apart; most can, and then there is nothing to refuse."""
-        both = guarding.twins(self._wanted) if work.files or work.folders or work.links else None
+        both = guarding.twins(self._wanted) if work.has_new_names else None
         if both is None:
             return
         handle, name = self._folders.at(""), f"{self._prefix}case"

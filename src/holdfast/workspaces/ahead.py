@@ -29,9 +29,12 @@ class Ahead:
 
     async def get(self, wanted: Wanted) -> Contents:
         """What is needed now."""
-        ready, self._next = self._next, None
-        found = await (ready[1]() if ready is not None and ready[0] == wanted.now else self._read(wanted.now))
-        if wanted.next and not self._engine.joined:
+        ready = self._next
+        if ready is None or ready[0] != wanted.now:
+            found = await self._read(wanted.now)
+        else:
+            self._next, found = None, await ready[1]()
+        if self._next is None and wanted.next and not self._engine.joined:
             self._next = (wanted.next, self._begun(wanted.next))
         return found
 

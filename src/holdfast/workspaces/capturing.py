@@ -288,7 +288,8 @@ class Capturing:
             pictures.pop(next(iter(pictures)), None)
         place = self._place(root)
         is_kept = before is not None and before.stats is scanned.stats and before.layer_id == snapshot.layer_id
-        if place is not None and not is_kept:
+        # What is captured before a rewind is about to be otherwise, and what is known by then is what was known before.
+        if place is not None and not is_kept and snapshot.kind != "dirty":
             stat_cache.save(place, picture)
 
     @property
@@ -315,12 +316,22 @@ async def _record(connection: Connection, scope: Scope, new: NewSnapshot) -> tup
 
 
 async def work(engine: Engine, do: Callable[[], T]) -> T:
-    """Do something that takes files, and therefore time: in the caller's thread, or outside of its event loop."""
+    """Do something that takes files, and therefore time: in the caller's thread, or outside of its event loop.
+
+    Who is cancelled waits for the thread: nothing goes on behind the caller's back.
+    """
     if engine.blocking:
         return do()
     import asyncio
 
-    return await asyncio.to_thread(do)
+    doing = asyncio.ensure_future(asyncio.to_thread(do))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        if not doing.cancelled():
+            doing.exception()  # it is nobody's business any longer
+        raise
 
 
 async def _each(engine: Engine, found: Iterator[T]) -> AsyncIterator[T]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
+from ..core import objects as bodies
 from ..core.scope import Scope
 from ..engines.protocol import Engine
 from ..errors import Conflict, InvalidInput, Stale
 from ..stores.platform import packs
+from ..stores.platform.packs import InPack
 from ..stores.workspace.snapshots import AsyncSnapshots
 from ..trees import guarding, present, restoring
 from ..trees.asking import Contents
@@ -22,6 +25,8 @@ from .capturing import work
 TRIES = 3
 """How often a directory is looked at again because it changed while it was restored."""
 Advance = Callable[[int], None]
+THREADS_FROM, THREADS_MOST = 4, 4
+"""Objects from which on threads are worth starting, and how many are."""
 
 
 class Restoring:
@@ -88,14 +93,17 @@ class Restoring:
             Corrupt: one is not what it was.
         """
 
-        async def read() -> Sequence[bytes]:
-            return await self._snapshots._out_of_packs(await self._snapshots._fetch(digests))
+        async def read() -> Contents:
+            found = await self._snapshots._fetch(digests)
+            out = [each for each in found if isinstance(each, InPack)]
+            stored = await packs.raw(self._engine, self._scope, out) if out else {}
+            there = {digest: each for digest, each in zip(digests, found, strict=True) if isinstance(each, bytes)}
+            return there | await work(self._engine, lambda: _unpacked(out, stored))
 
-        return dict(zip(digests, await packs.settled(read), strict=True))
+        return await packs.settled(read)
 
     def _plan(self, wanted: Mapping[str, Entry], there: Mapping[str, Entry]) -> Plan:
-        guarding.check(wanted, self._scope.limits, known=there)
-        return restoring.plan(wanted, there)
+        return restoring.plan(wanted, there, guarding.check(wanted, self._scope.limits, known=there))
 
     def _look(self, root: str, tree: Tree) -> Mapping[str, Entry]:
         """What is there, except what is ignored: by the rules of then, or by those of now."""
@@ -106,6 +114,18 @@ class Restoring:
             ignores=lambda path, is_folder: then(path, is_folder) or now(path, is_folder),
             limits=self._scope.limits,
         )
+
+
+def _unpacked(wanted: Sequence[InPack], stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Objects as they were, several at once: unpacking is what takes time, and needs no interpreter."""
+
+    def unpack(each: InPack) -> bytes:
+        return bodies.unpack(each.digest, each.codec, stored[each.digest])
+
+    if len(wanted) < THREADS_FROM:
+        return {each.digest: unpack(each) for each in wanted}
+    with ThreadPoolExecutor(min(THREADS_MOST, os.cpu_count() or 1), thread_name_prefix="holdfast-unpack") as pool:
+        return dict(zip((each.digest for each in wanted), pool.map(unpack, wanted), strict=True))
 
 
 def _made(root: str, replace: bool) -> None:
