@@ -127,11 +127,11 @@ class KagentPaths(BaseRoute):
     async def _answer(self, route: Route, names: Mapping[str, str], scope: Scope, receive: Receive) -> Response:
         headers = dict(scope["headers"])
         tenant = "" if route.path in _OPEN else await self._tenant(route, scope, headers)
-        sends = route.method != "GET" and headers.get(b"content-length", b"0") != b"0"
-        data = await read_body(receive, headers, self._service.limits) if sends else b""
+        sends = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         query = scope["query_string"].decode("latin-1")
         handle = self._service.tenant(tenant or self._default_tenant())
         async with asyncio.timeout(self._service.limits.answer_s):
+            data = await read_body(receive, headers, self._service.limits) if sends else b""
             return await route.handler(Ask(self._service, handle, names, headers, query, data))
 
     async def _tenant(self, route: Route, scope: Scope, headers: Mapping[bytes, bytes]) -> str:

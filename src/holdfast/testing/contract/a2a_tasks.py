@@ -30,9 +30,8 @@ def task_of(id: str, messages: int, parts: int = 2) -> dict[str, Any]:
     }
 
 
-@contract()
-async def a_task_comes_back_as_it_was(world: World) -> None:
-    tasks = world.tenant().a2a_tasks
+async def _a_task_comes_back_as_it_was(world: World, name: str) -> None:
+    tasks = world.tenant(name).a2a_tasks
     assert await tasks.find("t") is None
     task = task_of("t", 3)
     task["metadata"] = {"texts": list(TEXTS), "": [1, 2.5, True, None, {"$": 1e300}]}
@@ -52,9 +51,8 @@ async def a_task_comes_back_as_it_was(world: World) -> None:
         assert again.task == saved
 
 
-@contract()
-async def the_last_save_wins_whatever_grew_shrank_or_changed(world: World) -> None:
-    tasks = world.tenant().a2a_tasks
+async def _the_last_save_wins_whatever_grew_shrank_or_changed(world: World, name: str) -> None:
+    tasks = world.tenant(name).a2a_tasks
     made = from_us(world.clock.now_us() + 1_000_000)
     for messages, parts in ((1, 0), (2, 3), (2, 4), (1, 2), (0, 0), (5, 1)):
         world.clock.advance(1)
@@ -67,9 +65,8 @@ async def the_last_save_wins_whatever_grew_shrank_or_changed(world: World) -> No
         assert found.updated_at == from_us(world.clock.now_us())
 
 
-@contract()
-async def each_user_has_task_ids_of_their_own(world: World) -> None:
-    tasks = world.tenant().a2a_tasks
+async def _each_user_has_task_ids_of_their_own(world: World, name: str) -> None:
+    tasks = world.tenant(name).a2a_tasks
     for user in (None, "ada", "bob"):
         await tasks.save("t", {"of": user}, user=user)
     for user in (None, "ada", "bob"):
@@ -84,8 +81,17 @@ async def each_user_has_task_ids_of_their_own(world: World) -> None:
 
 
 @contract()
-async def tasks_are_listed_the_one_whose_state_is_newest_first(world: World) -> None:
-    tasks = world.tenant().a2a_tasks
+async def tasks_are_what_was_saved_last_and_each_users_own(world: World) -> None:
+    for part in (
+        _a_task_comes_back_as_it_was,
+        _the_last_save_wins_whatever_grew_shrank_or_changed,
+        _each_user_has_task_ids_of_their_own,
+    ):
+        await part(world, part.__name__)
+
+
+async def _tasks_are_listed_the_one_whose_state_is_newest_first(world: World, name: str) -> None:
+    tasks = world.tenant(name).a2a_tasks
     for name in ("a", "b", "c", "d"):
         world.clock.advance(1)
         await tasks.save(name, task_of(name, 2), context_id=(name in "ab" and "one") or "two", state="working")
@@ -115,9 +121,8 @@ async def tasks_are_listed_the_one_whose_state_is_newest_first(world: World) -> 
     assert last_and_first[-1].state_at == from_us(0)
 
 
-@contract()
-async def a_deleted_task_can_be_restored_until_its_id_is_taken(world: World) -> None:
-    tenant = world.tenant()
+async def _a_deleted_task_can_be_restored_until_its_id_is_taken(world: World, name: str) -> None:
+    tenant = world.tenant(name)
     tasks, configs = tenant.a2a_tasks, tenant.a2a_push_configs
     await tasks.save("t", task_of("t", 2))
     await configs.save("t", {"url": "u"})
@@ -144,6 +149,15 @@ async def a_deleted_task_can_be_restored_until_its_id_is_taken(world: World) -> 
     assert await tasks.purge("t") == 0
     with raises(NotFound):
         await tasks.restore("t")
+
+
+@contract()
+async def tasks_are_listed_deleted_and_restored(world: World) -> None:
+    for part in (
+        _tasks_are_listed_the_one_whose_state_is_newest_first,
+        _a_deleted_task_can_be_restored_until_its_id_is_taken,
+    ):
+        await part(world, part.__name__)
 
 
 @contract()

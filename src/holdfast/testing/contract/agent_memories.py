@@ -21,9 +21,8 @@ def new(content: str, *embedding: float, ttl_days: int | None = None) -> NewAgen
     return NewAgentMemory(content=content, embedding=embedding, metadata={"of": content}, ttl_days=ttl_days)
 
 
-@contract()
-async def what_is_most_alike_is_found_first(world: World) -> None:
-    memories = world.tenant().agent_memories
+async def _what_is_most_alike_is_found_first(world: World, name: str) -> None:
+    memories = world.tenant(name).agent_memories
     ids = await memories.add([new("east", 1, 0), new("north", 0, 1), new("north-east", 1, 1)], agent="a", user="ada")
     found = await memories.search([1, 0.1], agent="a", user="ada")
     assert [each.memory.content for each in found] == ["east", "north-east", "north"]
@@ -38,9 +37,8 @@ async def what_is_most_alike_is_found_first(world: World) -> None:
     assert await world.tenant("zenith").agent_memories.search([1, 0.1], agent="a", user="ada") == []
 
 
-@contract()
-async def what_is_found_is_counted_and_listed_by_use(world: World) -> None:
-    memories = world.tenant().agent_memories
+async def _what_is_found_is_counted_and_listed_by_use(world: World, name: str) -> None:
+    memories = world.tenant(name).agent_memories
     await memories.add([new("east", 1, 0), new("north", 0, 1)], agent="a")
     await memories.add([new(text, 1, 1) for text in TEXTS], agent="b")
     for _ in range(3):
@@ -51,6 +49,12 @@ async def what_is_found_is_counted_and_listed_by_use(world: World) -> None:
     assert await memories.delete(agent="a") == 2
     assert await memories.delete(agent="a") == 0
     assert len(await memories.list(agent="b")) == len(TEXTS)
+
+
+@contract()
+async def agent_memories_are_found_and_counted(world: World) -> None:
+    for part in (_what_is_most_alike_is_found_first, _what_is_found_is_counted_and_listed_by_use):
+        await part(world, part.__name__)
 
 
 @contract()

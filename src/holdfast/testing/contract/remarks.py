@@ -12,9 +12,8 @@ from .values import TEXTS
 from .world import World, raises
 
 
-@contract()
-async def a_remark_comes_back_as_it_was(world: World) -> None:
-    remarks = world.tenant().remarks
+async def _a_remark_comes_back_as_it_was(world: World, name: str) -> None:
+    remarks = world.tenant(name).remarks
     assert await remarks.list() == []
     for text in TEXTS:
         if text:
@@ -25,9 +24,8 @@ async def a_remark_comes_back_as_it_was(world: World) -> None:
     assert {each.created_at for each in found} == {from_us(world.clock.now_us())}
 
 
-@contract()
-async def remarks_of_users_are_apart_and_come_in_pages(world: World) -> None:
-    remarks = world.tenant().remarks
+async def _remarks_of_users_are_apart_and_come_in_pages(world: World, name: str) -> None:
+    remarks = world.tenant(name).remarks
     for number in range(5):
         await remarks.create(f"{number}", is_positive=True, user="ada")
     other = await remarks.create("mine", is_positive=True, user="bob")
@@ -41,6 +39,12 @@ async def remarks_of_users_are_apart_and_come_in_pages(world: World) -> None:
     assert await remarks.list(user="bob") == []
     with raises(InvalidFilter):
         await remarks.list(cursor="nonsense")
+
+
+@contract()
+async def remarks_are_kept_and_each_users_own(world: World) -> None:
+    for part in (_a_remark_comes_back_as_it_was, _remarks_of_users_are_apart_and_come_in_pages):
+        await part(world, part.__name__)
 
 
 @contract(limits=Limits(text_bytes=10))

@@ -11,9 +11,8 @@ from .world import World, raises, uuid_of
 TOKEN = "0123456789abcdef"
 
 
-@contract()
-async def a_link_leads_to_its_session(world: World) -> None:
-    tenant = world.tenant()
+async def _a_link_leads_to_its_session(world: World, name: str) -> None:
+    tenant = world.tenant(name)
     shares = tenant.session_shares
     session = await tenant.sessions.create(key="s", user="ada")
     made = await shares.create(session.id, token=TOKEN)
@@ -31,9 +30,8 @@ async def a_link_leads_to_its_session(world: World) -> None:
     assert await shares.list(session.id) == [open_one]
 
 
-@contract()
-async def who_has_used_a_link_is_known(world: World) -> None:
-    tenant = world.tenant()
+async def _who_has_used_a_link_is_known(world: World, name: str) -> None:
+    tenant = world.tenant(name)
     shares = tenant.session_shares
     first, second = [await tenant.sessions.create(key=key, user="ada") for key in ("s", "t")]
     one = await shares.create(first.id, token=TOKEN)
@@ -77,9 +75,8 @@ async def a_link_leads_nowhere_while_its_session_is_deleted(world: World) -> Non
     assert await shares.find(TOKEN) is None
 
 
-@contract()
-async def what_is_no_link_is_refused(world: World) -> None:
-    tenant = world.tenant()
+async def _what_is_no_link_is_refused(world: World, name: str) -> None:
+    tenant = world.tenant(name)
     session = await tenant.sessions.create(key="s")
     bad: Any
     for bad in ("", "short", None):
@@ -90,3 +87,9 @@ async def what_is_no_link_is_refused(world: World) -> None:
     with raises(NotFound):
         await tenant.session_shares.create(uuid_of("nobody"), token=TOKEN)
     assert await tenant.session_shares.list(session.id) == []
+
+
+@contract()
+async def links_are_made_used_and_removed(world: World) -> None:
+    for part in (_a_link_leads_to_its_session, _who_has_used_a_link_is_known, _what_is_no_link_is_refused):
+        await part(world, part.__name__)

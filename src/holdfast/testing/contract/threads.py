@@ -56,9 +56,8 @@ async def what_is_under_the_key_of_a_session_lives_with_it(world: World) -> None
     assert await kept(tenant, "k", "ada") == ["second"] * 3
 
 
-@contract()
-async def a_purged_session_takes_everything_under_its_key_along(world: World) -> None:
-    tenant = world.tenant()
+async def _a_purged_session_takes_everything_under_its_key_along(world: World, name: str) -> None:
+    tenant = world.tenant(name)
     session = await tenant.sessions.create(key="k", user="ada")
     await fill(tenant, "k", "ada", "first")
     await tenant.sessions.purge(session.id)
@@ -72,12 +71,20 @@ async def a_purged_session_takes_everything_under_its_key_along(world: World) ->
     assert await tenant.checkpoints.list(user="ada") == []
 
 
-@contract()
-async def a_thread_of_another_name_is_its_owners_business(world: World) -> None:
-    tenant = world.tenant()
+async def _a_thread_of_another_name_is_its_owners_business(world: World, name: str) -> None:
+    tenant = world.tenant(name)
     session = await tenant.sessions.create(key="k", user="ada")
     await tenant.flows.save("f", method="m", state={}, thread_id="k", user="ada")
     await tenant.checkpoints.put("k", id="1", state=b"", user="ada")
     await tenant.sessions.purge(session.id)
     assert await tenant.flows.find("f", thread_id="k", user="ada") is not None
     assert await tenant.checkpoints.find("k", user="ada") is not None
+
+
+@contract()
+async def threads_of_sessions_are_purged_with_them_and_no_others(world: World) -> None:
+    for part in (
+        _a_purged_session_takes_everything_under_its_key_along,
+        _a_thread_of_another_name_is_its_owners_business,
+    ):
+        await part(world, part.__name__)

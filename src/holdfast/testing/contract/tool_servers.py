@@ -13,9 +13,8 @@ from .values import TEXTS
 from .world import World, raises
 
 
-@contract()
-async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
-    servers = world.tenant().tool_servers
+async def _the_tools_of_a_server_are_those_it_has_now(world: World, name: str) -> None:
+    servers = world.tenant(name).tool_servers
     now = from_us(world.clock.now_us())
     made = await servers.upsert("ns/s", kind="K", description="d", tools=[NewTool("a"), NewTool("b", "B")])
     assert (made.name, made.kind, made.description, made.last_connected_at) == ("ns/s", "K", "d", None)
@@ -32,9 +31,8 @@ async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
     assert (found[0].created_at, found[0].updated_at) == (now, from_us(world.clock.now_us()))
 
 
-@contract()
-async def servers_and_tools_are_listed_by_name(world: World) -> None:
-    servers = world.tenant().tool_servers
+async def _servers_and_tools_are_listed_by_name(world: World, name: str) -> None:
+    servers = world.tenant(name).tool_servers
     for name, kind in (("b", ""), ("a", "y"), ("a", "x")):
         await servers.upsert(name, kind=kind, tools=[NewTool(text or "t", text) for text in TEXTS])
     assert [(each.name, each.kind) for each in await servers.list()] == [("a", "x"), ("a", "y"), ("b", "")]
@@ -50,9 +48,8 @@ async def servers_and_tools_are_listed_by_name(world: World) -> None:
         await servers.list(cursor="nonsense")
 
 
-@contract()
-async def a_deleted_server_comes_back_with_its_tools_or_anew(world: World) -> None:
-    servers = world.tenant().tool_servers
+async def _a_deleted_server_comes_back_with_its_tools_or_anew(world: World, name: str) -> None:
+    servers = world.tenant(name).tool_servers
     made = await servers.upsert("s", tools=[NewTool("a")])
     await servers.delete("s")
     assert (await servers.find("s"), await servers.list(), await servers.tools()) == (None, [], [])
@@ -65,6 +62,16 @@ async def a_deleted_server_comes_back_with_its_tools_or_anew(world: World) -> No
     assert [each.name for each in await servers.tools()] == ["b"]
     with raises(NotFound):
         await servers.restore("absent")
+
+
+@contract()
+async def tool_servers_are_kept_listed_and_deleted(world: World) -> None:
+    for part in (
+        _the_tools_of_a_server_are_those_it_has_now,
+        _servers_and_tools_are_listed_by_name,
+        _a_deleted_server_comes_back_with_its_tools_or_anew,
+    ):
+        await part(world, part.__name__)
 
 
 @contract(limits=Limits(tools=2))

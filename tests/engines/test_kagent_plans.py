@@ -1,0 +1,57 @@
+"""What SQLite would do for the queries about tasks, links and memories that must not depend on how much is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.core.queries import Queries, Statement
+from holdfast.engines.dialect import Dialect
+from holdfast.stores.conversation import remarks, shares, threads
+from holdfast.stores.execution import a2a_push_configs, a2a_tasks
+from holdfast.stores.memory import agent_memories
+from holdfast.stores.registry import tool_servers
+
+
+@pytest.fixture
+def connection() -> Iterator[Any]:
+    with Holdfast(":memory:") as hf:
+        yield hf._engine._connection  # type: ignore[attr-defined]
+
+
+def plan(connection: Any, statement: Statement) -> str:
+    """What SQLite says it would do."""
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
+    return "; ".join(row[3] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("index", "where"),
+    [
+        ("a2a_tasks_by_recency", ""),
+        ("a2a_tasks_by_recency", " AND (state_at, task_id) < (:after_at, :after_id)"),
+        ("a2a_tasks_by_recency", " AND state_at >= :since_at"),
+        ("a2a_tasks_by_context", " AND context_id = :context_id"),
+    ],
+)
+def test_a_list_of_tasks_comes_out_of_an_index_in_order(connection: Any, index: str, where: str) -> None:
+    found = plan(connection, a2a_tasks.queries.list.statement(Dialect.SQLITE, where, index))
+    assert f"USING INDEX {index}" in found
+    assert "B-TREE" not in found
+
+
+STORES = [a2a_tasks, a2a_push_configs, shares, remarks, threads, agent_memories, tool_servers]
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__.rpartition(".")[2])
+def test_no_query_reads_what_is_not_asked_for(connection: Any, store: Any) -> None:
+    """Everything is found through a key or an index that leads with the tenant."""
+    queries: Queries = store.queries
+    for name, query in queries.by_name.items():
+        if name == "register_tenant" or (store is agent_memories and name == "list"):
+            continue
+        found = plan(connection, query.statement(Dialect.SQLITE))
+        assert "SCAN" not in found.replace("SCAN json_each", "").replace("SCAN CONSTANT ROW", ""), f"{name}: {found}"
