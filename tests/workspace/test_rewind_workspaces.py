@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import NewMessage
+from holdfast import Limits, NewMessage
 from holdfast.errors import Conflict, Fenced, InvalidInput, NotFound, Stale
 from holdfast.trees import restoring
 from holdfast.workspaces.rewinding import DAY_S, Rewinding
@@ -219,9 +219,8 @@ def test_snapshots_are_kept_for_as_long_as_the_rewind_asks(plain: Work) -> None:
     assert work.is_at(2)
 
 
-def test_the_oldest_snapshot_can_be_gone_back_to_when_there_are_as_many_as_are_kept(
-    small: World, tmp_path: Path
-) -> None:
+def test_the_oldest_snapshot_can_be_gone_back_to_when_there_are_as_many_as_are_kept(tmp_path: Path) -> None:
+    small = World(str(tmp_path / "agents.db"), limits=Limits(checkpoints_per_run=10))
     work = Work(small, tmp_path / "tree", steps=12)
     kept = [each.step for each in small.acme.snapshots.list(run_id=small.run_id)]
     assert len(kept) == 10
@@ -230,6 +229,7 @@ def test_the_oldest_snapshot_can_be_gone_back_to_when_there_are_as_many_as_are_k
     assert fingerprint(work.root) == work.files[min(kept)]
     work.redo()
     assert (work.root / "dirty").exists()
+    small.close()
 
 
 class Died(BaseException):
