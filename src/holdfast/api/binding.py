@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown, Unavailable
 
@@ -24,7 +23,8 @@ from .wire import decode, encode, given
 
 JSON_TYPE = "application/json"
 _ANY_JSON = msgspec.json.Decoder()
-_NEVER_STORED = {"cache-control": "no-store"}
+_NEVER_STORED = ((b"cache-control", b"no-store"),)
+_AS_JSON = (*_NEVER_STORED, (b"content-type", JSON_TYPE.encode()))
 _DISCARDED_MOST = 4
 """How many times the limit of a body is read and thrown away, so that a caller still sending hears the answer."""
 
@@ -50,19 +50,41 @@ class Handler:
     async def answer(self, service: Service, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> ASGIApp:
         """Do what the request asks for, if whoever asks may."""
         caller = await self._caller(service, scope, headers)
-        if b"if-match" in headers and self._changes_unseen:
+        if self._changes_unseen and b"if-match" in headers:
             raise InvalidInput("If-Match is not understood here: nothing is compared before it is changed")
         arguments = self._parameters(scope, headers)
-        if self._bodies:
-            empty = self._may_be_empty and _is_empty(headers)
-            arguments["body"] = self._body(b"{}" if empty else await _read(receive, headers, service.limits))
         if self._wants_caller:
             arguments["caller"] = caller
+        if self._operation.streams:
+            return EventStream(await self._operation.function(service, **arguments), service)
+        is_read = False
+        try:
+            with service.deadlines.begin():
+                if self._bodies:
+                    empty = self._may_be_empty and _is_empty(headers)
+                    arguments["body"] = self._body(b"{}" if empty else await _read(receive, headers, service.limits))
+                is_read = True
+                result = await self._done(service, headers, arguments)
+        except TimeoutError:
+            raise self._too_late(service.limits, is_read) from None
+        return self._response(result, service.limits)
+
+    async def _done(self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any]) -> Any:
         user = headers.get(b"x-user-id")
-        if user and "tenant" in arguments:
-            with service.tenant(arguments["tenant"]).acting(user=user.decode("utf-8", "replace")):
-                return await self._done(service, arguments)
-        return await self._done(service, arguments)
+        if user is None or "tenant" not in arguments:
+            return await self._operation.function(service, **arguments)
+        with service.tenant(arguments["tenant"]).acting(user=user.decode("utf-8", "replace")):
+            return await self._operation.function(service, **arguments)
+
+    def _too_late(self, limits: ServerLimits, is_read: bool) -> HoldfastError:
+        message = f"not done within answer_s = {limits.answer_s} s"
+        if not is_read:
+            return TooSlow(
+                f"the body did not come within answer_s = {limits.answer_s} s", headers={"connection": "close"}
+            )
+        if self._operation.method == "GET":
+            return Unavailable(message)
+        return OutcomeUnknown(message, id=SETTLED_BY.get())
 
     async def _caller(self, service: Service, scope: Scope, headers: Mapping[bytes, bytes]) -> Any:
         """Who asks, if whoever asks may do this."""
@@ -74,22 +96,6 @@ class Handler:
         caller = await service.access.caller(scope, headers)
         service.access.check(caller, operation.need, operation.tag, scope["path_params"].get("tenant"), scope)
         return caller
-
-    async def _done(self, service: Service, arguments: dict[str, Any]) -> ASGIApp:
-        if self._operation.streams:
-            return EventStream(await self._operation.function(service, **arguments), service)
-        try:
-            async with asyncio.timeout(service.limits.answer_s):
-                result = await self._operation.function(service, **arguments)
-        except TimeoutError:
-            raise self._too_late(service.limits) from None
-        return self._response(result, service.limits)
-
-    def _too_late(self, limits: ServerLimits) -> HoldfastError:
-        message = f"not done within answer_s = {limits.answer_s} s"
-        if self._operation.method == "GET":
-            return Unavailable(message)
-        return OutcomeUnknown(message, id=SETTLED_BY.get())
 
     def _parameters(self, scope: Scope, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
         values: dict[str, Any] = dict(scope["path_params"])
@@ -137,20 +143,34 @@ class Handler:
         sent = set(found) if isinstance(found, dict) else set()
         return next((place for place, (_, required) in enumerate(self._bodies) if required & sent), 0)
 
-    def _response(self, result: Any, limits: ServerLimits) -> Response:
+    def _response(self, result: Any, limits: ServerLimits) -> ASGIApp:
         if isinstance(result, Response):
             return result
         if result is None:
-            return Response(None, self._operation.status, _NEVER_STORED)
-        headers = _NEVER_STORED
-        if self._operation.etag is not None:
-            headers = {**headers, "etag": self._operation.etag(result)}
+            return Answer(self._operation.status, b"", _NEVER_STORED)
         body = encode(result)
         if len(body) > limits.response_bytes and self._operation.method == "GET":
             raise LimitExceeded(
                 f"the answer has {len(body):,} bytes, over the limit response_bytes = {limits.response_bytes:,}: ask for less"
             )
-        return Response(body, self._operation.status, headers, JSON_TYPE)
+        headers = [*_AS_JSON, (b"content-length", b"%d" % len(body))]
+        if self._operation.etag is not None:
+            headers.append((b"etag", self._operation.etag(result).encode()))
+        return Answer(self._operation.status, body, headers)
+
+
+class Answer:
+    """A good answer, as it is."""
+
+    __slots__ = ("_body", "_headers", "status_code")
+
+    def __init__(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self.status_code, self._body, self._headers = status, body, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self._headers})
+        body = b"" if scope["method"] == "HEAD" else self._body
+        await send({"type": "http.response.body", "body": body})
 
 
 def _is_empty(headers: Mapping[bytes, bytes]) -> bool:
@@ -177,7 +197,6 @@ async def _read(receive: Receive, headers: Mapping[bytes, bytes], limits: Server
     Raises:
         WrongContentType: it does not say that it is JSON. A web page of somebody else cannot say so without asking first.
         BodyTooLarge: it is over ``request_bytes``.
-        TooSlow: it does not come within ``body_s``.
     """
     if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE.encode():
         raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
@@ -185,12 +204,7 @@ async def _read(receive: Receive, headers: Mapping[bytes, bytes], limits: Server
     patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
     if declared > limits.request_bytes and not patient:
         raise _too_large(limits)
-    try:
-        async with asyncio.timeout(limits.body_s):
-            return await _chunks(receive, limits)
-    except TimeoutError:
-        message = f"the body did not come within body_s = {limits.body_s} s"
-        raise TooSlow(message, headers={"connection": "close"}) from None
+    return await _chunks(receive, limits)
 
 
 async def _chunks(receive: Receive, limits: ServerLimits) -> bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import datetime
+from types import TracebackType
 from typing import Annotated, Any, get_args, get_type_hints
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -65,14 +65,20 @@ def chosen_id(service: Service, in_body: str | UnsetType | None, in_header: str 
     return str(in_body)
 
 
-@contextmanager
-def settled_by(id: str) -> Iterator[None]:
+class settled_by:  # noqa: N801  # it is used like a function
     """Tell a caller whose answer was lost which id to ask again with, even if it chose none."""
-    SETTLED_BY.set(id)
-    try:
-        yield
-    except OutcomeUnknown as error:
-        raise OutcomeUnknown(str(error), id=error.id or id) from error
+
+    __slots__ = ("_id",)
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+
+    def __enter__(self) -> None:
+        SETTLED_BY.set(self._id)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, OutcomeUnknown):
+            raise OutcomeUnknown(str(error), id=error.id or self._id) from error
 
 
 def _with_time(each: Filter) -> Filter:

@@ -18,6 +18,9 @@ from holdfast.errors import Forbidden
 from . import problems
 from .limits import ServerLimits
 
+HEADERS = "holdfast.headers"
+"""Where a request's headers are found by name, once they were looked at."""
+
 
 class Guard:
     """Refuses requests that a web page of another site made; with ``local_only``, also those under a name that is not ours."""
@@ -26,7 +29,10 @@ class Guard:
         self._app, self._limits, self._local_only = app, limits, local_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(dict(scope["headers"])) if scope["type"] == "http" else None
+        refusal = None
+        if scope["type"] == "http":
+            headers = scope[HEADERS] = dict(scope["headers"])
+            refusal = self._refusal(headers)
         if refusal is None:
             await self._app(scope, receive, send)
         else:

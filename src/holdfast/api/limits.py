@@ -20,10 +20,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     """How long a connection on which nothing is asked is kept: longer than proxies keep theirs."""
     grace_s: int = 30
     """Longest wait, when told to stop, for requests that were accepted."""
-    body_s: float = 30.0
-    """Longest wait for a request's body, from its first byte to its last."""
     answer_s: float = 60.0
-    """Longest time one request may take to be answered; streams are not bound by it."""
+    """Longest time one request may take, its body included; streams are not bound by it."""
     ready_s: float = 5.0
     """Longest wait for the database's answer to the question whether it is ready."""
     retry_after_s: int = 1

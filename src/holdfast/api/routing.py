@@ -15,6 +15,7 @@ from holdfast.errors import InvalidInput
 
 from . import problems
 from .binding import Disconnected, Handler
+from .guard import HEADERS
 from .limits import ServerLimits
 from .operations import Operation
 from .problems import NoSuchRoute, WrongMethod
@@ -52,7 +53,7 @@ class Endpoint:
             if handler is None:
                 raise WrongMethod(f"there is no {scope['method']} here", headers={"allow": self._allowed})
             scope["path_params"] = _decoded(scope["path_params"])
-            return await handler.answer(self._service, scope, dict(scope["headers"]), receive)
+            return await handler.answer(self._service, scope, scope.get(HEADERS) or dict(scope["headers"]), receive)
         except Disconnected:
             return None
         except Exception as error:

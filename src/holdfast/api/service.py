@@ -13,6 +13,7 @@ from holdfast.clock import to_us
 from holdfast.errors import Closed, Conflict, HoldfastError, ReadOnly, Unavailable
 from holdfast.presence import Presence
 
+from .deadlines import Deadlines
 from .denials import Denials
 from .limits import ServerLimits
 from .metrics import Metrics
@@ -21,6 +22,8 @@ from .news import News
 if TYPE_CHECKING:
     from .access import Access
 
+
+_TENANTS_MOST = 1_000
 
 log = logging.getLogger("holdfast.api")
 
@@ -35,7 +38,9 @@ class Service:
         self.ids = RandomIds()
         self.clock: Clock = SystemClock()
         self.denials, self.metrics, self.news = Denials(), Metrics(), News()
+        self.deadlines = Deadlines(limits.answer_s)
         self.access: Access | None = None
+        self._tenants: dict[str, AsyncTenantHandle] = {}
         self.drawn_key: str | None = None
         self._admin_key, self._migrate = admin_key, migrate
         self.document: Mapping[str, Any] = {}
@@ -56,8 +61,14 @@ class Service:
         return self._holdfast
 
     def tenant(self, name: str) -> AsyncTenantHandle:
-        """The handle of one tenant."""
-        return self.holdfast.tenant(name)
+        """The handle of one tenant. Those used before are kept: making one takes longer than many a call."""
+        found = self._tenants.get(name)
+        if found is None or self._holdfast is None:
+            found = self.holdfast.tenant(name)
+            if len(self._tenants) >= _TENANTS_MOST:
+                self._tenants.clear()
+            self._tenants[name] = found
+        return found
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncIterator[None]:
@@ -86,6 +97,7 @@ class Service:
             raise
         finally:
             self._holdfast = None
+            self._tenants.clear()
             await opened.close()
 
     def stop(self) -> None:

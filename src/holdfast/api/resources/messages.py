@@ -75,7 +75,17 @@ async def append_messages(
         return appended
     id = chosen_id(service, body.id, idempotency_key)
     with settled_by(id):
-        message = await messages.append(session_id, **{**given(body), "id": id})
+        message = await messages.append(
+            session_id,
+            role=body.role,
+            content=body.content,
+            kind=body.kind,
+            metadata=body.metadata,
+            token_count=body.token_count,
+            is_preserved=body.is_preserved,
+            is_summary=body.is_summary,
+            id=id,
+        )
     service.news.tell(f"{tenant}/{session_id}")
     return message
 
