@@ -14,8 +14,19 @@ from holdfast.testing.contract import CAPABILITIES, Case, Leg, Skipped, World, c
 from holdfast.testing.legs import JoinedLeg, MemoryPlace, OwnLeg, postgres_legs, sqlite_legs
 
 LEGS = {leg.name: leg for leg in [*sqlite_legs(Path("nowhere")), *postgres_legs("nowhere")]}
+USUAL_ON_CONNECTIONS = ("transactions", "sessions", "messages", "round_trips", "runs")
+"""What is always played on SQLAlchemy's connections. Its sessions work on such connections, and play everything; the rest is
+played in ``make soak``."""
+
+
+def marks(leg: str, case: Case) -> list[pytest.MarkDecorator]:
+    """On which leg a case is, and whether it can wait for a deep run."""
+    waits = leg.endswith("connection") and str(case).partition(".")[0] not in USUAL_ON_CONNECTIONS
+    return [pytest.mark.leg(leg), *([pytest.mark.soak] if waits else [])]
+
+
 PLAYED = [
-    pytest.param(leg.name, case, id=f"{leg.name}: {case}", marks=pytest.mark.leg(leg.name))
+    pytest.param(leg.name, case, id=f"{leg.name}: {case}", marks=marks(leg.name, case))
     for leg in LEGS.values()
     for case in cases()
     if can(leg, case)
