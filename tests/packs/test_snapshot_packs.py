@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from random import Random
 
@@ -80,18 +81,25 @@ def test_a_place_that_cannot_be_reached_leaves_no_snapshot(tmp_path: Path, tree:
     world.close()
 
 
+def opened_files() -> list[str]:
+    """What this process has open."""
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return [os.readlink(link) for link in links if link.is_symlink()]
+
+
 def test_a_capture_that_is_cancelled_leaves_no_snapshot(tmp_path: Path, tree: Path) -> None:
     async def cancelled() -> int:
         async with AsyncHoldfast(str(tmp_path / "a.db"), limits=Limits(pack_from_bytes=1_000)) as holdfast:
             acme = holdfast.tenant("acme")
             run = await acme.runs.start((await acme.sessions.create()).id)
-            found = set()
-            for turns in (0, 1, 3, 5, 8, 13):
+            for turns in (0, 1, 3, 5, 8, 13, 40):
                 capture = asyncio.create_task(acme.workspaces.capture(run.id, tree))
                 for _ in range(turns):
                     await asyncio.sleep(0)
-                found.add(capture.cancel())
+                is_cancelled = capture.cancel()
                 await asyncio.wait([capture])
+                assert capture.cancelled() or not is_cancelled
+                assert [path for path in opened_files() if path.startswith(str(tree))] == []
             for snapshot in await acme.snapshots.list():
                 assert (await acme.snapshots.tree(snapshot.id)).entries.keys() >= FILES.keys()
             last = (await acme.workspaces.capture(run.id, tree)).snapshot

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -53,11 +54,29 @@ def change(root: Path, what: str, path: str, value: object) -> None:
         pass
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(CHANGES, min_size=1, max_size=5), depth=st.integers(0, 3), gone=st.sets(st.integers(0, 4)))
-def test_every_snapshot_stays_what_it_was(
-    tmp_path: Path, steps: list[list[tuple[str, str, object]]], depth: int, gone: set[int]
+Steps = list[list[tuple[str, str, object]]]
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+histories = given(
+    steps=st.lists(CHANGES, min_size=1, max_size=5), depth=st.integers(0, 3), gone=st.sets(st.integers(0, 4))
+)
+
+
+@few
+@histories
+def test_every_snapshot_stays_what_it_was(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
+    check(tmp_path, steps, depth, gone)
+
+
+@pytest.mark.soak
+@settings(few, max_examples=3_000)
+@histories
+def test_every_snapshot_of_many_more_stays_what_it_was(
+    tmp_path: Path, steps: Steps, depth: int, gone: set[int]
 ) -> None:
+    check(tmp_path, steps, depth, gone)
+
+
+def check(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
     root = tmp_path / "tree"
     root.mkdir()
     world = World(":memory:", limits=Limits(snapshot_depth=depth))

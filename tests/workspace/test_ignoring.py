@@ -75,8 +75,18 @@ def git_says(root: Path, paths: list[str]) -> dict[str, bool]:
     return found
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3, 200))
+def test_very_many_patterns_mean_what_they_mean_to_git(tmp_path: Path, seed: int) -> None:
+    check_with_git(tmp_path, seed)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_many_patterns_mean_what_they_mean_to_git(tmp_path: Path, seed: int) -> None:
+    check_with_git(tmp_path, seed)
+
+
+def check_with_git(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     paths = sorted({path(random) for _ in range(300)})
