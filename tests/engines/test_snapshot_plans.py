@@ -1,0 +1,59 @@
+"""What both engines do for the queries of snapshots, which must not depend on how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.core.queries import Query
+from holdfast.engines.dialect import Dialect
+from holdfast.stores.workspace import layers, snapshots
+
+
+@pytest.fixture
+def connection() -> Iterator[Any]:
+    with Holdfast(":memory:") as hf:
+        yield hf._engine._connection  # type: ignore[attr-defined]
+
+
+def plan(connection: Any, query: Query, where: str = "", index: str = "") -> str:
+    statement = query.statement(Dialect.SQLITE, where, index)
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
+    return "; ".join(row[3] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["there", "get", "remove"])
+def test_a_snapshot_is_found_by_its_primary_key(connection: Any, name: str) -> None:
+    found = plan(connection, snapshots.queries.by_name[name])
+    assert "PRIMARY KEY (tenant_id=? AND id=?)" in found
+    assert "SCAN" not in found
+
+
+def test_the_newest_of_a_run_is_the_first_of_an_index(connection: Any) -> None:
+    for where in ("", "\n  AND s.step = :step", "\n  AND s.kind = :kind"):
+        found = plan(connection, snapshots.queries.latest, where)
+        assert "snapshots_by_run (tenant_id=? AND run_id=?)" in found
+        assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.parametrize(
+    ("where", "index"), [("", "snapshots_by_time"), ("\n  AND s.run_id = :run_id", "snapshots_by_run")]
+)
+def test_a_page_is_read_in_the_order_of_an_index(connection: Any, where: str, index: str) -> None:
+    for more in ("", "\n  AND (s.created_at, s.id) < (:before_at, :before_id)"):
+        found = plan(connection, snapshots.queries.list, where + more, index)
+        assert f"USING INDEX {index} (tenant_id=?" in found or f"USING COVERING INDEX {index}" in found
+        assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.parametrize("name", ["lock", "has", "remove", "chain"])
+def test_a_layer_is_found_by_its_primary_key_and_its_children_by_an_index(connection: Any, name: str) -> None:
+    found = plan(connection, layers.queries.by_name[name])
+    assert "PRIMARY KEY (tenant_id=? AND id=?)" in found
+    assert "SCAN snapshot" not in found
+    if name == "remove":
+        assert "snapshots_by_layer (tenant_id=? AND layer_id=?)" in found
+        assert "snapshot_layers_by_parent (tenant_id=? AND parent_id=?)" in found
