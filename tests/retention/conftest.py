@@ -45,11 +45,12 @@ class Lines(logging.Handler):
 def lines() -> Iterator[Lines]:
     """The log of retention, from now on."""
     handler, log = Lines(), logging.getLogger("holdfast.retention")
-    before, log.level = log.level, logging.INFO
+    before = log.level
+    log.setLevel(logging.INFO)
     log.addHandler(handler)
     yield handler
     log.removeHandler(handler)
-    log.level = before
+    log.setLevel(before)
 
 
 class Bench:

@@ -197,9 +197,10 @@ _STEPS: dict[str, Any] = {
 @pytest.fixture(scope="module", autouse=True)
 def _quiet() -> Iterator[None]:
     log = logging.getLogger("holdfast.retention")
-    before, log.level = log.level, logging.ERROR
+    before = log.level
+    log.setLevel(logging.ERROR)
     yield
-    log.level = before
+    log.setLevel(before)
 
 
 @settings(max_examples=1_000 if SOAK else 25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
