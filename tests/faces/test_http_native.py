@@ -378,3 +378,39 @@ def test_what_takes_too_long_is_given_up(method: str, monkeypatch: pytest.Monkey
         assert method == "GET" or reply.json["id"], "the id to settle it with"
 
     played(play, ServerLimits(answer_s=0.05))
+
+
+def test_a_run_is_rewound_by_its_own_tenant_and_by_nobody_else() -> None:
+    async def play(client: Client) -> None:
+        session = await client.session()
+        run = await client.post(f"/sessions/{session}/runs", {}, 201)
+        claimed = await client.post(f"/runs/{run['id']}/claim", {"holder": "w"})
+        for number in (1, 2, 3):
+            step = {
+                "epoch": claimed["epoch"],
+                "iteration": number,
+                "state": {"n": number},
+                "messages": [{"role": "assistant", "content": f"step {number}"}],
+            }
+            await client.post(f"/runs/{run['id']}/steps", step, 201)
+        await client.post(f"/runs/{run['id']}/release", {"epoch": claimed["epoch"]})
+        keys = {
+            tenant: (await client.server.ask("POST", f"/v1/tenants/{tenant}/keys", {"name": "k"})).json["key"]
+            for tenant in ("acme", "zenith")
+        }
+        path, body = f"/v1/agent/runs/{run['id']}/rewind", {"to_step": 1, "keep_checkpoints_for": 30}
+        assert (await client.server.ask("POST", path, body, key=keys["zenith"])).status == 404
+        assert (
+            await client.server.ask("POST", path, {**body, "keep_checkpoints_for": 91}, key=keys["acme"])
+        ).status == 400
+        assert (await client.server.ask("POST", path, {**body, "path": "/etc"}, key=keys["acme"])).status == 400
+        done = await client.server.ask("POST", path, body, key=keys["acme"])
+        assert done.status == 200, done.body
+        assert (await client.get(f"/runs/{run['id']}/load"))["step"]["state"] == {"n": 1}
+        assert (await client.get(f"/sessions/{session}/messages/count"))["count"] == 1
+        assert len((await client.get(f"/runs/{run['id']}/rewinds"))["items"]) == 1
+        await client.post(f"/runs/{run['id']}/redo")
+        assert (await client.get(f"/runs/{run['id']}/load"))["step"]["state"] == {"n": 3}
+        assert (await client.get("/snapshots"))["items"] == []
+
+    played(play)

@@ -39,7 +39,7 @@ Moment = Annotated[datetime, Meta(tz=True)]
 
 _UUIDS = {
     *("session_id", "message_id", "run_id", "event_id", "feedback_id", "contact_id", "message_ids", "contact_ids"),
-    *("activity_id", "hold_id", "rewind_id", "parent", "session", "merged_id"),
+    *("activity_id", "hold_id", "rewind_id", "snapshot_id", "before", "after", "parent", "session", "merged_id"),
 }
 _IN_PATH = re.compile(r"{(\w+)}")
 _RAISED = re.compile(r"^    (\w+):", re.MULTILINE)

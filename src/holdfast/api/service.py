@@ -60,6 +60,17 @@ class Service:
             raise Closed
         return self._holdfast
 
+    @property
+    def default_tenant(self) -> str:
+        """The tenant of callers and addresses that name none.
+
+        Raises:
+            Closed: nobody was told who may come in.
+        """
+        if self.access is None:
+            raise Closed
+        return self.access.tenant
+
     def tenant(self, name: str) -> AsyncTenantHandle:
         """The handle of one tenant. Those used before are kept: making one takes longer than many a call."""
         found = self._tenants.get(name)

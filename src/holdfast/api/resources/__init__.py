@@ -4,12 +4,13 @@ table. Docstrings are the words of the OpenAPI document."""
 from __future__ import annotations
 
 from ..operations import Operation, collect
-from . import conversation, execution, keys, messages, platform, server, sessions, streaming, tenants
+from . import conversation, execution, keys, messages, platform, server, sessions, streaming, tenants, workspaces
 
 OPERATIONS: list[Operation] = [
-    *collect(server, tenants, keys, sessions, messages, streaming),
+    *collect(server, tenants, keys, sessions, messages, streaming, workspaces),
     *conversation.ROUTES,
     *execution.ROUTES,
+    *workspaces.ROUTES,
     *platform.ROUTES,
 ]
 """Everything the server can do."""

@@ -1,0 +1,76 @@
+"""Workspaces: what was captured, how two captures differ, and taking a run back to a step.
+
+The directories themselves are where the agents work, which is rarely where the server runs, and a caller who could name one would
+write anywhere the server can. So over HTTP no directory is touched: a rewind takes the run and its conversation back, and the
+worker that claims the run brings its directory to the snapshot that the answer names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from holdfast import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Rewound
+from holdfast.errors import Conflict, Fenced, NotFound
+
+from ..access import Caller
+from ..derived import route
+from ..operations import operation
+from ..service import Service
+from ..wire import Uuid, given
+from .conversation import T
+
+_DAYS_MOST = 90
+_AREA = "workspaces"
+
+
+class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to go back to."""
+
+    to_step: Annotated[int, Meta(ge=0, le=2**53, description="0 is before the first step.")]
+    epoch: Annotated[int, Meta(ge=0, le=2**53, description="That of whoever drives the run now.")] | UnsetType = UNSET
+    keep_checkpoints_for: (
+        Annotated[
+            int, Meta(ge=1, le=_DAYS_MOST, description="Days for which its snapshots are kept after it has ended.")
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+@operation("POST", "/v1/agent/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")
+async def rewind_own_run(service: Service, *, run_id: Uuid, body: RewindTo, caller: Caller) -> Rewound:
+    """Take a run of the key's own tenant, and its conversation, back to a step. It goes on from there when it is resumed."""
+    return await _rewound(service, caller.tenant or service.default_tenant, run_id, body)
+
+
+@operation("POST", T + "/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")
+async def rewind_run(service: Service, *, tenant: str, run_id: Uuid, body: RewindTo) -> Rewound:
+    """Take a run and its conversation back to a step. It goes on from there when it is resumed."""
+    return await _rewound(service, tenant, run_id, body)
+
+
+async def _rewound(service: Service, tenant: str, run_id: str, body: RewindTo) -> Rewound:
+    done = await service.tenant(tenant).workspaces.rewind(run_id, path=None, **given(body))
+    service.news.tell(f"{tenant}/{run_id}")
+    return done
+
+
+ROUTES = [
+    route(
+        "POST",
+        T + "/runs/{run_id}/redo",
+        "workspaces",
+        AsyncWorkspaces.redo,
+        "redo_run",
+        area="runs",
+        leave_out=["path", "on_progress", "id"],
+        words="Undo the last rewind of a run.",
+        tells="run_id",
+    ),
+    route("GET", T + "/runs/{run_id}/rewinds", "rewinds", AsyncRewinds.list, "list_rewinds", area="runs"),
+    route("GET", T + "/snapshots", "snapshots", AsyncSnapshots.list, "list_snapshots", area=_AREA),
+    route("GET", T + "/snapshots/usage", "snapshots", AsyncSnapshots.usage, "get_snapshot_usage", area=_AREA),
+    route("GET", T + "/snapshots/diff", "workspaces", AsyncWorkspaces.diff, "diff_snapshots", area=_AREA),
+    route("GET", T + "/snapshots/{snapshot_id}", "snapshots", AsyncSnapshots.get, "get_snapshot", area=_AREA),
+]

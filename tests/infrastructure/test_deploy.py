@@ -1,0 +1,106 @@
+"""The files to deploy with say only what the server understands, and what can be linted here is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from holdfast.cli.commands import root
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CHART = DEPLOY / "helm" / "holdfast"
+TEMPLATES = sorted((CHART / "templates").iterdir())
+FILES = [DEPLOY / "Dockerfile", DEPLOY / "compose.yaml", DEPLOY / "holdfast.service", *TEMPLATES]
+
+
+def _serve() -> click.Command:
+    return root.commands["serve"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_variable_and_option_is_one_the_server_knows(file: Path) -> None:
+    known = {str(each.envvar) for each in _serve().params} | {"HOLDFAST_ADMIN_KEY"}
+    named = set(re.findall(r"\bHOLDFAST_[A-Z_]+\b", file.read_text()))
+    assert named <= known, named - known
+    options = {option for each in _serve().params for option in each.opts}
+    for command in re.findall(r"holdfast serve(.*)", file.read_text()):
+        assert set(re.findall(r"--[a-z-]+", command)) <= options
+
+
+def _leaves(value: Any, path: str = "Values") -> set[str]:
+    if not isinstance(value, dict) or not value:
+        return {path}
+    return {path} | {leaf for name, inner in value.items() for leaf in _leaves(inner, f"{path}.{name}")}
+
+
+def test_the_chart_uses_every_value_it_has_and_no_other() -> None:
+    values = _leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
+    used = set(re.findall(r"\.(Values(?:\.\w+)+)", "".join(file.read_text() for file in TEMPLATES)))
+    assert used <= values, used - values
+    ends = {each for each in values if not any(other.startswith(f"{each}.") for other in values)}
+    assert all(any(end == each or end.startswith(f"{each}.") for each in used) for end in ends), ends - used
+
+
+def test_the_chart_is_for_this_release_and_keeps_what_was_acknowledged() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    from holdfast import __version__
+
+    assert chart["appVersion"] == __version__
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values["database"]["type"] == "postgres"
+    deployment = (CHART / "templates" / "deployment.yaml").read_text()
+    assert "volumeClaimTemplates" in deployment
+    assert "medium: Memory" not in deployment
+
+
+@pytest.mark.parametrize("file", TEMPLATES, ids=lambda file: file.name)
+def test_every_block_of_a_template_is_closed(file: Path) -> None:
+    depth = 0
+    for action in re.findall(r"{{-?\s*(\w+)", file.read_text()):
+        depth += action in ("if", "range", "with")
+        depth -= action == "end"
+        assert depth >= 0
+    assert depth == 0
+
+
+def test_the_compose_file_has_a_health_check_and_no_secret_of_its_own() -> None:
+    said = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert set(said["services"]) == {"holdfast", "postgres", "redis"}
+    assert said["services"]["holdfast"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+    assert said["services"]["postgres"]["environment"]["POSTGRES_PASSWORD"].startswith("${POSTGRES_PASSWORD:?")
+    assert not re.search(r"hf_[0-9a-f]{48}", (DEPLOY / "compose.yaml").read_text())
+
+
+def test_the_unit_is_understood_by_systemd(tmp_path: Path) -> None:
+    lines = (DEPLOY / "holdfast.service").read_text().splitlines()
+    sections = [line for line in lines if line.startswith("[")]
+    assert sections == ["[Unit]", "[Service]", "[Install]"]
+    if shutil.which("systemd-analyze") is None:
+        return
+    text = "\n".join(lines).replace("/opt/holdfast/bin/holdfast", shutil.which("true") or "/bin/true")
+    (tmp_path / "holdfast.service").write_text(text)
+    found = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / "holdfast.service")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    complaints = [line for line in found.stderr.splitlines() if "holdfast.service" in line]
+    assert complaints == []
+
+
+def test_the_image_is_built_from_what_is_locked_and_runs_as_nobody_in_particular() -> None:
+    said = (DEPLOY / "Dockerfile").read_text()
+    assert "--require-hashes -r requirements/run.txt" in said
+    assert re.search(r"^USER 10001$", said, re.MULTILINE)
+    for source in re.findall(r"^COPY (?!--from)(.*) \S+$", said, re.MULTILINE):
+        for name in source.split():
+            assert (DEPLOY.parent / name).exists(), name
