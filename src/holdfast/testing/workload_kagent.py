@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from ..stores.memory.agent_memories import NewAgentMemory
@@ -129,7 +130,7 @@ def _forget(world: World) -> Arguments:
 
 @maker("agent_memories.prune", before="agent_memories.add")
 def _prune(world: World) -> Arguments:
-    return (), {}
+    return (), {"by": datetime(2100, 1, world.random.randrange(1, 28), tzinfo=UTC)}
 
 
 def _token(world: World) -> tuple[str, str] | None:

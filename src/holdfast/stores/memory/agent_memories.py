@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from ...clock import MICROSECONDS
+from ...clock import MICROSECONDS, to_us
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
 from ...core.filters import id_list
@@ -154,9 +154,15 @@ class AsyncAgentMemories(TenantStore):
         return len(await queries.delete.all(connection, self._at(agent, user)))
 
     @writes
-    async def prune(self, connection: Connection) -> PrunedMemories:
-        """Remove what has expired, of all agents and users, and extend what was used often."""
-        now = self._scope.clock.now_us()
+    async def prune(self, connection: Connection, *, by: datetime | None = None) -> PrunedMemories:
+        """Remove what has expired by now or ``by`` a moment, of all agents and users, and extend what was used often.
+
+        Raises:
+            InvalidInput: the moment has no time zone.
+        """
+        if by is not None and (not isinstance(by, datetime) or by.tzinfo is None):
+            raise InvalidInput("by is a datetime with a time zone")
+        now = self._scope.clock.now_us() if by is None else to_us(by)
         return await self._prune(connection, self._scope.params(now_at=now, popular=POPULAR), "")
 
     async def _prune(self, connection: Connection, params: dict[str, Any], clause: str) -> PrunedMemories:

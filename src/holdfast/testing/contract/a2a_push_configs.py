@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...errors import InvalidInput, LimitExceeded
-from ...limits import Limits
 from .suite import contract
 from .values import TEXTS
-from .world import World, raises
+from .world import World
 
 
 async def _a_push_configuration_comes_back_as_it_was(world: World, name: str) -> None:
@@ -56,17 +52,3 @@ async def push_configurations_are_kept_and_each_users_own(world: World) -> None:
         _whoever_tells_sees_the_push_configurations_of_everybody_and_a_user_their_own,
     ):
         await part(world, part.__name__)
-
-
-@contract(limits=Limits(metadata_bytes=50))
-async def what_is_no_push_configuration_is_refused(world: World) -> None:
-    configs = world.tenant().a2a_push_configs
-    bad: Any
-    for bad in (None, [1], {1: 2}):
-        with raises(InvalidInput, saying="dictionary"):
-            await configs.save("t", bad)
-    with raises(LimitExceeded, saying="metadata_bytes"):
-        await configs.save("t", {"x": "y" * 50})
-    with raises(InvalidInput, saying="id of a push configuration"):
-        await configs.save("t", {}, id="")
-    assert await configs.of_everybody("t") == []

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...clock import from_us
-from ...errors import InvalidFilter, InvalidInput, LimitExceeded
-from ...limits import Limits
+from ...errors import InvalidFilter
 from .suite import contract
 from .values import TEXTS
 from .world import World, raises
@@ -45,21 +42,3 @@ async def _remarks_of_users_are_apart_and_come_in_pages(world: World, name: str)
 async def remarks_are_kept_and_each_users_own(world: World) -> None:
     for part in (_a_remark_comes_back_as_it_was, _remarks_of_users_are_apart_and_come_in_pages):
         await part(world, part.__name__)
-
-
-@contract(limits=Limits(text_bytes=10))
-async def what_is_no_remark_is_refused(world: World) -> None:
-    remarks = world.tenant().remarks
-    bad: Any = "no"
-    with raises(InvalidInput, saying="is_positive"):
-        await remarks.create("x", is_positive=bad)
-    with raises(InvalidInput, saying="issue_type"):
-        await remarks.create("x", is_positive=True, issue_type=bad)
-    for bad in (2**63, True, "7"):
-        with raises(InvalidInput, saying="message_number"):
-            await remarks.create("x", is_positive=True, message_number=bad)
-    with raises(InvalidInput, saying="feedback_text"):
-        await remarks.create("", is_positive=True)
-    with raises(LimitExceeded, saying="text_bytes"):
-        await remarks.create("x" * 11, is_positive=True)
-    assert await remarks.list() == []

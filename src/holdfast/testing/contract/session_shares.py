@@ -50,9 +50,8 @@ async def _who_has_used_a_link_is_known(world: World, name: str) -> None:
     assert await shares.used_by("bob") == [two]
 
 
-@contract()
-async def a_link_leads_nowhere_while_its_session_is_deleted(world: World) -> None:
-    tenant = world.tenant()
+async def _a_link_leads_nowhere_while_its_session_is_deleted(world: World, name: str) -> None:
+    tenant = world.tenant(name)
     shares = tenant.session_shares
     session = await tenant.sessions.create(key="s")
     made = await shares.create(session.id, token=TOKEN)
@@ -90,6 +89,11 @@ async def _what_is_no_link_is_refused(world: World, name: str) -> None:
 
 
 @contract()
-async def links_are_made_used_and_removed(world: World) -> None:
-    for part in (_a_link_leads_to_its_session, _who_has_used_a_link_is_known, _what_is_no_link_is_refused):
+async def links_are_made_used_and_removed_and_live_with_their_session(world: World) -> None:
+    for part in (
+        _a_link_leads_to_its_session,
+        _who_has_used_a_link_is_known,
+        _what_is_no_link_is_refused,
+        _a_link_leads_nowhere_while_its_session_is_deleted,
+    ):
         await part(world, part.__name__)

@@ -33,9 +33,8 @@ async def kept(tenant: AsyncTenantHandle, key: str, user: str) -> list[str | Non
     ]
 
 
-@contract()
-async def what_is_under_the_key_of_a_session_lives_with_it(world: World) -> None:
-    tenant = world.tenant()
+async def _what_is_under_the_key_of_a_session_lives_with_it(world: World, name: str) -> None:
+    tenant = world.tenant(name)
     session = await tenant.sessions.create(key="k", user="ada")
     await fill(tenant, "k", "ada", "first")
     await fill(tenant, "k", "bob", "bob's")
@@ -82,8 +81,9 @@ async def _a_thread_of_another_name_is_its_owners_business(world: World, name: s
 
 
 @contract()
-async def threads_of_sessions_are_purged_with_them_and_no_others(world: World) -> None:
+async def what_is_under_the_key_of_a_session_lives_and_goes_with_it(world: World) -> None:
     for part in (
+        _what_is_under_the_key_of_a_session_lives_with_it,
         _a_purged_session_takes_everything_under_its_key_along,
         _a_thread_of_another_name_is_its_owners_business,
     ):

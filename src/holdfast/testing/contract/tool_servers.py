@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...clock import from_us
-from ...errors import InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from ...limits import Limits
+from ...errors import InvalidFilter, NotFound
 from ...stores.registry.tool_servers import NewTool
 from .suite import contract
 from .values import TEXTS
@@ -72,19 +69,3 @@ async def tool_servers_are_kept_listed_and_deleted(world: World) -> None:
         _a_deleted_server_comes_back_with_its_tools_or_anew,
     ):
         await part(world, part.__name__)
-
-
-@contract(limits=Limits(tools=2))
-async def what_is_no_tool_server_is_refused(world: World) -> None:
-    servers = world.tenant().tool_servers
-    bad: Any
-    for bad in ("text", [{"name": "x"}], 3):
-        with raises(InvalidInput, saying="NewTool"):
-            await servers.upsert("s", tools=bad)
-    with raises(LimitExceeded, saying="tools"):
-        await servers.upsert("s", tools=[NewTool(name) for name in "abc"])
-    with raises(InvalidInput, saying="name of a tool"):
-        await servers.upsert("s", tools=[NewTool("")])
-    with raises(InvalidInput, saying="time zone"):
-        await servers.upsert("s", connected_at=from_us(0).replace(tzinfo=None))
-    assert await servers.list() == []
