@@ -287,7 +287,7 @@ def _run(url: str, **effort: int) -> None:
 
 @pytest.mark.leg("model, sqlite and postgres together")
 def test_nobody_can_tell_channels_apart(postgres_url: str) -> None:
-    _run(postgres_url, max_examples=60, stateful_step_count=40)
+    _run(postgres_url, max_examples=35, stateful_step_count=40)
     stores = {"pending_messages": PendingMessages, "contacts": Contacts, "feedback": Feedbacks}
     methods = [f"{path}.{name}" for path, store in stores.items() for name in dir(store) if not name.startswith("_")]
     seldom = [method for method in methods if ANSWERED[method] < 5]

@@ -157,6 +157,15 @@ class ModelTenants:
         self._model.known[tenant] = changed
         return changed
 
+    def set_quota(self, tenant: str, *, checkpoint_quota_mib: Any) -> Tenant:
+        quota = checkpoint_quota_mib
+        if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
+            raise InvalidInput
+        there = self.get(tenant)
+        changed = msgspec.structs.replace(there, checkpoint_quota_mib=quota, updated_at=self._model.now())
+        self._model.known[tenant] = changed
+        return changed
+
     def delete(self, tenant: str, *, cascade: bool = False) -> None:
         self._model.name(tenant, "tenant_bytes")
         handle = self._model.tenant(tenant)
