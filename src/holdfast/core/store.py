@@ -74,6 +74,12 @@ def only_reads(method: Composed) -> Composed:
     return method
 
 
+def in_steps(method: Composed) -> Composed:
+    """Says of a method that it is many transactions on purpose: each is whole, and what was broken off is gone on with."""
+    method.in_steps = True  # type: ignore[attr-defined]
+    return method
+
+
 def writes_acting(method: ActingMethod[AnyTenantStore, P, T]) -> PublicMethod[AnyTenantStore, P, T]:
     """``writes``, for a method that is also told who acts, and fills in with it what the caller left out.
 

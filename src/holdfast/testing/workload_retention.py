@@ -1,4 +1,4 @@
-"""Makers for what is kept and for how long: the log of what was done, policies, holds, sweeps and erasures."""
+"""Makers for what is kept and for how long: the log of what was done, policies, holds and requests to be forgotten."""
 
 from __future__ import annotations
 
@@ -48,25 +48,9 @@ def _release(world: World) -> Arguments | None:
     return ((world.random.choice(there).id,), {"reason": "closed"}) if len(there) > 1 else None
 
 
-@maker("retention.sweep")
-def _sweep(world: World) -> Arguments:
-    return (), {"holder": "a sweeper"}
-
-
 @maker("erasures.request")
 def _request(world: World) -> Arguments:
     return (world.random.choice((world.tenant_name, "nobody")),), {"event_id": world.name("event"), "whole": False}
-
-
-@maker("erasures.carry_out", before="erasures.request")
-def _carry_out(world: World) -> Arguments | None:
-    there = world.handle.erasures.list(only_open=True)
-    return ((world.random.choice(there).tenant,), {}) if there else None
-
-
-@maker("checkups.repair")
-def _repair(world: World) -> Arguments:
-    return (), {}
 
 
 def _run(world: World) -> Run | None:

@@ -14,7 +14,7 @@ from ...clock import MICROSECONDS
 from ...core import packs as places
 from ...core.blocking import Blocking, blocking
 from ...core.queries import Queries
-from ...core.store import TenantStore, only_reads
+from ...core.store import TenantStore, in_steps, only_reads
 from ...engines.protocol import Connection, Row
 from ...errors import HoldfastError
 from ...trees.entries import objects_of
@@ -90,6 +90,7 @@ class AsyncCheckups(TenantStore):
             pending_rewinds=counts[3],
         )
 
+    @in_steps
     async def repair(self) -> Findings:
         """Remove what nobody needs, as far as that can be done now, and say what is left.
 

@@ -20,7 +20,7 @@ from ...core.blocking import Blocking, blocking
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
-from ...core.store import Store, reads, writes
+from ...core.store import Store, in_steps, reads, writes
 from ...engines.protocol import Connection, Engine
 from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from .retention import rules
@@ -125,6 +125,7 @@ class AsyncErasures(Store):
         last = found[limit - 1]
         return Page(found[:limit], encode_cursor("erasures", to_us(last.due_at), last.tenant, last.event_id))
 
+    @in_steps
     async def carry_out(self, tenant: str, *, holder: str | None = None) -> Erased:
         """Forget a tenant, as was requested: its snapshots one by one, each with a line in the log, and then the rest.
 

@@ -12,7 +12,7 @@ from ....core.acting import Acting
 from ....core.blocking import Blocking, blocking
 from ....core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ....core.rows import mapper
-from ....core.store import TenantStore, only_reads, reads, writes_acting
+from ....core.store import TenantStore, in_steps, only_reads, reads, writes_acting
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from ....ids import parse as parse_id
@@ -181,6 +181,7 @@ class AsyncRetention(TenantStore):
         """What a sweep would do now, counted exactly. Nothing is changed."""
         return await Plan(self._engine, self._scope).make()
 
+    @in_steps
     async def sweep(self, *, holder: str | None = None, idle_s: int = 0) -> Swept:
         """Remove what must go by the rules, in small transactions. One that was broken off is gone on with by the next.
 
