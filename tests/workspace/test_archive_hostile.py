@@ -23,7 +23,7 @@ from tests.workspace.fingerprints import SECOND_NS, Fingerprint, fingerprint, pu
 from tests.workspace.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
 
 LIMITS = Limits()
-ARCHIVES, TREES_MADE = 1_500, 3_500
+ARCHIVES, TREES_MADE = 1_000, 4_000
 """Mutations, 5,000 in all."""
 
 

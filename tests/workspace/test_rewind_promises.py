@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import Limits, NewToolCall, ToolOutcome
-from holdfast.errors import Conflict, Fenced, LimitExceeded
+from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.testing.contract import Case, World, contract, play
 from holdfast.testing.contract.rewinds import all_of, come_back, gone_back, one_step, worked
 from holdfast.testing.contract.runs import claimed, stepped
 from holdfast.testing.contract.tool_calls import taken_over
-from holdfast.testing.contract.world import raises
+from holdfast.testing.contract.world import raises, uuid_of
 from holdfast.testing.legs import postgres_legs, sqlite_legs
 
 
@@ -217,6 +217,40 @@ async def rewinds_are_listed_the_last_first(world: World) -> None:
     assert rest.next is None
     with raises(LimitExceeded, saying="list_rows"):
         await acme.rewinds.list(run.id)
+
+
+@contract()
+async def what_cannot_be_rewound_is_refused(world: World) -> None:
+    acme = world.tenant()
+    run = await worked(acme, world, 1)
+    await acme.leases.release(run.id, epoch=run.epoch)
+    before = await all_of(acme, run)
+    for step in (-1, True, 1.5, "1", 2**62, None):
+        with raises(InvalidInput, saying="to_step"):
+            await acme.rewinds.begin(run.id, to_step=step)
+    for step in (2, 2**40):
+        with raises(NotFound, saying="no step"):
+            await acme.rewinds.begin(run.id, to_step=step)
+    for missing in (
+        partial(acme.rewinds.begin, uuid_of("nobody"), to_step=0),
+        partial(acme.rewinds.redo, uuid_of("nobody")),
+        partial(acme.rewinds.get, uuid_of("nobody")),
+        partial(acme.rewinds.finish, uuid_of("nobody")),
+        partial(acme.rewinds.redo, run.id, id=uuid_of("nobody")),
+        partial(world.tenant("zenith").rewinds.begin, run.id, to_step=0),
+    ):
+        with raises(NotFound):
+            await missing()
+    with raises(LimitExceeded, saying="path_bytes"):
+        await acme.rewinds.begin(run.id, to_step=0, path="x" * 20_000)
+    assert await all_of(acme, run) == before
+    other = await worked(acme, world, 1)
+    rewind = await gone_back(acme, other, 0, epoch=other.epoch)
+    with raises(NotFound, saying="has no rewind"):
+        await acme.rewinds.redo(run.id, id=rewind.id)
+    with raises(Conflict, saying="another rewind"):
+        await acme.rewinds.begin(run.id, to_step=0, id=rewind.id)
+    assert [*await world.tenant("zenith").rewinds.list(run.id)] == []
 
 
 CASES = [value for value in list(globals().values()) if isinstance(value, Case)]
