@@ -20,8 +20,8 @@ _LOOKED_AT = 8_000
 class Change(Struct, frozen=True):
     """One thing that two trees do not have in common.
 
-    ``changed``: its content, its kind or where it points to. ``mode``: only its permissions. ``renamed``: a file that was removed
-    and one that was added have the same content; ``old_path`` says where it was.
+    ``changed``: its content, its kind or where it points to. ``mode``: only its permissions. ``renamed``: a file that was
+    removed and one that was added have the same content; ``old_path`` says where it was.
     """
 
     path: str
