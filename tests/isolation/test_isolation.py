@@ -124,6 +124,8 @@ def populate(database: Database, tenant: str, seed: int, only: Collection[str] =
     for session in world.tenant.sessions.list()[-3:]:
         world.tenant.sessions.delete(session.id)
     database.holdfast.tenant(tenant).objects.put([Random(seed).randbytes(5_000)], holder="a pack")
+    if not only:
+        database.holdfast.api_keys.create(f"hf_{seed:048x}", name="a key", tenant=tenant)
 
 
 def seen_by_owner(database: Database) -> tuple[list[Struct], list[str]]:

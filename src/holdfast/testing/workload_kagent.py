@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import Any
 
 from ..stores.memory.agent_memories import NewAgentMemory
@@ -10,6 +10,7 @@ from ..stores.registry.tool_servers import NewTool
 from .workloads import Arguments, World, maker
 
 TASKS = ("task-1", "task-2", "task-3")
+AGENTS = ("helper", "writer")
 SERVERS = ("kagent/tools", "kagent/search")
 
 
@@ -115,7 +116,7 @@ def _remember(world: World) -> Arguments:
         )
         for _ in range(2)
     ]
-    return (new,), {"agent": world.random.choice(("helper", "writer"))}
+    return (new,), {"agent": world.random.choice(AGENTS)}
 
 
 @maker("agent_memories.search", before="agent_memories.add")
@@ -125,12 +126,14 @@ def _search(world: World) -> Arguments:
 
 @maker("agent_memories.delete", before="agent_memories.add")
 def _forget(world: World) -> Arguments:
-    return (), {"agent": world.random.choice(("helper", "writer"))}
+    return (), {"agent": world.random.choice(AGENTS)}
 
 
 @maker("agent_memories.prune", before="agent_memories.add")
-def _prune(world: World) -> Arguments:
-    return (), {"by": datetime(2100, 1, world.random.randrange(1, 28), tzinfo=UTC)}
+def _prune(world: World) -> Arguments | None:
+    """As of two days later: what was to last for one day is gone, the rest stays."""
+    there = [each for agent in AGENTS for each in world.tenant.agent_memories.list(agent=agent)]
+    return ((), {"by": max(each.created_at for each in there) + timedelta(days=2)}) if there else None
 
 
 def _token(world: World) -> tuple[str, str] | None:
