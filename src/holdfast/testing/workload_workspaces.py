@@ -8,7 +8,7 @@ from ..stores.workspace.snapshots import Snapshot
 from .workloads import Arguments, World, maker
 
 _PACKAGE = Path(__file__).parent.parent
-TREES = ("drivers", "engines", "migrations/sqlite")
+TREES = ("erasure", "stores/registry", "adapters/a2a")
 
 
 @maker("workspaces.capture", before="runs.start")
