@@ -57,6 +57,8 @@ def test_no_command_came_or_went_unnoticed() -> None:
         "runs show",
         "runs resume",
         "runs cancel",
+        "export",
+        "import bundle",
         "keys create",
         "keys list",
         "keys revoke",

@@ -11,6 +11,7 @@ import holdfast
 from holdfast.errors import HoldfastError
 
 from . import (
+    bundles,
     checkpoints,
     completion,
     doctor,
@@ -76,6 +77,8 @@ root.add_command(workspace.workspace)
 root.add_command(retention.retention)
 root.add_command(doctor.doctor)
 root.add_command(importing.importing)
+importing.importing.add_command(bundles.bundle)
+root.add_command(bundles.exporting)
 root.add_command(keys.keys)
 root.add_command(worker.worker)
 root.add_command(sim.sim)

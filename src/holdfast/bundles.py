@@ -1,0 +1,449 @@
+"""A tenant as one file, to keep or to bring into another database, on either engine.
+
+A bundle is lines of JSON, compressed with zstd:
+
+* the first says what it is: ``{"holdfast_bundle": 1, "tenant": ..., "release": ..., "schema": ..., "created_at": ...}``;
+* then each table: ``{"table": ..., "columns": [...], "types": [...]}``, and a line ``[...]`` for each of its rows. Times are
+  microseconds since 1970, JSON is text, bytes are hexadecimal, booleans are 0 and 1, as SQLite keeps them;
+* the last: ``{"rows": {...}, "digest": ...}``, how many rows each table has, and the BLAKE3 of all bytes before it.
+
+It holds everything of the tenant but API keys, which belong to a server, and the index over words, which is made anew by the next
+search. Bodies that lie in packs come along in the rows. An import is one transaction: whole or absent, and only after the whole
+bundle was checked::
+
+    from holdfast.bundles import export_tenant, import_tenant
+
+    export_tenant("agents.db", "acme", "acme.holdfast")
+    import_tenant("postgresql:///agents", "acme.holdfast")
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import zstandard
+from blake3 import blake3
+from msgspec import Struct
+
+from . import address
+from .clock import SystemClock, from_us
+from .core import text
+from .core.scope import Scope
+from .engines.dialect import Dialect
+from .engines.protocol import Connection, Row
+from .errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
+from .handles import Holdfast
+from .migrations import distribution, runner
+from .stepping import step
+from .stores.platform import packs
+from .stores.platform.packs import InPack
+
+FORMAT = 1
+_LEFT_OUT = frozenset(
+    (
+        "schema_migrations",
+        "message_texts",
+        "search_progress",
+        "object_packs",
+        "api_keys",
+        "erasures",
+        "retention_sweeps",
+    )
+)
+"""What is made anew, lies elsewhere, or is no business of the tenant's."""
+_NAMES = {"run_queue": "tenant", "tenants": "id"}
+"""Where the column of the tenant has another name."""
+_ROWS = 500
+_LINE_MOST = 256 * 1024 * 1024
+_KINDS = {
+    "uuid": "text",
+    "jsonb": "text",
+    "int8": "integer",
+    "int4": "integer",
+    "bool": "integer",
+    "timestamptz": "integer",
+    "float8": "real",
+    "bytea": "blob",
+}
+_READ = {
+    "uuid": "{}::text",
+    "jsonb": "{}::text",
+    "bool": "{}::int",
+    "timestamptz": "(extract(epoch FROM {}) * 1000000)::bigint",
+}
+_WRITTEN = {
+    "uuid": "{}::text::uuid",
+    "jsonb": "{}::text::jsonb",
+    "int8": "{}::text::bigint",
+    "int4": "{}::text::integer",
+    "bool": "({}::text::integer)::boolean",
+    "timestamptz": "to_timestamp(0) + {}::text::bigint * interval '1 microsecond'",
+    "float8": "{}::text::float8",
+    "bytea": "decode({}::text, 'hex')",
+}
+_POSTGRES_COLUMNS = """SELECT c.column_name::text, c.udt_name::text FROM information_schema.columns AS c
+WHERE c.table_schema = current_schema() AND c.table_name = $1 ORDER BY c.ordinal_position"""
+_POSTGRES_KEY = """SELECT a.attname::text FROM pg_catalog.pg_index AS i
+JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+WHERE i.indrelid = to_regclass($1) AND i.indisprimary ORDER BY array_position(i.indkey, a.attnum)"""
+
+Progress = Callable[[str, int], None]
+
+
+class Bundle(Struct, frozen=True):
+    """What a bundle holds: whose, of which schema, and how many rows of each table."""
+
+    tenant: str
+    release: str
+    schema: int
+    rows: dict[str, int]
+
+
+class _Column(Struct, frozen=True):
+    name: str
+    type: str
+
+
+class _Table(Struct, frozen=True):
+    name: str
+    tenant: str
+    columns: tuple[_Column, ...]
+    key: tuple[str, ...]
+
+
+def export_tenant(
+    url: str, tenant: str, file: str | os.PathLike[str], *, on_progress: Progress = lambda table, count: None
+) -> Bundle:
+    """Write everything of a tenant to one file, as it was at one moment. The file is there when it is whole.
+
+    Raises:
+        NotFound: there is no such tenant.
+        InvalidInput: the file is there already.
+    """
+    target, part = Path(file), Path(f"{os.fspath(file)}.part")
+    if target.exists():
+        raise InvalidInput(f"{target} is there already; choose another name")
+    with Holdfast(url) as hf:
+        hf.tenants.get(tenant)
+        scope = Scope(tenant, hf._setting)
+        with _written(part) as write:
+            call = _Export(hf._engine, scope, write, on_progress)
+            step(hf._engine.exclusive(call.run))
+    os.replace(part, target)
+    return check_bundle(target)
+
+
+def check_bundle(file: str | os.PathLike[str]) -> Bundle:
+    """Read a whole bundle and compare it with what it says of itself.
+
+    Raises:
+        NotFound: there is no such file.
+        Corrupt: it is not a bundle, not whole, or not what was written.
+    """
+    for line in _lines(file):
+        if isinstance(line, _Last):
+            return line.bundle
+    raise Corrupt("this bundle has no end")
+
+
+def import_tenant(
+    url: str,
+    file: str | os.PathLike[str],
+    *,
+    tenant: str | None = None,
+    on_progress: Progress = lambda table, count: None,
+) -> Bundle:
+    """Bring a bundle into a database, under its own name or another, all of it or nothing.
+
+    Raises:
+        NotFound: there is no such file.
+        Corrupt: the bundle is not what was written. Nothing was changed.
+        SchemaMismatch: it was written by a release with another schema.
+        AlreadyExists: there is a tenant by that name.
+    """
+    bundle = check_bundle(file)
+    newest = max(each.version for each in runner.migrations(Dialect.SQLITE))
+    if bundle.schema != newest:
+        raise SchemaMismatch(
+            f"this bundle has schema {bundle.schema} and this release {newest}: import it with Holdfast {bundle.release}"
+        )
+    where = address.parse(url)
+    with Holdfast(url, auto_migrate=where.engine == "sqlite") as hf:
+        scope = Scope(bundle.tenant if tenant is None else tenant, hf._setting)
+        call = _Import(scope, file, on_progress)
+        step(hf._engine.exclusive(call.run))
+    return bundle
+
+
+class _Export:
+    """The rows of a tenant, table by table, in one transaction."""
+
+    def __init__(self, engine: Any, scope: Scope, write: Callable[[Any], None], progress: Progress) -> None:
+        self._engine, self._scope, self._write, self._progress = engine, scope, write, progress
+
+    async def run(self, connection: Connection) -> None:
+        async with connection.savepoint():
+            if connection.dialect is Dialect.POSTGRES:
+                await connection.fetch("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", ())
+            self._write(_head(self._scope.tenant))
+            for table in await _tables(connection):
+                await self._table(connection, table)
+
+    async def _table(self, connection: Connection, table: _Table) -> None:
+        kinds = [_KINDS.get(each.type, each.type) for each in table.columns]
+        names = [each.name for each in table.columns]
+        self._write({"table": table.name, "columns": names, "types": kinds})
+        count, after = 0, None
+        while True:
+            rows = await _page(connection, table, self._scope.stored_tenant, after)
+            if not rows:
+                break
+            after = rows[-1][: len(table.key)]
+            for row in await self._whole(table, [row[len(table.key) :] for row in rows]):
+                self._write([_plain(value, kind) for value, kind in zip(row, kinds, strict=True)])
+            count += len(rows)
+            self._progress(table.name, count)
+
+    async def _whole(self, table: _Table, rows: Sequence[Row]) -> Sequence[Row]:
+        """Rows whose bodies lie in packs get them."""
+        if table.name != "objects":
+            return rows
+        places = {each.name: place for place, each in enumerate(table.columns)}
+        fields = ("digest", "codec", "pack", "pack_start", "stored_bytes")
+        wanted = [InPack(*(row[places[each]] for each in fields)) for row in rows if row[places["pack"]] is not None]
+        bodies = await packs.raw(self._engine, self._scope, wanted) if wanted else {}
+        filled = []
+        for row in rows:
+            values = list(row)
+            body = bodies.get(bytes(row[places["digest"]]))
+            if body is not None:
+                values[places["body"]], values[places["pack"]], values[places["pack_start"]] = body, None, None
+            filled.append(tuple(values))
+        return filled
+
+
+class _Import:
+    """The rows of a bundle, in one transaction."""
+
+    def __init__(self, scope: Scope, file: str | os.PathLike[str], progress: Progress) -> None:
+        self._scope, self._file, self._progress = scope, file, progress
+
+    async def run(self, connection: Connection) -> None:
+        async with connection.savepoint():
+            tables = {each.name: each for each in await _tables(connection)}
+            table, columns, waiting, count = None, list[str](), list[list[Any]](), 0
+            for line in _lines(self._file):
+                if isinstance(line, list):
+                    waiting.append(line)
+                    count += 1
+                if waiting and (len(waiting) >= _ROWS or not isinstance(line, list)):
+                    assert table is not None
+                    await self._insert(connection, table, columns, waiting)
+                    self._progress(table.name, count)
+                    waiting = []
+                if isinstance(line, dict) and "table" in line:
+                    table, columns, count = _known(tables, line), line["columns"], 0
+
+    async def _insert(
+        self, connection: Connection, table: _Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        if table.name == "tenants":
+            await self._refuse_known(connection)
+        types = {each.name: each.type for each in table.columns}
+        postgres = connection.dialect is Dialect.POSTGRES
+        marks = [f"{connection.dialect.placeholder}{number}" for number in range(1, len(columns) + 2)]
+        written = [
+            _WRITTEN.get(types[name], "{}::text").format(mark) if postgres else mark
+            for name, mark in zip(columns, marks[1:], strict=True)
+        ]
+        names = ", ".join([table.tenant, *columns])
+        sql = f"INSERT INTO {table.name} ({names}) VALUES ({', '.join([marks[0], *written])})"  # noqa: S608  # names of ours
+        tenant = self._scope.stored_tenant
+        kinds = [_KINDS.get(types[name], types[name]) for name in columns]
+        behind = columns.index("search_behind") if "search_behind" in columns else None
+        ready = []
+        for row in rows:
+            values = list(row)
+            if behind is not None:
+                values[behind] = 1
+            ready.append(
+                (tenant, *(_argument(value, kind, postgres) for value, kind in zip(values, kinds, strict=True)))
+            )
+        await connection.many(sql, ready)
+
+    async def _refuse_known(self, connection: Connection) -> None:
+        sql = f"SELECT 1 FROM tenants WHERE id = {connection.dialect.placeholder}1"  # noqa: S608  # a placeholder
+        if await connection.fetch(sql, (self._scope.stored_tenant,)):
+            raise AlreadyExists(f"there is a tenant {self._scope.tenant!r} here already: import it under another name")
+
+
+async def _tables(connection: Connection) -> list[_Table]:
+    """What a tenant's rows lie in, parents before children."""
+    found = []
+    for name in distribution.created_tables():
+        if name in _LEFT_OUT:
+            continue
+        columns, key = await _described(connection, name)
+        tenant = _NAMES.get(name, "tenant_id")
+        if tenant not in [each.name for each in columns]:
+            raise SchemaMismatch(f"the table {name} has no {tenant}")
+        others = tuple(each for each in columns if each.name != tenant)
+        found.append(_Table(name, tenant, others, tuple(each for each in key if each != tenant)))
+    return found
+
+
+async def _described(connection: Connection, table: str) -> tuple[list[_Column], list[str]]:
+    if connection.dialect is Dialect.POSTGRES:
+        columns = [_Column(*row) for row in await connection.fetch(_POSTGRES_COLUMNS, (table,))]
+        return columns, [row[0] for row in await connection.fetch(_POSTGRES_KEY, (table,))]
+    sql = "SELECT name, lower(type), pk FROM pragma_table_info(?1) ORDER BY cid"
+    rows = await connection.fetch(sql, (table,))
+    key = sorted((row for row in rows if row[2]), key=lambda row: row[2])
+    return [_Column(row[0], row[1]) for row in rows], [row[0] for row in key]
+
+
+async def _page(connection: Connection, table: _Table, tenant: str, after: Row | None) -> Sequence[Row]:
+    """Rows after a key, in its order: the key first, then all columns as they travel."""
+    mark = connection.dialect.placeholder
+    postgres = connection.dialect is Dialect.POSTGRES
+    read = [(_READ.get(each.type, "{}") if postgres else "{}").format(f"t.{each.name}") for each in table.columns]
+    key = ", ".join(f"t.{each}" for each in table.key)
+    where, args = f"t.{table.tenant} = {mark}1", [tenant]
+    if after is not None and table.key:
+        marks = ", ".join(f"{mark}{number}" for number in range(2, len(table.key) + 2))
+        where, args = f"{where} AND ({key}) > ({marks})", [tenant, *after]
+    wanted = ", ".join([key, *read] if key else read)
+    order = f" ORDER BY {key}" if key else ""
+    sql = f"SELECT {wanted} FROM {table.name} AS t WHERE {where}{order} LIMIT {_ROWS}"  # noqa: S608  # names of ours
+    if after is not None and not table.key:
+        return []
+    return await connection.fetch(sql, tuple(args))
+
+
+def _plain(value: Any, kind: str) -> Any:
+    if value is None or kind != "blob":
+        return value
+    return bytes(value).hex()
+
+
+def _argument(value: Any, kind: str, postgres: bool) -> Any:
+    if value is None:
+        return None
+    if postgres:
+        return value if isinstance(value, str) else repr(value) if isinstance(value, float) else str(value)
+    return bytes.fromhex(value) if kind == "blob" else value
+
+
+def _known(tables: Mapping[str, _Table], line: dict[str, Any]) -> _Table:
+    table = tables.get(line["table"])
+    if table is None or [each.name for each in table.columns] != line["columns"]:
+        raise SchemaMismatch(f"this database has another table {line['table']!r} than the bundle")
+    return table
+
+
+def _head(tenant: str) -> dict[str, Any]:
+    from . import __version__  # here, because the package is still being imported when this module is
+
+    schema = max(each.version for each in runner.migrations(Dialect.SQLITE))
+    made = from_us(SystemClock().now_us())
+    return {
+        "holdfast_bundle": FORMAT,
+        "tenant": text.escape(tenant),
+        "release": __version__,
+        "schema": schema,
+        "created_at": made,
+    }
+
+
+class _Last(Struct, frozen=True):
+    """The end of a bundle that is what it says."""
+
+    bundle: Bundle
+
+
+@contextmanager
+def _written(part: Path) -> Iterator[Callable[[Any], None]]:
+    """A file of lines that ends with what is in it; removed again if something goes wrong."""
+    digest, rows = blake3(), dict[str, int]()
+    table = ""
+    try:
+        with open(part, "wb") as raw, zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False) as out:
+
+            def write(line: Any) -> None:
+                nonlocal table
+                if isinstance(line, dict) and "table" in line:
+                    table = line["table"]
+                    rows[table] = 0
+                elif isinstance(line, list):
+                    rows[table] += 1
+                data = msgspec.json.encode(line) + b"\n"
+                digest.update(data)
+                out.write(data)
+
+            yield write
+            out.write(msgspec.json.encode({"rows": rows, "digest": digest.hexdigest()}) + b"\n")
+            out.flush(zstandard.FLUSH_FRAME)
+            raw.flush()
+            os.fsync(raw.fileno())
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _lines(file: str | os.PathLike[str]) -> Iterator[Any]:
+    """The lines of a bundle, checked as they come; last of all a ``_Last``."""
+    try:
+        with open(file, "rb") as raw:
+            yield from _checked(_decompressed(raw))
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {os.fspath(file)}") from None
+    except (zstandard.ZstdError, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"{os.fspath(file)} is not a bundle, or is damaged: {type(error).__name__}") from error
+
+
+def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
+    digest, rows = blake3(), dict[str, int]()
+    head = msgspec.json.decode(first := next(lines, b"{}"))
+    if not isinstance(head, dict) or head.get("holdfast_bundle") != FORMAT:
+        raise ValueError("no bundle of this format")
+    digest.update(first + b"\n")
+    table = ""
+    for data in lines:
+        line = msgspec.json.decode(data)
+        if isinstance(line, dict) and "digest" in line:
+            if line["rows"] != rows or not hmac.compare_digest(str(line["digest"]).encode(), digest.hexdigest().encode()):
+                raise ValueError("another content")
+            if next(lines, None) is not None:
+                raise ValueError("more after the end")
+            tenant = text.unescape(head["tenant"])
+            yield _Last(Bundle(tenant, str(head["release"]), int(head["schema"]), rows))
+            return
+        digest.update(data + b"\n")
+        if isinstance(line, dict):
+            table = line["table"]
+            rows[table] = 0
+        else:
+            rows[table] += 1
+        yield line
+    raise ValueError("no end")
+
+
+def _decompressed(raw: BinaryIO) -> Iterator[bytes]:
+    rest = b""
+    with zstandard.ZstdDecompressor().stream_reader(raw) as reader:
+        while chunk := reader.read(1024 * 1024):
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from whole
+            if len(rest) > _LINE_MOST:
+                raise ValueError("a line without end")
+    if rest:
+        raise ValueError("a line is cut off")
+
+
+__all__ = ["Bundle", "check_bundle", "export_tenant", "import_tenant"]

@@ -1,0 +1,229 @@
+"""A tenant as one file: what comes out goes in again, on either engine, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from click.testing import CliRunner
+
+from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, new_api_key
+from holdfast.bundles import check_bundle, export_tenant, import_tenant
+from holdfast.cli.commands import root
+from holdfast.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
+
+LARGE = random.Random(7).randbytes(400_000)
+"""Too large for the database, where there are packs."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either engine."""
+    return str(tmp_path / "there.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+def fill(acme: TenantHandle) -> dict[str, str]:
+    """A little of everything, and whatever text there is."""
+    session = acme.sessions.create(key="k", user="a\x00d\ud800a", metadata={"n": 1.5, "deep": [None, True, "\x00"]})
+    acme.messages.append_many(session.id, [NewMessage(role="user", content=f"message {each}") for each in range(600)])
+    acme.branches.fork(session.id, at=300, label="other")
+    message = acme.messages.last(session.id, 1)[0]
+    acme.feedback.create(message.id, is_positive=True, user="ada")
+    acme.agents.create("Helper", id="helper", tags=["all"])
+    acme.blocks.set("helper", "persona", "kind")
+    run = acme.runs.start(session.id, agent="helper")
+    claimed = acme.leases.claim("w", run_id=run.id)
+    assert claimed is not None
+    acme.tool_calls.intend(
+        run.id, epoch=claimed.epoch, calls=[NewToolCall(id="c", tool_name="mail", tool_input={"a": 1})]
+    )
+    acme.runs.step(run.id, epoch=claimed.epoch, iteration=1, state={"n": 1})
+    acme.checkpoints.put("t", id="c1", state=b"\x00\xff", pieces=[b"piece", LARGE])
+    (digest,) = acme.objects.put([LARGE], holder="test")
+    acme.flows.save("f", method="begin", state={"n": 1})
+    acme.contacts.upsert("telegram", "7", display_name="Ada")
+    acme.activity.record("report.sent", actor="ada")
+    return {"session": session.id, "run": run.id, "digest": digest}
+
+
+def seen(acme: TenantHandle, ids: dict[str, str]) -> list[Any]:
+    """What a tenant shows."""
+    return [
+        acme.sessions.get(ids["session"]),
+        list(acme.messages.list(ids["session"])),
+        list(acme.branches.list(ids["session"])),
+        list(acme.feedback.list()),
+        acme.agents.get("helper"),
+        list(acme.blocks.list("helper")),
+        acme.runs.load(ids["run"]),
+        list(acme.steps.list(ids["run"])),
+        msgspec.structs.replace(acme.checkpoints.history("t")[0], stamp="", places=[]),
+        list(acme.objects.get([ids["digest"]])),
+        list(acme.flows.history("f")),
+        list(acme.contacts.list()),
+        list(acme.activity.list()),
+    ]
+
+
+def test_what_comes_out_goes_in_again_on_either_engine_and_back(there: str, tmp_path: Path) -> None:
+    here, first, second = str(tmp_path / "here.db"), tmp_path / "first.holdfast", tmp_path / "second.holdfast"
+    with Holdfast(here) as hf:
+        ids = fill(hf.tenant("acme"))
+        fill(hf.tenant("zenith"))
+        expected = seen(hf.tenant("acme"), ids)
+        assert hf.tenant("acme").objects.usage().count > 0
+    assert [each for each in tmp_path.rglob("*") if each.is_file() and each.stat().st_size > 390_000], (
+        "it lies in a pack"
+    )
+    bundle = export_tenant(here, "acme", first)
+    assert (bundle.tenant, bundle.rows["messages"], bundle.rows["tenants"]) == ("acme", 600, 1)
+    assert import_tenant(there, first) == bundle
+    with Holdfast(there) as hf:
+        assert seen(hf.tenant("acme"), ids) == expected
+        assert [each.id for each in hf.tenants.list()] == ["acme"]
+        (hit,) = hf.tenant("acme").messages.search('"message 599"')
+        assert hit.message.seq == 600
+        claimed = hf.tenant("acme").runs.get(ids["run"])
+        assert claimed.epoch == 1
+        hf.tenant("acme").messages.append(ids["session"], role="user", content="more")
+    assert export_tenant(there, "acme", second).rows["messages"] == 601
+    import_tenant(here, second, tenant="back again")
+    with Holdfast(here) as hf:
+        assert hf.tenant("back again").messages.count(ids["session"]) == 601
+        assert seen(hf.tenant("acme"), ids) == expected, "nobody else is touched"
+
+
+def test_a_tenant_that_is_there_is_not_touched_and_keys_stay_where_they_are(there: str, tmp_path: Path) -> None:
+    key = new_api_key()
+    with Holdfast(there) as hf:
+        hf.tenant("acme").sessions.create(key="mine")
+        hf.api_keys.create(key, name="k", tenant="acme")
+    export_tenant(there, "acme", tmp_path / "a.holdfast")
+    with pytest.raises(AlreadyExists, match="another name"):
+        import_tenant(there, tmp_path / "a.holdfast")
+    import_tenant(there, tmp_path / "a.holdfast", tenant="copy")
+    with Holdfast(there) as hf:
+        assert [each.key for each in hf.tenant("copy").sessions.list()] == ["mine"]
+        assert [each.tenant for each in hf.api_keys.list()] == ["acme"]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    with Holdfast(str(tmp_path / "here.db")) as hf:
+        fill(hf.tenant("acme"))
+    export_tenant(str(tmp_path / "here.db"), "acme", tmp_path / "acme.holdfast")
+    return tmp_path / "acme.holdfast"
+
+
+def lines_of(bundle: Path) -> list[bytes]:
+    return zstandard.ZstdDecompressor().stream_reader(bundle.read_bytes()).read().splitlines()
+
+
+def write(bundle: Path, lines: list[bytes]) -> None:
+    bundle.write_bytes(zstandard.ZstdCompressor().compress(b"".join(line + b"\n" for line in lines)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: lines[:-1],
+        lambda lines: lines[1:],
+        lambda lines: [*lines[:50], *lines[51:]],
+        lambda lines: [*lines, b"[]"],
+        lambda lines: [*lines[:50], lines[50].replace(b"1", b"2"), *lines[51:]],
+        lambda lines: [b'{"holdfast_bundle":2}', *lines[1:]],
+        lambda lines: [b"not json", *lines],
+        lambda lines: [],
+    ],
+)
+def test_a_bundle_that_is_not_what_was_written_is_refused_and_changes_nothing(
+    damage: Callable[[list[bytes]], list[bytes]], bundle: Path, tmp_path: Path
+) -> None:
+    check_bundle(bundle)
+    write(bundle, damage(lines_of(bundle)))
+    place = str(tmp_path / "there.db")
+    for call in (lambda: check_bundle(bundle), lambda: import_tenant(place, bundle)):
+        with pytest.raises(Corrupt):
+            call()
+    assert not Path(place).exists()
+
+
+def test_any_flipped_bit_is_noticed(bundle: Path) -> None:
+    data = bytearray(bundle.read_bytes())
+    for place in range(0, len(data), max(1, len(data) // 60)):
+        data[place] ^= 0x10
+        bundle.write_bytes(data)
+        with pytest.raises(Corrupt):
+            check_bundle(bundle)
+        data[place] ^= 0x10
+    bundle.write_bytes(data)
+    check_bundle(bundle)
+
+
+def test_a_bundle_of_another_schema_says_which_release_to_use(bundle: Path, tmp_path: Path) -> None:
+    from blake3 import blake3
+
+    head, *rest, last = lines_of(bundle)
+    said = {**json.loads(head), "schema": 9999}
+    lines = [json.dumps(said).encode(), *rest]
+    digest = blake3(b"".join(line + b"\n" for line in lines)).hexdigest()
+    write(bundle, [*lines, json.dumps({**json.loads(last), "digest": digest}).encode()])
+    with pytest.raises(SchemaMismatch, match="import it with Holdfast"):
+        import_tenant(str(tmp_path / "there.db"), bundle)
+
+
+def test_what_cannot_be_exported_leaves_no_file(tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = str(tmp_path / "here.db")
+    with pytest.raises(NotFound):
+        export_tenant(here, "nobody", tmp_path / "x")
+    with pytest.raises(InvalidInput, match="already"):
+        export_tenant(here, "acme", bundle)
+    with pytest.raises(NotFound, match="no file"):
+        check_bundle(tmp_path / "x")
+
+    def fail(table: str, count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_tenant(here, "acme", tmp_path / "x", on_progress=fail)
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith("x")]
+
+
+def test_an_import_that_is_broken_off_leaves_nothing(there: str, bundle: Path) -> None:
+    def fail(table: str, count: int) -> None:
+        if table == "run_steps":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_tenant(there, bundle, on_progress=fail)
+    with Holdfast(there) as hf:
+        assert hf.tenants.list() == []
+    import_tenant(there, bundle)
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    here, file, other = str(tmp_path / "here.db"), str(tmp_path / "acme.holdfast"), str(tmp_path / "other.db")
+    with Holdfast(here) as hf:
+        fill(hf.tenant("acme"))
+
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(root, [*arguments], env={"COLUMNS": "200"})
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "messages" in run("export", "--database", here, "--tenant", "acme", "--to", file)
+    assert "is whole" in run("import", "bundle", "--database", other, "--from", file, "--check")
+    assert not Path(other).exists()
+    said = json.loads(run("import", "bundle", "--database", other, "--from", file, "--as", "new", "--json"))
+    assert said["bundle"]["rows"]["messages"] == 600
+    with Holdfast(other) as hf:
+        assert [each.id for each in hf.tenants.list()] == ["new"]
+    failed = CliRunner().invoke(root, ["import", "bundle", "--database", other, "--from", here])
+    assert failed.exit_code == 1
+    assert "not a bundle" in failed.output
