@@ -203,7 +203,7 @@ def _quiet() -> Iterator[None]:
     log.setLevel(before)
 
 
-@settings(max_examples=1_000 if SOAK else 25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=1_000 if SOAK else 16, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(steps=Steps)
 def test_any_history_on_sqlite_leaves_what_the_rules_say(steps: list[tuple[Any, ...]]) -> None:
     clock = FixedClock()
@@ -217,7 +217,7 @@ def test_any_history_on_postgres_leaves_what_the_rules_say(postgres_url: str) ->
     with Holdfast(postgres_url, clock=clock, pool=POOL) as holdfast:
 
         @settings(
-            max_examples=200 if SOAK else 4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+            max_examples=200 if SOAK else 3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
         )
         @given(steps=Steps)
         def history(steps: list[tuple[Any, ...]]) -> None:

@@ -107,7 +107,7 @@ def test_a_sweep_that_dies_at_any_step_is_gone_on_with(
     shutil.copytree(prepared, twin)
     expected = finish(twin, lines)
     assert {each["reason"] for each in lines.said} == {"per_run_cap", "grace_expired", "per_tenant_cap"}
-    for at in range(1, 200, 1 if SOAK else 2 if after else 9):
+    for at in range(1, 200, 1 if SOAK else 4 if after else 15):
         lines.raw.clear()
         folder = tmp_path / str(at)
         shutil.copytree(prepared, folder)

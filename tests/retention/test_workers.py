@@ -167,7 +167,7 @@ def test_a_sweep_of_many_snapshots_is_short_transactions_in_little_memory(caplog
     peaks = {}
     caplog.set_level(logging.ERROR, "holdfast.retention")  # what is said would be remembered here
     with Holdfast(":memory:", clock=FixedClock()) as holdfast:
-        for name, runs in (("warm", 1), ("small", 5), ("large", 60)):
+        for name, runs in (("warm", 1), ("small", 5), ("large", 40)):
             fill(holdfast, name, runs, 10)
             timed = Timed(holdfast._engine)
             there = TenantHandle(timed, Scope(name, holdfast._setting))
