@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
@@ -38,6 +38,7 @@ DIFFERENCES = st.builds(
 )
 
 
+@settings(max_examples=40, deadline=None)
 @given(DIFFERENCES)
 def test_a_difference_comes_back(difference: Difference) -> None:
     found = manifests.read(manifests.write(difference))
@@ -46,6 +47,7 @@ def test_a_difference_comes_back(difference: Difference) -> None:
     assert list(found.ignore) == list(difference.ignore)
 
 
+@settings(max_examples=25, deadline=None)
 @given(DIFFERENCES)
 def test_the_same_tree_is_written_the_same_in_whatever_order_it_comes(difference: Difference) -> None:
     turned = Difference(difference.entries[::-1], difference.removed[::-1], difference.ignore)

@@ -55,7 +55,7 @@ def change(root: Path, what: str, path: str, value: object) -> None:
 
 
 Steps = list[list[tuple[str, str, object]]]
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 histories = given(
     steps=st.lists(CHANGES, min_size=1, max_size=5), depth=st.integers(0, 3), gone=st.sets(st.integers(0, 4))
 )
