@@ -8,7 +8,7 @@ is nothing in the list that would lead out of the root, become something else th
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from ..errors import InvalidInput
@@ -25,8 +25,12 @@ _KINDS = frozenset(get_args(Kind))
 _TIME_MOST = 2**63
 
 
-def check(entries: Mapping[str, Entry], limits: Limits, *, known: Mapping[str, Entry]) -> list[Entry]:
+def check(
+    entries: Mapping[str, Entry], limits: Limits, *, known: Mapping[str, Entry], among: Iterable[str] | None = None
+) -> list[Entry]:
     """Refuse a tree that must not be restored. What is in the directory just so already is not looked at; the rest is returned.
+
+    Where it is known that only these paths can differ, no others are compared: ``among``.
 
     Raises:
         InvalidInput: an entry would leave the root, or is of no kind that is restored.
@@ -36,8 +40,9 @@ def check(entries: Mapping[str, Entry], limits: Limits, *, known: Mapping[str, E
     limits.check("tree_bytes", sum([entry.size for entry in entries.values()]), "the files of the tree")
     folders: set[str] = {""}
     changed = []
-    for path, entry in entries.items():
-        if entry == known.get(path):
+    for path in entries if among is None else among:
+        entry = entries.get(path)
+        if entry is None or entry == known.get(path):
             continue
         changed.append(entry)
         if path != entry.path:

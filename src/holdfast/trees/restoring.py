@@ -72,10 +72,19 @@ class Restored(Struct, frozen=True):
     """Directories that are not wanted, and stay because of what is ignored in them."""
 
 
-def plan(wanted: Mapping[str, Entry], present: Mapping[str, Entry], changed: Iterable[Entry]) -> Plan:
-    """How to get from what is there to what is wanted. ``changed`` is what of that is not there just so."""
+def plan(
+    wanted: Mapping[str, Entry],
+    present: Mapping[str, Entry],
+    changed: Iterable[Entry],
+    *,
+    among: Iterable[str] | None = None,
+) -> Plan:
+    """How to get from what is there to what is wanted. ``changed`` is what of that is not there just so.
+
+    Where it is known that only these paths can differ, no others are looked at: ``among``.
+    """
     parts: dict[str, list[Entry]] = {"folders": [], "files": [], "links": [], "touch": [], "settle": []}
-    remove = [path for path in present if path not in wanted]
+    remove = [path for path in (present if among is None else among) if path in present and path not in wanted]
     for entry in changed:
         path, there = entry.path, present.get(entry.path)
         if there is not None and there.kind != entry.kind and "dir" in (there.kind, entry.kind):

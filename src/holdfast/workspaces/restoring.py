@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ..core import objects as bodies
@@ -72,14 +72,15 @@ class Restoring:
         *,
         expected: Mapping[str, Stat],
         advance: Advance,
+        among: Collection[str] | None = None,
     ) -> Restored:
-        """Make what is wanted of what is there.
+        """Make what is wanted of what is there. Where it is known that only these paths differ: ``among``.
 
         Raises:
             InvalidInput: something that is wanted must not be written.
             Stale: something has changed since it was looked at.
         """
-        plan = await work(self._engine, lambda: self._plan(wanted, there))
+        plan = await work(self._engine, lambda: self._plan(wanted, there, among))
         if not plan.count:
             return Restored()
         steps = restoring.restore(root, plan, wanted, expected=expected, advance=advance)
@@ -102,8 +103,9 @@ class Restoring:
 
         return await packs.settled(read)
 
-    def _plan(self, wanted: Mapping[str, Entry], there: Mapping[str, Entry]) -> Plan:
-        return restoring.plan(wanted, there, guarding.check(wanted, self._scope.limits, known=there))
+    def _plan(self, wanted: Mapping[str, Entry], there: Mapping[str, Entry], among: Collection[str] | None) -> Plan:
+        changed = guarding.check(wanted, self._scope.limits, known=there, among=among)
+        return restoring.plan(wanted, there, changed, among=among)
 
     def _look(self, root: str, tree: Tree) -> Mapping[str, Entry]:
         """What is there, except what is ignored: by the rules of then, or by those of now."""
