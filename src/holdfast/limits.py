@@ -53,7 +53,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Stored bytes that all objects of one tenant may take."""
     tree_depth: int = 200
     """Directories in each other in one snapshot."""
-    snapshot_depth: int = 64
+    snapshot_depth: int = 32
     """Snapshots that may be differences to each other before one is written down as a whole."""
     filters: int = 32
     """Filters in one call."""
