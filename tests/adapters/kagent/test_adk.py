@@ -23,7 +23,6 @@ from kagent.adk._token import KAgentTokenService
 from kagent.adk.tools.share_tools import CreateShareLinkTool, DeleteShareLinkTool, ListShareLinksTool
 from kagent.core.a2a import set_request_user_id
 
-from tests.adapters.kagent.conftest import Start
 from tests.adapters.kagent.talking import talk
 
 APP = "ns__NS__app"
@@ -224,24 +223,6 @@ def app_on(base: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A whole ADK app on a server of ours."""
     monkeypatch.setattr("kagent.adk._a2a.kagent_url_override", base)  # read from the environment when it was imported
     return KAgentApp(lambda: Echo(name="echo"), CARD, base, APP).build()
-
-
-def test_the_app_goes_on_where_it_was_after_the_server_was_killed(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = start(HOLDFAST_ENCRYPTION_KEY="k" * 32)
-    app = app_on(server.url, monkeypatch)
-    first = asyncio.run(talk(app, "c-1", "one"))
-    server._process.kill()
-    server.wait()
-    server = start(HOLDFAST_ENCRYPTION_KEY="k" * 32)
-    second = asyncio.run(talk(app_on(server.url, monkeypatch), "c-1", "two"))
-    said = [json.dumps(each) for each in (first, second)]
-    assert ["turn 1" in said[0], "turn 2" in said[1]] == [True, True], said
-    assert "Bearer very-secret" in said[1], "with a key to encrypt with, an agent has its caller's token"
-    tasks = server.http.get("/api/sessions/c-1/tasks", params={"user_id": "bob"}).json()["data"]
-    assert [each["status"]["state"] for each in tasks] == ["completed", "completed"]
-    assert server.http.get("/api/agents/ns/app").status_code == 200, "an agent that nobody knew is registered"
 
 
 def test_what_is_secret_is_not_stored_without_a_key(

@@ -14,8 +14,6 @@ from kagent.crewai._memory import KagentMemoryStorage
 from kagent.crewai._state import KagentFlowPersistence
 from pydantic import BaseModel
 
-from tests.adapters.kagent.conftest import Start
-
 
 @pytest.fixture(autouse=True)
 def _nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,16 +76,3 @@ def test_a_flow_goes_on_from_where_it_was(base: str, name: str, ending: str) -> 
         "the state saved last, not that of the method that was last the time before"
     )
     assert kept.load_state("another flow") is None
-
-
-def test_a_flow_goes_on_after_the_server_was_killed(start: Start) -> None:
-    server = start()
-    flow_of(KagentFlowPersistence("t", "carol", server.url)).kickoff(inputs={"id": "f"})
-    KagentMemoryStorage("t", "carol", server.url).save("write", {}, "1700000000.0", 1.0)
-    server._process.kill()
-    server.wait()
-    server = start()
-    flow = flow_of(KagentFlowPersistence("t", "carol", server.url))
-    flow.kickoff(inputs={"id": "f"})
-    assert flow.state.n == 22
-    assert len(KagentMemoryStorage("t", "carol", server.url).load("write", 3)) == 1
