@@ -102,7 +102,7 @@ def counting_twice() -> AbstractContextManager[Any]:
 
 
 def never_squashing() -> AbstractContextManager[Any]:
-    async def nothing(self: Any) -> int:
+    async def nothing(self: Any, *, always: bool = False) -> int:
         return 0
 
     return mock.patch.object(squashing.Squashing, "all", nothing)

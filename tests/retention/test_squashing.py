@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast import FixedClock, Holdfast, Snapshot, TenantHandle
+from holdfast import Erasures, FixedClock, Holdfast, Snapshot, TenantHandle
 from holdfast.core.scope import Scope
 from holdfast.errors import Stale
 from holdfast.stepping import step
+from holdfast.stores.platform.erasures import AsyncErasures
 from holdfast.stores.workspace import layers
 from holdfast.stores.workspace.squashing import Squashing
 from tests.retention.conftest import Bench
@@ -136,6 +138,26 @@ def test_two_runs_in_one_directory_share_layers_and_part_with_them(local: Bench)
     assert not {each.id for each in first} & {*local.ids()}
     third = local.capture(other, size=40_000, of="shared")
     assert len(there.snapshots.read(third.id, "file")) == 40_000
+
+
+def test_what_is_held_keeps_nothing_of_what_was_erased_below_it(acme: TenantHandle) -> None:
+    one, other = new_run(acme), new_run(acme)
+    gone = chain(acme, one, [[0, 1], [0, 1, 2]])
+    kept = chain(acme, other, [[0, 3]], on=gone[1])
+    holdfast_of(acme).erasures.request("acme", event_id="e")
+    hold = acme.retention.hold("a case", run_id=other)
+    assert not holdfast_of(acme).erasures.carry_out("acme").is_finished
+    assert [each.id for each in acme.snapshots.list()] == [kept[0].id]
+    assert intact(acme, [kept[0].id])
+    assert acme.objects.has([digest(number) for number in range(4)]) == [True, False, False, True]
+    acme.retention.release(hold.id)
+    assert holdfast_of(acme).erasures.carry_out("acme").is_finished
+    assert acme.objects.usage().count == 0
+
+
+def holdfast_of(there: TenantHandle) -> Any:
+    """What is above all tenants, on the same database."""
+    return SimpleNamespace(erasures=Erasures(AsyncErasures(there._engine, there._scope)))
 
 
 class Interrupted:

@@ -34,12 +34,15 @@ class Squashing:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
 
-    async def all(self) -> int:
-        """Squash every layer that lies on one that no snapshot needs, if that can free anything; how many layers went."""
+    async def all(self, *, always: bool = False) -> int:
+        """Squash every layer that lies on one that no snapshot needs, if that can free anything; how many layers went.
+
+        ``always`` also where it takes more than it frees: what is below must go, whatever that costs.
+        """
         gone, row = 0, await self._after(_FIRST_ID)
         while row is not None:
             try:
-                gone += await self._squash(row)
+                gone += await self._squash(row, always)
             except (Corrupt, NotFound, Stale):
                 pass  # somebody is busy here, or it cannot be read; the next sweep looks again
             row = await self._after(str(row[0]))
@@ -49,14 +52,14 @@ class Squashing:
         params = self._scope.params(after_id=layer_id, limit=1)
         return await self._engine.read(lambda connection: queries.hollow.one(connection, params))
 
-    async def _squash(self, row: Row) -> int:
+    async def _squash(self, row: Row, always: bool) -> int:
         layer_id = str(row[0])
         tree, _ = await self._snapshots._layer_tree(layer_id)
         whole = Difference([*tree.entries.values()], [], tree.ignore)
         manifest = layers.manifest_of(whole)
         params = self._scope.params(parent_layer_id=str(row[1]))
         below = await self._engine.read(lambda connection: queries.below.one(connection, params))
-        if below is None or int(below[0]) <= manifest.length:
+        if not always and (below is None or int(below[0]) <= manifest.length):
             return 0  # the list of what is in the tree would take more than all there is to gain
         await self._hold(layer_id, sorted(objects_of(whole.entries)))
         return await self._engine.write(lambda connection: self._replace(connection, row, manifest))

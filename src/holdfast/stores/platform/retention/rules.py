@@ -161,7 +161,9 @@ async def check_snapshots_not_held(connection: Connection, scope: Scope, ids: Se
     for each in ids:
         row = await queries.hold_on_snapshot.one(connection, scope.params(id=each))
         if row is not None:
-            raise Conflict(f"snapshot {each} is held and must be kept: release hold {row[0]} first, if it is not needed")
+            raise Conflict(
+                f"snapshot {each} is held and must be kept: release hold {row[0]} first, if it is not needed"
+            )
 
 
 async def over_cap(connection: Connection, scope: Scope, run_id: str) -> Sequence[str]:

@@ -117,6 +117,8 @@ class Sweep:
         """
         while await self._removed("erasure", self._any_batch):
             pass
+        # What is held may lie on what is not; nothing of that may stay.
+        await Squashing(self._engine, self._scope).all(always=True)
         return await self._finished(grace_s=0)
 
     async def _finished(self, grace_s: int = GRACE_S) -> Swept:
