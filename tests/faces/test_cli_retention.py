@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,62 @@ def test_a_worker_goes_on_until_it_is_stopped_and_forgets_by_event(place: tuple[
     process.send_signal(signal.SIGTERM)
     out, errors = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out, errors) == (0, "", "")
+
+
+def test_what_people_read_says_it_in_words(place: tuple[Path, str]) -> None:
+    _, run = place
+    assert "everything may stay" in said("retention", "plan")
+    assert f"run {run} keeps 3 snapshots of a run, 7 days" in said(
+        "retention", "policy", "--run", run, "--per-run", "3"
+    )
+    assert "acme keeps 10 snapshots of a run, 0.5 days" in said("retention", "policy", "--grace-days", "0.5")
+    assert "and 500 MiB in all" in said("retention", "policy", "--clear")
+    assert "7 days" in said("retention", "policy")
+    assert "keeps all of acme" in said("retention", "hold", "--reason", "audit")
+    assert "1 runs are held" in said("retention", "plan")
+    session = json.loads(said("runs", "list", "--json"))["runs"][0]["session_id"]
+    placed = said("retention", "hold", "--reason", "audit", "--session", session)
+    assert f"keeps session {session}" in placed
+    listed = json.loads(said("retention", "holds", "--json"))["holds"]
+    assert [each["session_id"] for each in listed] == [None, session]
+    for each in listed:
+        said("retention", "release", "--hold", each["id"], "--reason", "done")
+    assert json.loads(said("retention", "holds", "--json")) == {"holds": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "saying"),
+    [
+        (["retention", "hold"], 2, "--reason"),
+        (["retention", "hold", "--reason", ""], 1, "reason must not be empty"),
+        (["retention", "release", "--hold", "7"], 1, "must be a UUID"),
+        (["retention", "policy", "--per-run", "0"], 2, "--per-run"),
+        (["retention", "policy", "--run", "01900000-0000-7000-8000-000000000000"], 1, "there is no run"),
+        (["retention", "run", "--every", "0"], 2, "--every"),
+        (["retention", "plan", "--packs", "ftp://nowhere"], 1, "packs are kept in a directory"),
+        (["doctor", "--database", "nowhere/none.db"], 1, "none.db"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    place: tuple[Path, str], arguments: list[str], status: int, saying: str
+) -> None:
+    done = invoke(*arguments)
+    assert (done.exit_code, saying in done.output) == (status, True), done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_tenant_that_is_not_there_is_not_made(place: tuple[Path, str]) -> None:
+    folder, _ = place
+    assert said("retention", "run", "--tenant", "typo") == "1 tenants swept, 0 snapshots removed.\n"
+    with Holdfast(str(folder / "agents.db")) as holdfast:
+        assert [each.id for each in holdfast.tenants.list()] == ["acme"]
+
+
+def test_the_doctor_names_who_should_have_been_forgotten(place: tuple[Path, str]) -> None:
+    folder, _ = place
+    with Holdfast(str(folder / "agents.db")) as holdfast:
+        holdfast.erasures.request("acme", requested_at=datetime(2020, 1, 1, tzinfo=UTC))
+    done = invoke("doctor")
+    assert (done.exit_code, "acme was to be forgotten by 2020-01-02 00:00" in done.stdout) == (1, True)
+    said("retention", "run")
+    assert said("doctor").splitlines()[-1] == "All is well."
