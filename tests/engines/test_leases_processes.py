@@ -54,6 +54,8 @@ class Fleet:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
+                if not line.endswith("\n"):
+                    continue  # it died in the middle of a word
                 said, run_id, iteration, epoch = line.split()
                 (self._lines if said == "step" else self.stopped).put((run_id, int(iteration), int(epoch)))
 
@@ -105,12 +107,14 @@ def until(is_so: Callable[[], bool]) -> None:
 def lose_and_replace(url: str, folder: Path, *, workers: int, runs: int, kills: int, seed: int) -> None:
     """Kill workers as steps come in, stop some until others have taken their runs, and judge what is there in the end."""
     random, effects = Random(seed), folder / "effects"
+    # While one is waited for, the others may do all there is to do: where that is much, some are killed before.
+    stops_at = 0 if runs <= FEW else ROUNDS_PER_STOP - 1
     with Holdfast(url) as hf:
         started = start_runs(hf, TENANTS, runs // 2)
         killed = rounds = 0
         with fleet(url, effects, workers) as there:
             while not _is_over(hf) and (killed < kills or runs > FEW):
-                if rounds % ROUNDS_PER_STOP == 0:
+                if rounds % ROUNDS_PER_STOP == stops_at:
                     _stop_until_taken_over(hf, there, effects)
                 rounds += 1
                 there.hear(random.randrange(1, 4))
