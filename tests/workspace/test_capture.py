@@ -405,3 +405,17 @@ def test_what_is_the_same_is_not_even_read_as_a_directory(
     (tree / "src" / "new").write_bytes(b"x")
     assert small.capture(tree).changed == 2
     assert len(listed) == 1, "only the directory that got a new name"
+
+
+def test_a_directory_that_was_moved_and_left_a_link_has_nothing_in_it(small: World, tree: Path, later: None) -> None:
+    """Everything that was in it can still be reached by its old path, as it was."""
+    small.capture(tree)
+    (tree / "docs").rename(tree / "moved")
+    (tree / "docs").symlink_to("moved")
+    (tree / "src").rename(tree.parent / "outside")
+    (tree / "src").symlink_to("../outside")
+    captured = small.capture(tree)
+    assert small.described(captured.snapshot) == on_disk(tree)
+    (tree / "docs").unlink()
+    (tree / "moved").rename(tree / "docs")
+    assert small.described(small.capture(tree).snapshot) == on_disk(tree)

@@ -6,7 +6,7 @@ text with surrogates in their place, as Python itself shows them, and ``raw`` gi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -83,3 +83,12 @@ def objects_of(entries: Sequence[Entry]) -> set[bytes]:
     found = {piece.object for entry in entries for piece in entry.pieces}
     found.discard(ZEROS)
     return found
+
+
+def folders_of(path: str) -> Iterator[str]:
+    """The directories that a path lies in, each with a slash at its end; the root is empty."""
+    yield ""
+    at = path.find("/")
+    while at >= 0:
+        yield path[: at + 1]
+        at = path.find("/", at + 1)

@@ -22,6 +22,7 @@ from typing import Any
 from ..core.objects import Packed
 from ..errors import InvalidInput
 from . import reading
+from .entries import folders_of
 from .scanning import Scan
 from .walking import Folder, Found
 
@@ -68,7 +69,7 @@ class UpperScan(Scan):
         return [
             path
             for path in self._before
-            if path not in there and (path in self._whiteouts or not hidden.isdisjoint(_folders(path)))
+            if path not in there and (path in self._whiteouts or not hidden.isdisjoint(folders_of(path)))
         ]
 
 
@@ -100,12 +101,3 @@ def _attributes(handle: int) -> dict[str, bytes]:
             if name.startswith(start):
                 found[name.removeprefix(start)] = os.getxattr(handle, name)
     return found
-
-
-def _folders(path: str) -> Iterator[str]:
-    """The directories that a path lies in, each with a slash at its end; the root is empty."""
-    yield ""
-    at = path.find("/")
-    while at >= 0:
-        yield path[: at + 1]
-        at = path.find("/", at + 1)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from ..core.objects import Packed
 from . import reading, stat_cache
 from .contents import CHUNK, Chunked, Packer, Slot
-from .entries import MODE_BITS, Difference, Entry
+from .entries import MODE_BITS, Difference, Entry, folders_of
 from .ignoring import Ignores
 from .reading import OpenFile
 from .walking import Folder, Found, Skipped, Stat, Walk, unusual
@@ -192,7 +192,15 @@ class Scan:
 
     def _removed(self) -> list[str]:
         there = set(self._taken) - self._gone
-        return [path for path in (self._walk.doubted if self._stats else self._before) if path not in there]
+        if not self._stats:
+            return [path for path in self._before if path not in there]
+        # What lay in a directory that is none any longer may still be reached by its path: through a link.
+        folders = {entry.path for entry in self._entries if entry.kind == "dir"}
+        replaced = {
+            f"{path}/" for path in self._walk.doubted if path not in folders and self._before[path].kind == "dir"
+        }
+        below = [path for path in self._before if not replaced.isdisjoint(folders_of(path))] if replaced else []
+        return [path for path in {*self._walk.doubted, *below} if path not in there]
 
     def _known(self, removed: Sequence[str]) -> Mapping[str, Stat]:
         if self._stats.get("") != self._walk.root_stat:
