@@ -126,7 +126,7 @@ def _response(operation: Operation, status: int, schemas: _Schemas) -> dict[str,
         return {"$ref": f"#/components/responses/{status}"}
     described: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if operation.streams:
-        return {**described, "content": {EVENT_TYPE: {"schema": {"type": "string"}}}}
+        return {**described, "content": {EVENT_TYPE: {"schema": {"description": "Server-sent events."}}}}
     if hints(operation.function)["return"] is PlainText:
         return {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}
     if (kind := hints(operation.function)["return"]) is not type(None):
