@@ -162,7 +162,7 @@ def test_workers_in_processes_on_postgres(postgres_url: str, tmp_path: Path) -> 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
 def test_many_killed_workers_on_one_sqlite_file(tmp_path: Path, seed: int) -> None:
-    lose_and_replace(str(tmp_path / "a.db"), tmp_path, workers=8, runs=400, kills=10, seed=seed)
+    lose_and_replace(str(tmp_path / "a.db"), tmp_path, workers=8, runs=800, kills=6, seed=seed)
 
 
 @pytest.mark.soak
