@@ -25,7 +25,7 @@ POINTS_IN_SOAK = 200_000
 STORES = sorted({method.partition(".")[0] for method in workloads.write_methods()})
 PLAIN = ("sessions", "messages")
 """Stores that are enough where the harness and not a store is on trial."""
-COMPANY = {"compactions": ("sessions",), "rewinds": ("runs",), "run_queue": ("runs",)}
+COMPANY = {"compactions": ("sessions",), "run_queue": ("runs",)}
 """What else must go on for a store to have enough to do."""
 TIDYING = {"checkups.repair", "snapshots.collect"}
 """Methods that have something to do only where something was left over: they are cut with the stores that leave it."""

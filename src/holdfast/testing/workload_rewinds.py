@@ -6,14 +6,14 @@ from ..stores.execution.runs.states import Run
 from .workloads import Arguments, World, maker
 
 
-@maker("rewinds.begin", before="runs.step")
+@maker("rewinds.begin", before="tool_calls.intend")
 def _begin(world: World) -> Arguments | None:
     """Mostly of the run that has most to lose by it."""
-    found = [run for run in world.tenant.runs.list() if run.iteration and not _is_busy(world, run)]
+    found = [run for run in world.tenant.runs.list() if _lost(world, run) and not _is_busy(world, run)]
     if not found:
         return None
-    run = max(found, key=lambda run: (run.iteration, len(world.tenant.tool_calls.list(run.id))))
-    kwargs = {"to_step": run.iteration - 1, "path": f"/{world.name('tree')}", "snapshot": "then"}
+    run = max(found, key=lambda run: (run.iteration, _lost(world, run)))
+    kwargs = {"to_step": max(0, run.iteration - 1), "path": f"/{world.name('tree')}", "snapshot": "then"}
     if run.status == "running":
         kwargs["epoch"] = run.epoch
     return (run.id,), kwargs
@@ -26,7 +26,7 @@ def _redo(world: World) -> Arguments | None:
         each
         for run in world.tenant.runs.list()
         for each in world.tenant.rewinds.list(run.id)
-        if each.status == "rewound" and each.from_step > each.to_step
+        if each.status == "rewound"
     ]
     for run in world.tenant.runs.list():
         rewound = [each for each in world.tenant.rewinds.list(run.id) if each.status == "rewound"]
@@ -46,6 +46,11 @@ def _redo(world: World) -> Arguments | None:
 def _finish(world: World) -> Arguments | None:
     there = world.tenant.rewinds.pending()
     return None if not there else ((there[0].id,), {})
+
+
+def _lost(world: World, run: Run) -> int:
+    """How many calls go with the last step of a run."""
+    return sum(call.iteration >= run.iteration for call in world.tenant.tool_calls.list(run.id))
 
 
 def _is_busy(world: World, run: Run) -> bool:

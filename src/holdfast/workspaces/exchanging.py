@@ -90,7 +90,7 @@ class Exchanging:
 def _opened(path: str | os.PathLike[str], mode: str) -> BinaryIO:
     try:
         return open(path, mode)  # type: ignore[return-value]
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"there is no file {os.fspath(path)!r}, or no directory for it") from error
     except OSError as error:
         raise InvalidInput(f"{os.fspath(path)!r} cannot be opened: {error.strerror or error}") from error
