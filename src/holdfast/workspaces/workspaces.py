@@ -89,7 +89,6 @@ class AsyncWorkspaces(TenantStore):
         )
         return await Capturing(self._engine, self._scope).capture_upper(wanted, base)
 
-
     @only_reads
     async def restore(
         self,
