@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from starlette.routing import BaseRoute, Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,6 +16,7 @@ from .limits import ServerLimits
 from .resources import OPERATIONS
 from .routing import Nowhere, Paths
 from .service import Service
+from .wire import encode
 
 
 def application(
@@ -50,8 +50,9 @@ def build(service: Service, *, local_only: bool, access: AccessOptions | None = 
 
 
 @cache
-def _document() -> dict[str, Any]:
-    return openapi.document(OPERATIONS)
+def _document() -> bytes:
+    """The document as it is sent: as objects it would take several times the room."""
+    return encode(openapi.document(OPERATIONS))
 
 
 class _Directed:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast import AsyncHoldfast, AsyncTenantHandle, Clock, RandomIds, SystemClock, new_api_key
 from holdfast.clock import to_us
@@ -43,7 +43,7 @@ class Service:
         self._tenants: dict[str, AsyncTenantHandle] = {}
         self.drawn_key: str | None = None
         self._admin_key, self._migrate = admin_key, migrate
-        self.document: Mapping[str, Any] = {}
+        self.document = b"{}"
         self.failure: HoldfastError | None = None
         self._database = database
         self._holdfast: AsyncHoldfast | None = None

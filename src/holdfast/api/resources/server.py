@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 import holdfast
 from holdfast.errors import HoldfastError, Unavailable
 
@@ -48,4 +50,5 @@ async def metrics(service: Service) -> PlainText:
 @operation("GET", "/openapi.json", need="open")
 async def openapi(service: Service) -> dict[str, Any]:
     """This document."""
-    return dict(service.document)
+    document: dict[str, Any] = msgspec.json.decode(service.document)
+    return document
