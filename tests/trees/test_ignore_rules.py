@@ -1,0 +1,285 @@
+"""What each part of a pattern to ignore means, one by one; ``tests/workspace/test_ignoring.py`` compares many with git."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import InvalidInput
+from holdfast.trees import ignoring
+from holdfast.trees.ignoring import DEFAULT_IGNORE, FILE, PATTERNS_MOST, Ignores, in_root
+
+
+def ignored(pattern: str, paths: str) -> str:
+    """Those of some files that one pattern ignores."""
+    ignores = Ignores([pattern])
+    return " ".join(path for path in paths.split() if ignores(path, False))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths", "found"),
+    [
+        ("a", "a b/a b/c/a ab ba A", "a b/a b/c/a"),
+        ("/a", "a b/a", "a"),
+        ("b/a", "b/a c/b/a a", "b/a"),
+        ("/b/a", "b/a c/b/a", "b/a"),
+        ("*", "a b/a .hidden", "a b/a .hidden"),
+        ("*.py", "x.py .py d/x.py x.pyc", "x.py .py d/x.py"),
+        ("a*b", "ab axb a/b axxb ax", "ab axb axxb"),
+        ("d/*", "d/a d/a/b e/d/a", "d/a"),
+        ("d/*/f", "d/a/f d/f d/a/b/f", "d/a/f"),
+        ("?", "a ab d/b é", "a d/b é"),
+        ("a?c", "abc ac a/c aéc", "abc aéc"),
+        ("**", "a b/c", "a b/c"),
+        ("**/a", "a b/a b/c/a ba", "a b/a b/c/a"),
+        ("a/**", "a a/b a/b/c b/a/c", "a/b a/b/c"),
+        ("a/**/b", "a/b a/x/b a/x/y/b ab x/a/b", "a/b a/x/b a/x/y/b"),
+        ("a**b", "ab axb a/b", "ab axb"),
+        ("x/a**", "x/a x/ab x/a/b", "x/a x/ab"),
+        ("***/a", "a b/a", "a b/a"),
+        ("a.b", "a.b axb", "a.b"),
+        ("a+(b)|{c}^$", "a+(b)|{c}^$ a", "a+(b)|{c}^$"),
+        ("é*", "é été ett é/x", "é été"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_what_a_pattern_matches(pattern: str, paths: str, found: str) -> None:
+    assert ignored(pattern, paths) == found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths", "found"),
+    [
+        ("[ab]", "a b c ab", "a b"),
+        ("[!ab]", "a b c", "c"),
+        ("[^ab]", "a b c", "c"),
+        ("[a-c]", "a b c d -", "a b c"),
+        ("[a-c-e]", "a b - d e", "a b - e"),
+        ("[-a]", "- a b", "- a"),
+        ("[a-]", "- a b", "- a"),
+        ("[]]", "] [", "]"),
+        ("[!]]", "] [ a", "[ a"),
+        ("[]-a]", "] ^ a b", "] ^ a"),
+        ("[c-a]", "a b c", ""),
+        ("x[c-a]y", "xay xy", ""),
+        ("[c-ax]", "a x", "x"),
+        ("[\\]]", "] \\", "]"),
+        ("[\\a-c]", "a b \\", "a b"),
+        ("[a-\\c]", "a b c \\", "a b c"),
+        ("[[]", "[ ]", "["),
+        ("[.*+]", ". * + a", ". * +"),
+        ("x[!a]y", "xby xay x/y", "xby"),
+        ("x[/]y", "x/y xay", ""),
+        ("x[+-9]y", "x/y x5y", "x5y"),
+        ("[é-ü]", "é ö ü a", "é ö ü"),
+        ("[&&a]", "& a", "& a"),
+        ("[a~~b]", "~ a b", "~ a b"),
+        ("[", "[ a", ""),
+        ("[a", "[a a", ""),
+        ("[!", "a !", ""),
+        ("[]", "] [] a", ""),
+        ("[a\\", "a \\", ""),
+        ("[a-\\", "a - \\", ""),
+        ("a\\", "a a\\", ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_what_a_set_of_characters_matches(pattern: str, paths: str, found: str) -> None:
+    assert ignored(pattern, paths) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("alnum", "aZ5", "-_é "),
+        ("alpha", "aZ", "5-"),
+        ("blank", " \t", "a\n"),
+        ("cntrl", "\x01\x1f\x7f", "a "),
+        ("digit", "059", "a٣"),
+        ("graph", "!a~", " \x01"),
+        ("lower", "az", "AZ5"),
+        ("print", " a~", "\x01\x7f"),
+        ("punct", "!/:@[`{~_\\-]^".replace("/", ""), "a5 "),
+        ("space", " \t\n\r", "a"),
+        ("upper", "AZ", "az"),
+        ("xdigit", "09afAF", "gG"),
+    ],
+)
+def test_a_class_of_characters_has_these_in_it_and_those_not(name: str, inside: str, outside: str) -> None:
+    ignores = Ignores([f"x[[:{name}:]]"])
+    assert [char for char in inside if not ignores(f"x{char}", False)] == []
+    assert [char for char in outside if ignores(f"x{char}", False)] == []
+
+
+def test_a_class_stands_beside_other_members_of_a_set() -> None:
+    assert ignored("[x[:digit:]y-z]", "x 5 y z a :") == "x 5 y z"
+
+
+@pytest.mark.parametrize("pattern", ["[[:nope:]]", "[[::]]", "[a[:ALPHA:]]"])
+def test_a_class_that_there_is_not_makes_the_pattern_match_nothing(pattern: str) -> None:
+    assert ignored(pattern, "a n : [ ]") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "is_ignored"),
+    [
+        ("a ", "a", True),
+        ("a   ", "a", True),
+        ("a ", "a ", False),
+        ("a\\ ", "a ", True),
+        ("a\\  ", "a ", True),
+        ("a\\\\ ", "a\\", True),
+        ("a\\\\\\ ", "a\\ ", True),
+        (" a", " a", True),
+        (" a", "a", False),
+        ("a\t", "a", False),
+        ("a\r\n", "a", True),
+        ("a\n", "a", True),
+        ("#a", "#a", False),
+        ("\\#a", "#a", True),
+        ("\\!a", "!a", True),
+        ("a#b", "a#b", True),
+        ("\\a", "a", True),
+        ("\\*", "*", True),
+        ("\\*", "b", False),
+        ("a\nb", "a\nb", True),
+    ],
+)
+def test_spaces_comments_and_backslashes(line: str, path: str, is_ignored: bool) -> None:
+    assert Ignores([line])(path, False) is is_ignored
+
+
+@pytest.mark.parametrize(
+    ("lines", "path", "is_ignored"),
+    [
+        (["*.o", "!a.o"], "a.o", False),
+        (["!a.o", "*.o"], "a.o", True),
+        (["*.o", "!a.o", "a.o"], "a.o", True),
+        (["*.o", "!a.o", "*.a"], "b.o", True),
+        (["!a"], "a", False),
+        (["*", "!*/", "!*.py"], "x.py", False),
+        (["*", "!*/", "!*.py"], "x.md", True),
+        ([], "a", False),
+    ],
+)
+def test_the_last_line_that_matches_decides(lines: list[str], path: str, is_ignored: bool) -> None:
+    assert Ignores(lines)(path, False) is is_ignored
+
+
+def test_a_slash_at_the_end_is_about_directories_only() -> None:
+    ignores = Ignores(["d/", "e", "a/b/"])
+    asked = [("d", True), ("d", False), ("x/d", True), ("e", True), ("e", False), ("a/b", True), ("x/a/b", True)]
+    assert [ignores(*each) for each in asked] == [True, False, True, True, True, True, False]
+
+
+def test_a_directory_can_be_taken_back_in_by_a_line_about_directories() -> None:
+    ignores = Ignores(["*", "!d/"])
+    assert (ignores("d", True), ignores("d", False)) == (False, True)
+
+
+def test_a_line_break_in_a_name_is_a_character_like_others() -> None:
+    assert Ignores(["*"])("a\nb", False)
+    assert Ignores(["a?b"])("a\nb", False)
+    assert Ignores(["**/x"])("a\nb/x", False)
+    assert not Ignores(["a"])("a\n", False)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_folder"),
+    [
+        ("__pycache__", True),
+        ("a/__pycache__", True),
+        ("x.pyc", False),
+        ("x.pyo", False),
+        (".venv", True),
+        ("web/node_modules", True),
+        (".tox", True),
+        (".mypy_cache", True),
+        (".pytest_cache", True),
+        (".ruff_cache", True),
+        (".DS_Store", False),
+        ("docs/Thumbs.db", False),
+    ],
+)
+def test_what_tools_make_anew_is_ignored_by_default(path: str, is_folder: bool) -> None:
+    assert Ignores(DEFAULT_IGNORE)(path, is_folder)
+
+
+@pytest.mark.parametrize(
+    "path", ["x.py", "x.pyx", "pycache", "__pycache__", "node_modules", ".git", ".env", "thumbs.db"]
+)
+def test_files_that_people_write_are_not_ignored_by_default(path: str) -> None:
+    assert not Ignores(DEFAULT_IGNORE)(path, False)
+
+
+# How patterns are given
+
+
+def test_as_many_patterns_as_allowed_are_taken_and_tell_apart() -> None:
+    ignores = Ignores([*(f"name{number}" for number in range(PATTERNS_MOST - 1)), "last"])
+    assert ignores("last", False)
+    assert ignores("d/name0", False)
+    assert not ignores("name", False)
+
+
+def test_patterns_may_come_from_any_iterable_and_are_kept_as_they_were() -> None:
+    ignores = Ignores(line for line in ("a ", "# note", "!b"))
+    assert ignores.patterns == ("a ", "# note", "!b")
+
+
+@pytest.mark.parametrize("given", [None, 1.5, object()])
+def test_what_is_no_list_of_lines_is_refused(given: object) -> None:
+    with pytest.raises(InvalidInput, match="list of lines"):
+        Ignores(given)  # type: ignore[arg-type]
+
+
+def test_a_line_that_is_no_text_is_named_by_its_type() -> None:
+    with pytest.raises(InvalidInput, match="not bytes"):
+        Ignores(["a", b"b"])  # type: ignore[list-item]
+
+
+# The file in the root
+
+
+def test_a_file_of_just_the_largest_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ignoring, "FILE_MOST", 10)
+    (tmp_path / FILE).write_bytes(b"abcd\nefgh\n")
+    assert in_root(str(tmp_path)) == ["abcd", "efgh"]
+    (tmp_path / FILE).write_bytes(b"abcd\nefgh\n\n")
+    with pytest.raises(InvalidInput, match="longer than 10 bytes"):
+        in_root(str(tmp_path))
+
+
+def test_an_empty_file_has_no_patterns(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()
+    assert in_root(str(tmp_path)) == []
+
+
+def test_only_the_mark_at_the_very_beginning_is_taken_off(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes("\ufeffa\n\ufeffb\n".encode())
+    assert in_root(str(tmp_path)) == ["a", "\ufeffb"]
+
+
+def test_only_the_root_has_such_a_file(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / FILE).write_text("a\n")
+    assert in_root(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("where", ["nowhere", "file"])
+def test_without_a_directory_there_is_no_such_file(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    assert in_root(str(tmp_path / where)) == []
+
+
+def test_a_directory_in_its_place_is_refused_and_not_taken_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        in_root(str(tmp_path))
+
+
+def test_a_pipe_in_its_place_holds_nothing_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    assert in_root(str(tmp_path)) == []
