@@ -237,7 +237,12 @@ def test_a_call_is_held_if_the_tool_or_the_loop_says_so(says_tool: bool, says_pl
 
 def test_who_is_asked_whether_to_hold_is_told_the_name_the_input_and_the_id() -> None:
     asked: list[ToolRequest] = []
-    plan_of(mail, hold=lambda request: bool(asked.append(request))).must_hold(Requested("7", "mail", {"to": "Ä"}))
+
+    def ask(request: ToolRequest) -> bool:
+        asked.append(request)
+        return False
+
+    assert plan_of(mail, hold=ask).must_hold(Requested("7", "mail", {"to": "Ä"})) is False
     assert asked == [ToolRequest("mail", {"to": "Ä"}, "7")]
 
 

@@ -156,9 +156,9 @@ def _blocks(content: object) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     plain = msgspec.to_builtins(content)
-    if not isinstance(plain, list) or not all(isinstance(block, dict) for block in plain):
+    if not isinstance(plain, list | tuple) or not all(isinstance(block, dict) for block in plain):
         raise InvalidInput("the content of a reply is text or a list of content blocks")
-    return plain
+    return [*plain]
 
 
 def _block(call: ToolRequest) -> dict[str, Any]:
