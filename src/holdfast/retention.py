@@ -63,7 +63,7 @@ class RetentionWorker:
         holder: str | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        if not isinstance(every_s, (int, float)) or isinstance(every_s, bool) or every_s <= 0:
+        if not isinstance(every_s, (int, float)) or isinstance(every_s, bool) or not 0 < every_s < 2**31:
             raise InvalidInput(f"every_s must be a number of seconds, not {every_s!r}")
         self._hf, self._every_s, self._tenants = hf, every_s, tenants
         self._ids = ids or RandomIds()

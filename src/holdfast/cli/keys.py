@@ -13,6 +13,8 @@ from holdfast.clock import from_us
 from .database import database_option
 from .output import json_option, print_json, print_table
 
+DAYS_MOST = 36_500
+"""Days that a key can be good for; who needs more says nothing."""
 _WHEN = "%Y-%m-%d %H:%M"
 
 
@@ -39,7 +41,9 @@ def keys() -> None:
     show_default=True,
     help="read, write, either of a kind of thing (runs:read), or admin; may be said several times.",
 )
-@click.option("--days", type=click.IntRange(min=1), help="After so many days it is no longer good; without it, never.")
+@click.option(
+    "--days", type=click.IntRange(1, DAYS_MOST), help="After so many days it is no longer good; without it, never."
+)
 @json_option
 def create(database: str, name: str, tenant: str, scopes: Sequence[str], days: int | None, as_json: bool) -> None:
     """Draw a key and show it, this once: only its digest is kept."""

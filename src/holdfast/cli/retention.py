@@ -17,6 +17,8 @@ from .database import database_option, describe, tenant_option
 from .output import json_option, print_json, print_table
 
 DAY_S = 86_400
+DAYS_MOST = 24_000
+"""Days that can be asked for: as many seconds as can be kept."""
 REASONS = ("per_run_cap", "grace_expired", "per_tenant_cap")
 WHY = {
     "per_run_cap": "more than a run keeps",
@@ -141,15 +143,15 @@ def policy(
     """Show what holds for a tenant or a run, or change it."""
     if keep_days is not None and run_id is None:
         raise click.UsageError("--keep-days is for one run: say which with --run")
-    grace_s = None if grace_days is None else round(grace_days * DAY_S)
+    grace_s, keep_s = _seconds(grace_days), _seconds(keep_days)
     with Holdfast(database) as hf:
         there = hf.tenant(tenant).retention
         if clear:
             there.clear_policy(run_id=run_id)
         if per_run is not None or grace_s is not None:
             there.set_policy(per_run=per_run, grace_s=grace_s, run_id=run_id)
-        if keep_days is not None and run_id is not None:
-            there.keep_checkpoints_for(run_id, seconds=round(keep_days * DAY_S))
+        if keep_s is not None and run_id is not None:
+            there.keep_checkpoints_for(run_id, seconds=keep_s)
         if quota_mib is not None or (clear and run_id is None and _is_known(hf, tenant)):
             hf.tenants.set_quota(tenant, checkpoint_quota_mib=quota_mib)
         found = there.policy(run_id=run_id)
@@ -291,6 +293,14 @@ def _is_known(hf: Holdfast, tenant: str) -> bool:
     except NotFound:
         return False
     return True
+
+
+def _seconds(days: float | None) -> int | None:
+    if days is None:
+        return None
+    if not days <= DAYS_MOST:
+        raise click.UsageError(f"that is no number of days up to {DAYS_MOST:,}: {days}")
+    return round(days * DAY_S)
 
 
 def _days(seconds: int) -> str:

@@ -141,7 +141,7 @@ class PackPlace:
 
 def folder_of(tenant: str) -> str:
     """The folder of a tenant's packs. Names of tenants may hold anything, and folders may not."""
-    return digest_of(tenant.encode(), TENANT_BYTES).hex()
+    return digest_of(tenant.encode(errors="surrogatepass"), TENANT_BYTES).hex()
 
 
 def _folder(where: str | os.PathLike[str]) -> Path | None:

@@ -19,8 +19,8 @@ SUBJECTS = ("koder_user_id", "tenant", "user_id")
 IDS = ("event_id", "id")
 BODIES = ("data", "payload")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS_MOST = 253_402_300_799_000
-"""The end of the year 9999, in milliseconds."""
+_MS_MOST = 253_370_764_800_000
+"""The beginning of the year 9999, in milliseconds: what is due a day later must be a moment too."""
 
 
 class ErasureRequest(Struct, frozen=True):

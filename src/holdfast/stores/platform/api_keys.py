@@ -253,7 +253,10 @@ def _checked_scopes(scopes: Sequence[str]) -> list[str]:
 def _moment(value: object) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(f"expires_at must be a time with a time zone, not {value!r}")
-    return to_us(value)
+    try:
+        return to_us(value)
+    except OverflowError:
+        raise InvalidInput(f"expires_at must be a time that there is in UTC, not {value!r}") from None
 
 
 def _same(there: ApiKey, params: dict[str, Any]) -> bool:

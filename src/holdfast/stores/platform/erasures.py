@@ -74,11 +74,13 @@ class AsyncErasures(Store):
         """Write down that a tenant is to be forgotten within 24 hours. The same request again changes nothing.
 
         Raises:
-            InvalidInput: the name of the tenant or of the event is empty, or the time has no zone.
+            InvalidInput: the name of the tenant or of the event is empty, or the time has no zone or cannot be meant.
         """
         scope = scopes.Scope(tenant, self._setting)
         if requested_at is not None and (not isinstance(requested_at, datetime) or requested_at.tzinfo is None):
             raise InvalidInput("requested_at must be a datetime with a time zone")
+        if requested_at is not None and not 1970 <= requested_at.year < 9999:
+            raise InvalidInput(f"requested_at must be between the years 1970 and 9998, not in {requested_at.year}")
         if not isinstance(whole, bool):
             raise InvalidInput(f"whole must be true or false, not {whole!r}")
         asked = self._setting.clock.now_us() if requested_at is None else to_us(requested_at)

@@ -245,7 +245,7 @@ class AsyncObjects(TenantStore):
     def _content(self, content: object) -> bytes:
         if not isinstance(content, (bytes, bytearray, memoryview)):
             raise InvalidInput(f"the content of an object is bytes, not {type(content).__name__}")
-        self._scope.limits.check("content_bytes", len(content), "content")
+        self._scope.limits.check("content_bytes", memoryview(content).nbytes, "content")
         return bytes(content)
 
     def _holder(self, holder: str) -> str:
