@@ -33,7 +33,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_column(column, overflow="fold")  # an id that is cut short is of no use
     for row in rows:
         table.add_row(*row)
-    Console(markup=False, highlight=False).print(table)
+    Console(markup=False, emoji=False, highlight=False).print(table)
 
 
 def shorten(text: str, most: int) -> str:
