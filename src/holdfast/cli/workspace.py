@@ -54,7 +54,7 @@ def capture(
     no_default_ignore: bool,
     as_json: bool,
 ) -> None:
-    """Take a snapshot of a directory. Only what changed since the last one is read and stored."""
+    """Take a snapshot of the directory PATH. Only what changed since the last one is read and stored."""
     with _opened(database, tenant, packs) as there:
         at = there.runs.get(run).iteration if step is None else step
         with _busy(f"capturing {path}"):
@@ -114,7 +114,7 @@ def diff(
     stat: bool,
     as_json: bool,
 ) -> None:
-    """Show what changed between two snapshots, given by their ids or, with --run, as @ and the number of a step."""
+    """Show what changed from snapshot BEFORE to AFTER, given by their ids or, with --run, as @ and the number of a step."""
     with _opened(database, tenant, packs) as there:
         ids = [_snapshot(there, each, run) for each in (before, after)]
         found = there.workspaces.diff(ids[0], ids[1], text=not stat)
@@ -145,7 +145,7 @@ def rewind(
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Take a run, its conversation and a directory back to a step. What is in the directory is captured first."""
+    """Take a run, its conversation and the directory PATH back to a step. What is in the directory is captured first."""
     with _opened(database, tenant, packs) as there:
         with _busy(f"rewinding {path} to step {to_step}"):
             done = there.workspaces.rewind(run, to_step, path, keep_checkpoints_for=days)
@@ -164,7 +164,7 @@ def rewind(
 def redo(
     database: str, tenant: str, packs: str | None, run: str, path: str | None, rewind_id: str | None, as_json: bool
 ) -> None:
-    """Undo a rewind: the run, its conversation and the directory are as they were before it."""
+    """Undo a rewind: the run, its conversation and the directory, which is PATH if it moved, are as they were before it."""
     with _opened(database, tenant, packs) as there, _busy("going back to where it was"):
         done = there.workspaces.redo(run, path, id=rewind_id)
     _print_moved(done, as_json, f"is at step {done.rewind.from_step} again")
@@ -188,7 +188,7 @@ def restore(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Bring a directory to a snapshot. No run is touched."""
+    """Bring the directory PATH to SNAPSHOT, an id or, with --run, @ and the number of a step. No run is touched."""
     with _opened(database, tenant, packs) as there:
         id = _snapshot(there, snapshot, run)
         with _progress(there.snapshots.get(id).entry_count, "restoring") as advance:
@@ -209,7 +209,7 @@ def restore(
 def export(
     database: str, tenant: str, packs: str | None, run: str | None, snapshot: str, file: str, as_json: bool
 ) -> None:
-    """Write a snapshot to a file, as tar compressed with zstd. The same tree always makes the same file."""
+    """Write SNAPSHOT to FILE, as tar compressed with zstd. The same tree always makes the same file."""
     with _opened(database, tenant, packs) as there:
         id = _snapshot(there, snapshot, run)
         with _progress(there.snapshots.get(id).entry_count, "writing") as advance:
@@ -236,7 +236,7 @@ def import_(
     outside_links: bool,
     as_json: bool,
 ) -> None:
-    """Record what is in an archive as a snapshot of a run. Nothing is written to any directory."""
+    """Record what is in the archive FILE as a snapshot of a run. Nothing is written to any directory."""
     with _opened(database, tenant, packs) as there, _busy(f"reading {file}"):
         done = there.workspaces.import_archive(run, file, step=step, outside_links=outside_links)
     if as_json:
