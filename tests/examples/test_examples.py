@@ -52,7 +52,9 @@ def _check_crash_and_resume(printed: str) -> None:
 
 def _check_rewind(printed: str) -> None:
     shown = dict(re.findall(r"^(Now|Rewound|As it was the first time): (.*)$", printed, re.MULTILINE))
-    states = re.findall(r"^(?:Now|Rewound|As it was the first time): step (\d+), (\d+) messages, (.*)$", printed, re.MULTILINE)
+    states = re.findall(
+        r"^(?:Now|Rewound|As it was the first time): step (\d+), (\d+) messages, (.*)$", printed, re.MULTILINE
+    )
     (ruined, rewound, good, again) = states
     assert ruined == ("4", "8", "main.py, tests/test_main.py")
     assert "step 3 removed: config/settings.toml" in printed, "what went wrong is seen"
