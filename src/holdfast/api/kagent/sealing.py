@@ -14,7 +14,7 @@ import os
 from functools import cache
 from typing import Any
 
-from holdfast.errors import Corrupt, InvalidInput
+from holdfast.errors import Corrupt, InvalidInput, LimitExceeded
 from holdfast.ids import new_token
 
 VARIABLE = "HOLDFAST_ENCRYPTION_KEY"
@@ -32,6 +32,7 @@ def sealed(event_id: str, data: str) -> dict[str, str]:
 
     Raises:
         InvalidInput: the key that is set is none.
+        LimitExceeded: it is nested too deeply to be searched for secrets.
     """
     if not _may_hold_secrets(data):
         return {"id": event_id, "data": data}
@@ -72,11 +73,17 @@ def _may_hold_secrets(data: str) -> bool:
 
 
 def _withheld(data: str) -> str | None:
-    """The text without secret values, or ``None`` if it has none."""
+    """The text without secret values, or ``None`` if it has none.
+
+    Raises:
+        LimitExceeded: it is nested too deeply to be looked through.
+    """
     try:
         event = json.loads(data)
     except ValueError:
         return None
+    except RecursionError:
+        raise LimitExceeded("an event with headers is nested deeper than the limit json_depth") from None
     return json.dumps(event, ensure_ascii=False, separators=(",", ":")) if _withhold(event) else None
 
 
