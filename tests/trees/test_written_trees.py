@@ -152,6 +152,12 @@ def test_the_digest_of_a_link_is_not_kept_because_it_has_none() -> None:
         listed(entries=[line(pieces=[1, 0, 5])]),
         listed(entries=[line(pieces=[2, 0, 5])], objects=[ONE]),
         listed(entries=[line(pieces=[0, "a", 5])]),
+        listed(entries=[line(kind=-1)]),
+        listed(entries=[line(pieces=[-1, 0, 5])], objects=[ONE]),
+        listed(entries=[line(pieces=[1, -1, 5])], objects=[ONE]),
+        listed(entries=[line(pieces=[1, 0, -5])], objects=[ONE]),
+        listed(entries=[line(pieces=[1, 0])], objects=[ONE]),
+        listed(entries=[line(pieces=[1, 0, 5, 1])], objects=[ONE]),
     ],
     ids=lambda body: body[:24].hex(),
 )

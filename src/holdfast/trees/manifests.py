@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ..errors import Corrupt
 from .entries import ZEROS, Difference, Entry, Kind, Piece, raw, shown
@@ -22,7 +23,8 @@ REMEMBERED_BYTES = 4 * 1024 * 1024
 _KINDS: tuple[Kind, ...] = ("file", "dir", "symlink")
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
-_Line = tuple[bytes, int, int, int, int, bytes, list[int]]
+_Count = Annotated[int, Meta(ge=0)]
+_Line = tuple[bytes, _Count, int, int, int, bytes, list[_Count]]
 """Path, kind, mode, mtime, size, digest or target, and three numbers for each piece."""
 
 
@@ -82,6 +84,8 @@ def _line(entry: Entry, numbers: dict[bytes, int]) -> _Line:
 
 def _entry(line: _Line, objects: Sequence[bytes]) -> Entry:
     path, number, mode, mtime_ns, size, rest, numbers = line
+    if len(numbers) % 3:
+        raise ValueError("a piece is not whole")
     kind = _KINDS[number]
     if kind == "symlink":
         return Entry(shown(path), kind, mode, mtime_ns, size, shown(rest))

@@ -126,8 +126,10 @@ class Walk:
         handle = self._enter_all(root, prefix)
         if handle is None:
             return
-        stack = [(handle, prefix, self._look(handle, prefix))]
+        stack: list[tuple[int, str, tuple[list[Found], list[str]]]] = [(handle, prefix, ([], []))]
         try:
+            self._check(prefix)
+            stack[0] = (handle, prefix, self._look(handle, prefix))
             yield Folder(handle, prefix, stack[0][2][0])
             yield from self._visit_new(stack)
         finally:
@@ -159,8 +161,6 @@ class Walk:
             inner = self._enter(handle, prefix[:at], prefix[at:end])
             os.close(handle)
             handle, at = inner, end + 1
-        if handle is not None:
-            self._check(prefix)
         return handle
 
     def _enter(self, parent: int, prefix: str, name: str) -> int | None:

@@ -1,0 +1,326 @@
+"""One capture of a directory by itself, without any database: what a scan says of a tree, once and again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.objects import unpack
+from holdfast.errors import InvalidInput, LimitExceeded, NotFound
+from holdfast.trees import reading, stat_cache
+from holdfast.trees.entries import Entry
+from holdfast.trees.ignoring import Ignores
+from holdfast.trees.overlay import UpperScan
+from holdfast.trees.scanning import Scan, Scanned
+from holdfast.trees.walking import Skipped
+from tests.workspace.worlds import make
+
+TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"22", "d/e/c": b"333", "l": "a", "z": None}
+Bodies = dict[bytes, bytes]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make(tmp_path / "tree", TREE)
+    return tmp_path / "tree"
+
+
+@pytest.fixture(autouse=True)
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything has been at rest for a minute."""
+    now_ns = stat_cache.now_ns
+    monkeypatch.setattr(stat_cache, "now_ns", lambda: now_ns() + 60 * 10**9)
+
+
+def scanned(
+    root: Path, before: Scanned | None = None, bodies: Bodies | None = None, kind: type[Scan] = Scan, **other: Any
+) -> Scanned:
+    """What a scan comes to, going on from another."""
+    arguments: dict[str, Any] = {
+        "entries": before.entries if before else {},
+        "stats": before.stats if before else {},
+        "ignores": Ignores([]),
+        "depth_most": 20,
+        "entries_most": 100,
+    }
+    scan = kind(str(root), **{**arguments, **other})
+    for part in scan.parts():
+        if bodies is not None:
+            bodies |= {each.digest: unpack(each.digest, each.codec, each.body) for each in part}
+    return scan.result()
+
+
+def content(entries: Mapping[str, Entry], path: str, bodies: Bodies) -> bytes:
+    return b"".join(bodies[piece.object][piece.start : piece.start + piece.length] for piece in entries[path].pieces)
+
+
+def changed(found: Scanned) -> list[str]:
+    return sorted(entry.path for entry in found.difference.entries)
+
+
+# The first time
+
+
+def test_everything_is_new_the_first_time(root: Path) -> None:
+    bodies: Bodies = {}
+    found = scanned(root, bodies=bodies)
+    assert sorted(found.entries) == changed(found) == ["a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
+    assert (found.difference.removed, found.skipped, found.unsettled) == ([], [], [])
+    assert [content(found.entries, path, bodies) for path in ("a", "d/b", "d/e/c")] == [b"1", b"22", b"333"]
+    assert sorted(found.stats) == ["", "a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
+
+
+def test_entries_say_what_the_file_system_does(root: Path) -> None:
+    (root / "a").chmod(0o4751)
+    os.utime(root / "a", ns=(5, 1_234_567_891))
+    found = scanned(root).entries
+    assert (found["a"].kind, found["a"].mode, found["a"].mtime_ns, found["a"].size) == (
+        "file",
+        0o4751,
+        1_234_567_891,
+        1,
+    )
+    assert (found["l"].kind, found["l"].target, found["l"].size) == ("symlink", "a", 0)
+    assert (found["z"].kind, found["z"].size, found["z"].digest, found["z"].pieces) == ("dir", 0, b"", ())
+
+
+def test_the_patterns_are_part_of_what_is_found(root: Path) -> None:
+    found = scanned(root, ignores=Ignores(["d/", "# note"]))
+    assert sorted(found.entries) == ["a", "l", "z"]
+    assert found.difference.ignore == ("d/", "# note")
+
+
+def test_an_empty_tree_has_nothing_in_it_and_a_known_root(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    found = scanned(tmp_path / "empty")
+    assert (found.entries, list(found.stats)) == ({}, [""])
+
+
+def test_a_tree_that_is_not_there_is_not_empty(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        scanned(tmp_path / "nowhere")
+
+
+def test_too_many_entries_are_refused(root: Path) -> None:
+    with pytest.raises(LimitExceeded, match="tree_entries"):
+        scanned(root, entries_most=3)
+
+
+# Again
+
+
+def test_where_nothing_changed_everything_is_the_very_same(root: Path) -> None:
+    first = scanned(root)
+    second = scanned(root, first)
+    assert (second.difference.entries, second.difference.removed) == ([], [])
+    assert second.entries is first.entries
+    assert second.stats is first.stats
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["with what is known", "without"])
+@pytest.mark.parametrize(
+    ("change", "new", "gone"),
+    [
+        (lambda root: (root / "a").write_bytes(b"2"), ["a"], []),
+        (lambda root: (root / "a").chmod(0o600), ["a"], []),
+        (lambda root: os.utime(root / "d" / "b", ns=(5, 5)), ["d/b"], []),
+        (lambda root: os.utime(root / "d" / "e", ns=(5, 5)), ["d/e"], []),
+        (lambda root: (root / "a").unlink(), [], ["a"]),
+        (lambda root: (root / "z").rmdir(), [], ["z"]),
+        (lambda root: shutil.rmtree(root / "d"), [], ["d", "d/b", "d/e", "d/e/c"]),
+        (lambda root: make(root, {"x": b"new"}), ["x"], []),
+        (lambda root: make(root, {"z/y/x": b"new"}), ["z", "z/y", "z/y/x"], []),
+        (lambda root: (root / "a").rename(root / "A"), ["A"], ["a"]),
+        (lambda root: [(root / "l").unlink(), (root / "l").symlink_to("b")], ["l"], []),
+        (lambda root: [(root / "l").unlink(), (root / "l").write_bytes(b"file")], ["l"], []),
+        (lambda root: [(root / "a").unlink(), (root / "a").mkdir()], ["a"], []),
+        (lambda root: [shutil.rmtree(root / "d"), (root / "d").touch()], ["d"], ["d/b", "d/e", "d/e/c"]),
+        (lambda root: [(root / "a").unlink(), os.mkfifo(root / "a")], [], ["a"]),
+        (lambda root: None, [], []),
+    ],
+    ids=[
+        "content", "mode", "time", "time of a directory", "file gone", "directory gone", "tree gone", "file new", "tree new",
+        "renamed", "link elsewhere", "link to file", "file to directory", "directory to file", "file to pipe", "nothing",
+    ],
+)  # fmt: skip
+def test_the_difference_is_what_changed(
+    root: Path, change: Callable[[Path], object], new: list[str], gone: list[str], forget: bool
+) -> None:
+    first = scanned(root)
+    change(root)
+    second = scanned(root, first, **({"stats": {}} if forget else {}))
+    assert (changed(second), sorted(second.difference.removed)) == (new, gone)
+    assert second.entries == second.difference.applied(first.entries)
+    assert second.entries.keys() == scanned(root).entries.keys()
+
+
+def test_a_file_that_was_moved_keeps_its_content_where_it_lies(root: Path) -> None:
+    first = scanned(root)
+    (root / "a").rename(root / "moved")
+    bodies: Bodies = {}
+    second = scanned(root, first, bodies)
+    assert bodies == {}
+    assert second.entries["moved"].pieces == first.entries["a"].pieces
+
+
+def test_a_file_that_was_written_anew_with_what_it_had_is_no_other_but_for_its_time(root: Path) -> None:
+    first = scanned(root)
+    (root / "a").write_bytes(b"1")
+    os.utime(root / "a", ns=(5, first.entries["a"].mtime_ns))
+    second = scanned(root, first)
+    assert changed(second) == []
+    assert second.stats["a"] != first.stats["a"], "it is known as it is now"
+
+
+def test_what_is_ignored_by_now_is_gone_when_everything_is_walked_over(root: Path) -> None:
+    first = scanned(root)
+    second = scanned(root, first, stats={}, ignores=Ignores(["d"]))
+    assert sorted(second.difference.removed) == ["d", "d/b", "d/e", "d/e/c"]
+
+
+def test_what_is_not_at_rest_is_not_known_the_next_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = scanned(root)
+    (root / "a").write_bytes(b"2")
+    monkeypatch.setattr(stat_cache, "now_ns", lambda: (root / "a").stat().st_ctime_ns)
+    second = scanned(root, first)
+    assert "a" in second.entries
+    assert first.stats.keys() - second.stats.keys() == {"a"}
+    third = scanned(root, second)
+    assert (changed(third), third.difference.removed) == ([], []), "it is read again, and is the same"
+
+
+# What cannot be read
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
+    """Reading this file fails."""
+    really = os.open
+
+    def opening(path: Any, *rest: Any, **how: Any) -> int:
+        if path == name:
+            raise error
+        return really(path, *rest, **how)
+
+    monkeypatch.setattr(os, "open", opening)
+
+
+def test_a_file_that_must_not_be_read_is_left_out_and_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
+    found = scanned(root)
+    assert found.skipped == [Skipped("d/b", "permission denied")]
+    assert "d/b" not in found.entries
+    assert not {"d/b", "d"} & found.stats.keys(), "its directory is looked into again"
+
+
+def test_a_file_that_must_not_be_read_any_longer_is_gone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = scanned(root)
+    (root / "d" / "b").chmod(0o600)
+    refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
+    second = scanned(root, first)
+    assert (second.difference.removed, second.skipped) == (["d/b"], [Skipped("d/b", "permission denied")])
+
+
+def test_a_file_that_goes_before_it_is_read_is_gone_and_not_worth_a_word(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(monkeypatch, "b", FileNotFoundError(2, "No such file or directory"))
+    found = scanned(root)
+    assert (found.skipped, "d/b" in found.entries) == ([], False)
+
+
+def test_a_link_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*given: Any, **how: Any) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "readlink", failing)
+    found = scanned(root)
+    assert found.skipped == [Skipped("l", "input/output error")]
+    assert "l" not in found.entries
+
+
+def test_a_file_that_never_rests_is_read_so_often_and_taken_as_it_was_last(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "is_same", lambda file: file.stat[1] != 2)
+    read: list[int] = []
+    really = reading.content
+    monkeypatch.setattr(reading, "content", lambda file: [read.append(file.stat[1]), really(file)][1])
+    found = scanned(root)
+    assert (read.count(2), read.count(1)) == (reading.TRIES, 1)
+    assert found.unsettled == ["d/b"]
+    assert "d/b" in found.entries
+    assert "d/b" not in found.stats
+
+
+# The upper directory of an overlay
+
+
+def upper(tmp_path: Path, base: Scanned, files: Mapping[str, bytes | str | None]) -> Scanned:
+    made = tmp_path / "upper"
+    made.mkdir()
+    make(made, files)
+    return scanned(made, base, kind=UpperScan, stats={})
+
+
+@pytest.mark.parametrize(
+    ("files", "gone"),
+    [
+        ({}, []),
+        ({".wh.a": b""}, ["a"]),
+        ({".wh.never": b""}, []),
+        ({".wh.d": b""}, ["d", "d/b", "d/e", "d/e/c"]),
+        ({"d/.wh.b": b""}, ["d/b"]),
+        ({"d/.wh.e": b""}, ["d/e", "d/e/c"]),
+        ({"d/.wh..wh..opq": b""}, ["d/b", "d/e", "d/e/c"]),
+        ({"d/.wh..wh..opq": b"", "d/b": b"seen"}, ["d/e", "d/e/c"]),
+        ({".wh..wh..opq": b""}, ["a", "d", "d/b", "d/e", "d/e/c", "l", "z"]),
+        ({".wh..wh.aufs": b""}, []),
+        ({"d": b"a file"}, ["d/b", "d/e", "d/e/c"]),
+        ({"d": "a link"}, ["d/b", "d/e", "d/e/c"]),
+        ({"a/inside": b"1"}, []),
+        ({"d/e/new": b"1"}, []),
+    ],
+    ids=lambda value: ",".join(value) or "nothing" if isinstance(value, dict) else "",
+)
+def test_what_an_upper_directory_takes_away(
+    root: Path, tmp_path: Path, files: Mapping[str, bytes | str | None], gone: list[str]
+) -> None:
+    found = upper(tmp_path, scanned(root), files)
+    assert sorted(found.difference.removed) == gone
+    assert not [path for path in found.entries if ".wh." in path]
+
+
+def test_an_attribute_of_the_file_system_that_is_none_of_the_overlay_says_nothing(root: Path, tmp_path: Path) -> None:
+    base = scanned(root)
+    (tmp_path / "upper").mkdir()
+    (tmp_path / "upper" / "a").touch()
+    try:
+        os.setxattr(tmp_path / "upper" / "a", "user.other.whiteout", b"y")
+    except OSError:
+        return  # a file system without attributes
+    found = scanned(tmp_path / "upper", base, kind=UpperScan, stats={})
+    assert found.difference.removed == []
+    assert found.entries["a"].size == 0
+
+
+def test_a_renamed_root_is_named_as_such(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "listxattr", lambda handle: ["trusted.overlay.redirect"])
+    monkeypatch.setattr(os, "getxattr", lambda handle, name: b"/elsewhere")
+    with pytest.raises(InvalidInput, match=r"'\.' was renamed as a whole: mount with redirect_dir=off"):
+        upper(tmp_path, scanned(root), {"a": b"1"})
+
+
+def test_a_file_system_without_attributes_has_none_of_the_overlay(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(handle: int) -> list[str]:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "listxattr", failing)
+    found = upper(tmp_path, scanned(root), {"a": b"other", ".wh.l": b""})
+    assert (changed(found), found.difference.removed) == (["a"], ["l"])
