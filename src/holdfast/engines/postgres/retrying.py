@@ -31,15 +31,18 @@ async def run_alone(group: Group[Item, T], connection: Connection, item: Item, *
     Raises:
         OutcomeUnknown: the connection was lost after the statement was sent.
     """
+    try:
+        return await (run_one if transaction else _run_bare)(group, connection, item)
+    except (ConnectionLost, OutcomeUnknown) as error:
+        raise unknown(group, item) from error
+
+
+async def _run_bare(group: Group[Item, T], connection: Connection, item: Item) -> T:
     for careful in CAREFUL:
         try:
-            if transaction:
-                return await run_one(group, connection, item)
             (outcome,) = await group.run(connection, [item], careful=careful)
         except AlreadyExists as error:
             raced = error
-        except (ConnectionLost, OutcomeUnknown) as error:
-            raise unknown(group, item) from error
         else:
             if isinstance(outcome, Exception):
                 raise outcome

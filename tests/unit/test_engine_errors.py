@@ -1,0 +1,384 @@
+"""What a database says when it fails, in our words: every code of both engines, and what is done again after which of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import errors as ours
+from holdfast.drivers.apsw import ApswConnection
+from holdfast.drivers.sqlite3 import Sqlite3Connection
+from holdfast.engines.postgres import errors as postgres
+from holdfast.engines.postgres import retrying
+from holdfast.engines.postgres.options import PoolOptions
+from holdfast.engines.protocol import Connection
+from holdfast.engines.sqlite import errors as sqlite
+from holdfast.errors import (
+    AlreadyExists,
+    Closed,
+    Corrupt,
+    Forbidden,
+    HoldfastError,
+    InvalidInput,
+    InvalidText,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    ReadOnly,
+    SchemaMismatch,
+    StorageFull,
+    Unavailable,
+)
+from holdfast.stepping import step
+
+Kind = type[HoldfastError]
+
+
+# PostgreSQL
+
+BY_STATE: list[tuple[str, Kind]] = [
+    ("23505", AlreadyExists),
+    ("23503", NotFound),
+    ("23502", InvalidInput),
+    ("23514", InvalidInput),
+    ("22021", InvalidText),
+    ("22P05", InvalidText),
+    ("25006", ReadOnly),
+    ("40001", postgres.Serialization),
+    ("40P01", postgres.Serialization),
+    ("55P03", postgres.Serialization),
+    ("42501", ReadOnly),
+    ("42P01", SchemaMismatch),
+    ("42703", SchemaMismatch),
+    ("53100", StorageFull),
+    ("53200", Unavailable),
+    ("53300", Unavailable),
+    ("54000", LimitExceeded),
+    ("28P01", Unavailable),
+    ("28000", Unavailable),
+    ("3D000", Unavailable),
+    ("08006", postgres.ConnectionLost),
+    ("08P01", postgres.ConnectionLost),
+    ("57P01", postgres.ConnectionLost),
+    ("57P02", postgres.ConnectionLost),
+    ("57P03", postgres.ConnectionLost),
+    ("57P05", postgres.ConnectionLost),
+    ("57014", Unavailable),
+    ("XX000", Corrupt),
+    ("XX001", Corrupt),
+    ("22012", HoldfastError),
+    ("25P02", HoldfastError),
+    ("", HoldfastError),
+]
+
+
+@pytest.mark.parametrize(("state", "kind"), BY_STATE, ids=[state or "none" for state, _ in BY_STATE])
+def test_a_state_of_postgres_is_this_error_exactly(state: str, kind: Kind) -> None:
+    found = postgres.translate(state, "its own words")
+    assert type(found) is kind
+    assert f"PostgreSQL says {state}: its own words" in str(found)
+    assert str(found).startswith((kind.__doc__ or "").splitlines()[0])
+
+
+def test_no_state_means_that_the_connection_is_gone() -> None:
+    found = postgres.translate(None, "server closed the connection unexpectedly")
+    assert type(found) is postgres.ConnectionLost
+    assert str(found).endswith("(server closed the connection unexpectedly)")
+    assert "PostgreSQL says" not in str(found)
+
+
+def test_only_a_schema_that_does_not_fit_is_told_to_migrate() -> None:
+    told = {state for state, _ in BY_STATE if "holdfast migrate up" in str(postgres.translate(state, "x"))}
+    assert told == {"42P01", "42703"}
+
+
+def test_what_may_be_run_again_is_what_changed_nothing() -> None:
+    again = {state for state, _ in BY_STATE if isinstance(postgres.translate(state, "x"), retrying.AGAIN)}
+    assert again == {"40001", "40P01", "55P03", "08006", "08P01", "57P01", "57P02", "57P03", "57P05"}
+
+
+def test_the_errors_of_an_engine_are_kinds_of_unavailable_for_those_who_do_not_know_them() -> None:
+    for kind in (postgres.ConnectionLost, postgres.Serialization, sqlite.Busy, sqlite.DiskFailed):
+        assert issubclass(kind, Unavailable)
+        assert not hasattr(ours, kind.__name__)
+
+
+# SQLite
+
+BY_CODE: list[tuple[int, Kind]] = [
+    (apsw.SQLITE_CONSTRAINT_PRIMARYKEY, AlreadyExists),
+    (apsw.SQLITE_CONSTRAINT_UNIQUE, AlreadyExists),
+    (apsw.SQLITE_CONSTRAINT_FOREIGNKEY, NotFound),
+    (apsw.SQLITE_CONSTRAINT_CHECK, InvalidInput),
+    (apsw.SQLITE_CONSTRAINT_NOTNULL, InvalidInput),
+    (apsw.SQLITE_BUSY, sqlite.Busy),
+    (apsw.SQLITE_BUSY_SNAPSHOT, sqlite.Busy),
+    (apsw.SQLITE_BUSY_RECOVERY, sqlite.Busy),
+    (apsw.SQLITE_LOCKED, Unavailable),
+    (apsw.SQLITE_NOMEM, Unavailable),
+    (apsw.SQLITE_READONLY, ReadOnly),
+    (apsw.SQLITE_READONLY_DBMOVED, ReadOnly),
+    (apsw.SQLITE_IOERR, sqlite.DiskFailed),
+    (apsw.SQLITE_IOERR_FSYNC, sqlite.DiskFailed),
+    (apsw.SQLITE_IOERR_SHORT_READ, sqlite.DiskFailed),
+    (apsw.SQLITE_CORRUPT, Corrupt),
+    (apsw.SQLITE_CORRUPT_INDEX, Corrupt),
+    (apsw.SQLITE_NOTADB, Corrupt),
+    (apsw.SQLITE_FULL, StorageFull),
+    (apsw.SQLITE_CANTOPEN, Unavailable),
+    (apsw.SQLITE_CANTOPEN_ISDIR, Unavailable),
+    (apsw.SQLITE_TOOBIG, InvalidInput),
+    (apsw.SQLITE_ERROR, HoldfastError),
+    (apsw.SQLITE_MISUSE, HoldfastError),
+    (apsw.SQLITE_CONSTRAINT_TRIGGER, HoldfastError),
+    (0, HoldfastError),
+]
+
+
+@pytest.mark.parametrize(("code", "kind"), BY_CODE, ids=[str(code) for code, _ in BY_CODE])
+def test_a_code_of_sqlite_is_this_error_exactly(code: int, kind: Kind) -> None:
+    found = sqlite.translate(code, "its own words")
+    assert type(found) is kind
+    assert str(found).endswith("(SQLite says: its own words)")
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "says"),
+    [
+        ("no such table: sessions", SchemaMismatch, "no Holdfast schema, or another release's"),
+        ("no such column: depth", SchemaMismatch, "no such column: depth"),
+        ("no such module: fts5", InvalidInput, "built without FTS5"),
+        ("no such function: nothing", HoldfastError, "no such function"),
+    ],
+)
+def test_what_sqlite_says_counts_where_its_code_does_not_tell(message: str, kind: Kind, says: str) -> None:
+    found = sqlite.translate(apsw.SQLITE_ERROR, message)
+    assert type(found) is kind
+    assert says in str(found)
+
+
+SCHEMA = """CREATE TABLE t (id TEXT PRIMARY KEY, name TEXT UNIQUE, n INTEGER NOT NULL CHECK (n < 10)) STRICT;
+CREATE TABLE u (t TEXT NOT NULL REFERENCES t (id)) STRICT;
+INSERT INTO t VALUES ('a', 'ada', 1);"""
+FAILING: dict[str, tuple[str, Kind]] = {
+    "the same key": ("INSERT INTO t VALUES ('a', 'bob', 1)", AlreadyExists),
+    "the same name": ("INSERT INTO t VALUES ('b', 'ada', 1)", AlreadyExists),
+    "nothing where something must be": ("INSERT INTO t VALUES ('b', 'bob', NULL)", InvalidInput),
+    "a number that is too large": ("INSERT INTO t VALUES ('b', 'bob', 10)", InvalidInput),
+    "what points nowhere": ("INSERT INTO u VALUES ('nobody')", NotFound),
+    "no such table": ("SELECT * FROM nowhere", SchemaMismatch),
+    "no such column": ("SELECT colour FROM t", SchemaMismatch),
+    "no SQL": ("SELEKT", HoldfastError),
+    "too large a value": ("SELECT zeroblob(3000000000)", InvalidInput),
+}
+
+
+def through_apsw() -> ApswConnection:
+    raw = apsw.Connection(":memory:")
+    raw.execute("PRAGMA foreign_keys = ON").fetchall()
+    for _ in raw.execute(SCHEMA):
+        pass
+    return ApswConnection(raw)
+
+
+def through_sqlite3() -> Sqlite3Connection:
+    raw = sqlite3.connect(":memory:", isolation_level=None)
+    raw.execute("PRAGMA foreign_keys = ON")
+    raw.executescript(SCHEMA)
+    return Sqlite3Connection(raw)
+
+
+Opening = Callable[[], ApswConnection | Sqlite3Connection]
+LIBRARIES = pytest.mark.parametrize("connect", [through_apsw, through_sqlite3])
+
+
+@LIBRARIES
+@pytest.mark.parametrize("name", FAILING)
+def test_both_libraries_raise_the_same_error_for_the_same_mistake(name: str, connect: Opening) -> None:
+    sql, kind = FAILING[name]
+    connection = connect()
+    with pytest.raises(HoldfastError) as caught:
+        connection.execute(sql)
+    assert type(caught.value) is kind
+    assert isinstance(caught.value.__cause__, apsw.Error | sqlite3.Error), "what the library said is kept"
+    connection.raw.close()
+
+
+@LIBRARIES
+def test_of_many_rows_one_that_is_refused_is_the_same_error(connect: Opening) -> None:
+    connection = connect()
+    with pytest.raises(AlreadyExists):
+        step(connection.many("INSERT INTO t VALUES (?1, ?2, 1)", [("b", "bob"), ("a", "eve")]))
+    connection.raw.close()
+
+
+@LIBRARIES
+def test_a_closed_connection_is_closed_in_our_words(connect: Opening) -> None:
+    connection = connect()
+    connection.raw.close()
+    with pytest.raises(Closed, match="join an open one"):
+        connection.execute("SELECT 1")
+    with pytest.raises(Closed):
+        step(_in_savepoint(connection, "SELECT 1"))
+
+
+@LIBRARIES
+def test_what_fails_in_a_savepoint_is_undone_and_what_was_before_is_not(connect: Opening) -> None:
+    connection = connect()
+    connection.execute("BEGIN")
+    step(_in_savepoint(connection, "INSERT INTO t VALUES ('b', 'bob', 1)"))
+    with pytest.raises(AlreadyExists):
+        step(_in_savepoint(connection, "INSERT INTO t VALUES ('c', 'cy', 1)", "INSERT INTO t VALUES ('a', 'x', 1)"))
+    connection.execute("COMMIT")
+    assert [*connection.execute("SELECT id FROM t ORDER BY id")] == [("a",), ("b",)]
+    connection.raw.close()
+
+
+@LIBRARIES
+def test_a_savepoint_outside_of_a_transaction_is_one(connect: Opening) -> None:
+    connection = connect()
+    step(_in_savepoint(connection, "INSERT INTO t VALUES ('b', 'bob', 1)"))
+    assert not connection.raw.in_transaction
+    with pytest.raises(InvalidInput):
+        step(_in_savepoint(connection, "INSERT INTO t VALUES ('c', 'cy', 1)", "INSERT INTO t VALUES ('d', 'dan', 11)"))
+    assert not connection.raw.in_transaction
+    assert [*connection.execute("SELECT id FROM t ORDER BY id")] == [("a",), ("b",)]
+    connection.raw.close()
+
+
+async def _in_savepoint(connection: Connection, *statements: str) -> None:
+    async with connection.savepoint():
+        for statement in statements:
+            await connection.fetch(statement, ())
+
+
+def test_a_writer_in_the_way_is_busy_and_worth_a_retry(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    holder = apsw.Connection(path)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite.Busy, match="a retry is safe"):
+        ApswConnection(apsw.Connection(path)).execute("BEGIN IMMEDIATE")
+    holder.close()
+
+
+# Trying again
+
+
+class Appending:
+    """A group of one item that answers as its script says."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.careful: list[bool] = []
+
+    def key(self, item: str) -> object:
+        return item
+
+    def id_of(self, item: str) -> str:
+        return f"id of {item}"
+
+    async def run(self, connection: Connection, items: Sequence[str], *, careful: bool) -> Sequence[str | Exception]:
+        self.careful.append(careful)
+        answer = self.answers.pop(0)
+        if isinstance(answer, tuple):
+            raise answer[0]
+        return [answer]
+
+
+TRANSACTION = pytest.mark.parametrize("transaction", [False, True])
+
+
+def alone(group: Appending, *, transaction: bool) -> str:
+    connection = through_apsw()
+    try:
+        return step(retrying.run_alone(group, connection, "it", transaction=transaction))
+    finally:
+        assert not connection.raw.in_transaction
+        connection.raw.close()
+
+
+@TRANSACTION
+def test_an_item_that_is_new_is_done_at_the_first_try(transaction: bool) -> None:
+    group = Appending("done")
+    assert alone(group, transaction=transaction) == "done"
+    assert group.careful == [False]
+
+
+@TRANSACTION
+def test_an_item_that_may_be_there_is_looked_for(transaction: bool) -> None:
+    group = Appending((AlreadyExists(),), "found")
+    assert alone(group, transaction=transaction) == "found"
+    assert group.careful == [False, True]
+
+
+@TRANSACTION
+def test_somebody_who_comes_in_between_once_more_is_looked_for_once_more(transaction: bool) -> None:
+    group = Appending((AlreadyExists("first"),), (AlreadyExists("second"),), "found")
+    assert alone(group, transaction=transaction) == "found"
+    assert group.careful == [False, True, True]
+
+
+@TRANSACTION
+def test_what_is_in_the_way_every_time_is_the_callers_to_see(transaction: bool) -> None:
+    group = Appending(*((AlreadyExists(name),) for name in ("first", "second", "third")))
+    with pytest.raises(AlreadyExists, match="third"):
+        alone(group, transaction=transaction)
+    assert group.answers == []
+
+
+@pytest.mark.parametrize("lost", [postgres.ConnectionLost("gone"), OutcomeUnknown("gone")])
+@TRANSACTION
+def test_a_lost_answer_names_the_id_that_settles_it(lost: HoldfastError, transaction: bool) -> None:
+    with pytest.raises(OutcomeUnknown, match="retry with id='id of it'") as caught:
+        alone(Appending((lost,)), transaction=transaction)
+    assert caught.value.id == "id of it"
+    assert caught.value.__cause__ is lost
+
+
+@TRANSACTION
+def test_an_error_that_an_item_is_answered_with_is_raised_and_not_tried_again(transaction: bool) -> None:
+    group = Appending(Forbidden("not yours"))
+    with pytest.raises(Forbidden, match="not yours"):
+        alone(group, transaction=transaction)
+    assert group.careful == [False]
+
+
+@TRANSACTION
+def test_a_failure_after_which_all_may_be_run_again_is_passed_on_as_it_is(transaction: bool) -> None:
+    with pytest.raises(postgres.Serialization):
+        alone(Appending((postgres.Serialization(),)), transaction=transaction)
+
+
+def test_each_pause_is_twice_the_one_before_and_all_of_them_are_short() -> None:
+    pauses = [retrying.pause_s(attempt) for attempt in range(retrying.TRIES)]
+    assert pauses[0] == retrying.PAUSE_S
+    assert all(later == 2 * earlier for earlier, later in pairwise(pauses))
+    assert sum(pauses) < 1
+
+
+@pytest.mark.parametrize("error", [postgres.ConnectionLost("gone"), postgres.Serialization("in the way")])
+def test_what_was_tried_often_enough_is_unavailable_and_says_how_often(error: HoldfastError) -> None:
+    found = retrying.given_up(error)
+    assert type(found) is Unavailable
+    assert str(found) == f"gave up after {retrying.TRIES} tries: {error}"
+
+
+@pytest.mark.parametrize("error", [NotFound("x"), StorageFull("x"), OutcomeUnknown("x", id="i"), Unavailable("x")])
+def test_any_other_failure_is_passed_on_untouched(error: HoldfastError) -> None:
+    assert retrying.given_up(error) is error
+
+
+def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_change() -> None:
+    options = PoolOptions()
+    assert 0 < options.min_connections <= options.max_connections
+    assert options.health_check_s < options.max_idle_s < options.max_lifetime_s
+    with pytest.raises(AttributeError):
+        options.max_connections = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        PoolOptions(25)  # type: ignore[misc]
