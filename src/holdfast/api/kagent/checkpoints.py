@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from holdfast import Checkpoint, TaskWrites, Write, thread_of
@@ -36,7 +36,7 @@ class NewCheckpoint(Struct):
     type_: str
     checkpoint_ns: str = ""
     parent_checkpoint_id: str | None = None
-    version: int = 0
+    version: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
 
 
 class WireWrite(Struct, frozen=True):
@@ -100,7 +100,7 @@ async def put_checkpoint(ask: Ask) -> Response:
     """Keep a checkpoint; the same id again replaces it."""
     body = ask.body(_NEW)
     metadata = _bytes(body.metadata, "metadata")
-    head = _Head(body.type_, body.version, metadata)
+    head = _Head(_type(body.type_).decode(), body.version, metadata)
     await ask.tenant.checkpoints.put(
         thread_of(_named(body.thread_id)),
         id=body.checkpoint_id,
@@ -118,7 +118,7 @@ async def put_checkpoint(ask: Ask) -> Response:
 async def put_writes(ask: Ask) -> Response:
     """Keep what a task wrote."""
     body = ask.body(_WRITES)
-    new = [Write(each.idx, each.channel, each.type_.encode(), [_bytes(each.value, "value")]) for each in body.writes]
+    new = [Write(each.idx, each.channel, _type(each.type_), [_bytes(each.value, "value")]) for each in body.writes]
     await ask.tenant.checkpoints.put_writes(
         thread_of(_named(body.thread_id)),
         id=body.checkpoint_id,
@@ -208,6 +208,13 @@ def _named(thread_id: str) -> str:
     if not thread_id:
         raise InvalidInput("thread_id must not be empty")
     return thread_id
+
+
+def _type(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("type_ is the name of a serializer, not half a character") from None
 
 
 def _readable(metadata: bytes) -> dict[str, Any] | None:

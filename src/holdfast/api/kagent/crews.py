@@ -126,4 +126,4 @@ def _thread(thread_id: str) -> str:
 def _score(memory: CrewMemory) -> float:
     data = memory.metadata.get("memory_data")
     score = data.get("score") if isinstance(data, dict) else None
-    return float(score) if isinstance(score, (int, float)) else 0.0
+    return score if isinstance(score, (int, float)) else 0.0  # as it is: a whole number may be too large for a float
