@@ -166,30 +166,31 @@ class Rewinding:
 
     async def _snapshot_of(self, run_id: str, to_step: int) -> str:
         """The snapshot of a step: the one it was committed with, one that was taken for it, or that of the step before."""
-        for step in await self._steps_from(run_id, to_step):
-            if step.snapshot is not None:
-                return step.snapshot
-            found = await self._snapshots.find(run_id, step=step.iteration, kind="step")
+        steps, cursor = AsyncSteps(self._engine, self._scope), None
+        while True:
+            page = await steps.list(run_id, newest_first=True, limit=LOOKED_AT, cursor=cursor)
+            found = await self._last_snapshot([step for step in page if step.iteration <= to_step])
+            cursor = page.next
             if found is not None:
-                return found.id
-        found = await self._snapshots.find(run_id, step=0, kind="step")
-        if found is None:
+                return found
+            if cursor is None:
+                break
+        first = await self._snapshots.find(run_id, step=0, kind="step")
+        if first is None:
             raise NotFound(
                 f"run {run_id} has no snapshot of step {to_step} or before; without a path only the run goes back"
             )
-        return found.id
+        return first.id
 
-    async def _steps_from(self, run_id: str, to_step: int) -> Sequence[Step]:
-        """The last steps of a run up to one, from that on backwards."""
-        steps, cursor = AsyncSteps(self._engine, self._scope), None
-        found: list[Step] = []
-        while not found:
-            page = await steps.list(run_id, newest_first=True, limit=LOOKED_AT, cursor=cursor)
-            found = [step for step in page if step.iteration <= to_step]
-            cursor = page.next
-            if cursor is None:
-                break
-        return found
+    async def _last_snapshot(self, steps: Sequence[Step]) -> str | None:
+        """The snapshot of the first of these steps that has one."""
+        for step in steps:
+            if step.snapshot is not None:
+                return step.snapshot
+            found = await self._snapshots.find(step.run_id, step=step.iteration, kind="step")
+            if found is not None:
+                return found.id
+        return None
 
     async def _to_redo(self, run_id: str, id: str | None) -> Rewind:
         if id is not None:
