@@ -1,0 +1,327 @@
+"""Migrations by themselves: how a script is cut, what is applied, undone and refused, and in which order tables are spread."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.clock import FixedClock
+from holdfast.drivers.apsw import ApswConnection
+from holdfast.engines.dialect import Dialect
+from holdfast.errors import HoldfastError, InvalidInput, SchemaMismatch
+from holdfast.migrations import distribution, runner
+from holdfast.migrations.distribution import Table, created_tables, plan
+from holdfast.migrations.runner import Migration, Status, statements
+from holdfast.stepping import step
+
+NOW_US = 1_700_000_000_000_000
+CLOCK = FixedClock(NOW_US)
+TRIGGER = "CREATE TRIGGER x AFTER INSERT ON t BEGIN\n  UPDATE t SET n = 1;\n  UPDATE t SET n = 2;\nEND;"
+
+
+# Scripts
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("", []),
+        ("\n\n", []),
+        ("-- only a remark\n  -- and another\n", []),
+        ("SELECT 1;", ["SELECT 1;"]),
+        ("SELECT 1;\nSELECT 2;\n", ["SELECT 1;", "SELECT 2;"]),
+        ("-- first\n\nSELECT 1;\n-- then\nSELECT 2;", ["SELECT 1;", "SELECT 2;"]),
+        ("SELECT 1,\n    2;\n", ["SELECT 1,\n    2;"]),
+        ("SELECT ';',\n ';';\n", ["SELECT ';',\n ';';"]),
+        ("SELECT 'a\n;\nb';\n", ["SELECT 'a\n;\nb';"]),
+        ("SELECT 1 -- a remark; with a semicolon\n, 2;\n", ["SELECT 1 -- a remark; with a semicolon\n, 2;"]),
+        ("SELECT 1, -- a remark\n-- another\n2;\n", ["SELECT 1, -- a remark\n-- another\n2;"]),
+        ("SELECT 1 /* ; */\n, 2;\n", ["SELECT 1 /* ; */\n, 2;"]),
+        (f"{TRIGGER}\nSELECT 1;\n", [TRIGGER, "SELECT 1;"]),
+        ("SELECT '漢;字';\n", ["SELECT '漢;字';"]),
+    ],
+)
+def test_a_script_is_cut_where_its_statements_end(script: str, found: list[str]) -> None:
+    assert statements(script) == found
+
+
+NAMES = st.text("abc;'-\n", max_size=6).map(lambda text: "'" + text.replace("'", "''") + "'")
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(NAMES, st.sampled_from(["", "-- a remark; and more\n", "\n", "  -- '\n"])), max_size=6))
+def test_statements_that_are_put_together_are_taken_apart_again(parts: list[tuple[str, str]]) -> None:
+    made = [f"SELECT {text};" for text, _ in parts]
+    script = "".join(f"{between}{each}\n" for each, (_, between) in zip(made, parts, strict=True))
+    assert statements(script) == made
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_no_statement_of_a_migration_is_left_over(dialect: Dialect) -> None:
+    for migration in runner.migrations(dialect):
+        for script in (migration.up, migration.down):
+            cut = statements(script)
+            assert cut
+            assert _told("\n".join(cut)) == _told(script), f"{migration}: the end of the script is no statement"
+
+
+def _told(script: str) -> list[str]:
+    """The lines of a script that are no remarks and not empty."""
+    return [line.strip() for line in script.splitlines() if line.strip() and not line.lstrip().startswith("--")]
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_the_migrations_are_numbered_without_a_gap_and_know_their_text(dialect: Dialect) -> None:
+    found = runner.migrations(dialect)
+    assert [each.version for each in found] == [*range(1, len(found) + 1)]
+    assert len({each.name for each in found}) == len(found)
+    for each in found:
+        assert each.checksum == hashlib.sha256(each.up.encode()).hexdigest()
+        assert str(each) == f"{each.version:04}_{each.name}"
+    assert runner.migrations(dialect) is found, "they are read once"
+
+
+def test_both_engines_have_the_same_migrations() -> None:
+    names = [[str(each) for each in runner.migrations(dialect)] for dialect in Dialect]
+    assert names[0] == names[1]
+
+
+# Applying and undoing
+
+
+def migration(version: int, up: str, down: str = "", name: str = "") -> Migration:
+    named = name or f"step{version}"
+    return Migration(version, named, up, down, hashlib.sha256(up.encode()).hexdigest())
+
+
+ONE = migration(1, "CREATE TABLE one (x);\nINSERT INTO one VALUES (1);\n", "DROP TABLE one;\n")
+TWO = migration(2, "CREATE TABLE two (x);\nINSERT INTO two SELECT x FROM one;\n", "DROP TABLE two;\n")
+THREE = migration(3, "CREATE INDEX three ON two (x);\n", "DROP INDEX three;\n")
+
+
+class Database:
+    """A database in memory, and a release with migrations of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.connection = ApswConnection(apsw.Connection(":memory:"))
+
+    def release(self, *migrations: Migration) -> None:
+        """From now on the program is one with these."""
+        self._monkeypatch.setattr(runner, "migrations", lambda dialect: migrations)
+
+    def up(self, to: int | None = None) -> list[int]:
+        return [each.version for each in step(runner.up(self.connection, CLOCK, to=to))]
+
+    def down(self, to: int) -> list[int]:
+        return [each.version for each in step(runner.down(self.connection, to=to))]
+
+    def status(self) -> list[Status]:
+        return step(runner.status(self.connection))
+
+    def check(self) -> None:
+        step(runner.check(self.connection))
+
+    def things(self) -> set[str]:
+        rows = self.connection.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite%'")
+        return {row[0] for row in rows} - {"schema_migrations"}
+
+    def ledger(self) -> list[Any]:
+        return [*self.connection.execute("SELECT version, name, applied_at FROM schema_migrations ORDER BY version")]
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    made = Database(monkeypatch)
+    made.release(ONE, TWO, THREE)
+    yield made
+    made.connection.raw.close()
+
+
+def test_all_that_is_missing_is_applied_in_order_and_noted_with_its_time(database: Database) -> None:
+    assert database.up() == [1, 2, 3]
+    assert database.things() == {"one", "two", "three"}
+    assert database.ledger() == [(1, "step1", NOW_US), (2, "step2", NOW_US), (3, "step3", NOW_US)]
+    assert database.up() == []
+    database.check()
+
+
+def test_asking_for_the_status_makes_no_ledger(database: Database) -> None:
+    assert database.status() == [Status(1, "step1", False), Status(2, "step2", False), Status(3, "step3", False)]
+    assert not database.connection.execute("SELECT 1 FROM sqlite_master")
+
+
+@pytest.mark.parametrize(("to", "applied"), [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (99, [1, 2, 3]), (-1, [])])
+def test_going_up_stops_where_it_is_told(to: int, applied: list[int], database: Database) -> None:
+    assert database.up(to) == applied
+    assert [each.version for each in database.status() if each.applied] == applied
+
+
+@pytest.mark.parametrize(("to", "undone"), [(0, [3, 2, 1]), (1, [3, 2]), (2, [3]), (3, [])])
+def test_going_down_undoes_the_newest_first(to: int, undone: list[int], database: Database) -> None:
+    database.up()
+    assert database.down(to) == undone
+    assert [row[0] for row in database.ledger()] == [*range(1, to + 1)]
+    assert database.down(to) == [], "a second time there is nothing to undo"
+
+
+@pytest.mark.parametrize("to", [-1, 4, 10_000])
+def test_a_version_that_is_not_there_cannot_be_gone_down_to(to: int, database: Database) -> None:
+    database.up()
+    with pytest.raises(InvalidInput, match=f"there is no version {to} to go down to; there are 0 to 3"):
+        database.down(to)
+    assert len(database.ledger()) == 3
+
+
+def test_nothing_is_undone_where_nothing_was_ever_applied(database: Database) -> None:
+    assert database.down(0) == []
+
+
+def test_what_is_applied_is_not_applied_again_by_the_next_release(database: Database) -> None:
+    database.release(ONE)
+    assert database.up() == [1]
+    database.release(ONE, TWO, THREE)
+    assert database.up() == [2, 3]
+
+
+def test_a_migration_that_fails_in_its_middle_leaves_nothing_of_it_and_all_of_those_before(database: Database) -> None:
+    broken = migration(2, "CREATE TABLE two (x);\nINSERT INTO two VALUES (1);\nINSERT INTO nowhere VALUES (1);\n")
+    database.release(ONE, broken, THREE)
+    with pytest.raises(HoldfastError, match="nowhere"):
+        database.up()
+    assert database.things() == {"one"}
+    assert [row[0] for row in database.ledger()] == [1]
+    database.release(ONE, TWO, THREE)
+    assert database.up() == [2, 3], "once it is repaired it goes on from there"
+
+
+def test_an_undoing_that_fails_leaves_the_migration_applied(database: Database) -> None:
+    broken = migration(3, THREE.up, "DROP INDEX three;\nDROP TABLE nowhere;\n")
+    database.release(ONE, TWO, broken)
+    database.up()
+    with pytest.raises(HoldfastError, match="nowhere"):
+        database.down(0)
+    assert database.things() == {"one", "two", "three"}
+    assert len(database.ledger()) == 3
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_schema_that_is_behind_is_told_by_how_much(missing: int, database: Database) -> None:
+    database.up(3 - missing)
+    with pytest.raises(SchemaMismatch, match=f"{missing} migrations are not applied: run `holdfast migrate up`"):
+        database.check()
+
+
+def test_an_edited_migration_is_refused_by_every_way_in_and_named(database: Database) -> None:
+    database.up()
+    database.release(ONE, migration(2, TWO.up + "-- a remark\n", TWO.down), THREE)
+    for way in (database.status, database.check, database.up):
+        with pytest.raises(SchemaMismatch, match="migration 0002_step2 was edited after it was applied"):
+            way()
+
+
+def test_a_new_text_for_undoing_is_no_edit(database: Database) -> None:
+    database.up()
+    database.release(ONE, TWO, migration(3, THREE.up, "-- another way\nDROP INDEX three;\n"))
+    database.check()
+    assert database.down(2) == [3]
+
+
+def test_an_older_release_refuses_a_newer_schema_and_changes_nothing(database: Database) -> None:
+    database.up()
+    database.release(ONE, TWO)
+    for way in (database.status, database.check, database.up):
+        with pytest.raises(SchemaMismatch, match=r"has migration 0003_step3, .* upgrade Holdfast"):
+            way()
+    assert len(database.ledger()) == 3
+
+
+def test_a_gap_that_a_merge_left_is_filled(database: Database) -> None:
+    database.release(ONE, later := migration(3, "CREATE TABLE three (x);\n", "DROP TABLE three;\n"))
+    assert database.up() == [1, 3]
+    database.release(ONE, TWO, later)
+    assert [each.applied for each in database.status()] == [True, False, True]
+    assert database.up() == [2]
+
+
+def test_a_migration_in_the_callers_transaction_goes_with_it(database: Database) -> None:
+    database.connection.execute("BEGIN IMMEDIATE")
+    assert database.up() == [1, 2, 3]
+    database.connection.execute("ROLLBACK")
+    assert database.things() == set()
+    assert database.up() == [1, 2, 3]
+
+
+# Spreading over several machines
+
+
+def test_a_database_of_sqlite_is_not_spread(database: Database) -> None:
+    database.up()
+    with pytest.raises(InvalidInput, match="this is SQLite"):
+        step(distribution.distribute(database.connection))
+
+
+def test_nothing_is_planned_for_nothing() -> None:
+    assert plan([]) == []
+    assert plan([Table("tenants", False)], done=["tenants"]) == []
+    assert plan([Table("tenants", False)]) == ["SELECT create_reference_table('tenants')"]
+
+
+def test_the_first_table_of_the_tenants_leads_and_the_others_lie_beside_it() -> None:
+    found = plan([Table("b", True, frozenset({"a"})), Table("c", True), Table("a", True)])
+    assert found[0] == "SELECT create_distributed_table('a', 'tenant_id')"
+    assert {each.partition("colocate_with => ")[2] for each in found[1:]} == {"'a')"}
+
+
+def test_a_key_to_a_table_that_is_not_ours_does_not_count() -> None:
+    found = plan([Table("a", True, frozenset({"theirs"}))])
+    assert found == ["SELECT create_distributed_table('a', 'tenant_id')"]
+
+
+def test_a_circle_is_refused_with_the_way_round() -> None:
+    circle = [Table("a", True, frozenset({"b"})), Table("b", True, frozenset({"a"}))]
+    with pytest.raises(SchemaMismatch, match=r"in a circle: (a -> b -> a|b -> a -> b)"):
+        plan(circle)
+    plan([Table("a", True, frozenset({"a"}))])  # a table may point to itself
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> list[Table]:
+    """Tables whose keys point to earlier ones, in any order."""
+    count = draw(st.integers(0, 7))
+    kinds = sorted(draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    made: list[Table] = []
+    for number, by_tenant in enumerate(kinds):
+        targets = draw(st.sets(st.sampled_from([each.name for each in made]))) if made else set()
+        made.append(Table(f"t{number}", by_tenant, frozenset(targets)))
+    return draw(st.permutations(made))
+
+
+@settings(max_examples=60)
+@given(schemas(), st.randoms(use_true_random=False))
+def test_targets_come_first_whatever_the_schema_and_the_plan_is_always_the_same(
+    tables: list[Table], random: Any
+) -> None:
+    found = plan(tables)
+    places = {each.partition("'")[2].partition("'")[0]: place for place, each in enumerate(found)}
+    assert {*places} == {table.name for table in tables}
+    for table in tables:
+        assert all(places[target] < places[table.name] for target in table.points_to)
+        assert ("create_reference_table" in found[places[table.name]]) is not table.by_tenant
+    random.shuffle(tables := [*tables])
+    assert plan(tables) == found
+    done = {table.name for table in tables if random.random() < 0.5}
+    assert plan(tables, done=done) == [each for each in found if each.split("'")[1] not in done]
+
+
+def test_every_table_that_a_migration_makes_is_known_once() -> None:
+    found = created_tables()
+    assert found[0] == "schema_migrations"
+    assert len({*found}) == len(found)
+    assert {"tenants", "sessions", "messages", "runs", "api_keys"} <= {*found}
