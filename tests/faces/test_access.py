@@ -70,7 +70,11 @@ def test_there_are_routes_to_attack() -> None:
     assert {each.path for each in OPERATIONS if each.need == "open"} == {"/", "/healthz", "/readyz", "/openapi.json"}
 
 
-@pytest.mark.parametrize("key", [None, "hf_" + "0" * 48, "hf_", "hf_\udcff", new_api_key()[:-1]])
+@pytest.mark.parametrize(
+    "key",
+    [None, "hf_" + "0" * 48, "hf_", "hf_\udcff", new_api_key()[:-1]],
+    ids=["none", "of nobody", "too short", "not ASCII", "cut off"],
+)
 def test_without_a_key_that_is_known_every_route_is_refused(key: str | None) -> None:
     played(lambda server: every_route(server, CLOSED, 401, key=key))
 
