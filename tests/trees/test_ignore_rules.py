@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import InvalidInput
 from holdfast.trees import ignoring
-from holdfast.trees.ignoring import DEFAULT_IGNORE, FILE, PATTERNS_MOST, Ignores, in_root
+from holdfast.trees.ignoring import DEFAULT_IGNORE, FILE, Ignores, in_root
 
 
 def ignored(pattern: str, paths: str) -> str:
@@ -217,11 +217,12 @@ def test_files_that_people_write_are_not_ignored_by_default(path: str) -> None:
 # How patterns are given
 
 
-def test_as_many_patterns_as_allowed_are_taken_and_tell_apart() -> None:
-    ignores = Ignores([*(f"name{number}" for number in range(PATTERNS_MOST - 1)), "last"])
-    assert ignores("last", False)
-    assert ignores("d/name0", False)
-    assert not ignores("name", False)
+def test_as_many_patterns_as_allowed_are_taken_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ignoring, "PATTERNS_MOST", 3)
+    ignores = Ignores(["a", "# comments count", "c"])
+    assert [ignores(path, False) for path in ("a", "b", "c")] == [True, False, True]
+    with pytest.raises(InvalidInput, match="more than 3 patterns"):
+        Ignores(["a", "b", "c", "d"])
 
 
 def test_patterns_may_come_from_any_iterable_and_are_kept_as_they_were() -> None:

@@ -1,0 +1,406 @@
+"""The store of snapshots: looked at, listed, read and removed, with whatever a caller may give it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from holdfast import FixedClock, Holdfast, Limits, Snapshot, TenantHandle
+from holdfast.core import objects as bodies
+from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound, Stale
+from holdfast.stepping import step
+from holdfast.stores.workspace import layers, snapshots
+from holdfast.stores.workspace.layers import NewLayer, Part
+from holdfast.stores.workspace.snapshots import NewSnapshot, SnapshotUsage
+from holdfast.trees.entries import ZEROS, Difference, Entry, Piece
+
+NEVER = "00000000-0000-7000-8000-000000000000"
+LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, checkpoints_per_run=100)
+
+
+class World:
+    """A tenant with a run, whose clock moves on with every snapshot."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = FixedClock()
+        self.holdfast = Holdfast(url, clock=self.clock, limits=LIMITS)
+        self.acme = self.holdfast.tenant("acme")
+        self.run_id = self.run()
+
+    def run(self, there: TenantHandle | None = None) -> str:
+        there = there or self.acme
+        return there.runs.start(there.sessions.create().id).id
+
+    def new(self, content: bytes = b"content", **fields: Any) -> NewSnapshot:
+        """A snapshot of one file, about to be recorded."""
+        packed = bodies.pack(content)
+        pieces = (Piece(packed.digest, 0, len(content)),) if content else ()
+        entry = Entry("file", "file", 0o644, 0, len(content), "", packed.digest, pieces)
+        layer = NewLayer(layers.manifest_of(Difference([entry])), None, [Part([packed])] if content else [])
+        new = NewSnapshot(self.run_id, None, "step", None, layer, 1, len(content), self.acme._scope.ids.new())
+        return structs.replace(new, **fields)
+
+    def record(self, content: bytes = b"content", **fields: Any) -> Snapshot:
+        self.clock.advance(fields.pop("after", 1))
+        return step(self.acme.snapshots._async._record(self.new(content, **fields)))
+
+    def tree(self, *entries: Entry, parts: list[Part] | None = None) -> Snapshot:
+        """A snapshot of these."""
+        layer = NewLayer(layers.manifest_of(Difference(entries)), None, parts or [])
+        return self.record(layer=layer, entry_count=len(entries))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(":memory:")
+    yield made
+    made.holdfast.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def either(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(":memory:" if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
+    yield made
+    made.holdfast.close()
+
+
+# One
+
+
+def test_a_snapshot_is_what_was_recorded(world: World) -> None:
+    made = world.record(b"twelve bytes", step=3, kind="imported", parent_id=NEVER)
+    assert world.acme.snapshots.get(made.id) == made
+    assert (made.step, made.kind, made.parent_id, made.depth) == (3, "imported", NEVER, 0)
+    assert (made.entry_count, made.tree_bytes, made.run_id) == (1, 12, world.run_id)
+    assert made.size_bytes > 12, "the file, and the list of what there is"
+
+
+def test_an_id_may_be_written_in_any_way_a_uuid_may(world: World) -> None:
+    made = world.record()
+    assert world.acme.snapshots.get(made.id.upper()) == made
+    assert world.acme.snapshots.get(made.id.replace("-", "")) == made
+
+
+@pytest.mark.parametrize("given", ["", "nonsense", "\0", NEVER + "0", "\ud800"])
+def test_what_is_no_id_is_refused(world: World, given: str) -> None:
+    for call in (world.acme.snapshots.get, world.acme.snapshots.tree, world.acme.snapshots.find):
+        with pytest.raises(InvalidInput, match="must be a UUID"):
+            call(given)
+
+
+def test_what_never_was_is_not_found(world: World) -> None:
+    world.record()
+    with pytest.raises(NotFound, match=NEVER):
+        world.acme.snapshots.get(NEVER)
+    with pytest.raises(NotFound, match=NEVER):
+        world.acme.snapshots.tree(NEVER)
+    assert world.acme.snapshots.find(NEVER) is None
+
+
+def test_a_snapshot_of_another_tenant_is_one_that_never_was(world: World) -> None:
+    made, zenith = world.record(), world.holdfast.tenant("zenith")
+    for call in (zenith.snapshots.get, zenith.snapshots.tree, lambda id: zenith.snapshots.read(id, "file")):
+        with pytest.raises(NotFound, match="there is no snapshot"):
+            call(made.id)
+    assert zenith.snapshots.find(world.run_id) is None
+    assert zenith.snapshots.list(run_id=world.run_id) == []
+    assert zenith.snapshots.usage() == SnapshotUsage(0, 0, 0)
+
+
+def test_a_snapshot_is_not_seen_once_its_session_was_deleted(either: World) -> None:
+    session = either.acme.sessions.create()
+    run_id = either.acme.runs.start(session.id).id
+    made = either.record(run_id=run_id)
+    either.acme.sessions.delete(session.id)
+    with pytest.raises(NotFound):
+        either.acme.snapshots.get(made.id)
+    assert (either.acme.snapshots.find(run_id), either.acme.snapshots.list()) == (None, [])
+    with pytest.raises(NotFound, match="run"):
+        either.record(run_id=run_id)
+
+
+# Recorded
+
+
+def test_to_record_it_again_is_to_find_it(world: World) -> None:
+    new = world.new(step=1)
+    first = step(world.acme.snapshots._async._record(new))
+    world.clock.advance(60)
+    assert step(world.acme.snapshots._async._record(new)) == first
+    assert world.acme.snapshots.usage().count == 1
+    assert world.acme.snapshots.usage().layers == 1, "nothing was added for it"
+
+
+@pytest.mark.parametrize("other", [{"step": 2}, {"step": None}, {"kind": "dirty"}, {"run_id": ""}])
+def test_something_else_under_the_same_id_is_a_conflict(world: World, other: dict[str, Any]) -> None:
+    made = world.record(step=1)
+    if "run_id" in other:
+        other = {"run_id": world.run()}
+    with pytest.raises(Conflict, match=made.id):
+        world.record(**{"step": 1, "id": made.id, **other})
+    assert world.acme.snapshots.list() == [made]
+
+
+def test_the_same_id_is_free_for_another_tenant(world: World) -> None:
+    made, zenith = world.record(), world.holdfast.tenant("zenith")
+    theirs = step(zenith.snapshots._async._record(world.new(b"theirs", id=made.id, run_id=world.run(zenith))))
+    assert theirs.id == made.id
+    assert zenith.snapshots.read(made.id, "file") == b"theirs"
+    assert world.acme.snapshots.read(made.id, "file") == b"content"
+
+
+def test_a_run_that_there_is_not_has_no_snapshot(world: World) -> None:
+    with pytest.raises(NotFound, match=NEVER):
+        world.record(run_id=NEVER)
+    assert world.acme.objects.usage().count == 0
+
+
+def test_on_a_layer_that_is_gone_nothing_is_recorded(world: World) -> None:
+    made = world.record()
+    world.acme.snapshots.delete([made.id], reason="test")
+    for layer in (made.layer_id, NewLayer(layers.manifest_of(Difference([])), made.layer_id)):
+        with pytest.raises(Stale, match="capture again"):
+            world.record(layer=layer)
+    assert world.acme.snapshots.usage() == SnapshotUsage(0, 0, 0)
+
+
+def test_a_layer_of_another_tenant_is_one_that_is_gone(world: World) -> None:
+    made, zenith = world.record(), world.holdfast.tenant("zenith")
+    run_id = world.run(zenith)
+    for layer in (made.layer_id, NewLayer(layers.manifest_of(Difference([])), made.layer_id)):
+        with pytest.raises(Stale):
+            step(zenith.snapshots._async._record(world.new(run_id=run_id, layer=layer)))
+
+
+@pytest.mark.parametrize("given", [-1, 2**62, True, "1", 1.0])
+def test_a_step_that_is_no_number_is_refused_wherever_it_is_given(world: World, given: Any) -> None:
+    for call in (
+        lambda: world.record(step=given),
+        lambda: world.acme.snapshots.find(world.run_id, step=given),
+        lambda: world.acme.snapshots.list(step=given),
+    ):
+        with pytest.raises(InvalidInput, match="step must be a whole number"):
+            call()
+
+
+@pytest.mark.parametrize("given", [0, 1, 2**62 - 1])
+def test_the_first_and_the_last_step_there_can_be(world: World, given: int) -> None:
+    made = world.record(step=given)
+    assert world.acme.snapshots.find(world.run_id, step=given) == made
+    assert world.acme.snapshots.list(step=given) == [made]
+
+
+@pytest.mark.parametrize("given", ["", "Step", "other", 7, b"step", []])
+def test_a_kind_that_there_is_not_is_refused(world: World, given: Any) -> None:
+    with pytest.raises(InvalidInput, match="kind is one of step, dirty, imported"):
+        snapshots.kind_of(given)
+    with pytest.raises(InvalidInput, match="kind is one of"):
+        world.acme.snapshots.list(kind=given)
+
+
+# The newest
+
+
+def test_the_newest_of_a_run_of_a_step_and_of_a_kind(either: World) -> None:
+    made = [either.record(step=number, kind=kind) for number, kind in ((1, "step"), (1, "dirty"), (2, "step"))]
+    other = either.record(run_id=either.run(), step=1)
+    find = either.acme.snapshots.find
+    assert find(either.run_id) == made[2]
+    assert find(either.run_id, step=1) == made[1]
+    assert find(either.run_id, step=1, kind="step") == made[0]
+    assert find(either.run_id, kind="dirty") == made[1]
+    assert find(either.run_id, kind="imported") is None
+    assert find(either.run_id, step=3) is None
+    assert find(other.run_id) == other
+
+
+def test_of_two_at_the_same_moment_the_one_with_the_later_id_is_the_newest(world: World) -> None:
+    made = [world.record(after=0) for _ in range(4)]
+    newest = max(made, key=lambda each: each.id)
+    assert world.acme.snapshots.find(world.run_id) == newest
+    assert world.acme.snapshots.list()[0] == newest
+
+
+# Lists
+
+
+def test_snapshots_are_listed_the_newest_first(world: World) -> None:
+    made = [world.record() for _ in range(3)]
+    assert world.acme.snapshots.list() == made[::-1]
+
+
+def test_lists_of_a_run_a_step_and_a_kind(world: World) -> None:
+    other = world.run()
+    made = {
+        (run, number, kind): world.record(run_id=run, step=number, kind=kind)
+        for run in (world.run_id, other)
+        for number in (1, 2)
+        for kind in ("step", "dirty")
+    }
+
+    def listed(**asked: Any) -> set[str]:
+        return {each.id for each in world.acme.snapshots.list(**asked)}
+
+    assert listed(run_id=other) == {each.id for (run, _, _), each in made.items() if run == other}
+    assert listed(step=1) == {each.id for (_, number, _), each in made.items() if number == 1}
+    assert listed(kind="dirty") == {each.id for (_, _, kind), each in made.items() if kind == "dirty"}
+    assert listed(run_id=other, step=2, kind="step") == {made[other, 2, "step"].id}
+    assert listed(run_id=NEVER) == set()
+
+
+def paged(there: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
+    """All pages of a list."""
+    page = there.snapshots.list(limit=limit, **asked)
+    pages = [page]
+    while page.next is not None:
+        page = there.snapshots.list(limit=limit, cursor=page.next, **asked)
+        pages.append(page)
+    return [[*each] for each in pages]
+
+
+def test_pages_give_each_snapshot_once(either: World) -> None:
+    """Some of them at the same moment, so that only the id tells where a page ended."""
+    made = [either.record(after=number % 2) for number in range(6)]
+    made.sort(key=lambda each: (each.created_at, each.id), reverse=True)
+    for limit in (1, 2, 4, 5):
+        wanted = [made[at : at + limit] for at in range(0, 6, limit)]
+        assert paged(either.acme, limit) == wanted
+        assert paged(either.acme, limit, run_id=either.run_id, kind="step") == wanted
+
+
+def test_a_page_goes_on_where_it_ended_although_newer_ones_came(world: World) -> None:
+    made = [world.record() for _ in range(4)]
+    page = world.acme.snapshots.list(limit=2)
+    world.record()
+    world.acme.snapshots.delete([made[2].id], reason="the one the page ended with")
+    assert world.acme.snapshots.list(limit=2, cursor=page.next) == made[1::-1]
+
+
+def test_as_many_as_a_list_may_have_and_one_more(world: World) -> None:
+    for _ in range(LIMITS.list_rows):
+        world.record()
+    assert len(world.acme.snapshots.list()) == LIMITS.list_rows
+    world.record()
+    with pytest.raises(LimitExceeded, match="list_rows = 8: page them"):
+        world.acme.snapshots.list()
+    assert len(world.acme.snapshots.list(limit=5)) == 5
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, "2", 1.5])
+def test_a_limit_that_is_none_is_refused(world: World, limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit must be"):
+        world.acme.snapshots.list(limit=limit)
+
+
+def test_a_page_that_is_too_large_is_refused(world: World) -> None:
+    with pytest.raises(LimitExceeded, match="page_rows"):
+        world.acme.snapshots.list(limit=LIMITS.page_rows + 1)
+
+
+def test_a_cursor_of_something_else_is_refused(world: World) -> None:
+    for number in range(2):
+        world.record()
+        world.acme.snapshots.delete([world.record().id], reason=f"{number}")
+    theirs = world.acme.activity.list(limit=1).next
+    assert theirs is not None
+    for cursor in (theirs, "", "nonsense", "\0", "é" * 20):
+        with pytest.raises(InvalidFilter):
+            world.acme.snapshots.list(cursor=cursor)
+
+
+# What is in them
+
+
+def test_a_tree_has_its_entries_by_their_paths(world: World) -> None:
+    entries = [Entry("d", "dir", 0o755, 5), Entry("d/l", "symlink", 0o777, 6, 0, "\udcff/é")]
+    assert world.acme.snapshots.tree(world.tree(*entries).id).entries == {each.path: each for each in entries}
+
+
+def test_zeros_are_read_although_they_are_stored_nowhere(world: World) -> None:
+    packed = bodies.pack(b"0123456789")
+    pieces = (Piece(packed.digest, 2, 3), Piece(ZEROS, 0, 4), Piece(packed.digest, 9, 1))
+    made = world.tree(Entry("f", "file", 0o644, 0, 8, "", b"d" * 32, pieces), parts=[Part([packed])])
+    assert world.acme.snapshots.read(made.id, "f") == b"234\0\0\0\x009"
+
+
+def test_an_empty_file_is_read_as_such(world: World) -> None:
+    assert world.acme.snapshots.read(world.record(b"").id, "file") == b""
+
+
+@pytest.mark.parametrize("path", ["", "d", "d/l", "f/", "/f", "./f", "F", "\0", "\ud800", "never"])
+def test_only_a_file_by_its_very_path_is_read(world: World, path: str) -> None:
+    entries = [Entry("d", "dir", 0o755, 5), Entry("d/l", "symlink", 0o777, 6, 0, "../f"), Entry("f", "file", 0o644, 0)]
+    with pytest.raises(NotFound, match="there is no file"):
+        world.acme.snapshots.read(world.tree(*entries).id, path)
+
+
+def test_a_file_of_just_the_largest_size_is_read_and_no_larger_one(world: World) -> None:
+    assert len(world.acme.snapshots.read(world.record(b"x" * 50).id, "file")) == 50
+    with pytest.raises(LimitExceeded, match="file: 51 is over the limit content_bytes = 50"):
+        world.acme.snapshots.read(world.record(b"x" * 51).id, "file")
+
+
+# Removed
+
+
+def test_those_that_were_there_are_returned_and_noted(world: World) -> None:
+    made = [world.record(b"%d" % number) for number in range(3)]
+    gone = world.acme.snapshots.delete([made[0].id, NEVER, made[2].id], reason="wörds \0 of the caller")
+    assert sorted(each.id for each in gone) == sorted([made[0].id, made[2].id])
+    noted = world.acme.activity.list(action=snapshots.DELETED)
+    assert {each.subject_id for each in noted} == {made[0].id, made[2].id}
+    assert {each.reason for each in noted} == {"wörds \0 of the caller"}
+    assert [each.details["run_id"] for each in noted] == [world.run_id] * 2
+    assert world.acme.snapshots.list() == [made[1]]
+
+
+def test_to_remove_them_again_changes_nothing_and_notes_nothing(world: World) -> None:
+    made = world.record()
+    assert len(world.acme.snapshots.delete([made.id, made.id, made.id.upper()], reason="once")) == 1
+    assert world.acme.snapshots.delete([made.id], reason="again") == []
+    assert [each.reason for each in world.acme.activity.list()] == ["once"]
+
+
+def test_to_remove_nothing_is_no_error(world: World) -> None:
+    assert world.acme.snapshots.delete([], reason="none") == []
+
+
+@pytest.mark.parametrize("given", [NEVER, None, {NEVER}, 7])
+def test_ids_that_are_no_list_are_refused(world: World, given: Any) -> None:
+    with pytest.raises(InvalidInput, match="come as a list"):
+        world.acme.snapshots.delete(given, reason="test")
+
+
+@pytest.mark.parametrize("reason", ["", None, 7, b"bytes"])
+def test_without_a_reason_nothing_is_removed(world: World, reason: Any) -> None:
+    made = world.record()
+    with pytest.raises(InvalidInput, match="reason"):
+        world.acme.snapshots.delete([made.id], reason=reason)
+    assert world.acme.snapshots.list() == [made]
+
+
+def test_one_id_that_is_none_and_nothing_is_removed(world: World) -> None:
+    made = world.record()
+    with pytest.raises(InvalidInput, match="snapshot id"):
+        world.acme.snapshots.delete([made.id, "nonsense"], reason="test")
+    assert world.acme.snapshots.list() == [made]
+
+
+def test_more_than_may_be_removed_at_once(world: World) -> None:
+    made = [world.record() for _ in range(5)]
+    with pytest.raises(LimitExceeded, match="batch_rows"):
+        world.acme.snapshots.delete([each.id for each in made], reason="test")
+    assert len(world.acme.snapshots.delete([each.id for each in made[:4]], reason="test")) == 4
+
+
+def test_one_that_is_held_and_nothing_is_removed(world: World) -> None:
+    made, free = world.record(), world.record(run_id=world.run())
+    hold = world.acme.retention.hold("a case", run_id=world.run_id)
+    with pytest.raises(Conflict):
+        world.acme.snapshots.delete([free.id, made.id], reason="test")
+    assert world.acme.snapshots.usage().count == 2
+    world.acme.retention.release(hold.id)
+    assert len(world.acme.snapshots.delete([free.id, made.id], reason="test")) == 2
