@@ -102,7 +102,11 @@ def test_a_scope_of_any_other_form_is_refused_and_the_key_with_it(holdfast: Hold
     assert holdfast.api_keys.list(tenant=tenant) == []
 
 
-@pytest.mark.parametrize("scopes", [[], (), "admin", {"read"}, iter(["read"]), None, 7], ids=repr)
+@pytest.mark.parametrize(
+    "scopes",
+    [[], (), "admin", {"read"}, iter(["read"]), None, 7],
+    ids=["no list", "no tuple", "a text", "a set", "an iterator", "nothing", "a number"],
+)
 def test_scopes_come_as_a_list_of_at_least_one(holdfast: Holdfast, tenant: str, scopes: Any) -> None:
     with pytest.raises(InvalidInput, match="scopes must be a list"):
         made(holdfast, tenant, scopes=scopes)
