@@ -93,6 +93,8 @@ _POSTGRES_KEY = """SELECT a.attname::text FROM pg_catalog.pg_index AS i
 JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
 WHERE i.indrelid = to_regclass($1) AND i.indisprimary ORDER BY array_position(i.indkey, a.attnum)"""
 
+_NO_LINE = (ValueError, KeyError, TypeError, AttributeError)
+"""What reading something else than was written comes to."""
 Progress = Callable[[str, int], None]
 
 
@@ -236,6 +238,7 @@ class _Import:
 
     async def run(self, connection: Connection) -> None:
         async with connection.savepoint():
+            await self._refuse_known(connection)
             tables = {each.name: each for each in await _tables(connection)}
             table, columns, waiting, count = None, list[str](), list[list[Any]](), 0
             for line in _lines(self._file):
@@ -253,8 +256,6 @@ class _Import:
     async def _insert(
         self, connection: Connection, table: _Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> None:
-        if table.name == "tenants":
-            await self._refuse_known(connection)
         types = {each.name: each.type for each in table.columns}
         postgres = connection.dialect is Dialect.POSTGRES
         marks = [f"{connection.dialect.placeholder}{number}" for number in range(1, len(columns) + 2)]
@@ -270,6 +271,8 @@ class _Import:
         ready = []
         for row in rows:
             values = list(row)
+            if len(values) != len(kinds):
+                raise Corrupt(f"{os.fspath(self._file)} is damaged: a row of {table.name} has another length")
             if behind is not None:
                 values[behind] = 1
             ready.append(
@@ -403,7 +406,7 @@ def _lines(file: str | os.PathLike[str]) -> Iterator[Any]:
             yield from _checked(_decompressed(raw))
     except FileNotFoundError:
         raise NotFound(f"there is no file {os.fspath(file)}") from None
-    except (zstandard.ZstdError, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
+    except (zstandard.ZstdError, msgspec.DecodeError, RecursionError, *_NO_LINE) as error:
         raise Corrupt(f"{os.fspath(file)} is not a bundle, or is damaged: {type(error).__name__}") from error
 
 
@@ -417,7 +420,9 @@ def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
     for data in lines:
         line = msgspec.json.decode(data)
         if isinstance(line, dict) and "digest" in line:
-            if line["rows"] != rows or not hmac.compare_digest(str(line["digest"]).encode(), digest.hexdigest().encode()):
+            if line["rows"] != rows or not hmac.compare_digest(
+                str(line["digest"]).encode(), digest.hexdigest().encode()
+            ):
                 raise ValueError("another content")
             if next(lines, None) is not None:
                 raise ValueError("more after the end")

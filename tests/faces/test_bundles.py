@@ -215,7 +215,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     def run(*arguments: str) -> str:
         done = CliRunner().invoke(root, [*arguments], env={"COLUMNS": "200"})
         assert done.exit_code == 0, done.output
-        return done.output
+        return " ".join(done.output.split())  # a title is broken where the table ends
 
     assert "messages" in run("export", "--database", here, "--tenant", "acme", "--to", file)
     assert "is whole" in run("import", "bundle", "--database", other, "--from", file, "--check")

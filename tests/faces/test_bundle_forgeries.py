@@ -1,0 +1,335 @@
+"""Bundles whose digest is right and whose lines are not: whoever made them, they are refused and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from blake3 import blake3
+from click.testing import CliRunner
+
+from holdfast import Holdfast, NewMessage
+from holdfast.bundles import FORMAT, Bundle, check_bundle, export_tenant, import_tenant
+from holdfast.cli.commands import root
+from holdfast.errors import (
+    AlreadyExists,
+    Corrupt,
+    HoldfastError,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    SchemaMismatch,
+    Unavailable,
+)
+
+Lines = list[Any]
+Forgery = Callable[[Lines], Lines]
+
+
+def lines_of(bundle: Path) -> Lines:
+    """The lines of a bundle without the last."""
+    with zstandard.ZstdDecompressor().stream_reader(bundle.read_bytes()) as reader:
+        return [json.loads(line) for line in reader.read().splitlines()[:-1]]
+
+
+def raw(bundle: Path, data: bytes) -> None:
+    bundle.write_bytes(zstandard.ZstdCompressor(level=1).compress(data))
+
+
+def seal(bundle: Path, lines: Lines, **last: Any) -> None:
+    """Write lines with a last one that is right, as far as it is not given."""
+    rows: dict[str, int] = {}
+    table = ""
+    for line in lines[1:]:
+        if isinstance(line, dict):
+            table = line["table"]
+            rows[table] = 0
+        else:
+            rows[table] = rows.get(table, 0) + 1
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    end = {"rows": rows, "digest": blake3(data).hexdigest(), **last}
+    raw(bundle, data + json.dumps(end).encode() + b"\n")
+
+
+def place_of(lines: Lines, table: str) -> int:
+    return next(place for place, line in enumerate(lines) if isinstance(line, dict) and line.get("table") == table)
+
+
+def changed(table: str, column: str, value: Any) -> Forgery:
+    """The first row of a table with another value."""
+
+    def forge(lines: Lines) -> Lines:
+        at = place_of(lines, table)
+        lines[at + 1][lines[at]["columns"].index(column)] = value
+        return lines
+
+    return forge
+
+
+def headed(**changes: Any) -> Forgery:
+    return lambda lines: [{**lines[0], **changes}, *lines[1:]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a database and a bundle, made once: each test gets copies."""
+    folder = tmp_path_factory.mktemp("made")
+    with Holdfast(str(folder / "here.db")) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create(key="k", metadata={"n": 1})
+        acme.messages.append_many(session.id, [NewMessage(role="user", content=f"m{each}") for each in range(3)])
+        acme.objects.put([b"body" * 9], holder="me")
+        hf.tenant("zenith").sessions.create(key="theirs")
+    export_tenant(str(folder / "here.db"), "acme", folder / "acme.holdfast")
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path) -> str:
+    return str(shutil.copy(made / "here.db", tmp_path))
+
+
+@pytest.fixture
+def bundle(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(made / "acme.holdfast", tmp_path))
+
+
+def tenants(place: str) -> list[str]:
+    with Holdfast(place) as hf:
+        return [each.id for each in hf.tenants.list()]
+
+
+def test_a_bundle_that_was_sealed_again_unchanged_is_the_same(bundle: Path, tmp_path: Path) -> None:
+    before = check_bundle(bundle)
+    seal(bundle, lines_of(bundle))
+    assert check_bundle(bundle) == before
+    assert import_tenant(str(tmp_path / "there.db"), bundle) == before
+
+
+def test_the_first_line_says_what_it_is_and_the_lines_after_it_what_is_in_it(bundle: Path) -> None:
+    head, *rest = lines_of(bundle)
+    assert (head["holdfast_bundle"], head["tenant"]) == (FORMAT, "acme")
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(head["created_at"])).total_seconds()) < 600
+    tables = [line for line in rest if isinstance(line, dict)]
+    assert tables[0]["table"] == "tenants", "parents come before children"
+    assert all(len(each["columns"]) == len(each["types"]) for each in tables)
+    assert {kind for each in tables for kind in each["types"]} == {"text", "integer", "real", "blob"}
+    names = [each["table"] for each in tables]
+    assert len(names) == len(set(names))
+    assert not {"api_keys", "message_texts", "object_packs", "schema_migrations"} & set(names)
+
+
+def test_no_row_names_a_tenant(bundle: Path) -> None:
+    lines = lines_of(bundle)
+    assert all("tenant_id" not in line["columns"] for line in lines[1:] if isinstance(line, dict))
+    assert not any("zenith" in json.dumps(line) or "theirs" in json.dumps(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        headed(holdfast_bundle=2),
+        headed(holdfast_bundle="1"),
+        headed(holdfast_bundle=None),
+        headed(tenant=7),
+        headed(tenant=None),
+        headed(tenant=["acme"]),
+        headed(schema=None),
+        headed(schema="new"),
+        headed(schema=[]),
+        lambda lines: [7, *lines[1:]],
+        lambda lines: ["text", *lines[1:]],
+        lambda lines: [lines[0], ["a row before any table"], *lines[1:]],
+        lambda lines: [{key: value for key, value in lines[0].items() if key != "tenant"}, *lines[1:]],
+        lambda lines: [{key: value for key, value in lines[0].items() if key != "schema"}, *lines[1:]],
+        lambda lines: [{key: value for key, value in lines[0].items() if key != "release"}, *lines[1:]],
+    ],
+    ids=["format", "format-text", "format-null", "tenant-number", "tenant-null", "tenant-list", "schema-null",
+         "schema-text", "schema-list", "number-first", "text-first", "row-of-no-table", "no-tenant",
+         "no-schema", "no-release"],
+)  # fmt: skip
+def test_a_head_or_an_order_that_nobody_wrote_is_corrupt(forge: Forgery, bundle: Path, tmp_path: Path) -> None:
+    seal(bundle, forge(lines_of(bundle)))
+    for call in (lambda: check_bundle(bundle), lambda: import_tenant(str(tmp_path / "there.db"), bundle)):
+        with pytest.raises(Corrupt, match=r"acme\.holdfast is not a bundle, or is damaged"):
+            call()
+    assert not (tmp_path / "there.db").exists()
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{"rows": {}}, {"rows": None}, {"digest": ""}, {"digest": None}, {"digest": 7}, {"digest": "é" * 64}],
+    ids=["no-rows", "rows-null", "empty", "null", "number", "not-ascii"],
+)
+def test_a_last_line_that_does_not_fit_is_corrupt(last: dict[str, Any], bundle: Path) -> None:
+    seal(bundle, lines_of(bundle), **last)
+    with pytest.raises(Corrupt):
+        check_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\n", b"{}\n", b"[" * 50_000 + b"\n", b"\xff\xfe\n", b'{"holdfast_bundle":1}', b'{"holdfast_bundle":1}\n'],
+    ids=["nothing", "empty-line", "no-head", "deep", "no-text", "cut-off", "no-end"],
+)
+def test_bytes_that_are_no_lines_of_ours_are_corrupt(data: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "x.holdfast"
+    raw(file, data)
+    with pytest.raises(Corrupt):
+        check_bundle(file)
+    file.write_bytes(data)
+    with pytest.raises(Corrupt):
+        check_bundle(file)
+
+
+def test_a_folder_is_no_bundle_and_is_not_taken_for_one(tmp_path: Path) -> None:
+    with pytest.raises((OSError, HoldfastError)):
+        check_bundle(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("forge", "error"),
+    [
+        (lambda lines: [*lines, {"table": "secrets", "columns": [], "types": []}], SchemaMismatch),
+        (lambda lines: [*lines, {"table": "api_keys", "columns": ["id"], "types": ["text"]}], SchemaMismatch),
+        (lambda lines: [*lines, {"table": "sqlite_master", "columns": ["sql"], "types": ["text"]}], SchemaMismatch),
+        (changed("tenants", "created_at", None), HoldfastError),
+        (changed("sessions", "created_at", None), HoldfastError),
+    ],
+    ids=["no-such-table", "keys", "the-schema", "nothing-where-a-time-is", "a-session-without-a-beginning"],
+)
+def test_rows_that_fit_no_table_are_refused_and_the_tenant_is_absent(
+    forge: Forgery, error: type[Exception], bundle: Path, tmp_path: Path
+) -> None:
+    seal(bundle, forge(lines_of(bundle)))
+    there = str(tmp_path / "there.db")
+    with pytest.raises(error):
+        import_tenant(there, bundle)
+    assert tenants(there) == []
+
+
+@pytest.mark.parametrize("columns", [["id"], [], ["nothing"]], ids=["one", "none", "unknown"])
+def test_a_table_with_other_columns_is_refused(columns: list[str], bundle: Path, tmp_path: Path) -> None:
+    lines = lines_of(bundle)
+    at = place_of(lines, "sessions")
+    lines[at] = {**lines[at], "columns": columns}
+    seal(bundle, lines)
+    with pytest.raises(SchemaMismatch, match="another table 'sessions'"):
+        import_tenant(str(tmp_path / "there.db"), bundle)
+    assert tenants(str(tmp_path / "there.db")) == []
+
+
+@pytest.mark.parametrize("row", [[], [None], ["x"] * 500], ids=["empty", "short", "long"])
+def test_a_row_of_another_length_is_corrupt(row: list[Any], bundle: Path, tmp_path: Path) -> None:
+    lines = lines_of(bundle)
+    lines[place_of(lines, "messages") + 1] = row
+    seal(bundle, lines)
+    with pytest.raises(Corrupt, match="a row of messages has another length"):
+        import_tenant(str(tmp_path / "there.db"), bundle)
+    assert tenants(str(tmp_path / "there.db")) == []
+
+
+def test_rows_for_a_tenant_that_is_there_are_not_mixed_with_its_own(here: str, bundle: Path) -> None:
+    lines = lines_of(bundle)
+    at = place_of(lines, "tenants")
+    seal(bundle, [*lines[:at], *lines[at + 2 :]])  # a bundle that does not speak of the tenant itself
+    with pytest.raises(AlreadyExists, match="'zenith'"):
+        import_tenant(here, bundle, tenant="zenith")
+    with Holdfast(here) as hf:
+        assert [each.key for each in hf.tenant("zenith").sessions.list()] == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("", InvalidInput), (7, InvalidInput), ("x" * 256, LimitExceeded)], ids=["", "number", "long"]
+)
+def test_the_new_name_of_a_tenant_is_a_name(name: Any, error: type[Exception], bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(error, match="tenant"):
+        import_tenant(str(tmp_path / "there.db"), bundle, tenant=name)
+
+
+@pytest.mark.parametrize("name", ["a\x00b\ud800", "漢字", "x" * 255], ids=["nul", "kanji", "255"])
+def test_any_name_of_a_tenant_travels(name: str, tmp_path: Path) -> None:
+    here, there, file = str(tmp_path / "a.db"), str(tmp_path / "b.db"), tmp_path / "x.holdfast"
+    with Holdfast(here) as hf:
+        hf.tenant(name).agents.create("Ada", id=name)
+    assert export_tenant(here, name, file).tenant == name
+    assert import_tenant(there, file).tenant == name
+    with Holdfast(there) as hf:
+        assert hf.tenant(name).agents.get(name).name == "Ada"
+
+
+def test_a_tenant_with_nothing_is_one_row(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        hf.tenants.create("empty")
+    found = export_tenant(str(tmp_path / "a.db"), "empty", tmp_path / "x")
+    assert {name: count for name, count in found.rows.items() if count} == {"tenants": 1}
+    assert isinstance(found, Bundle)
+
+
+@pytest.mark.parametrize("count", [500, 501])
+def test_rows_are_counted_whole_where_a_part_ends(count: int, tmp_path: Path) -> None:
+    here, said = str(tmp_path / "a.db"), list[tuple[str, int]]()
+    with Holdfast(here) as hf:
+        session = hf.tenant("acme").sessions.create(key="k")
+        new = [NewMessage(role="user", content=str(each)) for each in range(count)]
+        hf.tenant("acme").messages.append_many(session.id, new)
+    export_tenant(here, "acme", tmp_path / "x", on_progress=lambda table, rows: said.append((table, rows)))
+    parts = [rows for table, rows in said if table == "messages"]
+    assert parts == [*range(500, count, 500), count]
+    said.clear()
+    import_tenant(str(tmp_path / "b.db"), tmp_path / "x", on_progress=lambda table, rows: said.append((table, rows)))
+    assert [rows for table, rows in said if table == "messages"][-1] == count
+    with Holdfast(str(tmp_path / "b.db")) as hf:
+        contents = [each.content for each in hf.tenant("acme").messages.list(session.id)]
+    assert contents == [[{"type": "text", "text": str(each)}] for each in range(count)]
+
+
+def test_an_export_from_no_database_makes_neither_file(tmp_path: Path) -> None:
+    with pytest.raises((NotFound, Unavailable)):
+        export_tenant(f"sqlite:///{tmp_path}/absent.db?mode=ro", "acme", tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_was_left_behind_is_written_over(here: str, tmp_path: Path) -> None:
+    (tmp_path / "x.part").write_bytes(b"left by a crash")
+    export_tenant(here, "acme", tmp_path / "x")
+    assert check_bundle(tmp_path / "x").tenant == "acme"
+    assert not (tmp_path / "x.part").exists()
+
+
+def test_the_same_bundle_may_be_imported_under_many_names(bundle: Path, tmp_path: Path) -> None:
+    there = str(tmp_path / "there.db")
+    for name in ("one", "two", "three"):
+        import_tenant(there, bundle, tenant=name)
+    with Holdfast(there) as hf:
+        found = [hf.tenant(name).sessions.list()[0].id for name in ("one", "two", "three")]
+        assert len(set(found)) == 1, "ids stay what they were"
+        hf.tenant("one").sessions.delete(found[0])
+        assert hf.tenant("two").messages.count(found[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["export", "--tenant", "acme"], "--to"),
+        (["export", "--to", "x"], "--tenant"),
+        (["import", "bundle"], "--from"),
+        (["import", "bundle", "--from", "absent"], "there is no file absent"),
+        (["export", "--tenant", "nobody", "--to", "x"], "nobody"),
+    ],
+    ids=["no-file", "no-tenant", "no-source", "absent", "nobody"],
+)
+def test_the_command_line_says_what_is_missing(
+    arguments: list[str], says: str, here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(root, [*arguments, "--database", here], env={"COLUMNS": "200"})
+    assert done.exit_code in (1, 2)
+    assert says in done.output
+    assert not Path("x").exists()
