@@ -206,8 +206,8 @@ def equal_metadata(metadata: Mapping[str, Any] | None) -> list[Filter]:
 
 
 def id_list(ids: Sequence[str], dialect: Dialect) -> Any:
-    """Ids as the one argument that ``fragments.any_of`` takes."""
-    return text.dump(list(ids)) if dialect is Dialect.SQLITE else list(ids)
+    """Ids, in the form that is stored, as the one argument that ``fragments.any_of`` takes."""
+    return json.encode(list(ids)).decode() if dialect is Dialect.SQLITE else list(ids)
 
 
 def _scalar_kind(value: Any) -> str:

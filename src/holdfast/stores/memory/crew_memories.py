@@ -148,10 +148,12 @@ class AsyncCrewMemories(TenantStore):
             metadata: only memories whose metadata has all of this.
         """
         packed = similarity.pack(embedding, self._scope.limits)
-        rows_to_read(limit, self._scope.limits)
+        _check_search(limit, min_score, self._scope.limits)
         params = self._at(user, thread_id) | {"dimensions": len(packed) // 4, "limit": PART, "after": ""}
         clause = self._inside(scope, params)
         wanted = _wanted(categories, metadata)
+        if not packed:
+            return []  # nothing is like no direction, not even what has none
         best: list[tuple[float, str]] = []
         while rows := await queries.candidates.all(connection, params, clause):
             params["after"] = rows[-1][0]
@@ -176,7 +178,7 @@ class AsyncCrewMemories(TenantStore):
     ) -> Sequence[CrewMemory]:
         """Memories in a scope and below it, the newest first; those whose content has ``containing`` in it, where the case of the
         letters a to z does not count."""
-        rows_to_read(limit, self._scope.limits)
+        _check_search(limit, 0, self._scope.limits)
         if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < OFFSET_MOST:
             raise InvalidInput(f"offset is a whole number from 0 on, not {offset!r}")
         params = self._at(user, thread_id) | {"limit": limit, "offset": offset}
@@ -332,6 +334,8 @@ def _wanted(categories: Sequence[str], metadata: Mapping[str, Any] | None) -> Ca
     """Whether a memory with these categories and this metadata, as they are stored, is wanted."""
     if isinstance(categories, str) or not isinstance(categories, Sequence):
         raise InvalidInput("categories come as a list")
+    if not all(isinstance(each, str) for each in categories):
+        raise InvalidInput("categories are texts")
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidInput("metadata to choose by is a dictionary")
     any_of, all_of = set(categories), dict(metadata or {})
@@ -343,6 +347,12 @@ def _wanted(categories: Sequence[str], metadata: Mapping[str, Any] | None) -> Ca
         return all(key in there and text.identical(there[key], value) for key, value in all_of.items())
 
     return wanted
+
+
+def _check_search(limit: int, min_score: float, limits: Limits) -> None:
+    if limit is None or isinstance(min_score, bool) or not isinstance(min_score, (int, float)):
+        raise InvalidInput(f"limit is a whole number from 1 on and min_score a number, not {limit!r} and {min_score!r}")
+    rows_to_read(limit, limits)
 
 
 def _path(scope: object, limits: Limits) -> str:
