@@ -257,7 +257,11 @@ def _versions(blocks: Any) -> list[tuple[str, int]]:
 
 
 def _listed(blocks: Any, kind: type[Struct] = NewBlock) -> Any:
-    if not isinstance(blocks, Sequence) or not all(isinstance(block, kind) for block in blocks):
+    if (
+        isinstance(blocks, (str, bytes))
+        or not isinstance(blocks, Sequence)
+        or not all(isinstance(block, kind) for block in blocks)
+    ):
         raise InvalidInput(f"blocks must be a list of {kind.__name__}")
     return blocks
 

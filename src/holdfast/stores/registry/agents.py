@@ -78,7 +78,7 @@ class AsyncAgents(TenantStore):
             system=system,
             tool_ids=tool_ids,
             tags=tags,
-            metadata=metadata or {},
+            metadata=metadata,
         )
         params = self._at_now(self._scope.ids.new() if id is None else id, **stored)
         await queries.register_tenant.all(connection, params)
@@ -116,7 +116,7 @@ class AsyncAgents(TenantStore):
             system=system,
             tool_ids=tool_ids,
             tags=tags,
-            metadata=metadata or {},
+            metadata=metadata,
         )
         params = self._at_now(agent_id, **stored)
         await queries.register_tenant.all(connection, params)
