@@ -95,9 +95,9 @@ class AsyncCheckpoints(TenantStore):
         params |= {
             "parent_id": None if parent is None else scopes.name(parent, "parent", limits),
             "metadata": scopes.metadata(metadata, limits),
-            "run_id": _run_of(metadata),
+            "run_id": _run_of(metadata, limits),
             "checkpoint": _bytes(state, "state"),
-            "leans": text.dump([_channel(each) for each in leans]) if leans else None,
+            "leans": text.dump([_channel(each) for each in _names(leans, "leans", limits)]) if leans else None,
         }
         if params["parent_id"] == params["checkpoint_id"]:
             raise InvalidInput("a checkpoint is not its own parent")
@@ -152,11 +152,10 @@ class AsyncCheckpoints(TenantStore):
             Fenced: somebody else has claimed the run of the ``lease`` since.
         """
         limits = self._scope.limits
-        limits.check("batch_rows", len(new), "writes")
         params = self._at(thread_id, user, namespace, id)
         params |= {"task_id": scopes.name(task_id, "task id", limits), "task_path": _text(task_path, "task path")}
         limits.check("metadata_bytes", text.size(params["task_path"]), "task path")
-        prepared = [(each, self._prepared(each.pieces)) for each in _checked(new)]
+        prepared = [(each, self._prepared(each.pieces)) for each in _checked(_names(new, "writes", limits))]
         staged = await self._staged([piece for _, pieces in prepared for piece in pieces])
         return await self._put_writes(params, prepared, stamp, staged, lease)
 
@@ -177,7 +176,7 @@ class AsyncCheckpoints(TenantStore):
         found = await piece_log.add(connection, self._scope, log, everything, stamp=stamp, staged=staged)
         rest = iter(found)
         placed = [Placed(each.index, each.channel, each.value, [next(rest) for _ in pieces]) for each, pieces in new]
-        packed, sealed = task_writes.pack(placed)
+        packed, sealed = task_writes.pack(task_writes.merged([], placed))
         if await queries.put_writes.one(connection, {**params, "writes": packed, "pieces": sealed}) is None:
             await self._merge(connection, params, placed)
         return Stored(log.stamp, found)
@@ -453,9 +452,9 @@ def _filters(
     return found if before is None else [*found, Filter("lt", before, column="id")]
 
 
-def _run_of(metadata: Mapping[str, Any] | None) -> str | None:
+def _run_of(metadata: Mapping[str, Any] | None, limits: Limits) -> str | None:
     run = metadata.get("run_id") if isinstance(metadata, Mapping) else None
-    return text.escape(run) if isinstance(run, str) else None
+    return scopes.free_text(run, "run id", limits, limit="key_bytes") if isinstance(run, str) else None
 
 
 def _checked(new: Sequence[Write]) -> Sequence[Write]:
@@ -467,7 +466,7 @@ def _checked(new: Sequence[Write]) -> Sequence[Write]:
     return new
 
 
-def _names(values: Sequence[str], what: str, limits: Limits) -> Sequence[str]:
+def _names(values: Sequence[Any], what: str, limits: Limits) -> Sequence[Any]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidInput(f"{what} come as a list")
     limits.check("batch_rows", len(values), what)

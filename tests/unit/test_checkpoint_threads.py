@@ -1,0 +1,367 @@
+"""Checkpoints of threads at their edges: forks, copies, leases, what is refused, and what a damaged row is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import Holdfast, Limits, TenantHandle
+from holdfast.clock import FixedClock
+from holdfast.core.filters import column, meta
+from holdfast.core.paging import encode_cursor
+from holdfast.errors import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    InvalidFilter,
+    InvalidInput,
+    InvalidText,
+    LimitExceeded,
+    NotFound,
+    Stale,
+)
+from holdfast.stores.execution.checkpoints import lineage, places, task_writes
+from holdfast.stores.execution.checkpoints.lineage import Kin, Rules
+from holdfast.stores.execution.checkpoints.reading import Checkpoint, Held
+from holdfast.stores.execution.checkpoints.task_writes import Placed, Write
+from holdfast.testing.contract.values import GARBAGE_CURSORS
+
+CLOCK = FixedClock()
+LIMITS = Limits(key_bytes=40, name_bytes=20, batch_rows=5, content_bytes=1_000, list_rows=6, page_rows=100)
+STRANGE = ["é", "\x00", "\ud800", "a b", "'"]
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Holdfast]:
+    with Holdfast(":memory:", clock=CLOCK, limits=LIMITS) as hf:
+        yield hf
+
+
+@pytest.fixture
+def acme(opened: Holdfast, request: pytest.FixtureRequest) -> TenantHandle:
+    """A tenant of the test's own."""
+    return opened.tenant(request.node.name[:200])
+
+
+def put(acme: TenantHandle, thread: str, id: str, **how: Any) -> Any:
+    return acme.checkpoints.put(thread, id=id, **{"state": id.encode(errors="replace"), **how})
+
+
+def found(acme: TenantHandle, thread: str, **how: Any) -> Checkpoint:
+    one = acme.checkpoints.find(thread, **how)
+    assert one is not None
+    return one
+
+
+def ids(checkpoints: Any) -> list[str]:
+    return [each.id for each in checkpoints]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"leans": "messages"}, InvalidInput), ({"leans": ["\ud800"]}, InvalidInput), ({"leans": ["a"] * 6}, LimitExceeded),
+        ({"leans": [None]}, InvalidInput), ({"pieces": 7}, InvalidInput), ({"pieces": [None]}, InvalidInput),
+        ({"pieces": [True]}, InvalidInput), ({"pieces": [b"x" * 1_001]}, LimitExceeded), ({"state": None}, InvalidInput),
+        ({"state": b"x" * 1_001}, LimitExceeded), ({"metadata": [1]}, InvalidInput), ({"metadata": {"a": {1}}}, InvalidText),
+        ({"metadata": {"run_id": "x" * 41}}, LimitExceeded), ({"namespace": None}, InvalidInput),
+        ({"namespace": "x" * 41}, LimitExceeded), ({"parent": ""}, InvalidInput), ({"parent": 7}, InvalidInput),
+        ({"parent": "x" * 21}, LimitExceeded), ({"user": ""}, InvalidInput), ({"lease": ("no run", 1)}, InvalidInput),
+        ({"pieces": [1]}, Stale), ({"pieces": [1], "stamp": "another"}, Stale),
+        ({"lease": ("00000000-0000-0000-0000-000000000000", 1)}, NotFound),
+    ],
+    ids=lambda value: repr(value)[:40],
+)  # fmt: skip
+def test_a_checkpoint_that_is_refused_is_not_there(acme: TenantHandle, how: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        put(acme, "t", "1", **how)
+    assert acme.checkpoints.list() == []
+
+
+@pytest.mark.parametrize("new", [None, 7, "text", [None], [("0", "c")], [Write(-(2**31) - 1, "c")], [Write(0, "\udc00")],
+                                 [Write(0, "c", pieces=b"x")], [Write(0, "c", pieces=["x"])], [Write(True, "c")],
+                                 [Write(0, "c")] * 6], ids=lambda value: repr(value)[:30])  # fmt: skip
+def test_writes_that_are_none_are_refused_together(acme: TenantHandle, new: Any) -> None:
+    put(acme, "t", "1")
+    with pytest.raises(InvalidInput):
+        acme.checkpoints.put_writes("t", id="1", task_id="x", new=new)
+    assert found(acme, "t").tasks == []
+
+
+@pytest.mark.parametrize("how", [{"keep": None}, {"keep": True}, {"keep": 2**31}, {"keep": 1.0}, {"younger_than_s": -1},
+                                 {"runs": -1}, {"runs": "1"}, {"younger_than_s": False}], ids=repr)  # fmt: skip
+def test_rules_of_keeping_are_whole_numbers(acme: TenantHandle, how: Any) -> None:
+    put(acme, "t", "1")
+    with pytest.raises(InvalidInput, match=f"{next(iter(how))} is a whole number from 0 on"):
+        acme.checkpoints.prune(["t"], **how)
+    assert ids(acme.checkpoints.list("t")) == ["1"]
+
+
+@pytest.mark.parametrize("threads", ["t", 7, None, [7], [""], ["t"] * 6], ids=repr)
+def test_threads_come_as_a_list_of_names(acme: TenantHandle, threads: Any) -> None:
+    with pytest.raises(InvalidInput):
+        acme.checkpoints.prune(threads)
+    with pytest.raises(InvalidInput):
+        acme.checkpoints.delete_runs("t" if threads == [""] else threads)
+
+
+@pytest.mark.parametrize("after", ["", "-1", "x", "1.0", "9" * 19, 5, b"1", "\u00b2"], ids=repr)
+def test_verify_goes_on_only_from_where_it_stopped(acme: TenantHandle, after: Any) -> None:
+    with pytest.raises(InvalidInput, match="what an earlier verify said under next"):
+        acme.checkpoints.verify(after=after)
+
+
+# Lists
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        ({}, ["4", "3", "2", "1"]),
+        ({"id": "2"}, ["2"]),
+        ({"before": "3"}, ["2", "1"]),
+        ({"before": "0"}, []),
+        ({"namespace": ""}, ["4", "2", "1"]),
+        ({"namespace": "child"}, ["3"]),
+        ({"metadata": {"step": 1}}, ["1"]),
+        ({"metadata": {"step": 1.0}}, ["1"]),
+        ({"metadata": {"step": True}}, []),
+        ({"metadata": {"absent": None}}, []),
+        ({"where": [meta("step").gt(1)]}, ["4", "3", "2"]),
+        ({"where": [column("parent").eq(None)]}, ["3", "1"]),
+        ({"where": [column("parent").ne("1")]}, ["4", "3", "1"]),
+        ({"where": [column("run_id").eq("\x00")]}, ["4"]),
+        ({"where": [column("id").is_in(["1", "4", "9"]), meta("step").ne(4)]}, ["1"]),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_list_holds_what_was_asked_for_whole_and_in_pages(acme: TenantHandle, how: Any, wanted: list[str]) -> None:
+    put(acme, "t", "1", metadata={"step": 1})
+    put(acme, "t", "2", metadata={"step": 2}, parent="1")
+    put(acme, "t", "3", metadata={"step": 3}, namespace="child")
+    put(acme, "t", "4", metadata={"step": 4, "run_id": "\x00"}, parent="2")
+    put(acme, "t", "5", user="somebody")
+    assert ids(acme.checkpoints.list("t", **how)) == wanted
+    page = acme.checkpoints.list("t", limit=1, **how)
+    seen = ids(page)
+    while page.next is not None:
+        page = acme.checkpoints.list("t", limit=1, cursor=page.next, **how)
+        seen += ids(page)
+    assert seen == wanted
+
+
+def test_a_list_of_all_threads_has_an_end(acme: TenantHandle) -> None:
+    for number in range(6):
+        put(acme, f"t{number % 2}", str(number))
+    assert ids(acme.checkpoints.list()) == ["5", "4", "3", "2", "1", "0"]
+    put(acme, "t0", "6")
+    with pytest.raises(LimitExceeded, match="list_rows = 6 checkpoints: page them"):
+        acme.checkpoints.list()
+    assert len(acme.checkpoints.list(limit=7)) == 7
+
+
+@pytest.mark.parametrize("how", [*({"cursor": each} for each in GARBAGE_CURSORS), {"cursor": encode_cursor("checkpoints", "1")},
+                                 {"where": "x"}, {"where": [column("state").eq(1)]}, {"metadata": [1]}, {"id": 7},
+                                 {"before": 7}, {"namespace": b"x"}], ids=lambda how: repr(how)[:30])  # fmt: skip
+def test_a_list_that_is_not_understood_is_refused(acme: TenantHandle, how: Any) -> None:
+    with pytest.raises(InvalidFilter):
+        acme.checkpoints.list("t", limit=1, **how)
+
+
+@pytest.mark.parametrize("name", STRANGE, ids=repr)
+def test_any_text_names_a_thread_a_namespace_a_task_and_a_checkpoint(acme: TenantHandle, name: str) -> None:
+    put(acme, name, name, namespace=name, user=name, metadata={"run_id": name, name: name}, pieces=[b"p"])
+    acme.checkpoints.put_writes(
+        name, id=name, task_id=name, task_path=name, namespace=name, user=name, new=[Write(0, "c", b"v", [b"w"])]
+    )
+    one = found(acme, name, namespace=name, user=name)
+    assert (one.thread_id, one.namespace, one.id, one.metadata[name]) == (name, name, name, name)
+    assert [(each.task_id, each.task_path) for each in one.tasks] == [(name, name)]
+    assert acme.checkpoints.list(name, user=name) == [one]
+    assert acme.checkpoints.verify().damaged == []
+    assert acme.checkpoints.delete_runs([name], user=name) == 1
+
+
+# Writes
+
+
+@pytest.mark.parametrize(
+    ("index", "calls", "kept"),
+    [
+        (0, [[b"1", b"2"]], b"1"),
+        (0, [[b"1"], [b"2"]], b"1"),
+        (0, [[b"1"], [b"2", b"3"]], b"1"),
+        (-1, [[b"1", b"2"]], b"2"),
+        (-1, [[b"1"], [b"2"]], b"2"),
+        (-1, [[b"1"], [b"2", b"3"]], b"3"),
+    ],
+)
+def test_one_index_is_one_write_in_one_call_as_in_two(
+    acme: TenantHandle, index: int, calls: list[list[bytes]], kept: bytes
+) -> None:
+    put(acme, "t", "1")
+    for values in calls:
+        new = [Write(index, "c", value, [value * 2]) for value in values]
+        acme.checkpoints.put_writes("t", id="1", task_id="x", new=new)
+    (task,) = found(acme, "t").tasks
+    assert task.writes == [Write(index, "c", kept, (kept * 2,))]
+
+
+def test_writes_that_come_before_their_checkpoint_wait_for_it(acme: TenantHandle) -> None:
+    acme.checkpoints.put_writes("t", id="1", task_id="x", new=[Write(1, "b", b"2"), Write(0, "a", b"1")])
+    assert acme.checkpoints.find("t") is None
+    assert acme.checkpoints.prune(["t"]) == 0
+    put(acme, "t", "1")
+    assert [each.value for each in found(acme, "t").tasks[0].writes] == [b"1", b"2"]
+    acme.checkpoints.put_writes("t", id="1", task_id="y", new=[])
+    assert [each.task_id for each in found(acme, "t").tasks] == ["x", "y"]
+    assert acme.checkpoints.delete("t") == 1
+
+
+placed = st.builds(
+    Placed, st.integers(-3, 5), st.sampled_from("ab"), st.binary(max_size=3), st.lists(st.integers(1, 9), max_size=3)
+)
+
+
+@given(st.lists(placed, max_size=6, unique_by=lambda each: each.index))
+@settings(max_examples=40)
+def test_the_writes_of_a_task_come_back_in_the_order_of_their_indices(writes: list[Placed]) -> None:
+    packed, sealed = task_writes.pack(writes)
+    assert task_writes.unpack(packed, sealed) == sorted(writes, key=lambda each: each.index)
+    assert places.places_in(task_writes.unsealed(packed, sealed)) == [
+        place for each in sorted(writes, key=lambda each: each.index) for place in each.places
+    ]
+
+
+def test_writes_that_are_sealed_and_no_writes_are_corrupt() -> None:
+    for packed in (b"", b"\xff", b"\x91\x93\x00\xa1a\xc4\x00"):
+        with pytest.raises(Corrupt, match="the writes of a task cannot be read"):
+            task_writes.unpack(packed, places.seal([], packed))
+
+
+# Copies, forks and leases
+
+
+def test_a_copy_is_refused_where_something_else_is(acme: TenantHandle) -> None:
+    put(acme, "a", "1", pieces=[b"x"])
+    put(acme, "b", "1")
+    with pytest.raises(NotFound, match="no thread 'absent' here"):
+        acme.checkpoints.copy("absent", "c")
+    with pytest.raises(NotFound):
+        acme.checkpoints.copy("a", "c", user="somebody")
+    with pytest.raises(AlreadyExists, match="another thread 'b'"):
+        acme.checkpoints.copy("a", "b")
+    assert acme.checkpoints.copy("a", "a") == 1
+    assert [acme.checkpoints.copy("a", "c"), acme.checkpoints.copy("a", "c")] == [1, 1]
+    put(acme, "c", "2", parent="1")
+    assert acme.checkpoints.copy("c", "a") == 2, "of one log, they may be made alike"
+    assert acme.checkpoints.delete("a") == 2
+    assert list(found(acme, "c", id="1").pieces) == [b"x"]
+
+
+def test_only_after_the_head_the_first_and_the_same_again_are_fine(acme: TenantHandle) -> None:
+    put(acme, "t", "1", only_after_head=True)
+    put(acme, "t", "1", only_after_head=True)
+    put(acme, "t", "2", parent="1", only_after_head=True)
+    for id, parent in (("3", None), ("3", "1"), ("1", None)):
+        with pytest.raises(Conflict, match="the newest checkpoint is 2"):
+            put(acme, "t", id, parent=parent, only_after_head=True)
+    put(acme, "t", "0", parent=None, namespace="child", only_after_head=True)
+    assert ids(acme.checkpoints.list("t")) == ["2", "1", "0"]
+
+
+def test_a_piece_that_is_held_is_not_read_and_a_wrong_stamp_holds_nothing(acme: TenantHandle) -> None:
+    stored = put(acme, "t", "1", pieces=[b"a", b"b", b"c", b"a"])
+    assert stored.places == [1, 2, 3, 1]
+    for holding, wanted in (
+        ([(1, 1)], [None, b"b", b"c", None]),
+        ([(1, 3)], [None] * 4),
+        ([(7, 9)], [b"a", b"b", b"c", b"a"]),
+    ):
+        assert list(found(acme, "t", held=Held(stored.stamp, holding)).pieces) == wanted
+    assert list(found(acme, "t", held=Held("another", [(1, 3)])).pieces) == [b"a", b"b", b"c", b"a"]
+    assert acme.checkpoints.find("absent", held=Held(stored.stamp, [(1, 3)])) is None
+
+
+@pytest.mark.parametrize("place", [0, -1, 3, 10**30])
+def test_a_place_where_nothing_lies_is_refused(acme: TenantHandle, place: int) -> None:
+    stored = put(acme, "t", "1", pieces=[b"a", b"b"])
+    with pytest.raises(InvalidInput, match="pieces at the places 1 to 2"):
+        put(acme, "t", "2", pieces=[place], stamp=stored.stamp)
+
+
+# What is kept
+
+
+def kin(id: str, run: str | None = None, *, young: bool = False, namespace: str = "") -> Kin:
+    return Kin(namespace, id, None, frozenset(), run, young)
+
+
+FAMILY = [kin("6", "b"), kin("5", None), kin("4", "b", young=True), kin("3", "a"), kin("2", "a", young=True), kin("1")]
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        (Rules(), ""),
+        (Rules(keep=2), "65"),
+        (Rules(keep=9), "654321"),
+        (Rules(younger_than_s=5), "42"),
+        (Rules(younger_than_s=0), "42"),
+        (Rules(runs=0), ""),
+        (Rules(runs=1), "64"),
+        (Rules(runs=2), "6432"),
+        (Rules(keep=1, younger_than_s=5, runs=1), "642"),
+        (Rules(without_runs=frozenset("a")), "6541"),
+        (Rules(without_runs=frozenset("ab")), "51"),
+        (Rules(keep=9, without_runs=frozenset("ab")), "51"),
+    ],
+    ids=repr,
+)
+def test_each_rule_keeps_what_it_names(rules: Rules, kept: str) -> None:
+    assert {id for _, id in rules.kept(FAMILY)} == set(kept)
+    assert lineage.with_needed(FAMILY, rules.kept(FAMILY)) == rules.kept(FAMILY)
+    assert rules.since_us(10_000_000) == 10_000_000 - (rules.younger_than_s or 0) * 1_000_000
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("UPDATE lg_checkpoint SET checkpoint = x'00'", "is damaged"),
+        ("UPDATE lg_checkpoint SET parent_checkpoint_id = '0'", "is damaged"),
+        ("UPDATE lg_checkpoint SET checkpoint_id = '2'", "is damaged"),
+        ("UPDATE lg_checkpoint SET pieces = x''", "is damaged"),
+        ("UPDATE lg_piece SET body = x'00'", "digest"),
+        ("UPDATE lg_piece SET codec = 7", "does not know: 7"),
+        ("DELETE FROM lg_piece", "missing"),
+    ],
+)
+def test_a_damaged_row_is_corrupt_to_readers_and_named_by_verify(tmp_path: Path, sql: str, reason: str) -> None:
+    path = tmp_path / "a.db"
+    with Holdfast(str(path), clock=CLOCK) as hf:
+        put(hf.tenant("acme"), "t", "1", pieces=[b"piece"], parent="00")
+        assert hf.tenant("acme").checkpoints.verify().damaged == []
+    raw = apsw.Connection(str(path))
+    raw.execute(sql)
+    raw.close()
+    with Holdfast(str(path)) as hf:
+        acme = hf.tenant("acme")
+        for read in (acme.checkpoints.find, acme.checkpoints.history, acme.checkpoints.list):
+            with pytest.raises(Corrupt, match=reason):
+                read("t")
+        checked = acme.checkpoints.verify()
+        assert [(each.thread_id, each.user) for each in checked.damaged] == [("t", None)]
+        assert reason in checked.damaged[0].reason
+        assert (checked.threads, checked.checkpoints) == (1, 1)
