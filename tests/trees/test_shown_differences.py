@@ -1,0 +1,268 @@
+"""What is different between two lists of entries, and how that is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.core.objects import digest_of
+from holdfast.trees.differences import Change, changes, content_of, too_large, unified
+from holdfast.trees.entries import Entry, Kind
+
+
+def file(path: str, content: bytes = b"content", **fields: Any) -> Entry:
+    return replace(Entry(path, "file", 0o644, 7, len(content), "", digest_of(content)), **fields)
+
+
+def folder(path: str, **fields: Any) -> Entry:
+    return replace(Entry(path, "dir", 0o755, 7), **fields)
+
+
+def link(path: str, target: str = "target", **fields: Any) -> Entry:
+    return replace(Entry(path, "symlink", 0o777, 7, 0, target), **fields)
+
+
+def tree(*entries: Entry) -> dict[str, Entry]:
+    return {each.path: each for each in entries}
+
+
+def told(before: dict[str, Entry], after: dict[str, Entry]) -> list[tuple[str, str]]:
+    return [(each.kind, each.path) for each in changes(before, after)]
+
+
+# What is listed
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([], [], []),
+        ([file("a")], [file("a")], []),
+        ([file("a")], [file("a", mtime_ns=9)], []),
+        ([], [file("a")], [("added", "a")]),
+        ([file("a")], [], [("removed", "a")]),
+        ([file("a")], [file("a", b"other")], [("changed", "a")]),
+        ([file("a")], [file("a", mode=0o755)], [("mode", "a")]),
+        ([file("a")], [file("a", b"other", mode=0o755)], [("changed", "a")]),
+        ([file("a")], [folder("a")], [("changed", "a")]),
+        ([file("a", b"")], [link("a")], [("changed", "a")]),
+        ([folder("a")], [link("a")], [("changed", "a")]),
+        ([folder("a")], [folder("a", mode=0o700)], [("mode", "a")]),
+        ([link("a")], [link("a", "elsewhere")], [("changed", "a")]),
+        ([link("a")], [link("a", mtime_ns=9)], []),
+        ([file("b"), file("a", b"1")], [file("a", b"2"), file("c", b"3")], [("changed", "a"), ("removed", "b"), ("added", "c")]),
+    ],
+    ids=[
+        "nothing", "same", "time", "added", "removed", "content", "mode", "content and mode", "file to directory",
+        "file to link", "directory to link", "mode of a directory", "target", "time of a link", "in the order of paths",
+    ],
+)  # fmt: skip
+def test_what_is_listed(before: list[Entry], after: list[Entry], expected: list[tuple[str, str]]) -> None:
+    assert told(tree(*before), tree(*after)) == expected
+
+
+def test_a_change_has_both_sides() -> None:
+    was, now = file("a"), file("a", b"other")
+    assert changes(tree(was), tree(now)) == [Change("a", "changed", was, now)]
+    assert changes({}, tree(now)) == [Change("a", "added", None, now)]
+    assert changes(tree(was), {}) == [Change("a", "removed", was, None)]
+
+
+def test_a_file_that_is_elsewhere_with_the_same_content_was_renamed() -> None:
+    was, now = file("old"), file("new", mode=0o755, mtime_ns=9)
+    assert changes(tree(was), tree(now)) == [Change("new", "renamed", was, now, "old")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([file("a", b"")], [file("b", b"")]),
+        ([link("a")], [link("b")]),
+        ([folder("a")], [folder("b")]),
+        ([file("a")], [file("b", b"other")]),
+        ([file("a", b"")], [folder("b")]),
+    ],
+    ids=["empty files", "links", "directories", "another content", "another kind"],
+)
+def test_what_is_not_known_to_be_the_same_was_not_renamed(before: list[Entry], after: list[Entry]) -> None:
+    assert told(tree(*before), tree(*after)) == [("removed", "a"), ("added", "b")]
+
+
+def test_a_file_that_is_still_there_was_copied_and_not_renamed() -> None:
+    assert told(tree(file("a")), tree(file("a"), file("b"))) == [("added", "b")]
+
+
+def test_of_many_with_the_same_content_each_is_renamed_once_in_the_order_of_paths() -> None:
+    before = tree(*(file(f"old{number}") for number in range(3)))
+    after = tree(*(file(f"new{number}") for number in range(2)))
+    found = changes(before, after)
+    assert [(each.kind, each.path, each.old_path) for each in found] == [
+        ("renamed", "new0", "old0"),
+        ("renamed", "new1", "old1"),
+        ("removed", "old2", None),
+    ]
+
+
+KINDS: list[Kind] = ["file", "dir", "symlink"]
+ENTRIES = st.builds(
+    lambda path, kind, mode, said: (
+        file(path, said.encode(), mode=mode)
+        if kind == "file"
+        else folder(path, mode=mode)
+        if kind == "dir"
+        else link(path, said)
+    ),
+    st.sampled_from("abcde"),
+    st.sampled_from(KINDS),
+    st.sampled_from([0o644, 0o755]),
+    st.sampled_from(["x", "y"]),
+)
+TREES = st.lists(ENTRIES, max_size=5).map(lambda entries: tree(*entries))
+
+
+@settings(max_examples=60)
+@given(TREES, TREES)
+def test_who_makes_all_changes_to_the_one_tree_has_the_other(before: dict[str, Entry], after: dict[str, Entry]) -> None:
+    made = dict(before)
+    for each in changes(before, after):
+        if each.before is not None:
+            assert made.pop(each.old_path or each.path) == each.before
+        if each.after is not None:
+            made[each.path] = each.after
+    assert made == after
+
+
+# What is shown
+
+
+def shown(before: Entry | None, after: Entry | None, old: bytes = b"", new: bytes = b"") -> str:
+    """The text of the one change between two."""
+    (change,) = changes(tree(*([before] if before else [])), tree(*([after] if after else [])))
+    return unified(change, old, new)
+
+
+def test_an_added_file_comes_from_nothing() -> None:
+    assert shown(None, file("a", b"x\n"), b"", b"x\n") == (
+        "diff --git a/a b/a\nnew file mode 100644\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x\n"
+    )
+
+
+def test_a_removed_file_goes_to_nothing() -> None:
+    assert shown(file("a", b"x\n", mode=0o755), None, b"x\n", b"") == (
+        "diff --git a/a b/a\ndeleted file mode 100755\n--- a/a\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    )
+
+
+def test_an_empty_file_is_a_head_and_no_lines() -> None:
+    assert shown(None, file("a", b"")) == "diff --git a/a b/a\nnew file mode 100644\n"
+
+
+def test_a_changed_file_shows_three_lines_around() -> None:
+    old = [b"%d\n" % number for number in range(20)]
+    new = [*old[:10], b"changed\n", *old[11:]]
+    text = shown(file("a"), file("a", b"other"), b"".join(old), b"".join(new))
+    assert text.splitlines()[3:] == [
+        "@@ -8,7 +8,7 @@", " 7", " 8", " 9", "-10", "+changed", " 11", " 12", " 13",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "end"),
+    [
+        (b"a", b"a\n", "-a\n\\ No newline at end of file\n+a\n"),
+        (b"a\n", b"a", "-a\n+a\n\\ No newline at end of file\n"),
+        (b"a", b"b", "-a\n\\ No newline at end of file\n+b\n\\ No newline at end of file\n"),
+    ],
+)
+def test_a_last_line_without_an_end_is_said_to_have_none(old: bytes, new: bytes, end: str) -> None:
+    assert shown(file("a"), file("a", b"other"), old, new).endswith(f"@@ -1 +1 @@\n{end}")
+
+
+@pytest.mark.parametrize(
+    ("content", "is_text"),
+    [
+        (b"plain\n", True),
+        ("grün\n".encode(), True),
+        (b"gr\xfcn\n", False),
+        (b"a\0b", False),
+        (b"x" * 7_999 + b"\0", False),
+        (b"x" * 8_000 + b"\0", True),
+        (b"\xed\xa0\x80", False),
+    ],
+    ids=["plain", "utf-8", "latin", "NUL", "NUL within", "NUL beyond", "a surrogate"],
+)
+def test_what_is_no_text_is_only_said_to_differ(content: bytes, is_text: bool) -> None:
+    for old, new in ((b"before\n", content), (content, b"after\n")):
+        text = shown(file("a"), file("a", b"other"), old, new)
+        assert ("Binary files a/a and b/a differ\n" in text) is not is_text
+
+
+def test_only_the_mode_is_shown_where_only_that_changed() -> None:
+    assert shown(file("a"), file("a", mode=0o600)) == "diff --git a/a b/a\nold mode 100644\nnew mode 100600\n"
+
+
+def test_bits_beside_the_permissions_are_not_shown() -> None:
+    assert "new mode 100755" in shown(file("a"), file("a", mode=0o4755))
+
+
+def test_a_rename_shows_both_names_and_no_lines() -> None:
+    assert shown(file("old name"), file("new"), b"content", b"content") == (
+        "diff --git a/old name b/new\nrename from old name\nrename to new\n"
+    )
+
+
+def test_a_rename_with_another_mode_shows_that_too() -> None:
+    assert "old mode 100644\nnew mode 100755\nrename from a\n" in shown(file("a"), file("b", mode=0o755))
+
+
+def test_a_directory_is_a_head() -> None:
+    assert shown(None, folder("d")) == "diff --git a/d b/d\nnew file mode 040755\n"
+    assert shown(folder("d"), None) == "diff --git a/d b/d\ndeleted file mode 040755\n"
+
+
+def test_a_link_is_the_line_it_points_to() -> None:
+    text = shown(link("l", "one"), link("l", "two"), b"one", b"two")
+    assert text.endswith("-one\n\\ No newline at end of file\n+two\n\\ No newline at end of file\n")
+    assert shown(None, link("l"), b"", b"target").splitlines()[1] == "new file mode 120777"
+
+
+def test_a_file_that_became_a_directory_loses_its_lines() -> None:
+    text = shown(file("a", b"x\n"), folder("a"), b"x\n", b"")
+    assert "old mode 100644\nnew mode 040755\n" in text
+    assert text.endswith("@@ -1 +0,0 @@\n-x\n")
+
+
+def test_a_file_that_is_too_large_has_its_head_and_a_word() -> None:
+    (change,) = changes({}, tree(file("a")))
+    assert (
+        too_large(change, 1_500) == "diff --git a/a b/a\nnew file mode 100644\nFiles of more than 1,500 bytes differ\n"
+    )
+
+
+def test_every_text_can_be_printed_whatever_the_name() -> None:
+    for path in ("\udcff", "a\udc80b/é", "line\nbreak"):
+        for text in (
+            shown(None, file(path), b"", b"x\n"),
+            shown(None, file(path), b"", b"\0"),
+            shown(file(path), None),
+        ):
+            assert text.encode().decode() == text
+    assert "b/\\udcff" in shown(None, file("\udcff"), b"", b"x\n")
+
+
+@pytest.mark.parametrize(
+    ("entry", "content"),
+    [
+        (None, b""),
+        (folder("d"), b""),
+        (link("l", "é\udcff"), b"\xc3\xa9\xff"),
+        (file("f"), None),
+    ],
+    ids=["nothing", "directory", "link", "file"],
+)
+def test_what_is_compared_without_reading_a_file(entry: Entry | None, content: bytes | None) -> None:
+    assert content_of(entry) == content
