@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,8 @@ def _limits(said: tuple[str, ...]) -> Any:
             raise click.UsageError(f"the limit {name} is a number, not {number!r}") from None
         if chosen[name] < 0:
             raise click.UsageError(f"the limit {name} cannot be less than 0")
+        if not math.isfinite(chosen[name]):
+            raise click.UsageError(f"the limit {name} is a number, not {number!r}")
     return ServerLimits(**chosen)  # type: ignore[arg-type]
 
 
