@@ -389,18 +389,6 @@ def test_a_class_is_a_module_and_a_name() -> None:
     assert importing._class("package.module:Outer.Inner") == ("package.module", "Outer.Inner")
 
 
-@pytest.mark.parametrize("given", ["", "json", "json:", ":dumps"])
-def test_a_scenario_that_is_not_named_whole_is_refused(given: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not MODULE:NAME"):
-        sim._named(given)
-
-
-@pytest.mark.parametrize("given", ["no_such_module_here:x", "json:no_such_name"])
-def test_a_scenario_that_is_not_there_is_refused_with_the_reason(given: str) -> None:
-    with pytest.raises(click.BadParameter, match=r"cannot be imported: .*no_such"):
-        sim._named(given)
-
-
 def test_a_simulation_says_how_much_it_has_seen() -> None:
     progress = sim.Progress(7)
     progress.add(SimpleNamespace(seed=7, events=1_200, seconds=1_800, faults={"a": 2, "b": 1}))
