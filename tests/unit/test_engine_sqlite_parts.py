@@ -1,0 +1,334 @@
+"""Opening a SQLite file, which library has it, whose turn it is on a connection, and which driver wraps it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any, get_args
+
+import apsw
+import pytest
+
+from holdfast.address import Library
+from holdfast.drivers import join, turns
+from holdfast.drivers.apsw import ApswConnection
+from holdfast.drivers.sqlite3 import Sqlite3Connection
+from holdfast.engines.dialect import Dialect
+from holdfast.engines.sqlite import file as sqlite_file
+from holdfast.engines.sqlite import libraries, stdlib
+from holdfast.engines.sqlite.file import SqliteFile
+from holdfast.engines.sqlite.libraries import Claim
+from holdfast.errors import Corrupt, HoldfastError, InvalidInput, Unavailable
+from holdfast.stepping import step
+
+LIBRARIES = pytest.mark.parametrize("library", get_args(Library))
+
+
+# Opening
+
+
+@LIBRARIES
+@pytest.mark.parametrize(
+    ("pragma", "value"),
+    [
+        ("foreign_keys", 1),
+        ("trusted_schema", 0),
+        ("cache_size", -sqlite_file.CACHE_KIB),
+        ("journal_mode", "wal"),
+        ("synchronous", 2),
+        ("wal_autocheckpoint", sqlite_file.CHECKPOINT_PAGES),
+        ("busy_timeout", sqlite_file.BUSY_TIMEOUT_MS),
+        ("query_only", 0),
+    ],
+)
+def test_a_writer_is_opened_with(pragma: str, value: Any, library: Library, tmp_path: Path) -> None:
+    file = SqliteFile(str(tmp_path / "a.db"), library=library)
+    connection = file.connect()
+    assert [*connection.execute(f"PRAGMA {pragma}")] == [(value,)]
+    connection.raw.close()
+    file.let_go()
+
+
+@LIBRARIES
+def test_a_reader_reads_and_cannot_write(library: Library, tmp_path: Path) -> None:
+    file = SqliteFile(str(tmp_path / "a.db"), library=library)
+    writer = file.connect()
+    writer.execute("CREATE TABLE t (x)")
+    reader = file.connect(reader=True)
+    assert [*reader.execute("SELECT count(*) FROM t")] == [(0,)]
+    with pytest.raises(HoldfastError):
+        reader.execute("INSERT INTO t VALUES (1)")
+    for each in (reader, writer):
+        each.raw.close()
+    file.let_go()
+
+
+@LIBRARIES
+def test_a_file_for_reading_only_is_left_byte_for_byte(library: Library, tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    raw = apsw.Connection(str(path))
+    raw.execute("CREATE TABLE t (x)")
+    raw.close()
+    before = path.read_bytes()
+    file = SqliteFile(str(path), read_only=True, library=library)
+    connection = file.connect()
+    with pytest.raises(HoldfastError):
+        connection.execute("INSERT INTO t VALUES (1)")
+    connection.raw.close()
+    file.let_go()
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.db"]
+
+
+@LIBRARIES
+def test_every_connection_to_memory_is_a_database_of_its_own(library: Library) -> None:
+    file = SqliteFile(":memory:", library=library)
+    assert file.in_memory
+    first, second = file.connect(), file.connect()
+    first.execute("CREATE TABLE t (x)")
+    assert [*second.execute("SELECT count(*) FROM sqlite_master")] == [(0,)]
+    for each in (first, second):
+        each.raw.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"durability": "none"}, "durability is 'full' or 'normal', not 'none'"),
+        ({"durability": "FULL"}, "not 'FULL'"),
+        ({"library": "sqlite3"}, "sqlite is 'apsw' or 'stdlib', not 'sqlite3'"),
+        ({"library": None}, "not None"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_before_anything_is_opened(
+    options: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        SqliteFile(str(tmp_path / "a.db"), **options)
+    assert os.listdir(tmp_path) == []
+
+
+@LIBRARIES
+def test_a_name_with_any_character_is_a_name(library: Library, tmp_path: Path) -> None:
+    for name in ("a b.db", "100%.db", "a?mode=ro.db", "#.db", "漢字.db", "file:x.db"):
+        file = SqliteFile(str(tmp_path / name), library=library)
+        connection = file.connect()
+        connection.execute("CREATE TABLE t (x)")
+        connection.raw.close()
+        file.let_go()
+        assert (tmp_path / name).is_file(), name
+        again = SqliteFile(str(tmp_path / name), read_only=True, library=library)
+        reader = again.connect()
+        assert [*reader.execute("SELECT count(*) FROM t")] == [(0,)], name
+        reader.raw.close()
+        again.let_go()
+
+
+@LIBRARIES
+def test_what_cannot_be_prepared_is_closed_at_once_and_claims_nothing(library: Library, tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(b"no database at all" * 100)
+    with pytest.raises(Corrupt):
+        SqliteFile(str(path), library=library).connect()
+    other: Library = "stdlib" if library == "apsw" else "apsw"
+    gc.collect()
+    Claim([str(path)], other).release()
+
+
+@LIBRARIES
+def test_a_folder_that_is_not_there_is_named(library: Library, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=f"the folder {tmp_path / 'no'} does not exist"):
+        SqliteFile(str(tmp_path / "no" / "a.db"), library=library).connect()
+
+
+def test_a_python_with_an_old_sqlite_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 39, 9))
+    with pytest.raises(InvalidInput, match=r"must be 3\.40\.0 or newer, or use apsw"):
+        stdlib.connect(str(tmp_path / "a.db"), read_only=False, statements=1)
+    assert os.listdir(tmp_path) == []
+
+
+# Which library has a file
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    made = tmp_path / "a.db"
+    made.touch()
+    return str(made)
+
+
+def test_one_library_may_claim_a_file_as_often_as_it_likes(path: str) -> None:
+    claims = [Claim([path], "apsw") for _ in range(3)]
+    with pytest.raises(InvalidInput, match="is open through apsw"):
+        Claim([path], "stdlib")
+    for claim in claims[:2]:
+        claim.release()
+    with pytest.raises(InvalidInput, match="is open through apsw"):
+        Claim([path], "stdlib")
+    claims[2].release()
+    Claim([path], "stdlib").release()
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "says"),
+    [("apsw", "stdlib", "or join an apsw connection"), ("stdlib", "apsw", "let go of the joined connection first")],
+)
+def test_the_refusal_names_the_file_and_the_way_out(held: Library, wanted: Library, says: str, path: str) -> None:
+    claim = Claim([path], held)
+    with pytest.raises(InvalidInput, match=says) as caught:
+        Claim([path], wanted)
+    assert f"Holdfast({path!r}, sqlite='stdlib')" in str(caught.value)
+    claim.release()
+
+
+def test_one_file_of_several_is_enough_to_be_refused_and_then_none_is_claimed(path: str, tmp_path: Path) -> None:
+    (other := tmp_path / "b.db").touch()
+    held = Claim([path], "apsw")
+    with pytest.raises(InvalidInput, match=r"a\.db"):
+        Claim([str(other), path], "stdlib")
+    Claim([str(other)], "apsw").release()
+    held.release()
+
+
+def test_what_is_no_file_is_nobodys(tmp_path: Path) -> None:
+    nothing = [None, "", ":memory:", str(tmp_path / "nowhere.db")]
+    one, two = Claim(nothing, "apsw"), Claim(nothing, "stdlib")
+    assert one is not two
+
+
+def test_a_claim_that_is_forgotten_or_whose_connection_is_closed_holds_nothing(path: str) -> None:
+    kept = Claim([path], "apsw", raw=(raw := apsw.Connection(path)))
+    with pytest.raises(InvalidInput):
+        Claim([path], "stdlib")
+    raw.close()
+    Claim([path], "stdlib").release()
+    assert kept is not None
+    forgotten = Claim([path], "apsw")
+    del forgotten
+    gc.collect()
+    Claim([path], "stdlib").release()
+
+
+def test_releasing_twice_is_as_good_as_once(path: str) -> None:
+    claim = Claim([path], "apsw")
+    claim.release()
+    claim.release()
+    Claim([path], "stdlib").release()
+
+
+def test_a_connection_of_either_library_is_open_until_it_is_closed() -> None:
+    for raw in (apsw.Connection(":memory:"), sqlite3.connect(":memory:")):
+        assert libraries._is_open(raw)
+        raw.close()
+    assert libraries._is_open(None)
+    assert not libraries._is_open(object())
+
+
+# Turns
+
+
+def test_one_connection_has_one_turn_and_another_has_another() -> None:
+    one, other = object(), object()
+    mine, theirs = turns.of_threads(one), turns.of_threads(other)
+    assert turns.of_threads(one) is mine is not theirs
+    assert turns.of_tasks(one) is not mine
+
+
+def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
+    turn = turns.of_threads(shared := object())
+    order: list[str] = []
+
+    async def take(name: str) -> None:
+        async with turn, turn:
+            order.append(f"{name} in")
+            order.append(f"{name} out")
+
+    step(turn.__aenter__())
+    waiting = threading.Thread(target=lambda: step(take("second")))
+    waiting.start()
+    step(take("first"))
+    order.append("first lets go")
+    step(turn.__aexit__(None, None, None))
+    waiting.join(10)
+    assert order == ["first in", "first out", "first lets go", "second in", "second out"]
+    assert shared is not None
+
+
+def test_a_turn_is_given_back_by_whoever_fails_in_it() -> None:
+    turn = turns.of_threads(shared := object())
+
+    async def fail() -> None:
+        async with turn:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        step(fail())
+    taken = threading.Thread(target=lambda: step(turn.__aenter__()))
+    taken.start()
+    taken.join(10)
+    assert not taken.is_alive()
+    assert shared is not None
+
+
+def test_tasks_take_turns_in_the_order_they_came() -> None:
+    order: list[int] = []
+
+    async def take(connection: object, number: int) -> None:
+        async with turns.of_tasks(connection):
+            await asyncio.sleep(0)
+            order.append(number)
+
+    async def run() -> None:
+        connection = object()
+        kept = turns.of_tasks(connection)
+        await asyncio.gather(*(take(connection, number) for number in range(5)))
+        assert turns.of_tasks(connection) is kept
+
+    asyncio.run(run())
+    assert order == [0, 1, 2, 3, 4]
+
+
+# Joining
+
+
+class Theirs(sqlite3.Connection):
+    """A connection that a caller has made more of."""
+
+
+def test_a_driver_is_found_by_the_type_and_by_what_it_was_made_from() -> None:
+    for raw, kind in (
+        (apsw.Connection(":memory:"), ApswConnection),
+        (sqlite3.connect(":memory:"), Sqlite3Connection),
+        (sqlite3.connect(":memory:", factory=Theirs), Sqlite3Connection),
+    ):
+        wrapped = join.blocking(raw, Dialect.SQLITE)
+        assert isinstance(wrapped, kind)
+        assert wrapped.raw is raw
+        raw.close()
+
+
+def test_a_connection_to_the_other_engine_is_refused_with_both_names() -> None:
+    raw = apsw.Connection(":memory:")
+    with pytest.raises(InvalidInput, match="this Holdfast is on postgres and the connection is on sqlite"):
+        join.blocking(raw, Dialect.POSTGRES)
+    raw.close()
+
+
+def test_a_blocking_connection_belongs_to_the_other_holdfast() -> None:
+    raw = sqlite3.connect(":memory:", factory=Theirs)
+    with pytest.raises(InvalidInput, match="Theirs belongs to Holdfast, and this is AsyncHoldfast"):
+        join.asynchronous(raw, Dialect.SQLITE)
+    raw.close()
+
+
+@pytest.mark.parametrize("thing", [None, 7, "a.db", sqlite3.Connection, object()], ids=repr)
+def test_what_is_no_connection_is_refused_with_all_that_are(thing: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot join .*; AsyncHoldfast joins asyncpg\.connection\.Connection, "):
+        join.asynchronous(thing, Dialect.SQLITE)
+    with pytest.raises(InvalidInput, match=r"cannot join .*; Holdfast joins psycopg\.Connection, sqlite3\.Connection"):
+        join.blocking(thing, Dialect.SQLITE)
