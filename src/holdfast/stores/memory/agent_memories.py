@@ -113,7 +113,14 @@ class AsyncAgentMemories(TenantStore):
         limit: int = 5,
         min_score: float = 0.0,
     ) -> Sequence[FoundAgentMemory]:
-        """The memories most like an embedding, the most alike first. Each of them counts as used."""
+        """The memories most like an embedding, the most alike first. Each of them counts as used.
+
+        Raises:
+            InvalidInput: one of the numbers is none.
+            LimitExceeded: more are asked for than ``page_rows``.
+        """
+        if limit is None or not isinstance(min_score, (int, float)):
+            raise InvalidInput(f"limit and min_score are numbers, not {limit!r} and {min_score!r}")
         packed = similarity.pack(embedding, self._scope.limits)
         rows_to_read(limit, self._scope.limits)
         params = self._at(agent, user) | {"dimensions": len(packed) // 4, "limit": PART, "after": _FIRST}
