@@ -1,0 +1,300 @@
+"""The checks of a simulation by themselves: each answer that is not true is refused, and what is true is not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, NewMessage, NewToolCall, ToolOutcome
+from holdfast.errors import NotFound
+from holdfast.handles import AsyncTenantHandle
+from holdfast.stepping import step
+from holdfast.testing.sim import Violation
+from holdfast.testing.sim.attempts import Attempts, MessageAttempt
+from holdfast.testing.sim.look import CallRow, MessageRow, Rows, RunRow, StepRow
+from holdfast.testing.sim.promises import Promises
+from holdfast.testing.sim.recording import Outcome, StoreCall, record_stores
+
+RUN, SESSION = "run", "session"
+KEY, LOG = ("acme", RUN), ("acme", SESSION)
+
+
+def text(said: str) -> str:
+    return f'[{{"type":"text","text":"{said}"}}]'
+
+
+def rows() -> Rows:
+    """A run at its first step, with one call that is done and one that is open, and two messages."""
+    made = Rows()
+    made.runs = {KEY: RunRow("acme", RUN, SESSION, "running", 1, 2, 0, 5, None, None, 3, 4)}
+    made.steps = {KEY: [StepRow("acme", RUN, 1, 2, '{"n":1}', 2, 2, 3, 4)]}
+    made.calls = {
+        KEY: {
+            "done": CallRow("acme", RUN, "done", "at_most_once", "finished", 2, 1, 1, '"sent"'),
+            "open": CallRow("acme", RUN, "open", "idempotent", "begun", 2, 1, None, None),
+        }
+    }
+    made.messages = {
+        LOG: [
+            MessageRow("acme", SESSION, 1, "m1", "user", text("hello"), 0),
+            MessageRow("acme", SESSION, 2, "m2", "assistant", text("hi"), 5),
+        ]
+    }
+    made.agents = {("acme", "helper"): ("Helper", 3)}
+    return made
+
+
+def answered(
+    method: str, result: Any, *, tenant: str = "acme", process: str = "p", now_us: int = 0, **given: Any
+) -> Any:
+    return StoreCall(1, process, 1, tenant, method, given, "answered", result, now_us=now_us)
+
+
+def settle(*calls: StoreCall) -> None:
+    """What the checks say of these answers, one after the other, given the rows."""
+    promises = Promises()
+    promises.rows = rows()
+    for call in calls:
+        promises.begin(call)
+        promises.end(call)
+        promises.settle()
+
+
+def run(id: str = RUN, epoch: int = 2, iteration: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(id=id, epoch=epoch, iteration=iteration)
+
+
+def loaded(iteration: int, step: Any, epoch: int = 2) -> SimpleNamespace:
+    return SimpleNamespace(run=run(iteration=iteration, epoch=epoch), step=step)
+
+
+def stepped(*places: int) -> SimpleNamespace:
+    return SimpleNamespace(messages=[SimpleNamespace(seq=place) for place in places])
+
+
+def step_call(result: Any, **given: Any) -> StoreCall:
+    return answered("runs.step", result, **{"run_id": RUN, "epoch": 2, "iteration": 1, "state": {"n": 1}, **given})
+
+
+def pending(id: str, action: str, *, epoch: int = 2, status: str = "begun", safety: str = "idempotent") -> Any:
+    return SimpleNamespace(call=SimpleNamespace(id=id, epoch=epoch, status=status, safety=safety), action=action)
+
+
+def message(seq: int, id: str, said: str = "") -> SimpleNamespace:
+    return SimpleNamespace(seq=seq, id=id, content=[{"type": "text", "text": said}])
+
+
+STEP = SimpleNamespace(iteration=1, epoch=2, state={"n": 1})
+HELPER = SimpleNamespace(id="helper", version=3)
+TRUE: dict[str, StoreCall] = {
+    "a run that is there": answered("runs.start", run()),
+    "a step that is there": step_call(stepped(2)),
+    "a step without messages": step_call(stepped()),
+    "a load of what is there": answered("runs.load", loaded(1, STEP), run_id=RUN),
+    "a claim of nothing": answered("leases.claim", None),
+    "a claim of what is there": answered("leases.claim", run()),
+    "a claim of any tenant": answered("run_queue.claim", SimpleNamespace(tenant="acme", run=run()), tenant=""),
+    "an intended call": answered("tool_calls.intend", [], run_id=RUN, calls=[SimpleNamespace(id="open")]),
+    "an open call that is offered": answered("tool_calls.pending", [pending("open", "run")], run_id=RUN),
+    "a stale call that is reported": answered(
+        "tool_calls.pending", [pending("x", "report", epoch=1, safety="at_most_once")], run_id=RUN
+    ),
+    "all messages": answered("messages.list", [message(1, "m1", "hello"), message(2, "m2", "hi")], session_id=SESSION),
+    "some messages": answered("messages.list", [message(2, "m2", "hi")], session_id=SESSION, limit=1),
+    "an appended message": answered("messages.append", message(2, "m2"), session_id=SESSION, content="hi"),
+    "an agent": answered("agents.upsert", HELPER),
+    "agents in order": answered("agents.list", [SimpleNamespace(id=id) for id in "abc"]),
+    "agents in an order that was asked for": answered(
+        "agents.list", [SimpleNamespace(id=id) for id in "ba"], order="x"
+    ),
+    "what nobody checks": answered("sessions.get", None, session_id=SESSION),
+}
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_an_answer_that_is_true_is_let_through(name: str) -> None:
+    settle(TRUE[name])
+
+
+FALSE: dict[str, tuple[StoreCall, str]] = {
+    "a run that is not there": (answered("runs.start", run("other")), "was started, and is not there"),
+    "a run of another tenant": (answered("runs.start", run(), tenant="zenith"), "was started, and is not there"),
+    "a step that is not there": (step_call(stepped(), iteration=2), "step 2 .* was acknowledged, and is not there"),
+    "a step of another epoch": (step_call(stepped(), epoch=1), "was acknowledged, and is not there"),
+    "a step with another state": (step_call(stepped(), state={"n": 2}), "another one is there"),
+    "a step with messages elsewhere": (step_call(stepped(1, 2)), r"are not at \[1, 2\]"),
+    "a last step after which it goes on": (step_call(stepped(2), stop_reason="end_turn"), "was finished with step 1"),
+    "a run that is not finished": (answered("runs.finish", None, run_id=RUN), "was finished, and is running"),
+    "a load of an older step": (
+        answered("runs.load", loaded(0, None), run_id=RUN),
+        "loaded as of step 0, and was at 1",
+    ),
+    "a load of an older epoch": (answered("runs.load", loaded(1, STEP, epoch=1), run_id=RUN), "was loaded as of step"),
+    "a load without its step": (answered("runs.load", loaded(1, None), run_id=RUN), "was loaded with None"),
+    "a load with another step": (
+        answered("runs.load", loaded(1, SimpleNamespace(iteration=1, epoch=2, state={})), run_id=RUN),
+        "was loaded as another one",
+    ),
+    "a claim that is not committed": (answered("leases.claim", run(epoch=3)), "was claimed with epoch 3, and is"),
+    "a claim of a run that never was": (answered("leases.claim", run("other")), "and is None"),
+    "a call that was not recorded": (
+        answered("tool_calls.intend", [], run_id=RUN, calls=[SimpleNamespace(id="c9")]),
+        "call c9 .* was recorded, and is not there",
+    ),
+    "a finished call": (
+        answered("tool_calls.pending", [pending("done", "run")], run_id=RUN),
+        "is finished and was offered",
+    ),
+    "a call that may have happened": (
+        answered("tool_calls.pending", [pending("x", "run", epoch=1, safety="at_most_once")], run_id=RUN),
+        "is at_most_once, was begun, and is to be made again",
+    ),
+    "a message that is missing": (
+        answered("messages.list", [message(1, "m1", "hello")], session_id=SESSION),
+        "2 were there",
+    ),
+    "another message": (
+        answered("messages.list", [message(1, "m1", "hello"), message(2, "m9", "hi")], session_id=SESSION),
+        "m9 was shown",
+    ),
+    "a message that was not appended": (
+        answered("messages.append", message(3, "m3"), session_id=SESSION, content="x"),
+        "was appended as 3, and is not there",
+    ),
+    "one of many messages elsewhere": (
+        answered("messages.append_many", [message(1, "m1"), message(2, "m9")], session_id=SESSION, messages=[]),
+        "message m9 was appended as 2",
+    ),
+    "an agent of a later version": (
+        answered("agents.update", SimpleNamespace(id="helper", version=4)),
+        "was at version 4",
+    ),
+    "an agent that is not there": (answered("agents.create", SimpleNamespace(id="new", version=1)), "and is None"),
+    "agents out of order": (answered("agents.list", [SimpleNamespace(id=id) for id in "ba"]), "came in the order"),
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_an_answer_that_is_not_true_is_refused(name: str) -> None:
+    call, says = FALSE[name]
+    with pytest.raises(Violation, match=says):
+        settle(call)
+
+
+def test_an_answer_that_failed_or_was_lost_is_not_looked_at() -> None:
+    outcomes: tuple[Outcome, ...] = ("failed", "lost", "open")
+    for outcome in outcomes:
+        call, _ = FALSE["a run that is not there"]
+        settle(StoreCall(1, "p", 1, "acme", call.method, {}, outcome, call.result))
+
+
+def test_one_epoch_is_given_to_one_call_only() -> None:
+    with pytest.raises(Violation, match=r"epoch 2 of run run was given to one .* and to two"):
+        settle(answered("leases.claim", run(), process="one"), answered("leases.claim", run(), process="two"))
+
+
+def test_a_pause_is_kept_by_the_clock_of_whoever_claims_unless_somebody_woke_the_run() -> None:
+    promises = Promises()
+    promises.rows = rows()
+    promises.rows.runs[KEY] = promises.rows.runs[KEY]._replace(status="paused", pause_until=1_000)
+    promises.end(answered("leases.claim", run(epoch=3), now_us=1_000))
+    early = answered("leases.claim", run(epoch=3), now_us=999)
+    with pytest.raises(Violation, match="claimed 1 us before its pause was over"):
+        promises.end(early)
+    promises.end(answered("leases.claim", run(epoch=2), now_us=0))  # an answer that came late
+    promises.begin(answered("runs.resume", None, run_id=RUN))
+    promises.end(early)
+
+
+def test_an_agent_that_was_to_be_deleted_may_be_gone() -> None:
+    gone = answered("agents.create", SimpleNamespace(id="new", version=1))
+    settle(answered("agents.delete", None, agent_id="new"), gone)
+
+
+# What was asked for
+
+
+def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> None:
+    row = rows().messages[LOG][0]
+    assert MessageAttempt(None, "user", "hello").is_at(row)
+    assert MessageAttempt("m1", "user", [{"type": "text", "text": "hello"}]).is_at(row)
+    for other in (("m2", "user", "hello"), (None, "assistant", "hello"), (None, "user", "Hello"), (None, "user", [])):
+        assert not MessageAttempt(*other).is_at(row)
+
+
+def test_what_a_step_says_of_its_calls_is_finished_failed_or_as_it_says() -> None:
+    asked = Attempts()
+    outcomes = [ToolOutcome(id="a"), ToolOutcome(id="b", error="no"), ToolOutcome(id="c", status="unknown", error="?")]
+    asked.add(step_call(None, tool_calls=outcomes, messages=[NewMessage(role="user", content="x")]))
+    (found,) = asked.steps[KEY]
+    assert found.outcomes == {"a": "finished", "b": "failed", "c": "unknown"}
+    assert (found.input_tokens, found.output_tokens, len(found.messages)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "loose"),
+    [
+        ("messages.append", False),
+        ("messages.list", False),
+        ("messages.delete", True),
+        ("branches.fork", True),
+        ("branches.list", False),
+        ("compactions.compact", True),
+        ("sessions.update", False),
+        ("sessions.delete", True),
+        ("agents.upsert", False),
+        ("runs.cancel", False),
+    ],
+)
+def test_a_log_is_left_alone_once_something_changed_it_that_is_not_followed(method: str, loose: bool) -> None:
+    asked = Attempts()
+    asked.add(answered(method, None, session_id=SESSION, content="x"))
+    assert (asked.loose == {"acme"}) is loose
+
+
+def test_intents_of_one_run_add_up_and_tenants_are_kept_apart() -> None:
+    asked = Attempts()
+    for tenant, ids in (("acme", "ab"), ("acme", "bc"), ("zenith", "d")):
+        calls = [NewToolCall(id=id, tool_name="mail") for id in ids]
+        asked.add(answered("tool_calls.intend", None, tenant=tenant, run_id=RUN, calls=calls))
+    assert asked.intents == {KEY: {"a", "b", "c"}, ("zenith", RUN): {"d"}}
+
+
+# Recording
+
+
+class Listening:
+    def __init__(self) -> None:
+        self.told: list[StoreCall] = []
+        self.ended: list[StoreCall] = []
+
+    def begin(self, tenant: str, method: str, arguments: Any) -> StoreCall:
+        self.told.append(StoreCall(len(self.told), "p", 1, tenant, method, dict(arguments)))
+        return self.told[-1]
+
+    def end(self, call: StoreCall) -> None:
+        self.ended.append(call)
+
+
+def test_every_call_is_told_with_its_arguments_by_name_and_what_came_of_it() -> None:
+    listening = Listening()
+    with Holdfast(":memory:") as hf:
+        acme = hf.tenant("acme")
+        handle = AsyncTenantHandle(acme._engine, acme._scope)
+        record_stores(handle, "acme", listening)
+        made = step(handle.sessions.create(key="k"))
+        with pytest.raises(NotFound):
+            step(handle.sessions.get("00000000-0000-7000-8000-000000000000"))
+        with pytest.raises(TypeError):
+            step(handle.sessions.get())  # type: ignore[call-arg]
+    first, second = listening.told
+    assert (first.method, first.arguments, first.outcome, first.result) == (
+        "sessions.create",
+        {"key": "k"},
+        "answered",
+        made,
+    )
+    assert (second.outcome, second.error, second.reads, first.reads) == ("failed", "NotFound", True, False)
+    assert listening.ended == listening.told
