@@ -25,6 +25,7 @@ from holdfast import (
 from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
+from tests.unit.test_kagent_stores_tasks import Place
 
 LIMITS = Limits(list_rows=5, page_rows=4, batch_rows=6, text_bytes=100, content_bytes=200, tools=3, embedding_floats=4)
 NEVER = "0197f4c0-0000-7000-8000-000000000009"
@@ -33,19 +34,24 @@ DAY = 86_400
 TEXTS = ["a", "漢字 \U0001f600", "\x00", "\ud800", "\U0010f801", "A", "%_"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def clock() -> FixedClock:
     return FixedClock()
 
 
-@pytest.fixture
-def hf(clock: FixedClock) -> Iterator[Holdfast]:
+@pytest.fixture(scope="module")
+def opened(clock: FixedClock) -> Iterator[Holdfast]:
     with Holdfast(":memory:", clock=clock, ids=SeededIds(), limits=LIMITS) as opened:
         yield opened
 
 
 @pytest.fixture
-def acme(hf: Holdfast) -> TenantHandle:
+def hf(opened: Holdfast) -> Place:
+    return Place(opened)
+
+
+@pytest.fixture
+def acme(hf: Place) -> TenantHandle:
     return hf.tenant("acme")
 
 
@@ -94,7 +100,7 @@ def test_links_of_what_is_no_session_are_none(acme: TenantHandle) -> None:
             call("no id")
 
 
-def test_tenants_have_tokens_of_their_own(hf: Holdfast, acme: TenantHandle) -> None:
+def test_tenants_have_tokens_of_their_own(hf: Place, acme: TenantHandle) -> None:
     zenith = hf.tenant("zenith")
     mine, theirs = acme.sessions.create(key="s"), zenith.sessions.create(key="s")
     acme.session_shares.create(mine.id, token=token(1))
@@ -190,7 +196,7 @@ def test_a_cursor_that_is_none_of_remarks_is_refused(acme: TenantHandle, cursor:
         acme.remarks.list(cursor=cursor)
 
 
-def test_a_remark_is_removed_by_whose_it_is(hf: Holdfast, acme: TenantHandle) -> None:
+def test_a_remark_is_removed_by_whose_it_is(hf: Place, acme: TenantHandle) -> None:
     made = acme.remarks.create("x", is_positive=True, user="ada")
     for tenant, user in ((acme, None), (acme, "bob"), (hf.tenant("zenith"), "ada")):
         assert tenant.remarks.delete(made.id, user=user) is False
@@ -337,7 +343,7 @@ def test_when_a_server_was_connected_stays_known(acme: TenantHandle, clock: Fixe
     assert later.last_connected_at == moment + timedelta(days=1)
 
 
-def test_a_live_server_restored_is_unchanged_and_tenants_are_apart(hf: Holdfast, acme: TenantHandle) -> None:
+def test_a_live_server_restored_is_unchanged_and_tenants_are_apart(hf: Place, acme: TenantHandle) -> None:
     made, zenith = acme.tool_servers.upsert("s"), hf.tenant("zenith")
     assert acme.tool_servers.restore("s") == made
     for call in (zenith.tool_servers.delete, zenith.tool_servers.restore):

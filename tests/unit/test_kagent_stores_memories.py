@@ -15,25 +15,31 @@ from holdfast import FixedClock, Holdfast, Limits, NewAgentMemory, SeededIds, Te
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput, InvalidText, LimitExceeded
 from holdfast.stores.memory.agent_memories import POPULAR, TTL_DAYS, TTL_DAYS_MOST
+from tests.unit.test_kagent_stores_tasks import Place
 
 LIMITS = Limits(list_rows=5, page_rows=5, batch_rows=6, content_bytes=50, metadata_bytes=60, embedding_floats=4)
 DAY = 86_400
 TEXTS = ["a", "漢字 \U0001f600", "\x00", "\ud800", "\U0010f801", ""]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def clock() -> FixedClock:
     return FixedClock()
 
 
-@pytest.fixture
-def hf(clock: FixedClock) -> Iterator[Holdfast]:
+@pytest.fixture(scope="module")
+def opened(clock: FixedClock) -> Iterator[Holdfast]:
     with Holdfast(":memory:", clock=clock, ids=SeededIds(), limits=LIMITS) as opened:
         yield opened
 
 
 @pytest.fixture
-def acme(hf: Holdfast) -> TenantHandle:
+def hf(opened: Holdfast) -> Place:
+    return Place(opened)
+
+
+@pytest.fixture
+def acme(hf: Place) -> TenantHandle:
     return hf.tenant("acme")
 
 
@@ -199,7 +205,7 @@ def test_what_was_found_often_enough_stays_for_another_while(
 
 
 def test_adding_removes_what_has_expired_of_the_same_agent_and_user_only(
-    hf: Holdfast, acme: TenantHandle, clock: FixedClock
+    hf: Place, acme: TenantHandle, clock: FixedClock
 ) -> None:
     places: list[tuple[TenantHandle, str, str | None]] = [
         (acme, "a", None),
@@ -228,7 +234,7 @@ def test_pruning_by_a_moment_goes_by_that_moment(acme: TenantHandle, clock: Fixe
             acme.agent_memories.prune(by=wrong)
 
 
-def test_what_one_place_forgets_the_others_keep(hf: Holdfast, acme: TenantHandle) -> None:
+def test_what_one_place_forgets_the_others_keep(hf: Place, acme: TenantHandle) -> None:
     zenith = hf.tenant("zenith")
     for tenant, agent, user in ((acme, "a", "ada"), (acme, "a", None), (acme, "b", "ada"), (zenith, "a", "ada")):
         tenant.agent_memories.add([new("tea")] * 2, agent=agent, user=user)

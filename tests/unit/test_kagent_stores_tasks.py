@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,40 @@ from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, 
 from holdfast.stores.execution.a2a_tasks import put_together, taken_apart
 
 LIMITS = Limits(list_rows=5, page_rows=4, batch_rows=6, content_bytes=200, metadata_bytes=100, json_depth=5)
+_NUMBERS = count(1)
 NAIVE = from_us(0).replace(tzinfo=None)
 TEXTS = ["a", "漢字 \U0001f600", "\x00", "\ud800", "\U0010f800", "%2F/..", "x" * 255]
 
 
-@pytest.fixture
+class Place:
+    """Tenants of one test, on a database that the tests of a module share because opening one takes longer than most of them."""
+
+    def __init__(self, opened: Holdfast) -> None:
+        self._opened, self._number = opened, next(_NUMBERS)
+
+    def tenant(self, name: str) -> TenantHandle:
+        """A tenant of this name that no other test has."""
+        return self._opened.tenant(f"{name} {self._number}")
+
+
+@pytest.fixture(scope="module")
 def clock() -> FixedClock:
     return FixedClock()
 
 
-@pytest.fixture
-def hf(clock: FixedClock) -> Iterator[Holdfast]:
+@pytest.fixture(scope="module")
+def opened(clock: FixedClock) -> Iterator[Holdfast]:
     with Holdfast(":memory:", clock=clock, ids=SeededIds(), limits=LIMITS) as opened:
         yield opened
 
 
 @pytest.fixture
-def acme(hf: Holdfast) -> TenantHandle:
+def hf(opened: Holdfast) -> Place:
+    return Place(opened)
+
+
+@pytest.fixture
+def acme(hf: Place) -> TenantHandle:
     return hf.tenant("acme")
 
 
@@ -138,7 +156,7 @@ def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
     beside.close()
 
 
-def test_users_and_tenants_have_tasks_of_their_own(hf: Holdfast) -> None:
+def test_users_and_tenants_have_tasks_of_their_own(hf: Place) -> None:
     acme, zenith = hf.tenant("acme"), hf.tenant("zenith")
     places: list[tuple[TenantHandle, str | None]] = [(acme, None), (acme, "ada"), (acme, "bob"), (zenith, "ada")]
     for number, (tenant, user) in enumerate(places):
@@ -321,7 +339,7 @@ def test_what_is_no_configuration_is_refused(
     assert acme.a2a_push_configs.of_everybody("t") == []
 
 
-def test_whoever_tells_sees_all_of_a_tenant_and_users_see_their_own(hf: Holdfast, acme: TenantHandle) -> None:
+def test_whoever_tells_sees_all_of_a_tenant_and_users_see_their_own(hf: Place, acme: TenantHandle) -> None:
     for user in ("bob", None, "ada"):
         acme.a2a_push_configs.save("t", {"of": user}, user=user)
     hf.tenant("zenith").a2a_push_configs.save("t", {"of": "zenith"})
