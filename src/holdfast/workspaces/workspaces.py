@@ -127,8 +127,8 @@ class AsyncWorkspaces(TenantStore):
 
         The directory is captured first, whatever is in it. Then one commit takes the run and its conversation back, and the
         directory is brought to what it was after the step. A rewind that was broken off in between is finished by the next
-        call, or by ``finish_rewinds``; until then the run waits. It goes on when it is resumed. Without a ``path`` no files
-        are touched. ``keep_checkpoints_for`` so many days, 90 at most, the run's snapshots are kept after it ends.
+        call, by ``finish_rewinds``, or by a loop that drives it here. The run waits until it is resumed. Without a ``path`` no
+        files are touched. ``keep_checkpoints_for`` so many days, 90 at most, the run's snapshots are kept after it ends.
 
         Raises:
             NotFound: there is no such run in a live session, no such step, no snapshot of it, or no such directory.

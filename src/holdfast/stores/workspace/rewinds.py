@@ -3,8 +3,8 @@
 A tree of files cannot be part of a commit. So a rewind is *begun*: in one transaction the run's later steps and tool calls are
 laid aside, the session shows a branch that ends where the step's messages end, and the rewind is noted. Then the tree is brought
 to the step's snapshot, by whoever began it (``holdfast.workspaces``), and the rewind is *finished*. Whoever dies in between
-leaves a note of what is still to be done; doing it twice does no harm. Until then the run waits, so nobody drives it on files of
-another step.
+leaves a note of what is still to be done; doing it twice does no harm. The run waits until somebody resumes it; a loop that is
+told its workspace finishes the rewind before anything else, and other drivers ask ``pending`` first.
 
 ::
 
