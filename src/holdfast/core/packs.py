@@ -107,6 +107,8 @@ class PackPlace:
             if max(start + length for start, length in spans) > size:
                 raise Corrupt(f"the pack {path} is damaged: it ends too early") from None
             raise
+        if [len(each) for each in found] != lengths:
+            raise Corrupt(f"the pack {path} is damaged: it ends too early")
         return [bytes(each) for each in found]
 
     async def remove(self, paths: Sequence[str], *, blocking: bool) -> None:
