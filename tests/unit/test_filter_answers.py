@@ -1,0 +1,273 @@
+"""What a compiled filter finds in a table with a column of every kind, beside a model in Python; and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import Filter, Limits, column, meta
+from holdfast.clock import to_us
+from holdfast.core import text
+from holdfast.core.filters import Filterable, id_list, listed
+from holdfast.core.queries import Statement
+from holdfast.engines.dialect import Dialect
+from holdfast.errors import InvalidFilter, LimitExceeded
+
+TABLE = Filterable(
+    {name: (f"{name}_column", kind) for name, kind in (("name", "text"), ("count", "number"), ("done", "bool"),
+                                                       ("at", "time"), ("id", "id"))},
+    metadata="extra",
+)  # fmt: skip
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+IDS = [f"00000000-0000-7000-8000-00000000000{n}" for n in range(3)]
+Values = dict[str, Any]
+ROWS: list[Values] = [
+    {"name": "a", "count": 1, "done": True, "at": MOMENT, "id": IDS[0], "extra": {"k": 1, "tags": ["a", 1]}},
+    {
+        "name": "ab",
+        "count": 2,
+        "done": False,
+        "at": MOMENT + timedelta(microseconds=1),
+        "id": IDS[1],
+        "extra": {"k": 1.5},
+    },
+    {"name": "", "count": -5, "done": True, "at": MOMENT - timedelta(days=1), "id": IDS[2], "extra": {"k": "1"}},
+    {"name": "\x00", "count": 0, "done": None, "at": None, "id": None, "extra": {"k": True, "tags": "a b"}},
+    {"name": "é", "count": 10**15, "done": False, "at": MOMENT, "id": IDS[0], "extra": {"k": None}},
+    {"name": None, "count": None, "done": None, "at": None, "id": None, "extra": {}},
+    {
+        "name": "\ud800",
+        "count": 2,
+        "done": True,
+        "at": MOMENT,
+        "id": IDS[1],
+        "extra": {"k": "\x00", "tags": [None, True]},
+    },
+    {"name": "A", "count": 1, "done": False, "at": MOMENT, "id": IDS[2], "extra": {"k": [1], "tags": {"a": 1}}},
+]
+
+
+def stored(row: Values) -> tuple[Any, ...]:
+    name, at, done = row["name"], row["at"], row["done"]
+    return (
+        None if name is None else text.escape(name),
+        row["count"],
+        None if done is None else int(done),
+        None if at is None else to_us(at),
+        row["id"],
+        text.dump(row["extra"]),
+    )
+
+
+@pytest.fixture(scope="module")
+def answers() -> Iterator[Callable[..., list[int]]]:
+    connection = apsw.Connection(":memory:")
+    connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, name_column TEXT, count_column INTEGER, "
+                       "done_column INTEGER, at_column INTEGER, id_column TEXT, extra TEXT)")  # fmt: skip
+    for number, row in enumerate(ROWS):
+        connection.execute("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", (number, *stored(row)))
+
+    def ask(*filters: Filter) -> list[int]:
+        params: Values = {}
+        clause = TABLE.compile(filters, params, Dialect.SQLITE, Limits())
+        statement = Statement(f"SELECT n FROM t WHERE 1 = 1{clause} ORDER BY n", Dialect.SQLITE)
+        return [row[0] for row in connection.execute(statement.sql, tuple(statement.bind(params)))]
+
+    yield ask
+    connection.close()
+
+
+def comparable(value: Any) -> Any:
+    """Texts are compared in the form that is stored."""
+    return text.escape(value) if isinstance(value, str) else value
+
+
+COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": lambda one, other: one < other,
+    "le": lambda one, other: one <= other,
+    "gt": lambda one, other: one > other,
+    "ge": lambda one, other: one >= other,
+}
+
+
+def column_fits(there: Any, op: str, value: Any) -> bool:
+    if op == "eq":
+        return bool(there == value)
+    if op == "ne":
+        return bool(there != value)
+    if op == "in":
+        return there in value
+    if there is None:
+        return False
+    return value in there if op == "contains" else COMPARED[op](comparable(there), comparable(value))
+
+
+def kind(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    return "number" if isinstance(value, (int, float)) else type(value).__name__
+
+
+def alike(one: Any, other: Any) -> bool:
+    return kind(one) == kind(other) and bool(one == other)
+
+
+def meta_fits(extra: Values, key: str, op: str, value: Any) -> bool:
+    if op == "ne":
+        return not meta_fits(extra, key, "eq", value)
+    if key not in extra:
+        return False
+    there = extra[key]
+    if op == "eq":
+        return alike(there, value)
+    if op == "in":
+        return any(alike(there, each) for each in value)
+    if op == "contains":
+        inside = isinstance(there, str) and isinstance(value, str) and value in there
+        return inside or (isinstance(there, list) and any(alike(each, value) for each in there))
+    return kind(there) == kind(value) and COMPARED[op](comparable(there), comparable(value))
+
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    name: st.sampled_from([row[name] for row in ROWS if row[name] is not None])
+    for name in ("name", "count", "done", "at", "id")
+}
+OPERATORS = {"name": ["contains"], "count": [], "at": [], "done": None, "id": []}
+
+
+@st.composite
+def on_columns(draw: st.DrawFn) -> Filter:
+    name = draw(st.sampled_from(sorted(VALUES)))
+    more = OPERATORS[name]
+    op = draw(st.sampled_from(["eq", "ne", "in"] if more is None else ["eq", "ne", "in", *COMPARED, *more]))
+    value = VALUES[name]
+    if op == "in":
+        return Filter("in", draw(st.lists(value | st.none(), max_size=3)), column=name)
+    return Filter(op, draw(value | st.none() if op in ("eq", "ne") else value), column=name)  # type: ignore[arg-type]
+
+
+@st.composite
+def on_metadata(draw: st.DrawFn) -> Filter:
+    key = draw(st.sampled_from(["k", "tags", "$.k", "absent", "\x00"]))
+    scalar = st.sampled_from([None, True, False, 1, 1.0, 1.5, 0, "1", "a", "", "\x00", "a b"])
+    op = draw(st.sampled_from(["eq", "ne", "in", "contains", *COMPARED]))
+    if op == "in":
+        return Filter("in", draw(st.lists(scalar, max_size=3)), meta=key)
+    return Filter(op, draw(scalar.filter(lambda each: op not in COMPARED or kind(each) in ("number", "str"))), meta=key)  # type: ignore[arg-type]
+
+
+def fits(row: Values, f: Filter) -> bool:
+    if isinstance(f.column, str):
+        return column_fits(row[f.column], f.op, f.value)
+    return meta_fits(row["extra"], str(f.meta), f.op, f.value)
+
+
+@given(filters=st.lists(on_columns() | on_metadata(), min_size=1, max_size=2))
+@settings(max_examples=80)
+def test_a_filter_finds_what_the_model_finds(answers: Callable[..., list[int]], filters: list[Filter]) -> None:
+    wanted = [number for number, row in enumerate(ROWS) if all(fits(row, each) for each in filters)]
+    assert answers(*filters) == wanted
+
+
+def test_no_filter_finds_everything_and_an_empty_membership_nothing(answers: Callable[..., list[int]]) -> None:
+    assert answers() == list(range(len(ROWS)))
+    assert answers(column("name").is_in([])) == answers(meta("k").is_in([])) == []
+    assert answers(column("id").is_in([None])) == [3, 5]
+
+
+@pytest.mark.parametrize("spelled", [IDS[0].upper(), IDS[0].replace("-", ""), f"{{{IDS[0]}}}"])
+def test_an_id_is_found_in_any_spelling(answers: Callable[..., list[int]], spelled: str) -> None:
+    assert answers(column("id").eq(spelled)) == answers(column("id").is_in([spelled])) == [0, 4]
+
+
+def test_a_moment_is_the_same_in_every_zone(answers: Callable[..., list[int]]) -> None:
+    elsewhere = MOMENT.astimezone(timezone(timedelta(hours=5, minutes=45)))
+    assert answers(column("at").eq(elsewhere)) == [0, 4, 6, 7]
+    assert answers(column("at").gt(elsewhere)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("f", "says"),
+    [
+        (column("count").eq("1"), "count is compared with a whole number under 1e16, not '1'"),
+        (column("count").eq(1.0), "whole number"),
+        (column("count").eq(True), "whole number"),
+        (column("count").lt(None), "whole number"),
+        (column("count").eq(10**16), "under 1e16"),
+        (column("count").eq(-(10**5000)), "a strange int"),
+        (column("count").contains(1), "'contains' needs a text column, and count is not one"),
+        (column("count").is_in([1, "2"]), "not '2'"),
+        (column("done").eq(1), "done is compared with true or false, not 1"),
+        (column("done").lt(True), "done is true or false: it has no order"),
+        (column("at").eq(MOMENT.replace(tzinfo=None)), "at is compared with a datetime with a time zone"),
+        (column("at").eq(5), "a datetime with a time zone, not 5"),
+        (column("at").eq(datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))), "the years 1 to 9999"),
+        (column("name").eq(b"a"), "name is compared with text, not b'a'"),
+        (column("name").contains(None), "text, not None"),
+        (column("name").is_in("ab"), "'in' takes a list of values"),
+        (column("name").is_in(b"ab"), "'in' takes a list of values"),
+        (column("id").eq("1"), "id must be a UUID, not '1'"),
+        (column("id").contains(IDS[0]), "'contains' needs a text column"),
+        (column("id").eq(7), "id is compared with text, not 7"),
+        (column("").eq(1), "there is no column ''"),
+        (column("extra").eq(1), "there is no column 'extra'"),
+        (column("name_column").eq("a"), "there is no column 'name_column'"),
+        (meta("k").lt(True), "'lt' compares numbers or text, not True"),
+        (meta("k").ge(None), "'ge' compares numbers or text, not None"),
+        (meta("k").eq([1]), "not list"),
+        (meta("k").eq({}), "not dict"),
+        (meta("k").contains(b"a"), "not bytes"),
+        (meta("k").is_in([1, [2]]), "not list"),
+        (meta("k").eq(float("nan")), "finite and under 1e16"),
+        (meta("k").eq(float("-inf")), "finite and under 1e16"),
+        (meta("k").eq(1e16), "finite and under 1e16"),
+        (
+            Filter("like", "a", column="name"),
+            "there is no operator 'like'; there are eq, ne, lt, le, gt, ge, in, contains",
+        ),  # type: ignore[arg-type]
+        (Filter("eq", 1), "names exactly one of them"),
+        (Filter("eq", 1, column="name", meta="k"), "names exactly one of them"),
+        ({"column": "name", "op": "eq", "value": 1}, "a filter is made with column"),
+        (None, "a filter is made with column"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else None,
+)
+@pytest.mark.parametrize("dialect", list(Dialect), ids=lambda each: each.value)
+def test_what_is_not_part_of_the_language_is_refused_on_both_engines(f: Any, says: str, dialect: Dialect) -> None:
+    with pytest.raises(InvalidFilter) as caught:
+        TABLE.compile([f], {}, dialect, Limits())
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "filters", ["name", b"name", {"name": 1}, 7, None, {1}, iter([])], ids=lambda each: type(each).__name__
+)
+def test_filters_come_as_a_list(filters: Any) -> None:
+    if isinstance(filters, bytes):
+        with pytest.raises(InvalidFilter):
+            TABLE.compile(filters, {}, Dialect.SQLITE, Limits())  # type: ignore[arg-type]
+        return
+    with pytest.raises(InvalidFilter, match="filters come as a list"):
+        listed(filters)
+
+
+def test_a_membership_of_exactly_the_limit_is_fine(answers: Callable[..., list[int]]) -> None:
+    most = Limits().filter_values
+    assert answers(column("count").is_in(range(most))) == [0, 1, 3, 6, 7]
+    with pytest.raises(LimitExceeded, match="filter_values = 1,000"):
+        answers(column("count").is_in(range(most + 1)))
+
+
+@pytest.mark.parametrize("value", ["plain", "\x00", "\ud800", "\U0010f801", "é"], ids=repr)
+def test_ids_in_the_form_that_is_stored_travel_as_they_are(value: str) -> None:
+    given_ids = [text.escape(value)]
+    assert id_list(given_ids, Dialect.POSTGRES) == given_ids
+    rows = apsw.Connection(":memory:").execute("SELECT value FROM json_each(?)", (id_list(given_ids, Dialect.SQLITE),))
+    assert [row[0] for row in rows] == given_ids
