@@ -276,6 +276,21 @@ def test_a_pack_that_is_cut_short_is_not_rewritten(bench: Bench) -> None:
     assert [each.digest for each in bench.acme.objects.verify().damaged] == [other]
 
 
+@pytest.mark.parametrize("left", [None, 0, 400, 600], ids=["gone", "empty", "before", "within"])
+def test_a_damaged_pack_keeps_nobody_from_pruning_the_rest(bench: Bench, left: int | None) -> None:
+    one, other = bench.acme.objects.put([body(1, 500), body(2)], holder="me")
+    (name,) = bench.files()
+    path = bench.folder / folder_of("acme") / name
+    path.unlink() if left is None else path.write_bytes(path.read_bytes()[:left])
+    (free,) = bench.acme.objects.put([body(3)], holder="you")
+    bench.acme.objects.release("me", digests=[one])
+    bench.acme.objects.release("you")
+    pruned = bench.acme.objects.prune(grace_s=0)
+    assert (pruned.removed, pruned.packs) == (2, 1)
+    assert bench.acme.objects.has([other, free]) == [True, False]
+    assert [each.digest for each in bench.acme.objects.verify().damaged] == [other]
+
+
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_tenant_of_any_name_has_packs_that_come_and_go(bench: Bench, name: str) -> None:
     there = bench.holdfast.tenant(name)

@@ -173,8 +173,11 @@ async def repack(engine: Engine, scope: Scope) -> int:
 async def _repack(engine: Engine, scope: Scope, pack: str) -> None:
     rows = await engine.read(lambda connection: queries.members.all(connection, scope.params(pack=pack)))
     members = [InPack(bytes(digest), codec, pack, start, length) for digest, codec, start, length in rows]
-    # As they are, damaged or not: what is wrong with them is for verify to say.
-    stored = await raw(engine, scope, members)
+    # As they are, damaged or not: what is wrong with them is for verify to say, and keeps nobody from pruning the rest.
+    try:
+        stored = await raw(engine, scope, members)
+    except (Corrupt, NotFound):
+        return
     packed = [Packed(each.digest, each.codec, stored[each.digest], 0) for each in members]
     if any(len(each.body) != member.length for each, member in zip(packed, members, strict=True)):
         return
