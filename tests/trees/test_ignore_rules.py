@@ -62,6 +62,7 @@ def test_what_a_pattern_matches(pattern: str, paths: str, found: str) -> None:
         ("[]]", "] [", "]"),
         ("[!]]", "] [ a", "[ a"),
         ("[]-a]", "] ^ a b", "] ^ a"),
+        ("[a-a]", "a b -", "a"),
         ("[c-a]", "a b c", ""),
         ("x[c-a]y", "xay xy", ""),
         ("[c-ax]", "a x", "x"),

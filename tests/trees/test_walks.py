@@ -311,7 +311,7 @@ def test_a_directory_that_cannot_be_opened_is_named_once(root: Path, monkeypatch
         return really(path, *rest, **how)
 
     monkeypatch.setattr(os, "open", refusing)
-    walked = walk(root, unsure=["closed"])
+    walked = walk(root, unsure=["closed", "closed/x"])
     assert "open/x" in found(walked)
     assert walked.skipped == [Skipped("closed", "permission denied")]
 
