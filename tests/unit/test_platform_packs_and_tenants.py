@@ -76,6 +76,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.holdfast.close()
 
 
+@pytest.fixture(scope="module")
+def scope() -> Scope:
+    with Holdfast(":memory:") as holdfast:
+        return Scope("acme", holdfast._setting)
+
+
 def test_a_body_lies_in_a_pack_from_the_limit_on(bench: Bench) -> None:
     bench.acme.objects.put([body(1, 99)], holder="me")
     assert bench.files() == []
@@ -214,18 +220,18 @@ def test_a_prune_leaves_the_files_of_others(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("good", [[], ["{own}/1"], ["{own}/1", "{own}/...", "{own}/a b"]])
-def test_paths_in_the_tenants_own_folder_are_its_own(bench: Bench, good: list[str]) -> None:
+def test_paths_in_the_tenants_own_folder_are_its_own(scope: Scope, good: list[str]) -> None:
     paths = [each.format(own=folder_of("acme")) for each in good]
-    assert packs.own_paths(bench.scope, paths) == paths
+    assert packs.own_paths(scope, paths) == paths
 
 
 @pytest.mark.parametrize(
     "wrong", ["{other}/1", "1", "{own}", "{own}/.", "{own}/..", "{own}//1", "{own}/1/", "./{own}/1"]
 )
-def test_any_other_path_is_refused_with_whose_and_which(bench: Bench, wrong: str) -> None:
+def test_any_other_path_is_refused_with_whose_and_which(scope: Scope, wrong: str) -> None:
     path = wrong.format(own=folder_of("acme"), other=folder_of("zenith"))
     with pytest.raises(CrossTenant, match="not its own") as refused:
-        packs.own_paths(bench.scope, [path])
+        packs.own_paths(scope, [path])
     assert (refused.value.tenant, refused.value.path) == ("acme", path)
 
 
