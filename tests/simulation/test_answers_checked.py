@@ -48,7 +48,7 @@ def rows() -> Rows:
 
 def answered(
     method: str, result: Any, *, tenant: str = "acme", process: str = "p", now_us: int = 0, **given: Any
-) -> Any:
+) -> StoreCall:
     return StoreCall(1, process, 1, tenant, method, given, "answered", result, now_us=now_us)
 
 
@@ -220,7 +220,13 @@ def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> 
     row = rows().messages[LOG][0]
     assert MessageAttempt(None, "user", "hello").is_at(row)
     assert MessageAttempt("m1", "user", [{"type": "text", "text": "hello"}]).is_at(row)
-    for other in (("m2", "user", "hello"), (None, "assistant", "hello"), (None, "user", "Hello"), (None, "user", [])):
+    others: list[tuple[str | None, str, Any]] = [
+        ("m2", "user", "hello"),
+        (None, "assistant", "hello"),
+        (None, "user", "Hello"),
+        (None, "user", []),
+    ]
+    for other in others:
         assert not MessageAttempt(*other).is_at(row)
 
 
