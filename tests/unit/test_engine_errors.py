@@ -381,4 +381,4 @@ def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_
     with pytest.raises(AttributeError):
         options.max_connections = 1  # type: ignore[misc]
     with pytest.raises(TypeError):
-        PoolOptions(25)  # type: ignore[call-arg,misc]
+        PoolOptions(25)  # type: ignore[call-arg]
