@@ -13,7 +13,7 @@ import pytest
 from tests.faces.test_v1_conversation import texts, where
 from tests.faces.test_v1_requests import Here, open_here
 
-NEVER = str(uuid4())
+NEVER = "0190f8b4-7c1e-4d2a-9f63-5b8e2a7c4d10"
 POLICY = {"target_tokens": 1, "preserve_last": 1, "protected_tokens": 0, "window_tokens": 1000, "summary_tokens": 50}
 
 

@@ -12,7 +12,7 @@ from tests.faces.test_v1_branches import pages
 from tests.faces.test_v1_conversation import where
 from tests.faces.test_v1_requests import NOW, Here, open_here
 
-NEVER = str(uuid4())
+NEVER = "0190f8b4-7c1e-4d2a-9f63-5b8e2a7c4d10"
 
 
 @pytest.fixture(scope="module")
