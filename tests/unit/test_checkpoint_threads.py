@@ -325,7 +325,6 @@ FAMILY = [kin("6", "b"), kin("5", None), kin("4", "b", young=True), kin("3", "a"
         (Rules(without_runs=frozenset("ab")), "51"),
         (Rules(keep=9, without_runs=frozenset("ab")), "51"),
     ],
-    ids=repr,
 )
 def test_each_rule_keeps_what_it_names(rules: Rules, kept: str) -> None:
     assert {id for _, id in rules.kept(FAMILY)} == set(kept)

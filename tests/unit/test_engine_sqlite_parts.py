@@ -326,7 +326,9 @@ def test_a_blocking_connection_belongs_to_the_other_holdfast() -> None:
     raw.close()
 
 
-@pytest.mark.parametrize("thing", [None, 7, "a.db", sqlite3.Connection, object()], ids=repr)
+@pytest.mark.parametrize(
+    "thing", [None, 7, "a.db", sqlite3.Connection, object()], ids=lambda thing: type(thing).__name__
+)
 def test_what_is_no_connection_is_refused_with_all_that_are(thing: Any) -> None:
     with pytest.raises(InvalidInput, match=r"cannot join .*; AsyncHoldfast joins asyncpg\.connection\.Connection, "):
         join.asynchronous(thing, Dialect.SQLITE)
