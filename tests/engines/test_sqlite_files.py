@@ -137,7 +137,7 @@ def test_a_damaged_page_is_corrupt_when_it_is_read_and_nothing_else_is_raised(tm
     session = filled(path)
     content = bytearray(path.read_bytes())
     pages = len(content) // 4096
-    for page in range(pages // 2, pages - 1):  # the schema, which is read when the file is opened, is in the first half
+    for page in range(pages * 3 // 4, pages - 1):  # the schema, which is read when the file is opened, comes before
         content[page * 4096 : page * 4096 + 200] = bytes(200)
     path.write_bytes(content)
     with Holdfast(str(path), sqlite=library) as hf, pytest.raises(Corrupt):
