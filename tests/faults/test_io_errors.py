@@ -372,11 +372,11 @@ def shared_model(made: tuple[bool, ...]) -> tuple[list[str | None], State]:
 
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
 def test_opening_on_a_failing_disk_is_one_typed_error_and_opening_again_works(error: Error) -> None:
-    """Making the schema included: a new file, failing at each second operation until it is open; the two errors take turns."""
+    """Making the schema included: a new file, failing at each sixth operation until it is open; the two errors take turns."""
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as scratch:
         fresh = powercut.recover({}, Path(scratch))
     refused = 0
-    for number in itertools.count(1 + (error == "EIO"), 2):
+    for number in itertools.count(4 if error == "EIO" else 1, 6):
         with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
             disk.fail(Fault(error=error, first=number, last=number, kinds=KINDS[error]))
             refusal = refusal_to_open(os.path.join(folder, DATABASE), disk)
