@@ -323,12 +323,22 @@ def test_a_disk_that_fails_while_the_log_is_moved_spoils_no_answer(
     assert problems == []
 
 
+@cache
+def migrated() -> dict[str, bytes]:
+    """The files of a database in which nothing is but its schema."""
+    with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder:
+        on_engine(SqliteEngine(SqliteFile(os.path.join(folder, DATABASE)))).close()
+        return files_in(folder)
+
+
 def shared(engine: str, fault: Callable[[int], Fault] | None) -> tuple[list[Any], State | str, list[Attempt]]:
     """Turns of calls that share commits on a failing disk: the answers, what opens afterwards, and the attempts."""
     groups = [shared_turn(turn) for turn in range(TURNS)]
     answers: list[Any] = []
     opened: int | None = None
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
+        for name, content in migrated().items():
+            Path(folder, name).write_bytes(content)
         file = FailingFile(os.path.join(folder, DATABASE), disk)
         turns = turns_in_threads(file, groups) if engine == "threads" else turns_in_tasks(file, groups)
         for group, given in turns:
