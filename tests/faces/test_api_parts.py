@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
-import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -19,14 +17,11 @@ from msgspec import UNSET, Meta, Struct
 from starlette.routing import Match
 from starlette.types import Message as Event
 
-from holdfast import Filter, Message, Session, errors
+from holdfast import Filter, Message, Session
 from holdfast.api.app import application
 from holdfast.api.conventions import chosen_id, filters, settled_by
-from holdfast.api.deadlines import Deadlines
-from holdfast.api.derived import route
 from holdfast.api.guard import is_local
 from holdfast.api.limits import ServerLimits
-from holdfast.api.metrics import Metrics
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, collect, operation
 from holdfast.api.parameters import parameters
@@ -34,8 +29,7 @@ from holdfast.api.routing import Endpoint, Paths
 from holdfast.api.service import Service
 from holdfast.api.wire import Problem, decode, encode, moment
 from holdfast.api.wire import given as fields_given
-from holdfast.cli.logs import JsonLines
-from holdfast.errors import Closed, Conflict, HoldfastError, InvalidInput, LimitExceeded, NotFound, OutcomeUnknown
+from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, NotFound, OutcomeUnknown
 from tests.faces.process import BEARER
 
 TEXT = st.text(st.characters(codec=None))  # type: ignore[arg-type]  # lone surrogates too
@@ -442,173 +436,3 @@ def test_everybody_is_let_in_when_asked_for_by_name_but_not_other_sites_pages() 
     app = application(":memory:", local_only=False)
     assert read(asked(app, "GET", "/healthz", host="agents.example")) == {"status": "ok"}
     read(asked(app, "GET", "/healthz", host="agents.example", origin="https://evil.example"), 403)
-
-
-# Deadlines
-
-
-def _under(seconds: float, work: Any) -> Any:
-    async def main() -> Any:
-        deadlines = Deadlines(seconds)
-        with deadlines.begin():
-            return await work()
-
-    return asyncio.run(main())
-
-
-def test_what_is_done_in_time_is_left_alone() -> None:
-    async def work() -> int:
-        await asyncio.sleep(0)
-        return 7
-
-    assert _under(60, work) == 7
-
-
-def test_what_takes_too_long_is_ended() -> None:
-    async def work() -> None:
-        await asyncio.Event().wait()
-
-    with pytest.raises(TimeoutError):
-        _under(0.02, work)
-
-
-def test_who_is_cancelled_by_somebody_else_is_not_told_that_it_was_late() -> None:
-    async def main() -> None:
-        deadlines = Deadlines(60)
-
-        async def work() -> None:
-            with deadlines.begin():
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(work())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not deadlines._under_way
-
-    asyncio.run(main())
-
-
-def test_an_error_that_comes_at_the_same_moment_is_the_one_that_is_told() -> None:
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise InvalidInput("this") from None
-
-    with pytest.raises(InvalidInput, match="this"):
-        _under(0.02, work)
-
-
-def test_many_deadlines_pass_each_at_its_time() -> None:
-    async def main() -> list[bool]:
-        deadlines = Deadlines(0.03)
-
-        async def work(quick: bool) -> bool:
-            try:
-                with deadlines.begin():
-                    await asyncio.sleep(0 if quick else 60)
-                    return True
-            except TimeoutError:
-                return False
-
-        return list(await asyncio.gather(*(work(number % 2 == 0) for number in range(20))))
-
-    assert asyncio.run(main()) == [True, False] * 10
-
-
-# Logs
-
-
-def test_a_line_of_the_log_is_one_json_object() -> None:
-    record = logging.LogRecord("holdfast.api", logging.WARNING, "f", 1, "refused %s\n%s", ("GET", "\ud800"), None)
-    said = json.loads(JsonLines().format(record))
-    assert (said["level"], said["logger"]) == ("warning", "holdfast.api")
-    assert said["message"] == "refused GET\n\\ud800"
-    try:
-        raise ValueError("why")
-    except ValueError:
-        record = logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
-    line = JsonLines().format(record)
-    assert "\n" not in line
-    assert "ValueError: why" in json.loads(line)["traceback"]
-
-
-# Metrics
-
-
-def test_times_fall_into_the_right_buckets() -> None:
-    metrics = Metrics()
-    for seconds in (0.0005, 0.001, 0.2, 99.0):
-        metrics.add("get_session", 200, seconds)
-    metrics.add("get_session", 404, 0.01)
-    lines = metrics.text(is_ready=False, streams=3).splitlines()
-    assert 'holdfast_requests_total{operation="get_session",status="200"} 4' in lines
-    assert 'holdfast_request_seconds_bucket{operation="get_session",le="0.001"} 2' in lines
-    assert 'holdfast_request_seconds_bucket{operation="get_session",le="0.25"} 4' in lines
-    assert 'holdfast_request_seconds_bucket{operation="get_session",le="+Inf"} 5' in lines
-    assert 'holdfast_request_seconds_count{operation="get_session"} 5' in lines
-    assert {"holdfast_ready 0", "holdfast_streams 3"} <= set(lines)
-    for line in lines:
-        assert line.startswith("#") or re.fullmatch(
-            r'[a-z_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [0-9.]+', line
-        ), line
-
-
-# Operations made from methods
-
-
-class _Things(Struct, frozen=True):
-    """A thing."""
-
-    id: str
-    version: int
-
-
-class _Store:
-    async def get(self, thing_id: str, *, deep: bool = False) -> _Things:
-        """One ``thing``.
-
-        With more words.
-
-        Raises:
-            NotFound: there is none.
-            Stale: it is old.
-        """
-        raise NotFound
-
-    async def find(self, thing_id: str) -> _Things | None:
-        """One thing, or nothing."""
-        return None
-
-    async def update(self, thing_id: str, *, name: str, version: int | None = None) -> _Things:
-        """Change it."""
-        raise Conflict("no longer")
-
-
-def test_an_operation_takes_its_words_errors_and_parameters_from_the_method() -> None:
-    made = route("GET", "/v1/tenants/{tenant}/things/{thing_id}", "things", _Store.get, "get_thing", area="agents")
-    assert {(each.name, each.place, each.required) for each in parameters(made)} == {
-        ("tenant", "path", True),
-        ("thing_id", "path", True),
-        ("deep", "query", False),
-    }
-    assert (made.function.__doc__, made.need, made.status) == ("One `thing`.\n\nWith more words.", "read", 200)
-    assert {NotFound, errors.Stale} <= set(made.errors)
-    assert made.etag is not None
-    assert made.etag(_Things("a", 7)) == '"7"'
-
-
-def test_a_version_travels_in_if_match_and_not_in_the_body() -> None:
-    made = route(
-        "PATCH", "/v1/tenants/{tenant}/things/{thing_id}", "things", _Store.update, "update_thing", area="agents"
-    )
-    assert [field.name for field in msgspec.structs.fields(made.function.__annotations__["body"])] == ["name"]
-    assert "if_match" in made.function.__annotations__
-    assert (made.need, 412 in made.statuses, 409 in made.statuses) == ("write", True, True)
-
-
-def test_a_path_that_names_what_the_method_does_not_take_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="other_id"):
-        route("GET", "/v1/tenants/{tenant}/things/{other_id}", "things", _Store.get, "get_thing")

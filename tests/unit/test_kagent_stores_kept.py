@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,41 +17,20 @@ from holdfast import (
     Limits,
     NewCrewMemory,
     NewTool,
-    SeededIds,
     TenantHandle,
     thread_of,
 )
 from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from tests.unit.test_kagent_stores_tasks import Place
+from tests.unit.shared_database import Place, fixtures
 
 LIMITS = Limits(list_rows=5, page_rows=4, batch_rows=6, text_bytes=100, content_bytes=200, tools=3, embedding_floats=4)
 NEVER = "0197f4c0-0000-7000-8000-000000000009"
 NAIVE = from_us(0).replace(tzinfo=None)
 DAY = 86_400
 TEXTS = ["a", "漢字 \U0001f600", "\x00", "\ud800", "\U0010f801", "A", "%_"]
-
-
-@pytest.fixture(scope="module")
-def clock() -> FixedClock:
-    return FixedClock()
-
-
-@pytest.fixture(scope="module")
-def opened(clock: FixedClock) -> Iterator[Holdfast]:
-    with Holdfast(":memory:", clock=clock, ids=SeededIds(), limits=LIMITS) as opened:
-        yield opened
-
-
-@pytest.fixture
-def hf(opened: Holdfast) -> Place:
-    return Place(opened)
-
-
-@pytest.fixture
-def acme(hf: Place) -> TenantHandle:
-    return hf.tenant("acme")
+clock, opened, hf, acme = fixtures(LIMITS)
 
 
 def token(number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -11,36 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import FixedClock, Holdfast, Limits, NewAgentMemory, SeededIds, TenantHandle
+from holdfast import FixedClock, Limits, NewAgentMemory, TenantHandle
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput, InvalidText, LimitExceeded
 from holdfast.stores.memory.agent_memories import POPULAR, TTL_DAYS, TTL_DAYS_MOST
-from tests.unit.test_kagent_stores_tasks import Place
+from tests.unit.shared_database import Place, fixtures
 
 LIMITS = Limits(list_rows=5, page_rows=5, batch_rows=6, content_bytes=50, metadata_bytes=60, embedding_floats=4)
 DAY = 86_400
 TEXTS = ["a", "漢字 \U0001f600", "\x00", "\ud800", "\U0010f801", ""]
-
-
-@pytest.fixture(scope="module")
-def clock() -> FixedClock:
-    return FixedClock()
-
-
-@pytest.fixture(scope="module")
-def opened(clock: FixedClock) -> Iterator[Holdfast]:
-    with Holdfast(":memory:", clock=clock, ids=SeededIds(), limits=LIMITS) as opened:
-        yield opened
-
-
-@pytest.fixture
-def hf(opened: Holdfast) -> Place:
-    return Place(opened)
-
-
-@pytest.fixture
-def acme(hf: Place) -> TenantHandle:
-    return hf.tenant("acme")
+clock, opened, hf, acme = fixtures(LIMITS)
 
 
 def new(content: str, *embedding: float, **more: Any) -> NewAgentMemory:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Iterator
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,47 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, SeededIds, TenantHandle
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, TenantHandle
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
 from holdfast.stores.execution.a2a_tasks import put_together, taken_apart
+from tests.unit.shared_database import Place, fixtures
 
 LIMITS = Limits(list_rows=5, page_rows=4, batch_rows=6, content_bytes=200, metadata_bytes=100, json_depth=5)
-_NUMBERS = count(1)
 NAIVE = from_us(0).replace(tzinfo=None)
 TEXTS = ["a", "漢字 \U0001f600", "\x00", "\ud800", "\U0010f800", "%2F/..", "x" * 255]
-
-
-class Place:
-    """Tenants of one test, on a database that the tests of a module share because opening one takes longer than most of them."""
-
-    def __init__(self, opened: Holdfast) -> None:
-        self._opened, self._number = opened, next(_NUMBERS)
-
-    def tenant(self, name: str) -> TenantHandle:
-        """A tenant of this name that no other test has."""
-        return self._opened.tenant(f"{name} {self._number}")
-
-
-@pytest.fixture(scope="module")
-def clock() -> FixedClock:
-    return FixedClock()
-
-
-@pytest.fixture(scope="module")
-def opened(clock: FixedClock) -> Iterator[Holdfast]:
-    with Holdfast(":memory:", clock=clock, ids=SeededIds(), limits=LIMITS) as opened:
-        yield opened
-
-
-@pytest.fixture
-def hf(opened: Holdfast) -> Place:
-    return Place(opened)
-
-
-@pytest.fixture
-def acme(hf: Place) -> TenantHandle:
-    return hf.tenant("acme")
+clock, opened, hf, acme = fixtures(LIMITS)
 
 
 def task_of(acme: TenantHandle, id: str = "t", **more: Any) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Deadlines: what is done in time is left alone, and what is late is told so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast.api.deadlines import Deadlines
+from holdfast.errors import InvalidInput
+
+
+def _under(seconds: float, work: Any) -> Any:
+    async def main() -> Any:
+        deadlines = Deadlines(seconds)
+        with deadlines.begin():
+            return await work()
+
+    return asyncio.run(main())
+
+
+def test_what_is_done_in_time_is_left_alone() -> None:
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    assert _under(60, work) == 7
+
+
+def test_what_takes_too_long_is_ended() -> None:
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        _under(0.02, work)
+
+
+def test_who_is_cancelled_by_somebody_else_is_not_told_that_it_was_late() -> None:
+    async def main() -> None:
+        deadlines = Deadlines(60)
+
+        async def work() -> None:
+            with deadlines.begin():
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not deadlines._under_way
+
+    asyncio.run(main())
+
+
+def test_an_error_that_comes_at_the_same_moment_is_the_one_that_is_told() -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise InvalidInput("this") from None
+
+    with pytest.raises(InvalidInput, match="this"):
+        _under(0.02, work)
+
+
+def test_many_deadlines_pass_each_at_its_time() -> None:
+    async def main() -> list[bool]:
+        deadlines = Deadlines(0.03)
+
+        async def work(quick: bool) -> bool:
+            try:
+                with deadlines.begin():
+                    await asyncio.sleep(0 if quick else 60)
+                    return True
+            except TimeoutError:
+                return False
+
+        return list(await asyncio.gather(*(work(number % 2 == 0) for number in range(20))))
+
+    assert asyncio.run(main()) == [True, False] * 10
