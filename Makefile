@@ -5,6 +5,8 @@ WORKERS ?= 3
 DATA ?= data
 ENVIRONMENT = $(PYTHON) tools/environment.py
 BIN = .venv/bin
+# Hundreds of processes are started by the tests; none of them should compile the same files again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run test adapters check format bench soak reference docs lock clean

@@ -85,11 +85,17 @@ class RetentionWorker:
         log.info("%s has stopped", self.holder)
 
     async def round(self, *, idle_s: int = 0) -> Round:
-        """Carry out erasures that are open, then sweep every tenant that nobody sweeps or has swept in ``idle_s`` seconds."""
-        done = await self._erase()
+        """Carry out erasures that are open, then sweep every tenant that nobody sweeps or has swept in ``idle_s`` seconds.
+
+        A tenant that is to be forgotten is not swept: an erasure removes all that a sweep would, and somebody may be at it.
+        """
+        forgotten = await self._to_be_forgotten()
+        done = await self._erase(forgotten)
         async for tenant in self._names():
             if self._stopping.is_set():
                 break
+            if tenant in forgotten:
+                continue
             done = await self._sweep(tenant, done, idle_s)
         return done
 
@@ -117,12 +123,14 @@ class RetentionWorker:
             return structs.replace(done, failed=done.failed + 1)
         return structs.replace(done, tenants=done.tenants + 1, snapshots=done.snapshots + swept.count)
 
-    async def _erase(self) -> Round:
-        done = Round()
+    async def _to_be_forgotten(self) -> list[str]:
         open_ = await self._hf.erasures.list(only_open=True, limit=1_000)
-        for tenant in dict.fromkeys(each.tenant for each in open_):
-            if self._tenants is not None and tenant not in self._tenants:
-                continue
+        names = dict.fromkeys(each.tenant for each in open_)
+        return [name for name in names if self._tenants is None or name in self._tenants]
+
+    async def _erase(self, tenants: Sequence[str]) -> Round:
+        done = Round()
+        for tenant in tenants:
             try:
                 erased = await self._hf.erasures.carry_out(tenant, holder=self.holder)
             except HoldfastError as error:
