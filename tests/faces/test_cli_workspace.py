@@ -87,6 +87,18 @@ def test_a_tree_is_captured_and_listed(place: Place) -> None:
     assert "Snapshots of acme" in said("list", "--limit", "2")
 
 
+def test_a_capture_is_exported_in_the_same_go(place: Place) -> None:
+    done = told("capture", "--run", place.run, str(place.tree), "--format", "tar.zst")
+    assert done["file"] == f"{done['snapshot']['id']}.tar.zst"
+    printed = said("capture", "--run", place.run, str(place.tree), "--format", "tar.zst", "--to", "now.tar.zst")
+    assert "It is in now.tar.zst as well." in printed
+    said("export", "--run", place.run, done["snapshot"]["id"], "again.tar.zst")
+    written = {name: (place.folder / name).read_bytes() for name in (done["file"], "now.tar.zst", "again.tar.zst")}
+    assert len(set(written.values())) == 1
+    assert "say --format tar.zst" in said("capture", "--run", place.run, str(place.tree), "--to", "x", code=1)
+    assert not (place.folder / "x").exists()
+
+
 def test_differences_are_shown_by_step(place: Place) -> None:
     assert said("diff", "--run", place.run, "@1", "@3", "--stat") == "A file 2\nA file 3\nM notes.txt\n"
     text = said("diff", "--run", place.run, "@2", "@3")

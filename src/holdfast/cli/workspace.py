@@ -19,6 +19,8 @@ from .retention import packs_option
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = {"added": "A", "removed": "D", "changed": "M", "mode": "T", "renamed": "R"}
 """What happened to a file, in one letter, as git says it."""
+ARCHIVE = "tar.zst"
+"""What a snapshot is exported as."""
 STEP = "@"
 """Before the number of a step: its snapshot."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -42,6 +44,12 @@ def run_option(command: F) -> F:
 @click.option("--step", type=click.IntRange(0), help="The step after which the tree is so; without it, the run's last.")
 @click.option("--ignore", metavar="PATTERN", multiple=True, help="Leave this out too; may be said several times.")
 @click.option("--no-default-ignore", is_flag=True, help="Capture what tools make anew by themselves as well.")
+@click.option(
+    "--format", "archive", type=click.Choice([ARCHIVE]), help="Write the snapshot to a file as well, as export does."
+)
+@click.option(
+    "--to", metavar="FILE", type=click.Path(dir_okay=False), help="That file; without it, ID.tar.zst in this directory."
+)
 @json_option
 def capture(
     database: str,
@@ -52,19 +60,27 @@ def capture(
     step: int | None,
     ignore: Sequence[str],
     no_default_ignore: bool,
+    archive: str | None,
+    to: str | None,
     as_json: bool,
 ) -> None:
     """Take a snapshot of the directory PATH. Only what changed since the last one is read and stored."""
+    if to is not None and archive is None:
+        raise InvalidInput(f"--to says where an archive goes: say --format {ARCHIVE} with it")
     with _opened(database, tenant, packs) as there:
         at = there.runs.get(run).iteration if step is None else step
         with _busy(f"capturing {path}"):
             done = there.workspaces.capture(
                 run, path, step=at, ignore=list(ignore), ignore_defaults=not no_default_ignore
             )
+        snapshot = done.snapshot
+        if archive is not None:
+            to = to or f"{snapshot.id}.{archive}"
+            with _progress(snapshot.entry_count, "writing") as advance:
+                there.workspaces.export(snapshot.id, to, on_progress=advance)
     if as_json:
-        print_json(_printable(done))
+        print_json(_printable(done if to is None else {**msgspec.to_builtins(done), "file": to}))
         return
-    snapshot = done.snapshot
     click.echo(
         f"Snapshot {snapshot.id} of step {snapshot.step}: {snapshot.entry_count:,} entries, {_size(snapshot.tree_bytes)}; "
         f"{done.changed:,} changed, {done.removed:,} removed, {_size(snapshot.size_bytes)} stored."
@@ -73,6 +89,8 @@ def capture(
         click.echo(f"  left out: {_plain(each.path)}: {each.reason}")
     for changing in done.unsettled:
         click.echo(f"  changed while it was read: {_plain(changing)}")
+    if to is not None:
+        click.echo(f"It is in {to} as well.")
 
 
 @workspace.command("list")
