@@ -170,6 +170,8 @@ class Edits:
         for path in draw.sample(sorted(set(self._files) - set(changed)), 2):
             path.unlink()
             self._files.remove(path)
+            if not any(path.parent.iterdir()):  # git keeps no empty directories, and is to be measured all the same
+                path.parent.rmdir()
         return sum(len(packer.compress(path.read_bytes())) for path in changed)
 
 
