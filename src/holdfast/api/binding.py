@@ -13,24 +13,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown, Unavailable
 
 from . import parameters
+from .bodies import JSON_TYPE, read_body
 from .conventions import SETTLED_BY
 from .limits import ServerLimits
 from .operations import Operation
-from .problems import BodyTooLarge, TooSlow, WrongContentType
+from .problems import TooSlow
 from .service import Service
 from .streams import EventStream
 from .wire import decode, encode, given
 
-JSON_TYPE = "application/json"
 _ANY_JSON = msgspec.json.Decoder()
 _NEVER_STORED = ((b"cache-control", b"no-store"),)
 _AS_JSON = (*_NEVER_STORED, (b"content-type", JSON_TYPE.encode()))
-_DISCARDED_MOST = 4
-"""How many times the limit of a body is read and thrown away, so that a caller still sending hears the answer."""
-
-
-class Disconnected(Exception):
-    """The caller has gone: there is nobody to answer."""
 
 
 class Handler:
@@ -62,7 +56,9 @@ class Handler:
             with service.deadlines.begin():
                 if self._bodies:
                     empty = self._may_be_empty and _is_empty(headers)
-                    arguments["body"] = self._body(b"{}" if empty else await _read(receive, headers, service.limits))
+                    arguments["body"] = self._body(
+                        b"{}" if empty else await read_body(receive, headers, service.limits)
+                    )
                 is_read = True
                 result = await self._done(service, headers, arguments)
         except TimeoutError:
@@ -189,42 +185,3 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         return parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:  # not ASCII, or percent-encoded bytes that are not UTF-8
         raise InvalidInput("the query is not percent-encoded UTF-8") from None
-
-
-async def _read(receive: Receive, headers: Mapping[bytes, bytes], limits: ServerLimits) -> bytes:
-    """The body of a request.
-
-    Raises:
-        WrongContentType: it does not say that it is JSON. A web page of somebody else cannot say so without asking first.
-        BodyTooLarge: it is over ``request_bytes``.
-    """
-    if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE.encode():
-        raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
-    declared = int(headers.get(b"content-length", b"0"))
-    patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
-    if declared > limits.request_bytes and not patient:
-        raise _too_large(limits)
-    return await _chunks(receive, limits)
-
-
-async def _chunks(receive: Receive, limits: ServerLimits) -> bytes:
-    chunks: list[bytes] = []
-    size, more = 0, True
-    while more:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise Disconnected
-        size += len(event.get("body", b""))
-        more = event.get("more_body", False)
-        if size <= limits.request_bytes:
-            chunks.append(event.get("body", b""))
-        elif size > _DISCARDED_MOST * limits.request_bytes:
-            break
-    if size > limits.request_bytes:
-        raise _too_large(limits)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _too_large(limits: ServerLimits) -> BodyTooLarge:
-    message = f"the body is over the limit request_bytes = {limits.request_bytes:,}"
-    return BodyTooLarge(message, headers={"connection": "close"})

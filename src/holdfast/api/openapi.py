@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct
 
 import holdfast
 
-from .binding import JSON_TYPE
+from .bodies import JSON_TYPE
 from .operations import AREAS, Operation, PlainText
 from .parameters import Parameter, bodies, choices, hints, may_be_empty, parameters
 from .problems import PROBLEM_TYPE, status_of, title_of

@@ -14,7 +14,8 @@ from holdfast.clock import monotonic_s
 from holdfast.errors import InvalidInput
 
 from . import problems
-from .binding import Disconnected, Handler
+from .binding import Handler
+from .bodies import Disconnected
 from .guard import HEADERS
 from .limits import ServerLimits
 from .operations import Operation

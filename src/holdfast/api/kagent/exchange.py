@@ -17,7 +17,7 @@ from starlette.responses import Response
 from holdfast import AsyncTenantHandle
 from holdfast.errors import InvalidInput
 
-from ..binding import JSON_TYPE
+from ..bodies import JSON_TYPE
 from ..service import Service
 from ..wire import decode, encode
 

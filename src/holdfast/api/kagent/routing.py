@@ -17,11 +17,10 @@ from holdfast.clock import monotonic_s
 from holdfast.errors import Closed, HoldfastError
 
 from .. import problems
-from ..binding import Disconnected
-from ..binding import _read as read_body
+from ..bodies import Disconnected, read_body
 from ..problems import HttpError, NoSuchRoute, WrongMethod, status_of
 from ..service import Service
-from . import checkpoints, crews, memories, registry, remarks, sessions, shares, tasks
+from . import checkpoints, crews, memories, registry, remarks, sealing, sessions, shares, tasks
 from .exchange import Ask, Route, failure
 
 log = logging.getLogger("holdfast.api")
@@ -74,6 +73,7 @@ class KagentPaths(BaseRoute):
     """All of kagent's paths. A client whose address ends in a slash asks for ``//api/...``, and is answered all the same."""
 
     def __init__(self, service: Service) -> None:
+        sealing.check()
         self._service = service
         self._tree = _Tree()
         for each in routes():
@@ -126,7 +126,7 @@ class KagentPaths(BaseRoute):
 
     async def _answer(self, route: Route, names: Mapping[str, str], scope: Scope, receive: Receive) -> Response:
         headers = dict(scope["headers"])
-        tenant = "" if route.path in _OPEN else await self._tenant(route, scope, headers)
+        tenant = "" if route.path in _OPEN else await self._tenant(route, _nameable(scope, names), headers)
         sends = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         query = scope["query_string"].decode("latin-1")
         handle = self._service.tenant(tenant or self._default_tenant())
@@ -147,6 +147,11 @@ class KagentPaths(BaseRoute):
 
     def _default_tenant(self) -> str:
         return "default" if self._service.access is None else self._service.access.tenant
+
+
+def _nameable(scope: Scope, names: Mapping[str, str]) -> Scope:
+    """A request as it may be named where refusals are noted: without the token of a link, which lets whoever has it in."""
+    return {**scope, "path": scope["path"].replace(names["token"], "...")} if "token" in names else scope
 
 
 def _path(scope: Scope) -> str:

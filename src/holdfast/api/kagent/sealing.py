@@ -1,28 +1,25 @@
-"""What events carry that nobody else may read.
+"""How events are stored that hold what nobody else may read.
 
 At each turn an agent built with kagent-adk appends an event whose state holds all headers of the request that came in, among them
-the caller's ``Authorization``. Where ``HOLDFAST_ENCRYPTION_KEY`` is set, such an event is encrypted (AES-256-GCM) and comes back
-as it was. Without a key the values of those headers are replaced before anything is stored: an agent that passes its caller's
-token on to its tools needs the key.
+the caller's ``Authorization``. Where ``HOLDFAST_ENCRYPTION_KEY`` is set, such an event, and every other one with a credential in
+it, is encrypted (AES-256-GCM) and comes back as it was. Without a key the values of those headers are replaced before anything
+is stored: an agent that passes its caller's token on to its tools needs the key.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import os
 from functools import cache
 from typing import Any
 
-from holdfast.errors import Corrupt, InvalidInput, LimitExceeded
+from holdfast.errors import Corrupt, InvalidInput
 from holdfast.ids import new_token
+
+from . import withholding
 
 VARIABLE = "HOLDFAST_ENCRYPTION_KEY"
 PREFIX = "aes-gcm:"
-WITHHELD = "[withheld: set HOLDFAST_ENCRYPTION_KEY to keep it, encrypted]"
-SECRET_HEADERS = frozenset(
-    {"authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key", "x-auth-token", "x-share-token"}
-)
 _NONCE_BYTES = 12
 _KEY_BYTES = 32
 
@@ -32,16 +29,13 @@ def sealed(event_id: str, data: str) -> dict[str, str]:
 
     Raises:
         InvalidInput: the key that is set is none.
-        LimitExceeded: it is nested too deeply to be searched for secrets.
+        LimitExceeded: there is no key, and it is nested too deeply to be searched for secrets.
     """
-    if not _may_hold_secrets(data):
-        return {"id": event_id, "data": data}
-    without = _withheld(data)
-    if without is None:
-        return {"id": event_id, "data": data}
     cipher = _cipher(os.environ.get(VARIABLE, ""))
     if cipher is None:
-        return {"id": event_id, "data": without}
+        return {"id": event_id, "data": withholding.storable(data) or data}
+    if not withholding.is_secret(data):
+        return {"id": event_id, "data": data}
     nonce = bytes.fromhex(new_token(_NONCE_BYTES))
     body = nonce + cipher.encrypt(nonce, data.encode("utf-8", "surrogatepass"), event_id.encode("utf-8", "replace"))
     return {"id": event_id, "sealed": PREFIX + base64.b64encode(body).decode()}
@@ -67,41 +61,13 @@ def opened(content: Any) -> tuple[str, str]:
     return content["id"], text.decode("utf-8", "surrogatepass")
 
 
-def _may_hold_secrets(data: str) -> bool:
-    """Whether it is worth looking closer: most events are about other things."""
-    return '"headers"' in data
-
-
-def _withheld(data: str) -> str | None:
-    """The text without secret values, or ``None`` if it has none.
+def check() -> None:
+    """See that the key, if one is set, can be used.
 
     Raises:
-        LimitExceeded: it is nested too deeply to be looked through.
+        InvalidInput: it cannot.
     """
-    try:
-        event = json.loads(data)
-    except ValueError:
-        return None
-    except RecursionError:
-        raise LimitExceeded("an event with headers is nested deeper than the limit json_depth") from None
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":")) if _withhold(event) else None
-
-
-def _withhold(event: Any) -> bool:
-    """Replace secret values in place; whether there were any."""
-    actions = event.get("actions") if isinstance(event, dict) else None
-    if not isinstance(actions, dict):
-        return False
-    found = False
-    for name in ("state_delta", "stateDelta"):
-        state = actions.get(name)
-        headers = state.get("headers") if isinstance(state, dict) else None
-        if not isinstance(headers, dict):
-            continue
-        for each in [each for each in headers if each.lower() in SECRET_HEADERS]:
-            headers[each] = WITHHELD
-            found = True
-    return found
+    _cipher(os.environ.get(VARIABLE, ""))
 
 
 @cache

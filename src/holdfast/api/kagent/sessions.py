@@ -13,10 +13,10 @@ from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
 from holdfast import Filter, Message, Session, column
-from holdfast.errors import AlreadyExists, Forbidden, InvalidInput, NotFound
+from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, NotFound
 
 from ..wire import encode, moment
-from . import sealing
+from . import sealing, withholding
 from .exchange import Ask, agent_id, enveloped, route
 from .sharing import Visit, visit
 
@@ -121,10 +121,10 @@ async def list_sessions_of_agent(ask: Ask) -> Response:
 
 @route("GET", "/api/sessions/{session_id}")
 async def get_session(ask: Ask) -> Response:
-    """A session with its events in the order in which they were appended, or from the end."""
+    """A session with its events in the order in which they were appended, or from the end; a guest sees no secrets."""
     guest = await visit(ask, writing=False)
     session = await found_session(ask, guest)
-    events = [_event(each, session) for each in await _events(ask, session)]
+    events = [_event(each, session, guest) for each in await _events(ask, session)]
     data = SessionWithEvents(shown(session), events, guest is not None and guest.read_only)
     return enveloped(data, "Successfully retrieved session")
 
@@ -169,16 +169,15 @@ async def restore_session(ask: Ask) -> Response:
 @route("POST", "/api/sessions/{session_id}/events")
 async def append_event(ask: Ask) -> Response:
     """Append an event. The same event again is the same event; another one with its id is refused."""
-    session = await found_session(ask, await visit(ask, writing=True))
+    guest = await visit(ask, writing=True)
+    session = await found_session(ask, guest)
     if ask.agent and session.agent and ask.agent != agent_id(session.agent):
         raise Forbidden(f"this session belongs to the agent {session.agent!r}, not to {ask.agent!r}")
     body = ask.body(_EVENT)
     data = body.data if isinstance(body.data, str) else encode(body.data).decode()
     id = body.id or ask.service.ids.new()
-    message = await ask.tenant.messages.append(
-        session.id, kind=KIND, content=sealing.sealed(id, data), id=message_id(session, id)
-    )
-    return enveloped(_event(message, session), "Event added to session successfully", 201)
+    message = await _appended(ask, session, id, data)
+    return enveloped(_event(message, session, guest), "Event added to session successfully", 201)
 
 
 async def found_session(ask: Ask, guest: Visit | None) -> Session:
@@ -261,6 +260,21 @@ async def _events(ask: Ask, session: Session) -> Sequence[Message]:
         cursor = page.next
 
 
-def _event(message: Message, session: Session) -> EventShown:
+async def _appended(ask: Ask, session: Session, id: str, data: str) -> Message:
+    """The event, appended now or before: encrypted, the same text is never the same twice."""
+    message, content = message_id(session, id), sealing.sealed(id, data)
+    try:
+        return await ask.tenant.messages.append(session.id, kind=KIND, content=content, id=message)
+    except Conflict:
+        if "sealed" not in content:
+            raise
+        there = await ask.tenant.messages.get(message)
+        if there.kind != KIND or sealing.opened(there.content) not in ((id, data), (id, withholding.storable(data))):
+            raise
+        return there
+
+
+def _event(message: Message, session: Session, guest: Visit | None) -> EventShown:
     id, data = sealing.opened(message.content)
+    data = data if guest is None else withholding.showable(data)
     return EventShown(id, session.key, session.user, message.created_at, message.updated_at, data)

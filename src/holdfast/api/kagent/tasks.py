@@ -11,6 +11,7 @@ from starlette.responses import Response
 from holdfast import A2ATask
 from holdfast.errors import InvalidInput, NotFound
 
+from . import withholding
 from .exchange import Ask, enveloped, route
 from .sharing import visit
 
@@ -36,13 +37,14 @@ async def save_task(ask: Ask) -> Response:
 
 @route("GET", "/api/tasks/{task_id}")
 async def get_task(ask: Ask) -> Response:
-    """A task as it was saved last."""
+    """A task as it was saved last; a guest sees no secrets."""
     _check_version(ask)
     guest = await visit(ask, writing=False)
     found = await ask.tenant.a2a_tasks.find(ask.names["task_id"], user=ask.user if guest is None else guest.user)
     if found is None or (guest is not None and found.context_id != guest.session_key):
         raise NotFound("Task not found")
-    return enveloped(found.task, "Successfully retrieved task")
+    task = found.task if guest is None else withholding.showable_task(found.task)
+    return enveloped(task, "Successfully retrieved task")
 
 
 @route("DELETE", "/api/tasks/{task_id}")
@@ -61,14 +63,15 @@ async def restore_task(ask: Ask) -> Response:
 
 @route("GET", "/api/sessions/{session_id}/tasks")
 async def list_tasks(ask: Ask) -> Response:
-    """The tasks of a session, the oldest first."""
+    """The tasks of a session, the oldest first; a guest sees no secrets."""
     _check_version(ask)
     guest = await visit(ask, writing=False)
     found = await ask.tenant.a2a_tasks.list(
         context_id=ask.names["session_id"], user=ask.user if guest is None else guest.user
     )
     oldest_first: list[A2ATask] = sorted(found, key=lambda each: (each.created_at, each.id))
-    return enveloped([each.task for each in oldest_first], "Successfully retrieved session tasks")
+    tasks = [each.task if guest is None else withholding.showable_task(each.task) for each in oldest_first]
+    return enveloped(tasks, "Successfully retrieved session tasks")
 
 
 @route("POST", _CONFIGS)
