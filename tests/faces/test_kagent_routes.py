@@ -16,7 +16,9 @@ from holdfast import AsyncTenantHandle, new_api_key, thread_of
 from holdfast.api.access import AccessOptions, networks
 from holdfast.api.kagent.exchange import DEFAULT_USER
 from holdfast.api.kagent.routing import routes
+from holdfast.api.kagent.sealing import VARIABLE
 from holdfast.api.limits import ServerLimits
+from holdfast.errors import InvalidInput
 from tests.faces.in_process import Reply, Running, running
 
 _NUMBERS = count(1)
@@ -150,6 +152,31 @@ def test_a_key_for_writing_alone_writes_and_reads_nothing(kagent: Kagent, scopes
 def test_a_key_that_was_never_made_is_refused(kagent: Kagent) -> None:
     reply = kagent.run(kagent.server.ask("GET", "/api/sessions", key=new_api_key()))
     bad(reply, 401)
+
+
+def test_no_refusal_names_the_token_of_a_link(kagent: Kagent, caplog: pytest.LogCaptureFixture) -> None:
+    good(kagent.post("/api/sessions", {"id": "s"}), 201)
+    token = good(kagent.post("/api/sessions/s/shares"), 201)["token"]
+    reader = kagent.another(("kagent:read",), tenant=kagent.name)
+    with caplog.at_level("DEBUG"):
+        for asking in (reader, Kagent(kagent.runner, kagent.server, "hf_" + "0" * 48, kagent.name)):
+            reply = asking.delete(f"/api/sessions/s/shares/{token}", x_share_token=token)
+            assert token not in bad(reply, 403 if asking is reader else 401)
+    assert "/api/sessions/s/shares/..." in caplog.text
+    assert token not in caplog.text
+    noted = [each.subject_id for each in kagent.run(_noted(kagent))]
+    assert noted == ["DELETE /api/sessions/s/shares/..."]
+
+
+async def _noted(kagent: Kagent) -> list[Any]:
+    await kagent.server.service.denials.flush(kagent.server.holdfast)
+    return [each for each in await kagent.tenant.activity.list() if each.action == "access.denied"]
+
+
+def test_a_server_with_a_key_that_is_none_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "short")
+    with pytest.raises(InvalidInput, match=VARIABLE):
+        asyncio.run(running().__aenter__())
 
 
 def test_whether_the_server_is_alive_and_what_it_is_anybody_may_know(kagent: Kagent) -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.kagent.sealing import VARIABLE, WITHHELD
+from holdfast.api.kagent.sealing import VARIABLE
+from holdfast.api.kagent.withholding import NOT_SHOWN, NOT_STORED
 from tests.faces.test_kagent_routes import Kagent, bad, good, open_kagent
 
 NAMES = [
@@ -362,11 +363,58 @@ def test_a_callers_token_is_not_kept_without_a_key_and_comes_back_with_one(
     start(kagent)
     monkeypatch.delenv(VARIABLE, raising=False)
     withheld = json.loads(append(kagent, json.dumps(SECRET))["data"])["actions"]["state_delta"]["headers"]
-    assert withheld == {"Authorization": WITHHELD, "x-other": "plain"}
+    assert withheld == {"Authorization": NOT_STORED, "x-other": "plain"}
     monkeypatch.setenv(VARIABLE, "k" * 32)
     assert append(kagent, json.dumps(SECRET))["data"] == json.dumps(SECRET)
     monkeypatch.delenv(VARIABLE)
     assert "s3cret" not in bad(kagent.get("/api/sessions/s"), 500), "who has no key sees that something is wrong"
+
+
+def test_an_encrypted_event_again_is_the_same_event(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(kagent)
+    before = append(kagent, json.dumps(SECRET), "before")
+    monkeypatch.setenv(VARIABLE, "k" * 32)
+    first = append(kagent, json.dumps(SECRET), "e")
+    assert append(kagent, json.dumps(SECRET), "e") == first
+    assert append(kagent, json.dumps(SECRET), "before") == before, "what was stored while there was no key"
+    other = json.dumps(SECRET).replace("s3cret", "another")
+    for id in ("e", "before"):
+        body = {"id": id, "data": other if id == "e" else other.replace("plain", "changed")}
+        assert "s3cret" not in bad(kagent.post("/api/sessions/s/events", body), 409)
+    assert len(events(kagent)) == 2
+
+
+@pytest.mark.parametrize("key", [None, "k" * 32])
+def test_a_guest_sees_no_secrets_and_the_owner_all_that_is_kept(
+    kagent: Kagent, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if key is not None:
+        monkeypatch.setenv(VARIABLE, key)
+    start(kagent)
+    kept = json.dumps({"actions": {"state_delta": {"oauth2": {"access_token": "s3cret"}}}, "text": "said"})
+    for data in (json.dumps(SECRET), kept, "plain"):
+        append(kagent, data)
+    token = good(kagent.post("/api/sessions/s/shares", {"read_only": False}), 201)["token"]
+    guest = {"user": "bob", "x_share_token": token}
+    seen = [each["data"] for each in good(kagent.get("/api/sessions/s?order=asc", **guest))["events"]]
+    assert "s3cret" not in json.dumps(seen)
+    assert (NOT_SHOWN in seen[0], '"text":"said"' in seen[1], seen[2]) == (True, True, "plain")
+    assert events(kagent)[1:] == [kept, "plain"]
+    assert (events(kagent)[0] == json.dumps(SECRET)) is (key is not None)
+    again = good(kagent.post("/api/sessions/s/events", {"id": "g", "data": kept}, **guest), 201)
+    assert "s3cret" not in again["data"]
+
+
+def test_an_encrypted_event_is_encrypted_everywhere_else(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "k" * 32)
+    start(kagent)
+    append(kagent, json.dumps(SECRET), "e")
+    (session,) = kagent.run(kagent.tenant.sessions.list(user="ada"))
+    stored = kagent.run(kagent.tenant.messages.last(session.id))[0].content
+    assert (set(stored), stored["id"]) == ({"id", "sealed"}, "e")
+    shown = kagent.get(f"/v1/tenants/{kagent.name}/sessions/{session.id}/messages")
+    assert (shown.status, b"s3cret" in shown.body, b"aes-gcm:" in shown.body) == (200, False, True)
 
 
 def test_an_event_that_cannot_be_searched_for_secrets_is_refused(kagent: Kagent) -> None:

@@ -134,6 +134,21 @@ def test_a_guest_for_writing_writes_as_the_owner_and_cannot_delete(kagent: Kagen
     assert ("read_only" in seen, seen["session"]["name"], seen["events"]) == (False, "bob's", [made])
 
 
+def test_a_guest_sees_tasks_without_credentials_and_nobody_who_is_told(kagent: Kagent) -> None:
+    start(kagent)
+    data = {"authConfig": {"oauth2": {"client_secret": "s3cret"}}, "n": 1}
+    saved = save(kagent, history=[{"parts": [{"kind": "data", "data": data}]}])
+    good(kagent.post(CONFIGS, {"url": "u", "token": "s3cret"}), 201)
+    guest = {"user": "bob", "x_share_token": share(kagent)}
+    for seen in (good(kagent.get("/api/tasks/t", **guest)), *good(kagent.get("/api/sessions/s/tasks", **guest))):
+        assert "s3cret" not in json.dumps(seen)
+        assert seen["history"][0]["parts"][0]["data"]["n"] == 1
+    assert good(kagent.get(CONFIGS, **guest)) == []
+    bad(kagent.get(f"{CONFIGS}/t", **guest), 404)
+    assert good(kagent.get("/api/tasks/t")) == saved, "to the owner it is what it was"
+    assert good(kagent.get(CONFIGS)) == [{"url": "u", "token": "s3cret", "id": "t"}]
+
+
 def test_a_link_leads_to_its_own_session_only(kagent: Kagent) -> None:
     start(kagent, "s")
     start(kagent, "t")
