@@ -255,3 +255,6 @@ def test_which_tasks_writes_are_given_does_not_depend_on_their_order() -> None:
         assert found.task_id == "c"
     assert checkpoints.chosen([tasks[0], tasks[1]]) is tasks[0]
     assert checkpoints.chosen([tasks[3], tasks[1]]) is tasks[1]
+    assert checkpoints.chosen([tasks[1], TaskWrites("d", "", [Write(-1, "__error__")])]) is tasks[1]
+    assert checkpoints.chosen([tasks[3]]) is tasks[3]
+    assert checkpoints.chosen([]) is None
