@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
+from holdfast.api.answers import MEDIA_TYPES
 from holdfast.api.openapi import document
 from holdfast.api.operations import Operation
 from holdfast.api.parameters import bodies, choices, hints, parameters
@@ -46,7 +47,8 @@ def _groups(described: dict[str, Any]) -> Iterator[str]:
 def _details(each: Operation, described: dict[str, Any]) -> Iterator[str]:
     operation = described["paths"][each.path][each.method.lower()]
     taken = [f"`{one.wire_name}`" + ("" if one.required else "?") for one in parameters(each) if one.place != "path"]
-    fields = [" or ".join(_fields(kind, described) for kind in bodies(each))] if each.has_body else []
+    fields = [" or ".join(_fields(kind, described) for kind in bodies(each))] if bodies(each) else []
+    fields += ["an archive, `tar.zst`"] if each.takes_upload else []
     yield f"**`{operation['operationId']}`** {' · '.join(_parts(each, taken, fields, described))}\n"
     if more := operation.get("description"):
         yield " ".join(more.split()) + "\n"
@@ -57,10 +59,13 @@ def _parts(each: Operation, taken: list[str], fields: list[str], described: dict
         yield f"takes {', '.join(taken)}"
     if fields:
         yield f"body {fields[0]}"
-    if each.streams:
+    returned = hints(each.function)["return"]
+    if get_origin(returned) is AsyncIterator:
         yield f"{each.status}: a stream of events"
+    elif returned in MEDIA_TYPES:
+        yield f"{each.status}: `{MEDIA_TYPES[returned]}`"
     else:
-        names = [getattr(kind, "__name__", str(kind)) for kind in choices(hints(each.function)["return"])]
+        names = [getattr(kind, "__name__", str(kind)) for kind in choices(returned)]
         yield f"{each.status}" + ("" if names == ["NoneType"] else f": `{'` or `'.join(names)}`")
     yield "errors " + ", ".join(str(status) for status in each.statuses[1:])
 

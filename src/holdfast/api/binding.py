@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown, Unavailable
 
 from . import parameters
-from .bodies import JSON_TYPE, read_body
+from .bodies import JSON_TYPE, Upload, read_body
 from .conventions import SETTLED_BY
 from .limits import ServerLimits
 from .operations import Operation
@@ -50,7 +50,7 @@ class Handler:
         if self._wants_caller:
             arguments["caller"] = caller
         if self._operation.streams:
-            return EventStream(await self._operation.function(service, **arguments), service)
+            return await self._streamed(service, headers, arguments, receive)
         is_read = False
         try:
             with service.deadlines.begin():
@@ -64,6 +64,17 @@ class Handler:
         except TimeoutError:
             raise self._too_late(service.limits, is_read) from None
         return self._response(result, service.limits)
+
+    async def _streamed(
+        self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any], receive: Receive
+    ) -> ASGIApp:
+        """What is not bound by ``answer_s``: events as they come, and what is too large to be quick."""
+        if self._operation.takes_upload:
+            arguments["upload"] = Upload(receive, headers, service.limits)
+        found = await self._done(service, headers, arguments)
+        if isinstance(found, AsyncIterator):
+            return EventStream(found, service)
+        return self._response(found, service.limits)
 
     async def _done(self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any]) -> Any:
         user = headers.get(b"x-user-id")

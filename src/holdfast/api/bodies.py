@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 
 from starlette.types import Receive
 
 from .limits import ServerLimits
-from .problems import BodyTooLarge, WrongContentType
+from .problems import BodyTooLarge, TooSlow, WrongContentType
 
 JSON_TYPE = "application/json"
 _DISCARDED_MOST = 4
@@ -25,7 +26,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: Se
         WrongContentType: it does not say that it is JSON. A web page of somebody else cannot say so without asking first.
         BodyTooLarge: it is over ``request_bytes``.
     """
-    if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE.encode():
+    if _content_type(headers) != JSON_TYPE.encode():
         raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
     declared = int(headers.get(b"content-length", b"0"))
     patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
@@ -55,3 +56,52 @@ async def _chunks(receive: Receive, limits: ServerLimits) -> bytes:
 def _too_large(limits: ServerLimits) -> BodyTooLarge:
     message = f"the body is over the limit request_bytes = {limits.request_bytes:,}"
     return BodyTooLarge(message, headers={"connection": "close"})
+
+
+class Upload:
+    """A body that is not JSON and may be larger than what is held in memory."""
+
+    def __init__(self, receive: Receive, headers: Mapping[bytes, bytes], limits: ServerLimits) -> None:
+        self._receive, self._headers, self._limits = receive, headers, limits
+
+    async def save(self, path: str, *, media_type: str) -> int:
+        """Put it into a file; how many bytes it has.
+
+        Raises:
+            WrongContentType: it does not say that it is of this type.
+            BodyTooLarge: it is over ``archive_bytes``.
+            TooSlow: nothing of it came for ``answer_s``.
+        """
+        if _content_type(self._headers) != media_type.encode():
+            raise WrongContentType(f"send the body with Content-Type: {media_type}")
+        if int(self._headers.get(b"content-length", b"0")) > self._limits.archive_bytes:
+            raise self._too_large()
+        size = 0
+        with await asyncio.to_thread(open, path, "wb") as file:
+            async for chunk in self._chunks():
+                size += len(chunk)
+                if size > self._limits.archive_bytes:
+                    raise self._too_large()
+                await asyncio.to_thread(file.write, chunk)
+        return size
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        more = True
+        while more:
+            try:
+                event = await asyncio.wait_for(self._receive(), self._limits.answer_s)
+            except TimeoutError:
+                message = f"nothing of the body came for answer_s = {self._limits.answer_s} s"
+                raise TooSlow(message, headers={"connection": "close"}) from None
+            if event["type"] == "http.disconnect":
+                raise Disconnected
+            yield event.get("body", b"")
+            more = event.get("more_body", False)
+
+    def _too_large(self) -> BodyTooLarge:
+        message = f"the body is over the limit archive_bytes = {self._limits.archive_bytes:,}"
+        return BodyTooLarge(message, headers={"connection": "close"})
+
+
+def _content_type(headers: Mapping[bytes, bytes]) -> bytes:
+    return headers.get(b"content-type", b"").partition(b";")[0].strip().lower()

@@ -40,7 +40,10 @@ Moment = Annotated[datetime, Meta(tz=True)]
 _UUIDS = {
     *("session_id", "message_id", "run_id", "event_id", "feedback_id", "contact_id", "message_ids", "contact_ids"),
     *("activity_id", "hold_id", "rewind_id", "snapshot_id", "before", "after", "parent", "session", "merged_id"),
+    *("snapshot_ids", "key_id"),
 }
+_OF_ALL_TENANTS = {"api_keys", "erasures", "run_queue", "tenants"}
+"""Stores that are found on the Holdfast itself, and not on a tenant's handle."""
 _IN_PATH = re.compile(r"{(\w+)}")
 _RAISED = re.compile(r"^    (\w+):", re.MULTILINE)
 _MARKS = re.compile(r"``([^`]*)``")
@@ -86,11 +89,12 @@ def route(
     fixed: Mapping[str, Any] | None = None,
     row: type[Struct] | None = None,
     tells: str = "",
+    plain: Sequence[str] = (),
 ) -> Operation:
     """One operation.
 
     Args:
-        store: where the method is found on a tenant's handle.
+        store: where the method is found on a tenant's handle, or on the Holdfast if it is about all tenants.
         name: what the operation is called.
         need, area: as in ``operation``.
         status: that of a good answer; without it 201 where something is made by POST, 204 where nothing is returned, or 200.
@@ -99,8 +103,9 @@ def route(
         fixed: arguments that are the same for every request.
         row: what filters are about, where the method does not return it.
         tells: the name of a path's part whose listeners are told.
+        plain: arguments that are any text here, although their name says that they are ids.
     """
-    taken = _taken(path, method, (*leave_out, *(fixed or ())))
+    taken = _taken(path, method, (*leave_out, *(fixed or ())), plain)
     shape = _shape(get_type_hints(method)["return"])
     versioned = _has_version(shape.type)
     compares = "version" in taken
@@ -154,13 +159,13 @@ class _Call:
         body = arguments.pop("body", None)
         if body is not None:
             arguments.update(given(body))
-        tenant = arguments.pop("tenant")
+        tenant = arguments.get("tenant", "")
+        store = self._found(service, arguments)
         if_match = arguments.pop("if_match", None)
         if if_match is not None and if_match.strip() != "*":
             arguments["version"] = _version(if_match)
         if arguments.get("where") is not None:
             arguments["where"] = filters(arguments["where"], self._row or Session)
-        store = getattr(service.tenant(tenant), self._store)
         told = arguments.get(self._tells)
         try:
             result = await self._made(service, store, arguments)
@@ -169,6 +174,12 @@ class _Call:
         if told is not None:
             service.news.tell(f"{tenant}/{told}")
         return self._shape.of(result)
+
+    def _found(self, service: Service, arguments: dict[str, Any]) -> Any:
+        """The store; the tenant's name is an argument only where the store is not the tenant's own."""
+        if self._store in _OF_ALL_TENANTS:
+            return getattr(service.holdfast, self._store)
+        return getattr(service.tenant(arguments.pop("tenant")), self._store)
 
     async def _made(self, service: Service, store: Any, arguments: dict[str, Any]) -> Any:
         if not self._takes_id:
@@ -182,13 +193,13 @@ Taken = dict[str, tuple[Any, Any]]
 """Arguments by name: their type, and what they are if nobody says."""
 
 
-def _taken(path: str, method: Method, leave_out: Sequence[str]) -> Taken:
+def _taken(path: str, method: Method, leave_out: Sequence[str], plain: Sequence[str]) -> Taken:
     hints = get_type_hints(method)
     found: Taken = {}
     for name, parameter in inspect.signature(method).parameters.items():
         if name != "self" and name not in leave_out:
             default = UNSET if parameter.default is inspect.Parameter.empty else parameter.default
-            found[name] = (_wire_type(name, hints[name]), default)
+            found[name] = (_wire_type("" if name in plain else name, hints[name]), default)
     missing = set(_IN_PATH.findall(path)) - set(found) - {"tenant"}
     if missing:
         raise ValueError(f"{path} names {missing}, which the method does not take")
@@ -297,7 +308,7 @@ def _shape(hint: Any) -> _Shape:
 @cache
 def _several(row: Any, *, with_next: bool) -> Any:
     fields: list[Any] = [("items", list[row])]
-    name = "Id" if row is str else row.__name__
+    name = "Id" if row is str else row.__name__[0].upper() + row.__name__[1:]
     if with_next:
         note = Meta(description="The cursor of the next page, or null at the end.")
         fields.append(("next", Annotated[str | None, note]))

@@ -14,6 +14,10 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     """Bytes of one request's body."""
     response_bytes: int = 64 * MIB
     """Bytes of one answer's body."""
+    archive_bytes: int = 1_024 * MIB
+    """Bytes of an archive that is sent as a body."""
+    archives: int = 8
+    """Archives that are taken in or handed out at once; each is a file in the temporary directory meanwhile."""
     connections: int = 2_048
     """Connections at once; further ones are answered 503."""
     idle_s: int = 75

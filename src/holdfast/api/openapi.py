@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct
 
 import holdfast
 
+from .answers import ARCHIVE_TYPE, MEDIA_TYPES, PlainText
 from .bodies import JSON_TYPE
-from .operations import AREAS, Operation, PlainText
+from .operations import AREAS, Operation
 from .parameters import Parameter, bodies, choices, hints, may_be_empty, parameters
 from .problems import PROBLEM_TYPE, status_of, title_of
 from .streams import EVENT_TYPE
@@ -24,6 +25,7 @@ _TEMPLATE = "#/components/schemas/{name}"
 _KEY = (
     "An API key: `hf_` and 48 hexadecimal digits. It is good for one tenant, or for all, and for what its scopes say."
 )
+_BINARY = {"type": "string", "format": "binary"}
 _DESCRIPTION = """Durable state for agents.
 
 Every error is a `Problem` (RFC 9457) whose `type` is the name of the error in the Python library. Lists come in pages: \
@@ -67,11 +69,7 @@ class _Schemas:
         for each in operations:
             types += [parameter.type for parameter in parameters(each)]
             types += bodies(each)
-            types += (
-                []
-                if each.streams
-                else [kind for kind in choices(hints(each.function)["return"]) if kind is not PlainText]
-            )
+            types += [kind for kind in choices(_returned(each)) if kind not in MEDIA_TYPES and not _is_events(kind)]
         schemas, self.components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
         self._known = list(zip(types, schemas, strict=True))
         for kind in types:
@@ -98,6 +96,8 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     if operation.need != "open":
         described["security"] = [{"key": []}]
         described["x-scope"] = operation.need
+    if operation.takes_upload:
+        described["requestBody"] = {"required": True, "content": {ARCHIVE_TYPE: {"schema": _BINARY}}}
     if kinds := bodies(operation):
         found = [schemas.of(kind) for kind in kinds]
         schema = found[0] if len(found) == 1 else {"oneOf": found}
@@ -125,15 +125,25 @@ def _response(operation: Operation, status: int, schemas: _Schemas) -> dict[str,
     if status != operation.status:
         return {"$ref": f"#/components/responses/{status}"}
     described: dict[str, Any] = {"description": HTTPStatus(status).phrase}
-    if operation.streams:
+    kind = _returned(operation)
+    if _is_events(kind):
         return {**described, "content": {EVENT_TYPE: {"schema": {"description": "Server-sent events."}}}}
-    if hints(operation.function)["return"] is PlainText:
-        return {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}
-    if (kind := hints(operation.function)["return"]) is not type(None):
+    if kind in MEDIA_TYPES:
+        schema = {"type": "string"} if kind is PlainText else _BINARY
+        described["content"] = {MEDIA_TYPES[kind]: {"schema": schema}}
+    elif kind is not type(None):
         described["content"] = {JSON_TYPE: {"schema": schemas.of(kind)}}
     if operation.etag is not None:
         described["headers"] = {"ETag": {"description": "Its state, for If-Match.", "schema": {"type": "string"}}}
     return described
+
+
+def _returned(operation: Operation) -> Any:
+    return hints(operation.function)["return"]
+
+
+def _is_events(kind: Any) -> bool:
+    return get_origin(kind) is AsyncIterator
 
 
 def _problems(operations: Sequence[Operation], schemas: _Schemas) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What an operation is: a typed function with a method and a path.
 
 The signature says everything. The first parameter is the ``Service``. A parameter named in the path comes from there; ``body`` is
-the JSON body; one annotated with ``Header`` comes from that header; every other one is a query parameter, and one that is not a
-plain value is written there as JSON. The return type is the body of the answer::
+the JSON body, and ``upload`` one that is not JSON; one annotated with ``Header`` comes from that header; every other one is a
+query parameter, and one that is not a plain value is written there as JSON. The return type is the body of the answer::
 
     @operation("GET", "/v1/tenants/{tenant}/sessions/{session_id}", raises=[NotFound], etag=session_etag)
     async def get_session(service: Service, *, tenant: str, session_id: Uuid) -> Session:
@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
-from starlette.responses import PlainTextResponse
 
 from holdfast.errors import (
     Forbidden,
@@ -64,16 +63,16 @@ AREAS = {
     "checkpoints": "Saved states of graphs.",
     "objects": "Large contents, each kept once.",
     "flows": "Saved states of flows.",
-    "memories": "What crews remember.",
+    "memories": "What crews and agents remember.",
+    "a2a": "Tasks of agents that speak to each other, and whom to tell about them.",
+    "tools": "Servers that have tools, and the tools they have.",
     "workspaces": "Directory trees, captured and restored.",
     "activity": "What was done, by whom and why.",
     "retention": "How long things are kept.",
+    "erasures": "Tenants who are to be forgotten.",
+    "checkups": "What is not as it should be, and its repair.",
 }
 """The kinds of things there are: the groups of the document, and what stands before the colon of a scope."""
-
-
-class PlainText(PlainTextResponse):
-    """An answer that is text and not JSON."""
 
 
 class Header(Struct, frozen=True):
@@ -103,7 +102,12 @@ class Operation(Struct, frozen=True):
 
     @property
     def has_body(self) -> bool:
-        return "body" in self.function.__annotations__
+        return "body" in self.function.__annotations__ or self.takes_upload
+
+    @property
+    def takes_upload(self) -> bool:
+        """Whether the body is an archive and not JSON."""
+        return "upload" in self.function.__annotations__
 
     @property
     def errors(self) -> tuple[type[HoldfastError], ...]:
@@ -137,7 +141,7 @@ def operation(
     Args:
         need: what it asks of a caller; without a word, ``read`` for GET and ``write`` for everything else.
         area: the kind of thing it is about, for scopes and the document; without a word, what the path says.
-        streams: whether it returns an iterator of events instead of one answer.
+        streams: whether it may take longer than one request: an iterator of events, or something large that comes or goes.
     """
     needed: Need = need or ("read" if method == "GET" else "write")
 

@@ -58,7 +58,7 @@ def parameters(operation: Operation) -> tuple[Parameter, ...]:
     in_path = set(_IN_PATH.findall(operation.path))
     found = []
     for name in names:
-        if name in ("body", "caller"):
+        if name in ("body", "upload", "caller"):
             continue
         default = signature.parameters[name].default
         hint = hints(operation.function)[name]
@@ -82,7 +82,7 @@ def arguments(operation: Operation) -> type[Struct]:
 @cache
 def bodies(operation: Operation) -> tuple[Any, ...]:
     """The types a body may have: none, one, or several to choose from."""
-    if not operation.has_body:
+    if "body" not in operation.function.__annotations__:
         return ()
     return choices(hints(operation.function)["body"])
 

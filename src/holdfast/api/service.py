@@ -18,6 +18,7 @@ from .denials import Denials
 from .limits import ServerLimits
 from .metrics import Metrics
 from .news import News
+from .staging import Staging
 
 if TYPE_CHECKING:
     from .access import Access
@@ -39,6 +40,7 @@ class Service:
         self.clock: Clock = SystemClock()
         self.denials, self.metrics, self.news = Denials(), Metrics(), News()
         self.deadlines = Deadlines(limits.answer_s)
+        self.staging = Staging(limits.archives)
         self.access: Access | None = None
         self._tenants: dict[str, AsyncTenantHandle] = {}
         self.drawn_key: str | None = None

@@ -4,13 +4,32 @@ table. Docstrings are the words of the OpenAPI document."""
 from __future__ import annotations
 
 from ..operations import Operation, collect
-from . import conversation, execution, keys, messages, platform, server, sessions, streaming, tenants, workspaces
+from . import (
+    a2a,
+    conversation,
+    execution,
+    keys,
+    messages,
+    objects,
+    platform,
+    server,
+    sessions,
+    shares,
+    snapshots,
+    streaming,
+    tenants,
+    titles,
+    workspaces,
+)
 
 OPERATIONS: list[Operation] = [
-    *collect(server, tenants, keys, sessions, messages, streaming, workspaces),
+    *collect(server, tenants, keys, sessions, messages, streaming, shares, titles, workspaces, snapshots, objects, a2a),
     *conversation.ROUTES,
     *execution.ROUTES,
+    *objects.ROUTES,
     *workspaces.ROUTES,
+    *snapshots.ROUTES,
+    *a2a.ROUTES,
     *platform.ROUTES,
 ]
 """Everything the server can do."""

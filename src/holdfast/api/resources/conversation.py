@@ -9,6 +9,7 @@ from holdfast import (
     AsyncFeedbacks,
     AsyncMessages,
     AsyncPendingMessages,
+    AsyncRemarks,
     AsyncSessions,
     Contact,
     Feedback,
@@ -116,12 +117,41 @@ ROUTES = [
         area="compactions",
         leave_out=["agent"],
     ),
+    route(
+        "PUT",
+        T + "/compaction-policies/{agent}",
+        "compactions",
+        AsyncCompactions.attach,
+        "set_agents_compaction_policy",
+        area="compactions",
+        leave_out=[*_FUNCTIONS, "session_id"],
+        words="Keep every session of an agent inside its window from now on, as far as that takes no summary.",
+    ),
+    route(
+        "DELETE",
+        T + "/compaction-policies/{agent}",
+        "compactions",
+        AsyncCompactions.detach,
+        "clear_agents_compaction_policy",
+        area="compactions",
+        leave_out=["session_id"],
+    ),
     # Pending messages
     route("GET", _PENDING, "pending_messages", AsyncPendingMessages.list_by_key, "list_pending_messages"),
     route("POST", _PENDING, "pending_messages", AsyncPendingMessages.append_batch, "append_pending_messages"),
     route("DELETE", _PENDING, "pending_messages", AsyncPendingMessages.delete_by_key, "delete_pending_messages"),
     route("GET", _PENDING + "/count", "pending_messages", AsyncPendingMessages.count_by_key, "count_pending_messages"),
     route("GET", _PENDING + "/groups", "pending_messages", AsyncPendingMessages.list_groups, "list_pending_groups"),
+    route(
+        "GET", _PENDING + "/count-all", "pending_messages", AsyncPendingMessages.count_all, "count_all_pending_messages"
+    ),
+    route(
+        "DELETE",
+        _PENDING + "/stale",
+        "pending_messages",
+        AsyncPendingMessages.delete_stale,
+        "delete_stale_pending_messages",
+    ),
     route("POST", _PENDING + "/compact", "pending_messages", AsyncPendingMessages.compact, "compact_pending_messages"),
     # Contacts
     route("GET", T + "/contacts", "contacts", AsyncContacts.list, "list_contacts"),
@@ -142,4 +172,8 @@ ROUTES = [
     route("GET", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.get, "get_feedback"),
     route("PATCH", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.update, "update_feedback"),
     route("DELETE", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.delete, "delete_feedback"),
+    # Remarks: feedback on an agent that is not about a message of a session here
+    route("GET", T + "/remarks", "remarks", AsyncRemarks.list, "list_remarks", area="feedback"),
+    route("POST", T + "/remarks", "remarks", AsyncRemarks.create, "create_remark", area="feedback"),
+    route("DELETE", T + "/remarks/{id}", "remarks", AsyncRemarks.delete, "delete_remark", area="feedback"),
 ]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from holdfast import (
+    AsyncAgentMemories,
     AsyncAgents,
     AsyncBlocks,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
     AsyncLeases,
-    AsyncObjects,
+    AsyncRunQueue,
     AsyncRuns,
     AsyncSteps,
     AsyncToolCalls,
+    AsyncToolServers,
 )
 
 from ..derived import route
@@ -24,6 +26,8 @@ _C = _R + "/tool-calls"
 _THREAD = T + "/threads/{thread_id}"
 _F = T + "/flows/{flow_uuid}"
 _M = T + "/memories"
+_AM = T + "/agent-memories"
+_TS = T + "/tool-servers"
 
 ROUTES = [
     # Agents and their blocks
@@ -43,6 +47,7 @@ ROUTES = [
     route("GET", T + "/runs", "runs", AsyncRuns.list, "list_runs"),
     route("POST", S + "/runs", "runs", AsyncRuns.start, "start_run"),
     route("POST", T + "/runs/claim", "leases", AsyncLeases.claim, "claim_next_run", leave_out=["run_id"]),
+    route("POST", "/v1/runs/claim", "run_queue", AsyncRunQueue.claim, "claim_run_of_any_tenant", need="root"),
     route("GET", _R, "runs", AsyncRuns.get, "get_run"),
     route("GET", _R + "/load", "runs", AsyncRuns.load, "load_run"),
     route(
@@ -72,8 +77,8 @@ ROUTES = [
     route("POST", _C + "/{id}/cancel", "tool_calls", AsyncToolCalls.cancel, "cancel_tool_call", area="runs"),
     route("POST", _C + "/{id}/discard", "tool_calls", AsyncToolCalls.discard, "discard_tool_call", area="runs"),
     route("POST", _C + "/{id}/snooze", "tool_calls", AsyncToolCalls.snooze, "snooze_tool_call", area="runs"),
-    # Checkpoints: they are written through the library, which knows what is in them
-    route("GET", T + "/checkpoints", "checkpoints", AsyncCheckpoints.list, "list_checkpoints"),
+    # Checkpoints: bytes travel as base64, and a lease as the pair of a run's id and an epoch
+    route("GET", T + "/checkpoints", "checkpoints", AsyncCheckpoints.list, "list_checkpoints", plain=["before"]),
     route("GET", _THREAD + "/checkpoints", "checkpoints", AsyncCheckpoints.history, "list_thread_history"),
     route(
         "GET",
@@ -85,7 +90,27 @@ ROUTES = [
     ),
     route("DELETE", _THREAD, "checkpoints", AsyncCheckpoints.delete, "delete_thread", area="checkpoints"),
     route("POST", T + "/checkpoints/prune", "checkpoints", AsyncCheckpoints.prune, "prune_checkpoints"),
-    route("GET", T + "/objects/usage", "objects", AsyncObjects.usage, "get_object_usage"),
+    route(
+        "PUT", _THREAD + "/checkpoints/{id}", "checkpoints", AsyncCheckpoints.put, "put_checkpoint", plain=["parent"]
+    ),
+    route(
+        "POST",
+        _THREAD + "/checkpoints/{id}/writes",
+        "checkpoints",
+        AsyncCheckpoints.put_writes,
+        "append_checkpoint_writes",
+    ),
+    route("POST", T + "/checkpoints/copy", "checkpoints", AsyncCheckpoints.copy, "copy_thread"),
+    route("POST", T + "/checkpoints/delete-runs", "checkpoints", AsyncCheckpoints.delete_runs, "delete_checkpoints"),
+    route(
+        "GET",
+        T + "/checkpoints/verify",
+        "checkpoints",
+        AsyncCheckpoints.verify,
+        "verify_checkpoints",
+        need="admin",
+        plain=["after"],
+    ),
     # Flows
     route("GET", T + "/flows", "flows", AsyncFlows.list, "list_flows"),
     route("GET", _F, "flows", AsyncFlows.find, "find_flow"),
@@ -101,5 +126,32 @@ ROUTES = [
     route("POST", _M + "/search", "crew_memories", AsyncCrewMemories.search, "search_memories", need="read"),
     route("GET", _M + "/scopes", "crew_memories", AsyncCrewMemories.scopes, "list_memory_scopes"),
     route("GET", _M + "/categories", "crew_memories", AsyncCrewMemories.categories, "count_memory_categories"),
+    route("GET", _M + "/dimensions", "crew_memories", AsyncCrewMemories.dimensions, "count_memory_dimensions"),
+    route("POST", _M + "/touch", "crew_memories", AsyncCrewMemories.touch, "touch_memories"),
     route("GET", _M + "/{id}", "crew_memories", AsyncCrewMemories.find, "find_memory"),
+    # What agents remember about users; what is found counts as used, so searching is writing
+    route("GET", _AM, "agent_memories", AsyncAgentMemories.list, "list_agent_memories", area="memories"),
+    route("POST", _AM, "agent_memories", AsyncAgentMemories.add, "append_agent_memories", area="memories"),
+    route("DELETE", _AM, "agent_memories", AsyncAgentMemories.delete, "delete_agent_memories", area="memories"),
+    route(
+        "POST", _AM + "/search", "agent_memories", AsyncAgentMemories.search, "search_agent_memories", area="memories"
+    ),
+    route(
+        "POST",
+        _AM + "/prune",
+        "agent_memories",
+        AsyncAgentMemories.prune,
+        "prune_agent_memories",
+        area="memories",
+        need="admin",
+    ),
+    # Tools
+    route("GET", _TS, "tool_servers", AsyncToolServers.list, "list_tool_servers", area="tools"),
+    route("GET", _TS + "/{name}", "tool_servers", AsyncToolServers.find, "find_tool_server", area="tools"),
+    route("PUT", _TS + "/{name}", "tool_servers", AsyncToolServers.upsert, "upsert_tool_server", area="tools"),
+    route("DELETE", _TS + "/{name}", "tool_servers", AsyncToolServers.delete, "delete_tool_server", area="tools"),
+    route(
+        "POST", _TS + "/{name}/restore", "tool_servers", AsyncToolServers.restore, "restore_tool_server", area="tools"
+    ),
+    route("GET", T + "/tools", "tool_servers", AsyncToolServers.tools, "list_tools"),
 ]

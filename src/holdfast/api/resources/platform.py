@@ -1,8 +1,8 @@
-"""What everything stands on: the activity log and how long things are kept."""
+"""What everything stands on: the activity log, how long things are kept, who is to be forgotten, and whether all is well."""
 
 from __future__ import annotations
 
-from holdfast import Activity, AsyncActivities, AsyncRetention
+from holdfast import Activity, AsyncActivities, AsyncApiKeys, AsyncCheckups, AsyncErasures, AsyncRetention, AsyncTenants
 
 from ..derived import route
 from .conversation import T
@@ -33,5 +33,42 @@ ROUTES = [
     route("POST", _KEPT + "/holds", "retention", AsyncRetention.hold, "create_hold", need="admin"),
     route(
         "POST", _KEPT + "/holds/{hold_id}/release", "retention", AsyncRetention.release, "release_hold", need="admin"
+    ),
+    route(
+        "PUT",
+        T + "/runs/{run_id}/keep-snapshots-for",
+        "retention",
+        AsyncRetention.keep_checkpoints_for,
+        "keep_snapshots_for",
+        area="retention",
+    ),
+    # What only those may do who look after the whole Holdfast
+    route("GET", T + "/checkup", "checkups", AsyncCheckups.look, "look_for_damage", need="admin", area="checkups"),
+    route("POST", T + "/checkup/repair", "checkups", AsyncCheckups.repair, "repair", need="admin", area="checkups"),
+    route("PUT", T + "/quota", "tenants", AsyncTenants.set_quota, "set_tenant_quota", need="root", area="tenants"),
+    route(
+        "DELETE",
+        T + "/quota",
+        "tenants",
+        AsyncTenants.set_quota,
+        "clear_tenant_quota",
+        need="root",
+        area="tenants",
+        fixed={"checkpoint_quota_mib": None},
+        words="Let a tenant's snapshots take what everybody's may.",
+    ),
+    route(
+        "DELETE", "/v1/keys/{key_id}", "api_keys", AsyncApiKeys.delete, "delete_key", need="root", leave_out=["tenant"]
+    ),
+    route("GET", "/v1/erasures", "erasures", AsyncErasures.list, "list_erasures", need="root"),
+    route("POST", T + "/erasures", "erasures", AsyncErasures.request, "record_erasure", need="root"),
+    route(
+        "POST",
+        T + "/erasures/carry-out",
+        "erasures",
+        AsyncErasures.carry_out,
+        "carry_out_erasure",
+        need="root",
+        leave_out=["holder"],
     ),
 ]

@@ -9,8 +9,9 @@ import msgspec
 import holdfast
 from holdfast.errors import HoldfastError, Unavailable
 
+from ..answers import PlainText
 from ..metrics import TEXT_TYPE
-from ..operations import PlainText, operation
+from ..operations import operation
 from ..service import Service
 from ..wire import Health, Index
 

@@ -1,4 +1,4 @@
-"""Workspaces: what was captured, how two captures differ, and taking a run back to a step.
+"""Workspaces: taking a run back to a step.
 
 The directories themselves are where the agents work, which is rarely where the server runs, and a caller who could name one would
 write anywhere the server can. So over HTTP no directory is touched: a rewind takes the run and its conversation back, and the
@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Rewound
+from holdfast import AsyncWorkspaces, Rewound
 from holdfast.errors import Conflict, Fenced, NotFound
 
 from ..access import Caller
@@ -22,7 +22,6 @@ from ..wire import Uuid, given
 from .conversation import T
 
 _DAYS_MOST = 90
-_AREA = "workspaces"
 
 
 class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,9 +67,4 @@ ROUTES = [
         words="Undo the last rewind of a run.",
         tells="run_id",
     ),
-    route("GET", T + "/runs/{run_id}/rewinds", "rewinds", AsyncRewinds.list, "list_rewinds", area="runs"),
-    route("GET", T + "/snapshots", "snapshots", AsyncSnapshots.list, "list_snapshots", area=_AREA),
-    route("GET", T + "/snapshots/usage", "snapshots", AsyncSnapshots.usage, "get_snapshot_usage", area=_AREA),
-    route("GET", T + "/snapshots/diff", "workspaces", AsyncWorkspaces.diff, "diff_snapshots", area=_AREA),
-    route("GET", T + "/snapshots/{snapshot_id}", "snapshots", AsyncSnapshots.get, "get_snapshot", area=_AREA),
 ]
