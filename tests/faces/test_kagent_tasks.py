@@ -357,3 +357,18 @@ def test_one_of_those_to_tell_is_removed_and_the_others_stay(kagent: Kagent) -> 
 def test_what_is_no_configuration_is_refused(kagent: Kagent, config: Any) -> None:
     bad(kagent.post(CONFIGS, config), 400)
     assert good(kagent.get(CONFIGS)) == []
+
+
+def test_what_proves_who_is_calling_is_in_no_error_and_no_log(kagent: Kagent, caplog: pytest.LogCaptureFixture) -> None:
+    proof = {"token": "s3cret", "authentication": {"schemes": ["Bearer"], "credentials": "s3cret"}}
+    reader = kagent.another(("kagent:read",), tenant=kagent.name)
+    with caplog.at_level("DEBUG"):
+        given = good(kagent.post(CONFIGS, {"url": "u", **proof}), 201)
+        refused = [
+            bad(kagent.post(CONFIGS, {**proof, "id": 7}), 400),
+            bad(kagent.post(CONFIGS, {**proof, "url": "x" * 262_144}), 400),
+            bad(kagent.post(CONFIGS, json.dumps(proof)[:-1].encode()), 400),
+            bad(reader.post(CONFIGS, proof), 403),
+        ]
+        assert good(kagent.get(CONFIGS)) == [given] == [{"url": "u", **proof, "id": "t"}]
+    assert "s3cret" not in str(refused) + caplog.text
