@@ -76,7 +76,7 @@ def test_row_02_the_user_is_named_by_the_query_the_header_or_nobody(http: httpx.
 
 def test_row_03_tasks_and_events_come_back_as_they_were(http: httpx.Client, name: str) -> None:
     good(http.post("/api/sessions", json={"id": name}), 201)
-    texts = ['{"a": 1,  "b":[1.0, 1e5]}', "no JSON at all \U0001f600 \x00", '{"z":0,"a":"\\ud83d\\ude00"}', ""]
+    texts = [' {"a": 1,  "b":[1.0, 1e5]}\n', "no JSON at all \U0001f600 \x00", '{"z":0,"a":"\\ud83d\\ude00"}', ""]
     for number, text in enumerate(texts):
         good(http.post(f"/api/sessions/{name}/events", json={"id": f"e{number}", "data": text}), 201)
     events = good(http.get(f"/api/sessions/{name}", params={"order": "asc", "limit": -1}))["events"]
@@ -213,7 +213,7 @@ def test_row_08_memories_have_no_envelope_768_dimensions_and_15_days(http: httpx
 
 def test_row_09_crews_have_all_their_memories_and_the_latest_state(base: str, http: httpx.Client, name: str) -> None:
     for number in range(3):
-        body = crew_memory_of(name, f"write {number}", 5 - number)
+        body = crew_memory_of(name, f"write {number}", number)
         good(http.post(f"{base}//api/crewai/memory", json=body), 201)
     found = good(http.get(f"{base}//api/crewai/memory", params={"thread_id": name, "q": "write", "limit": 2}))
     assert [each["memory_data"]["task_description"] for each in found] == ["write 2", "write 1"]
