@@ -117,6 +117,7 @@ def route(
         return await call(service, arguments)
 
     function.__name__ = name
+    function.made_from = (store, method)  # type: ignore[attr-defined]
     function.__doc__ = _words(method, words)
     function.__annotations__ = {**{each: hint for each, (hint, _) in signature.items()}, "return": shape.type}
     function.__signature__ = _python_signature(signature)  # type: ignore[attr-defined]

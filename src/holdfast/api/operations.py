@@ -64,7 +64,7 @@ AREAS = {
     "objects": "Large contents, each kept once.",
     "flows": "Saved states of flows.",
     "memories": "What crews and agents remember.",
-    "a2a": "Tasks of agents that speak to each other, and whom to tell about them.",
+    "tasks": "Tasks of agents that speak to each other, and whom to tell about them.",
     "tools": "Servers that have tools, and the tools they have.",
     "workspaces": "Directory trees, captured and restored.",
     "activity": "What was done, by whom and why.",

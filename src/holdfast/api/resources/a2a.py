@@ -70,7 +70,7 @@ def _shown(config: A2APushConfig) -> A2APushConfig:
 
 ROUTES = [
     route("GET", _TASKS, "a2a_tasks", AsyncA2ATasks.list, "list_a2a_tasks"),
-    route("GET", T + "/a2a/task-count", "a2a_tasks", AsyncA2ATasks.count, "count_a2a_tasks"),
+    route("GET", T + "/a2a/task-count", "a2a_tasks", AsyncA2ATasks.count, "count_a2a_tasks", area="tasks"),
     route("GET", _ONE, "a2a_tasks", AsyncA2ATasks.find, "find_a2a_task"),
     route("PUT", _ONE, "a2a_tasks", AsyncA2ATasks.save, "save_a2a_task"),
     route("DELETE", _ONE, "a2a_tasks", AsyncA2ATasks.delete, "delete_a2a_task"),

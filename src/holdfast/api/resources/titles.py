@@ -8,15 +8,14 @@ from msgspec import Meta, Struct
 
 from ..operations import operation
 from ..service import Service
-from ..wire import Name
 from .conversation import T
 
 
 class Group(Struct, frozen=True, forbid_unknown_fields=True):
     """A chat: a channel, and what its history is kept under."""
 
-    channel_name: Name
-    history_key: Name
+    channel_name: str
+    history_key: str
 
 
 class Groups(Struct, frozen=True, forbid_unknown_fields=True):

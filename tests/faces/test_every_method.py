@@ -1,0 +1,127 @@
+"""Whatever a store can do can be done over HTTP, or there is a reason why not."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast
+from holdfast.api.operations import Operation
+from holdfast.api.resources import OPERATIONS
+
+_HERE = "reads or writes a directory of the machine it is called on, which is not the caller's"
+_ASKED = "the server itself asks, for every key that comes"
+_GET = "GET of the same thing answers 404 where this returns None"
+
+WHY_NOT = {
+    "sessions.buffered": "keeps what is not saved yet in the memory of one process",
+    "agents.find": _GET,
+    "blocks.find": _GET,
+    "workspaces.capture": _HERE,
+    "workspaces.capture_upper": _HERE,
+    "workspaces.restore": _HERE,
+    "workspaces.finish_rewinds": _HERE,
+    "rewinds.begin": "POST .../rewind does it, through workspaces.rewind",
+    "rewinds.redo": "POST .../redo does it, through workspaces.redo",
+    "api_keys.touch": _ASKED,
+    "api_keys.verify": _ASKED,
+}
+"""Methods that no route calls, each with the reason."""
+
+
+def stores() -> dict[str, type]:
+    """The stores of a tenant's handle and of the Holdfast itself, by the names they have there."""
+
+    async def main() -> dict[str, type]:
+        async with AsyncHoldfast(":memory:") as holdfast:
+            of_all = {name: getattr(holdfast, name) for name in dir(type(holdfast)) if _is_property(holdfast, name)}
+            of_one = {name: each for name, each in vars(holdfast.tenant("acme")).items() if not name.startswith("_")}
+            return {name: type(each) for name, each in {**of_all, **of_one}.items()}
+
+    return asyncio.run(main())
+
+
+def _is_property(thing: object, name: str) -> bool:
+    return not name.startswith("_") and isinstance(getattr(type(thing), name), property)
+
+
+def methods(store: type) -> list[str]:
+    return [name for name, each in inspect.getmembers(store, inspect.isfunction) if not name.startswith("_")]
+
+
+def words(code: CodeType) -> Iterator[str]:
+    """Every name that a function mentions, in itself and in what is defined within it."""
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from words(each)
+
+
+def mentioned(function: Any) -> set[str]:
+    """Every name that a function of a resource mentions, with those of the functions of its module that it calls."""
+    found = set(words(function.__code__))
+    for name in sorted(found):
+        below = function.__globals__.get(name)
+        if isinstance(below, FunctionType) and below.__module__ == function.__module__:
+            found |= set(words(below.__code__))
+    return found
+
+
+def reached(operations: list[Operation], known: dict[str, type]) -> set[str]:
+    """The methods that these operations call: what they were made from, or what they mention together with its store."""
+    found: set[str] = set()
+    for each in operations:
+        made_from = getattr(each.function, "made_from", None)
+        if made_from is not None:
+            store, method = made_from
+            found.add(f"{store}.{method.__name__}")
+            continue
+        said = mentioned(each.function)
+        found |= {f"{name}.{one}" for name in said & set(known) for one in methods(known[name]) if one in said}
+    return found
+
+
+STORES = stores()
+ALL = {f"{name}.{each}" for name, store in STORES.items() for each in methods(store)}
+REACHED = reached(OPERATIONS, STORES)
+
+
+def test_there_are_stores_and_methods_to_look_at() -> None:
+    assert {"sessions", "checkpoints", "objects", "a2a_tasks", "tenants", "run_queue", "erasures"} <= set(STORES)
+    assert len(STORES) >= 30
+    assert len(ALL) >= 200
+
+
+def test_every_method_is_reached_by_a_route_or_has_a_reason() -> None:
+    assert sorted(ALL - REACHED - set(WHY_NOT)) == []
+
+
+def test_the_reasons_are_about_methods_that_are_there_and_not_reached() -> None:
+    assert sorted(set(WHY_NOT) - ALL) == []
+    assert sorted(set(WHY_NOT) & REACHED) == []
+    assert all(WHY_NOT.values())
+
+
+def test_what_operations_are_made_from_is_what_the_handle_has() -> None:
+    for each in OPERATIONS:
+        made_from = getattr(each.function, "made_from", None)
+        if made_from is not None:
+            store, method = made_from
+            assert getattr(STORES[store], method.__name__) is method, each.function.__name__
+
+
+def test_a_method_without_a_route_is_noticed() -> None:
+    without = [each for each in OPERATIONS if each.function.__name__ not in ("verify_objects", "delete_session")]
+    missing = ALL - reached(without, STORES) - set(WHY_NOT)
+    assert missing == {"objects.verify", "sessions.delete"}
+
+
+@pytest.mark.parametrize("name", ["tenants.create", "sessions.update", "messages.append_many", "workspaces.rewind"])
+def test_a_method_that_is_called_by_hand_is_found(name: str) -> None:
+    by_hand = [each for each in OPERATIONS if not hasattr(each.function, "made_from")]
+    assert name in reached(by_hand, STORES)
