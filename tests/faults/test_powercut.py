@@ -54,11 +54,11 @@ def test_nothing_acknowledged_is_lost_or_half_done_at_any_cut(store: str, monkey
     if not methods:
         return
     recording = powercut.record(3, count=20 + 16 * len(methods), log_pages=24, stores=(store, *COMPANY.get(store, ())))
-    inside = powercut.operations_of(recording, methods)
+    inside = powercut.operations_of(recording, methods, most=1)
     assert set(inside.values()) == methods, "a write method that changed nothing"
     report = powercut.enumerate_cuts(recording, seed=1, within=inside)
     assert report.problems == []
-    assert report.points >= 15 * len(methods)
+    assert report.points >= 10 * len(methods)
 
 
 def test_nothing_acknowledged_is_lost_while_the_log_only_grows() -> None:

@@ -35,10 +35,12 @@ from tests.differential.sides import StepIds, shape
 from tests.isolation.arguments import Pool, arguments, methods, stores
 
 MINE, THEIRS = "acme", "zenith"
-TRIES = (1, 2, 3)
+TRIES = (1, 2, 3, 4, 5)
 """Seeds with which a defect that was planted may be noticed."""
 CALLS = 20
 """Calls of each method, each with arguments of its own; twice as many in all."""
+CALLS_OF_FEW = 5
+"""The same, where some stores are enough and another try is cheap."""
 
 Rows = dict[str, list[tuple[Any, ...]]]
 Planned = tuple[str, str, list[Any], dict[str, Any]]
@@ -67,7 +69,8 @@ class Database:
             if engine.dialect is Dialect.POSTGRES
             else "SELECT m.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE c.name = 'tenant_id' ORDER BY 1"
         )
-        found = {table: self.fetch(f"SELECT * FROM {table} WHERE tenant_id = '{tenant}'") for (table,) in tables}
+        of_all = self.fetch_many([f"SELECT * FROM {table} WHERE tenant_id = '{tenant}'" for (table,) in tables])
+        found = {table: rows for (table,), rows in zip(tables, of_all, strict=True)}
         # What waits to leave SQLite's index over words: nothing, because every call has sent it before it returns.
         if not found.get("message_index_removed"):
             found.pop("message_index_removed", None)
@@ -77,11 +80,14 @@ class Database:
         return {table: sorted(rows, key=repr) for table, rows in found.items()}
 
     def fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.fetch_many([sql])[0]
+
+    def fetch_many(self, statements: Sequence[str]) -> list[list[tuple[Any, ...]]]:
         if self.holdfast._engine.dialect is Dialect.POSTGRES:
             with psycopg.connect(self.url) as connection:
-                return connection.execute(sql.encode()).fetchall()
+                return [connection.execute(sql.encode()).fetchall() for sql in statements]
         connection_of_the_writer: Any = self.holdfast._engine._connection  # type: ignore[attr-defined]
-        return [*connection_of_the_writer.execute(sql)]
+        return [[*connection_of_the_writer.execute(sql)] for sql in statements]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -180,7 +186,8 @@ def planned_calls(database: Database, seed: int, only: Collection[str] = ()) -> 
     """Calls of every public method of every store, mixed: first with anything, then with ids that both tenants have."""
     pool = strangers_pool(database, seed)
     reached = [(path, store) for path, store in stores(database.mine) if _is_chosen(path, only)]
-    found = [(path, name, method) for path, store in reached for name, method in methods(store)] * CALLS
+    found = [(path, name, method) for path, store in reached for name, method in methods(store)]
+    found *= CALLS_OF_FEW if only else CALLS
     strange: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in found]
     strange += aimed(database, reached)
     pool.random.shuffle(strange)
@@ -253,7 +260,7 @@ def in_two_worlds(
         return heard_with, answers(without, plan), before, after, plan
 
 
-@pytest.mark.parametrize(("opened", "seed"), [("sqlite", 1), ("sqlite", 2), ("postgres", 3)], indirect=["opened"])
+@pytest.mark.parametrize(("opened", "seed"), [("sqlite", 1), ("postgres", 3)], indirect=["opened"])
 def test_a_tenant_learns_and_changes_nothing_of_another(opened: Callable[[], Database], seed: int) -> None:
     heard, elsewhere, before, after, plan = in_two_worlds(opened, seed)
     for call, one, other in zip(plan, heard, elsewhere, strict=True):

@@ -263,13 +263,13 @@ class _Inode:
     """A file's flushed content, and the changes to it that are not."""
 
     def __init__(self, content: bytes) -> None:
-        self.flushed = bytearray(content)
+        self.flushed = content
         self.pending: list[Operation] = []
 
     def apply(self, operation: Operation) -> None:
         if operation.kind == "sync":
-            for each in self.pending:
-                _change(self.flushed, each.at, each.data, is_truncate=each.kind == "truncate")
+            if self.pending:
+                self.flushed = bytes(self._kept())
             self.pending.clear()
         elif operation.kind == "failed_sync":
             # Afterwards the cache counts as clean: what the failed flush lost never arrives by a later one.
@@ -278,17 +278,22 @@ class _Inode:
             self.pending.append(operation)
 
     def after_cut(self, variant: Variant, random: Random) -> bytes:
-        content = bytearray(self.flushed)
         if not self.pending or variant in ("dropped", "entries"):
-            return bytes(content)
+            return self.flushed
         if variant == "kept":
-            for each in self.pending:
-                _change(content, each.at, each.data, is_truncate=each.kind == "truncate")
-        elif variant == "torn":
+            return bytes(self._kept())
+        content = bytearray(self.flushed)
+        if variant == "torn":
             self._tear(content, random)
         else:
             self._scatter(content, random, noise=variant == "noise")
         return bytes(content)
+
+    def _kept(self) -> bytearray:
+        content = bytearray(self.flushed)
+        for each in self.pending:
+            _change(content, each.at, each.data, is_truncate=each.kind == "truncate")
+        return content
 
     def _tear(self, content: bytearray, random: Random) -> None:
         last = random.randrange(len(self.pending))

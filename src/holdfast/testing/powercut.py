@@ -8,7 +8,6 @@ acknowledged ones, at most all that were begun. Anything else is a problem, and 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from bisect import bisect_left, bisect_right
@@ -19,6 +18,7 @@ from random import Random
 from typing import Any
 
 import apsw
+from blake3 import blake3
 from msgspec import Struct
 
 from ..clock import FixedClock
@@ -257,7 +257,7 @@ def state_of(connection: apsw.Connection) -> State:
 
 
 def _digest(files: Mapping[str, bytes]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
+    digest = blake3()
     for name, content in files.items():
         digest.update(f"{name} {len(content)} ".encode())
         digest.update(content)
