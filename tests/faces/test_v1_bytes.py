@@ -24,7 +24,7 @@ from holdfast.api.staging import Staging
 from holdfast.errors import Unavailable
 from tests.faces.in_process import Reply
 from tests.faces.test_v1_requests import Here, open_here
-from tests.workspace.hostile import archive, member
+from tests.workspace.hostile import archive, folder, link, member
 
 NEVER = "0190f8b4-7c1e-4d2a-9f63-5b8e2a7c4d10"
 SMALL = ServerLimits(archive_bytes=2_000, archives=1, refusals_per_s=0)
@@ -226,6 +226,16 @@ def test_a_snapshot_goes_out_as_an_archive_and_comes_back_the_same(here: Here, t
     assert here.good("GET", f"/snapshots/diff?before={snapshot}&after={again['id']}")["items"] == []
     assert here.ask("GET", f"/snapshots/{again['id']}/archive").body == found.body
     assert here.server.service.staging.in_use == 0
+
+
+def test_a_snapshot_that_came_over_http_is_restored_by_the_library(here: Here, tmp_path: Path) -> None:
+    run, _ = here.claimed()
+    body = archive(folder("d", mode=0o750), member("d/a.bin", b"\0\xff" * 500, mode=0o755), link("to", "d/a.bin"))
+    snapshot = sent(here, run, body).json["snapshot"]["id"]
+    here.run(here.tenant.workspaces.restore(snapshot, tmp_path / "w"))
+    restored = tmp_path / "w" / "d" / "a.bin"
+    assert (restored.read_bytes(), restored.stat().st_mode & 0o777) == (b"\0\xff" * 500, 0o755)
+    assert (restored.parent.stat().st_mode & 0o777, (tmp_path / "w" / "to").readlink()) == (0o750, Path("d/a.bin"))
 
 
 def test_an_import_can_be_repeated_under_one_id(here: Here) -> None:

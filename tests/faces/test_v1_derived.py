@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +13,8 @@ from msgspec import Meta, Struct
 
 from holdfast import ApiKey, Filter, NewMessage, Page
 from holdfast.api.access import Caller
+from holdfast.api.answers import MEDIA_TYPES, Archive, Octets, PlainText
+from holdfast.api.bodies import Upload
 from holdfast.api.derived import Count, Named, Whether, route, version_etag
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, operation
@@ -168,6 +171,55 @@ def test_words_for_python_alone_are_not_told() -> None:
     assert made("PUT", Store.add, words="Other ``words``.").function.__doc__ == "Other `words`."
 
 
+def test_what_is_called_like_an_id_is_one_unless_it_is_any_text() -> None:
+    class Verified:
+        async def verify(self, *, after: str | None = None) -> Sequence[bool]:
+            """Verify."""
+            return []
+
+    def schema(**more: Any) -> Any:
+        whole = document([made("GET", Verified.verify, **more)])
+        return whole["paths"][T + "/things"]["get"]["parameters"][1]["schema"]
+
+    assert schema()["format"] == "uuid"
+    assert "format" not in schema(plain=["after"])
+    assert made("GET", Verified.verify).function.__annotations__["return"].__name__ == "BoolList"
+
+
+def test_an_operation_remembers_what_it_was_made_from() -> None:
+    assert made("GET", Store.count).function.made_from == ("things", Store.count)  # type: ignore[attr-defined]
+
+
+def test_a_store_of_all_tenants_is_asked_without_a_tenants_handle_and_hears_the_name() -> None:
+    asked: list[str] = []
+
+    class Tenants:
+        async def weigh(self, tenant: str) -> int:
+            """Weigh."""
+            asked.append(tenant)
+            return 7
+
+    class Holdfast:
+        tenants = Tenants()
+
+    class Serving:
+        holdfast = Holdfast()
+
+    made_from_it = route("GET", T + "/weight", "tenants", Tenants.weigh, "weigh_tenant")
+    assert asyncio.run(made_from_it.function(Serving(), tenant="acme")) == Count(7)
+    assert asked == ["acme"]
+
+
+def test_a_time_that_passes_travels_as_iso_8601() -> None:
+    class Waiting:
+        async def drop(self, *, older_than: timedelta) -> int:
+            """Drop."""
+            return 0
+
+    (found,) = (each for each in parameters(made("DELETE", Waiting.drop)) if each.name == "older_than")
+    assert msgspec.convert("P1DT2S", found.type, strict=False) == timedelta(days=1, seconds=2)
+
+
 def test_a_time_must_have_a_zone() -> None:
     (since,) = (each for each in parameters(made("GET", Store.count)) if each.name == "since")
     assert msgspec.convert("2030-01-31T12:00:00Z", since.type, strict=False) == datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -246,3 +298,61 @@ def test_the_document_of_an_operation_says_who_may_and_what_comes_back() -> None
     assert [each["name"] for each in whole["tags"]] == ["agents"]
     assert "Retry-After" in whole["components"]["responses"]["429"]["headers"]
     assert whole["components"]["schemas"]["ApiKey"]["properties"]["created_at"]["format"] == "date-time"
+
+
+@operation("POST", "/v1/things/{thing}/archive", status=201, area="agents", streams=True)
+async def take_archive(service: Service, *, thing: str, upload: Upload) -> Archive:
+    """Take it."""
+    raise NotFound
+
+
+@operation("GET", "/v1/things/{thing}/bytes", area="agents", etag=version_etag)
+async def give_bytes(service: Service, *, thing: str) -> Octets:
+    """Give it."""
+    raise NotFound
+
+
+@operation("GET", "/v1/things/{thing}/events", area="agents", streams=True)
+async def give_events(service: Service, *, thing: str) -> AsyncIterator[bytes]:
+    """Tell it."""
+    raise NotFound
+
+
+@operation("GET", "/v1/things/{thing}/text", area="agents")
+async def give_text(service: Service, *, thing: str) -> PlainText:
+    """Say it."""
+    raise NotFound
+
+
+def described(function: Any) -> dict[str, Any]:
+    each: Operation = function.operation
+    found: dict[str, Any] = document([each])["paths"][each.path][each.method.lower()]
+    return found
+
+
+def test_the_document_says_where_a_body_is_not_json() -> None:
+    said = described(take_archive)
+    assert list(said["requestBody"]["content"]) == ["application/zstd"]
+    assert said["requestBody"]["required"] is True
+    assert [each["name"] for each in said["parameters"]] == ["thing"], "the body is no parameter"
+    assert {"408", "413", "415"} <= set(said["responses"])
+    assert bodies(take_archive.operation) == ()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("function", "status", "kind"),
+    [
+        (take_archive, "201", "application/zstd"),
+        (give_bytes, "200", "application/octet-stream"),
+        (give_events, "200", "text/event-stream"),
+        (give_text, "200", "text/plain"),
+    ],
+)
+def test_the_document_says_where_an_answer_is_not_json(function: Any, status: str, kind: str) -> None:
+    assert list(described(function)["responses"][status]["content"]) == [kind]
+    assert set(MEDIA_TYPES.values()) == {"text/plain", "application/octet-stream", "application/zstd"}
+
+
+def test_the_document_says_that_bytes_have_an_etag() -> None:
+    assert "ETag" in described(give_bytes)["responses"]["200"]["headers"]
+    assert "headers" not in described(give_text)["responses"]["200"]
