@@ -218,7 +218,7 @@ def _run(url: str, **effort: int) -> None:
 
 @pytest.mark.leg("model, sqlite and postgres together")
 def test_nobody_can_tell_a_tree_of_lists_sqlite_and_postgres_apart(postgres_url: str) -> None:
-    _run(postgres_url, max_examples=40, stateful_step_count=40)
+    _run(postgres_url, max_examples=25, stateful_step_count=40)
     methods = [f"branches.{name}" for name in dir(Branches) if not name.startswith("_")]
     seldom = [method for method in [*methods, "messages.append", "messages.update"] if ANSWERED[method] < 5]
     assert not seldom, f"the machine proves nothing about {seldom}: {ANSWERED}"
