@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -208,16 +208,6 @@ def test_a_store_of_all_tenants_is_asked_without_a_tenants_handle_and_hears_the_
     made_from_it = route("GET", T + "/weight", "tenants", Tenants.weigh, "weigh_tenant")
     assert asyncio.run(made_from_it.function(Serving(), tenant="acme")) == Count(7)
     assert asked == ["acme"]
-
-
-def test_a_time_that_passes_travels_as_iso_8601() -> None:
-    class Waiting:
-        async def drop(self, *, older_than: timedelta) -> int:
-            """Drop."""
-            return 0
-
-    (found,) = (each for each in parameters(made("DELETE", Waiting.drop)) if each.name == "older_than")
-    assert msgspec.convert("P1DT2S", found.type, strict=False) == timedelta(days=1, seconds=2)
 
 
 def test_a_time_must_have_a_zone() -> None:

@@ -130,7 +130,7 @@ QUERIES = {
     "delete_snapshots": f"snapshot_ids={uuid4()}&reason=r",
     "read_file": "path=a",
     "list_used_shares": "user=u",
-    "delete_stale_pending_messages": "older_than=P7D",
+    "delete_stale_pending_messages": "older_than_s=60",
     "list_agent_memories": "agent=a",
     "delete_agent_memories": "agent=a",
 }

@@ -303,10 +303,13 @@ def test_all_that_waits_is_counted_and_what_waits_too_long_removed(here: Here) -
     messages = [{"channel_name": "c", "history_key": key, "sender": "s", "body": "b"} for key in ("x", "y")]
     here.good("POST", "/pending-messages", {"messages": messages}, 201)
     assert here.good("GET", "/pending-messages/count-all") == {"count": 2}
-    assert here.good("DELETE", "/pending-messages/stale?older_than=P7D") == {"count": 0}
-    for wrong in ("x", "-P1D", "P99999999999D", ""):
-        here.bad("DELETE", f"/pending-messages/stale?older_than={wrong}")
-    assert here.good("DELETE", "/pending-messages/stale?older_than=PT0S")["count"] in (0, 2)
+    assert here.good("DELETE", "/pending-messages/stale?older_than_s=100000000000") == {"count": 0}
+    for wrong in ("x", "-1", "P7D", "1.5", "100000000001", ""):
+        here.bad("DELETE", f"/pending-messages/stale?older_than_s={wrong}")
+    here.bad("DELETE", "/pending-messages/stale")
+    assert here.another().good("DELETE", "/pending-messages/stale?older_than_s=0") == {"count": 0}
+    assert here.good("DELETE", "/pending-messages/stale?older_than_s=0") == {"count": 2}
+    assert here.good("GET", "/pending-messages/count-all") == {"count": 0}
 
 
 def test_chats_have_the_titles_that_their_sessions_say(here: Here) -> None:

@@ -11,6 +11,7 @@ from . import (
     keys,
     messages,
     objects,
+    pending,
     platform,
     server,
     sessions,
@@ -18,12 +19,13 @@ from . import (
     snapshots,
     streaming,
     tenants,
-    titles,
     workspaces,
 )
 
 OPERATIONS: list[Operation] = [
-    *collect(server, tenants, keys, sessions, messages, streaming, shares, titles, workspaces, snapshots, objects, a2a),
+    *collect(
+        server, tenants, keys, sessions, messages, streaming, shares, pending, workspaces, snapshots, objects, a2a
+    ),
     *conversation.ROUTES,
     *execution.ROUTES,
     *objects.ROUTES,

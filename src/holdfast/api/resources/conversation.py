@@ -145,13 +145,6 @@ ROUTES = [
     route(
         "GET", _PENDING + "/count-all", "pending_messages", AsyncPendingMessages.count_all, "count_all_pending_messages"
     ),
-    route(
-        "DELETE",
-        _PENDING + "/stale",
-        "pending_messages",
-        AsyncPendingMessages.delete_stale,
-        "delete_stale_pending_messages",
-    ),
     route("POST", _PENDING + "/compact", "pending_messages", AsyncPendingMessages.compact, "compact_pending_messages"),
     # Contacts
     route("GET", T + "/contacts", "contacts", AsyncContacts.list, "list_contacts"),

@@ -1,14 +1,18 @@
-"""What the chats are called whose messages wait."""
+"""Messages that wait: what their chats are called, and removing those that have waited too long."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from ..derived import Count
 from ..operations import operation
 from ..service import Service
 from .conversation import T
+
+_SECONDS_MOST = 10**11
 
 
 class Group(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +40,15 @@ class TitleList(Struct, frozen=True):
     """Those that are known."""
 
     items: list[Title]
+
+
+@operation("DELETE", T + "/pending-messages/stale")
+async def delete_stale_pending_messages(
+    service: Service, *, tenant: str, older_than_s: Annotated[int, Meta(ge=0, le=_SECONDS_MOST)]
+) -> Count:
+    """Remove what has been waiting for longer than so many seconds, in all groups; how many messages there were."""
+    older_than = timedelta(seconds=older_than_s)
+    return Count(await service.tenant(tenant).pending_messages.delete_stale(older_than=older_than))
 
 
 @operation("POST", T + "/pending-messages/titles", need="read")
