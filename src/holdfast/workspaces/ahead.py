@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -13,6 +12,9 @@ from ..engines.protocol import Engine
 from ..stepping import step
 from ..trees.asking import Contents, Wanted
 from .capturing import work
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -59,6 +61,8 @@ class Ahead:
 
             return awaited
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-ahead")
         future = self._pool.submit(lambda: step(self._read(digests)))
 

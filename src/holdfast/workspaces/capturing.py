@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -27,13 +27,15 @@ from ..stores.workspace import layers, snapshots
 from ..stores.workspace.layers import NewLayer, Part
 from ..stores.workspace.snapshots import AsyncSnapshots, NewSnapshot, Snapshot, SnapshotKind
 from ..trees import ignoring, stat_cache
-from ..trees.archives import Unpacking
 from ..trees.entries import Difference, objects_of
 from ..trees.ignoring import DEFAULT_IGNORE, Ignores
 from ..trees.overlay import UpperScan
 from ..trees.scanning import Scan, Scanned
 from ..trees.stat_cache import Picture
 from ..trees.walking import Skipped
+
+if TYPE_CHECKING:
+    from ..trees.archives import Unpacking
 
 T = TypeVar("T")
 TRIES = 3

@@ -12,8 +12,7 @@ from ..core.scope import Scope
 from ..engines.protocol import Engine
 from ..errors import InvalidInput, NotFound
 from ..stores.workspace.snapshots import AsyncSnapshots
-from ..trees import archives, differences
-from ..trees.archives import Unpacking
+from ..trees import differences
 from ..trees.differences import Change, ChangeKind
 from ..trees.entries import Entry, Piece, objects_of
 from .ahead import driven
@@ -44,6 +43,8 @@ class Exchanging:
 
     async def export(self, snapshot_id: str, path: str | os.PathLike[str], *, advance: Advance) -> int:
         """Write a snapshot to a file, whole or not at all."""
+        from ..trees import archives  # few need them, and what reads tar takes its time to load
+
         tree = await self._snapshots.tree(snapshot_id)
         part = f"{os.fspath(path)}.part"
         file = await work(self._engine, lambda: _opened(part, "wb"))
@@ -61,6 +62,8 @@ class Exchanging:
 
     async def take_in(self, wanted: Request, path: str | os.PathLike[str], *, outside_links: bool) -> Capture:
         """Record what is in an archive as a snapshot."""
+        from ..trees.archives import Unpacking  # as above
+
         file = await work(self._engine, lambda: _opened(path, "rb"))
         try:
             unpacking = Unpacking(file, self._scope.limits, outside_links=outside_links)

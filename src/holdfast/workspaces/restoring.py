@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from ..core import objects as bodies
 from ..core.scope import Scope
@@ -126,6 +125,8 @@ def _unpacked(wanted: Sequence[InPack], stored: Mapping[bytes, bytes]) -> dict[b
 
     if len(wanted) < THREADS_FROM:
         return {each.digest: unpack(each) for each in wanted}
+    from concurrent.futures import ThreadPoolExecutor  # not before it is needed: it takes its time to load
+
     with ThreadPoolExecutor(min(THREADS_MOST, os.cpu_count() or 1), thread_name_prefix="holdfast-unpack") as pool:
         return dict(zip((each.digest for each in wanted), pool.map(unpack, wanted), strict=True))
 
