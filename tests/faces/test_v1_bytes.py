@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import os
 import tarfile
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
@@ -200,6 +202,20 @@ def test_snapshots_are_found_deleted_and_collected(here: Here, tmp_path: Path) -
     assert here.ask("POST", "/snapshots/collect", key=here.key("read", "write")).status == 403
 
 
+def test_names_that_are_not_utf8_are_in_the_tree_and_a_page_after_the_end_is_empty(here: Here, tmp_path: Path) -> None:
+    root = tree(tmp_path / "w")
+    Path(os.fsdecode(bytes(root / "x") + b"\xff")).write_bytes(b"odd")
+    run, snapshot = captured(here, root)
+    reply = here.ask("GET", f"/snapshots/{snapshot}/tree")
+    paths = [each["path"] for each in json.loads(reply.body)["items"]]
+    assert "x\udcff" in paths
+    after = here.good("GET", f"/snapshots/{snapshot}/tree?cursor={len(paths)}")
+    assert (after["items"], after["next"]) == ([], None)
+    body = here.ask("GET", f"/snapshots/{snapshot}/archive").body
+    again = sent(here, run, body).json["snapshot"]["id"]
+    assert here.good("GET", f"/snapshots/diff?before={snapshot}&after={again}")["items"] == []
+
+
 # Archives
 
 
@@ -246,6 +262,54 @@ def test_an_import_can_be_repeated_under_one_id(here: Here) -> None:
     assert first.json["snapshot"] == second.json["snapshot"]
     assert first.json["snapshot"]["id"] == id
     assert len(here.good("GET", f"/snapshots?run_id={run}")["items"]) == 1
+
+
+def test_the_same_import_twice_at_the_same_moment_is_one_snapshot(here: Here) -> None:
+    run, _ = here.claimed()
+    body, headers = archive(member("a", b"1" * 5_000)), {**ZSTD, "Idempotency-Key": str(uuid4())}
+    path = f"/v1/tenants/{here.name}/runs/{run}/snapshots"
+
+    async def both() -> list[Reply]:
+        asked = [here.server.ask("POST", path, body, headers=headers) for _ in range(4)]
+        return await asyncio.gather(*asked)
+
+    replies = here.run(both())
+    assert {each.status for each in replies} == {201}, [each.body for each in replies]
+    assert len({each.json["snapshot"]["id"] for each in replies}) == 1
+    assert len(here.good("GET", f"/snapshots?run_id={run}")["items"]) == 1
+    assert here.server.service.staging.in_use == 0
+
+
+def test_archives_of_several_tenants_at_once_are_each_their_own(here: Here, tmp_path: Path) -> None:
+    tenants = [here.another() for _ in range(3)]
+    made = []
+    for number, each in enumerate(tenants):
+        root = tree(tmp_path / str(number))
+        (root / "whose").write_text(each.name)
+        made.append(captured(each, root)[1])
+
+    async def all_of_them() -> list[Reply]:
+        paths = [f"/v1/tenants/{one.name}/snapshots/{id}/archive" for one, id in zip(tenants, made, strict=True)]
+        return await asyncio.gather(*[here.server.ask("GET", path) for path in paths for _ in range(2)])
+
+    replies = here.run(all_of_them())
+    for place, reply in enumerate(replies):
+        unpacked = zstandard.ZstdDecompressor().decompressobj().decompress(reply.body)
+        with tarfile.open(fileobj=io.BytesIO(unpacked)) as tar:
+            whose = tar.extractfile("whose")
+            assert whose is not None
+            assert whose.read().decode() == tenants[place // 2].name
+    tenants[0].bad("GET", f"/snapshots/{made[1]}/archive", status=404)
+
+
+def test_nobody_else_on_the_machine_can_look_into_what_is_under_way() -> None:
+    async def main() -> int:
+        folder = await Staging(1).folder()
+        mode = folder.path.stat().st_mode & 0o777
+        await folder.close()
+        return mode
+
+    assert asyncio.run(main()) == 0o700
 
 
 def test_head_of_an_archive_has_its_size_and_no_body(here: Here, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import SessionKey
@@ -154,7 +154,7 @@ def test_what_a_receiver_asks_for_is_kept_and_in_no_answer(here: Here) -> None:
         for secret in SECRETS:
             assert secret.encode() not in each.body
     shown = saved.json["config"]
-    assert shown["url"] == f"https://{WITHHELD}@example.com:8443/hook?{WITHHELD}#{WITHHELD}"
+    assert shown["url"] == "https://withheld@example.com:8443/hook?withheld#withheld"
     assert shown["authentication"] == {"schemes": ["Bearer"], "credentials": WITHHELD}
     assert shown["headers"] == [{"X-Api-Key": WITHHELD, "Accept": "*/*"}]
     (kept,) = here.run(here.tenant.a2a_push_configs.list("t", user="ada"))
@@ -200,8 +200,8 @@ def test_a_secret_is_known_by_its_name_wherever_it_is(name: str) -> None:
     ("address", "shown"),
     [
         ("https://example.com/a/b", "https://example.com/a/b"),
-        ("https://u@example.com/", f"https://{WITHHELD}@example.com/"),
-        ("wss://u:p@[::1]:9/x?y", f"wss://{WITHHELD}@[::1]:9/x?{WITHHELD}"),
+        ("https://u@example.com/", "https://withheld@example.com/"),
+        ("wss://u:p@[::1]:9/x?y", "wss://withheld@[::1]:9/x?withheld"),
         ("http://[bad", WITHHELD),
         ("no address", "no address"),
     ],
@@ -210,9 +210,33 @@ def test_an_address_has_nobody_and_nothing_asked_in_it(address: str, shown: str)
     assert without_secrets(address) == shown
 
 
+@settings(max_examples=20)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text("abc /"), st.lists))
 def test_what_has_no_secret_stays_as_it_is(value: Any) -> None:
     assert without_secrets({"kept": value}) == {"kept": value}
+
+
+SECRET = "s3cr3t"
+NESTED = st.recursive(
+    st.sampled_from([SECRET, f"https://{SECRET}@h/p", f"https://h/p?t={SECRET}", f"ws://h/#{SECRET}"]),
+    lambda each: st.lists(each, min_size=1, max_size=3) | st.dictionaries(st.text("ab", min_size=1), each, min_size=1),
+)
+
+
+@settings(max_examples=40)
+@given(
+    NESTED,
+    st.lists(st.sampled_from(["config", "push", "headers", "0"]), max_size=4),
+    st.sampled_from(["token", "Proxy-Authorization", "api-key"]),
+)
+def test_wherever_a_secret_is_put_under_its_name_it_is_not_shown(value: Any, way: list[str], name: str) -> None:
+    whole: Any = {name: value, "url": f"https://u:{SECRET}@example.com/?q={SECRET}"}
+    for each in way:
+        whole = [{each: whole}]
+    shown = without_secrets({"config": whole})
+    assert SECRET not in repr(shown)
+    assert repr(shown).count("withheld") == 3
+    assert without_secrets(shown) == shown
 
 
 # Tools

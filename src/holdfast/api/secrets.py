@@ -6,6 +6,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 WITHHELD = "[withheld]"
+WITHHELD_IN_ADDRESS = "withheld"
+"""The same where brackets would make an address none."""
 _SECRET = ("token", "credential", "password", "secret", "apikey", "authorization", "cookie")
 """What the name of a secret has in it, written without marks between its words."""
 
@@ -34,7 +36,7 @@ def _plain_address(text: str) -> str:
         return WITHHELD
     _, at, host = parts.netloc.rpartition("@")
     return parts._replace(
-        netloc=f"{WITHHELD}@{host}" if at else host,
-        query=WITHHELD if parts.query else "",
-        fragment=WITHHELD if parts.fragment else "",
+        netloc=f"{WITHHELD_IN_ADDRESS}@{host}" if at else host,
+        query=WITHHELD_IN_ADDRESS if parts.query else "",
+        fragment=WITHHELD_IN_ADDRESS if parts.fragment else "",
     ).geturl()
