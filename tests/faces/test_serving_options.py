@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import ApiKey, Holdfast, new_api_key
+from holdfast import ApiKey, Holdfast, Limits, new_api_key
 from holdfast.api import ServerLimits, serving
 from holdfast.api.service import Service
 from holdfast.api.serving import address_of, bind
@@ -25,6 +26,7 @@ from holdfast.cli import serve as serve_command
 from holdfast.cli.commands import _in_one_line, root
 from holdfast.cli.output import shorten
 from holdfast.errors import InvalidInput, NotFound, Unavailable
+from tests.faces.process import ServerProcess
 
 KEY = "hf_" + "0123456789abcdef" * 3
 
@@ -184,6 +186,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
         ("[limits]\nstreams = 3", "limits", ServerLimits(streams=3)),
         ("limits = ['streams=3', 'key_s=0']", "limits", ServerLimits(streams=3, key_s=0.0)),
         ("", "limits", ServerLimits()),
+        ("", "store_limits", Limits()),
+        ("checkpoint-retention-per-run = 3", "store_limits", Limits(checkpoints_per_run=3)),
         ("# only a remark: 漢\n", "port", 8420),
     ],
     ids=lambda value: repr(value)[:40],
@@ -214,6 +218,7 @@ def test_the_default_tenant_and_the_trusted_ranges_may_stand_in_the_file(started
         (b"database-type = 'oracle'", "oracle"),
         (b"database-type = 'postgres'", "needs --postgres-database-url"),
         (b"limits = ['streams']", "is a number, not ''"),
+        (b"checkpoint-retention-per-run = 0", "0 is not in the range"),
         (b"limits = ['streams=1.5']", "is a number, not '1.5'"),
     ],
 )
@@ -398,3 +403,11 @@ def test_only_errors_that_click_does_not_know_are_wrapped(error: Exception, monk
 def test_a_text_is_shortened_to_one_line_of_that_length(text: str, most: int, shown: str) -> None:
     assert shorten(text, most) == shown
     assert len(shown) <= most
+
+
+def test_a_server_keeps_as_many_snapshots_of_a_run_as_it_was_told(start: Callable[..., ServerProcess]) -> None:
+    server = start("--checkpoint-retention-per-run", "3")
+    where = "/v1/tenants/acme/retention/policy"
+    assert server.http.get(where).json()["per_run"] == 3
+    server.http.put(where, json={"per_run": 5}).raise_for_status()
+    assert server.http.get(where).json()["per_run"] == 5, "a policy wins"

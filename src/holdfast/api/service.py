@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from holdfast import AsyncHoldfast, AsyncTenantHandle, Clock, RandomIds, SystemClock, new_api_key
+from holdfast import AsyncHoldfast, AsyncTenantHandle, Clock, Limits, RandomIds, SystemClock, new_api_key
 from holdfast.clock import to_us
 from holdfast.errors import Closed, Conflict, HoldfastError, ReadOnly, Unavailable
 from holdfast.presence import Presence
@@ -33,7 +33,13 @@ class Service:
     """A Holdfast that is open as long as the server runs."""
 
     def __init__(
-        self, database: str, limits: ServerLimits, *, admin_key: str | None = None, migrate: bool | None = None
+        self,
+        database: str,
+        limits: ServerLimits,
+        *,
+        admin_key: str | None = None,
+        migrate: bool | None = None,
+        store_limits: Limits | None = None,
     ) -> None:
         self.limits = limits
         self.ids = RandomIds()
@@ -44,7 +50,7 @@ class Service:
         self.access: Access | None = None
         self._tenants: dict[str, AsyncTenantHandle] = {}
         self.drawn_key: str | None = None
-        self._admin_key, self._migrate = admin_key, migrate
+        self._admin_key, self._migrate, self._store_limits = admin_key, migrate, store_limits
         self.document = b"{}"
         self.failure: HoldfastError | None = None
         self._database = database
@@ -87,7 +93,8 @@ class Service:
     async def lifespan(self, app: object) -> AsyncIterator[None]:
         """Open the database, and close it when everything accepted is done."""
         try:
-            opened = await AsyncHoldfast(self._database, auto_migrate=self._migrate).open()
+            unopened = AsyncHoldfast(self._database, auto_migrate=self._migrate, limits=self._store_limits)
+            opened = await unopened.open()
         except HoldfastError as error:
             self.failure = error
             raise

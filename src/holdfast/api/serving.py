@@ -12,6 +12,7 @@ from types import FrameType
 
 import uvicorn
 
+from holdfast import Limits
 from holdfast.errors import InvalidInput, Unavailable
 
 from .access import AccessOptions
@@ -35,6 +36,7 @@ def serve(
     access: AccessOptions | None = None,
     admin_key: str | None = None,
     migrate: bool | None = None,
+    store_limits: Limits | None = None,
     on_ready: Callable[[str, str | None], None] = lambda address, key: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; requests that were accepted by then are answered first.
@@ -48,6 +50,7 @@ def serve(
         access: who is let in without a key.
         admin_key: the key that may do everything. Without it one is drawn, if there is none in the database yet.
         migrate: bring the schema up to date first; without a word, on SQLite only.
+        store_limits: the limits of the Holdfast that is served, as ``Holdfast`` takes them.
         on_ready: called once, when requests are answered, with the address and the key that was drawn, if one was.
 
     Raises:
@@ -55,7 +58,7 @@ def serve(
         Unavailable: the port is taken, or the database cannot be reached.
     """
     limits = limits or ServerLimits()
-    service = Service(database, limits, admin_key=admin_key, migrate=migrate or None)
+    service = Service(database, limits, admin_key=admin_key, migrate=migrate or None, store_limits=store_limits)
     listening = bind(host, port, allow_remote=allow_remote)
     with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
         config = uvicorn.Config(

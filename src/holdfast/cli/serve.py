@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from holdfast import Limits
+
 from .database import describe
 from .logs import LEVELS, start_logging
 
@@ -159,6 +161,16 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: Path
     help="Lines for people, or one JSON object a line.",
 )
 @click.option(
+    "--checkpoint-retention-per-run",
+    metavar="NUMBER",
+    envvar="HOLDFAST_CHECKPOINT_RETENTION_PER_RUN",
+    show_envvar=True,
+    type=click.IntRange(1),
+    default=Limits().checkpoints_per_run,
+    show_default=True,
+    help="Snapshots of a run that are kept, where no policy of its tenant or of itself says otherwise.",
+)
+@click.option(
     "--limit",
     "limits",
     multiple=True,
@@ -182,6 +194,7 @@ def serve(
     admin_key_file: Path | None,
     log_level: str,
     log_format: str,
+    checkpoint_retention_per_run: int,
     limits: tuple[str, ...],
 ) -> None:
     """Serve Holdfast over HTTP until stopped.
@@ -203,6 +216,7 @@ def serve(
         access=api.AccessOptions(trusted=api.networks(trust), tenant=default_tenant),
         admin_key=_admin_key(admin_key_file),
         migrate=migrate,
+        store_limits=Limits(checkpoints_per_run=checkpoint_retention_per_run),
         on_ready=lambda address, key: _announce(address, place, key),
     )
 
