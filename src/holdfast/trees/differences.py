@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Literal
@@ -55,6 +54,8 @@ def unified(change: Change, before: bytes, after: bytes) -> str:
     old_lines, new_lines = _lines(before), _lines(after)
     if old_lines is None or new_lines is None:
         return f"{head}Binary files {_shown(old)} and {_shown(new)} differ\n"
+    import difflib  # few look at differences, and it takes its time to load
+
     found = difflib.unified_diff(old_lines, new_lines, _shown(old), _shown(new), n=CONTEXT_LINES)
     return head + "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in found)
 

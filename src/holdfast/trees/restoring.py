@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -207,6 +206,8 @@ class _Restoring:
             if path not in self._wanted:
                 self._kept.append(path)
                 return
+            import shutil  # seldom needed, and it takes its time to load
+
             shutil.rmtree(name, dir_fd=folder)
 
     def _place(self, path: str) -> tuple[int | None, str]:

@@ -13,7 +13,6 @@ nothing; who removes does so in the transaction in which it was decided, after `
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -211,6 +210,7 @@ def announce(scope: Scope, gone: Sequence[Gone], reason: Reason) -> None:
 
 def say(line: dict[str, Any], *, is_error: bool = False) -> None:
     """Write one line of JSON to the log of retention."""
+    import json
     import logging  # nobody needs it until something is removed, and it takes its time to load
 
     log = logging.getLogger(LOGGER)
