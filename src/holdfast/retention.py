@@ -133,6 +133,9 @@ class RetentionWorker:
         for tenant in tenants:
             try:
                 erased = await self._hf.erasures.carry_out(tenant, holder=self.holder)
+            except Conflict as error:  # nothing is wrong: a consumer or another worker got there first
+                log.info("%s is left to somebody else: %s", tenant, error)
+                continue
             except HoldfastError as error:
                 log.warning("%s is not yet forgotten: %s: %s", tenant, type(error).__name__, error)
                 continue
