@@ -20,8 +20,8 @@ from .loop.loops import this_process
 
 EVERY_S = 3_600.0
 """Seconds between two sweeps of a tenant."""
-TENANTS_PAGE = 100
-"""Tenants asked for at once."""
+PAGE = 100
+"""Tenants or erasures asked for at once."""
 
 log = logging.getLogger("holdfast.sweeper")
 
@@ -106,7 +106,7 @@ class RetentionWorker:
             return
         cursor: str | None = None
         while True:
-            page = await self._hf.tenants.list(limit=TENANTS_PAGE, cursor=cursor)
+            page = await self._hf.tenants.list(limit=PAGE, cursor=cursor)
             for tenant in page:
                 yield tenant.id
             cursor = page.next
@@ -124,8 +124,7 @@ class RetentionWorker:
         return structs.replace(done, tenants=done.tenants + 1, snapshots=done.snapshots + swept.count)
 
     async def _to_be_forgotten(self) -> list[str]:
-        open_ = await self._hf.erasures.list(only_open=True, limit=1_000)
-        names = dict.fromkeys(each.tenant for each in open_)
+        names = await to_be_forgotten(self._hf)
         return [name for name in names if self._tenants is None or name in self._tenants]
 
     async def _erase(self, tenants: Sequence[str]) -> Round:
@@ -150,6 +149,18 @@ class RetentionWorker:
             await asyncio.wait_for(self._stopping.wait(), self._every_s * (1 + jitter / 2))
         except TimeoutError:
             pass
+
+
+async def to_be_forgotten(hf: AsyncHoldfast) -> list[str]:
+    """The tenants with an erasure that is open, the most urgent first."""
+    names: dict[str, None] = {}
+    cursor: str | None = None
+    while True:
+        page = await hf.erasures.list(only_open=True, limit=PAGE, cursor=cursor)
+        names |= dict.fromkeys(each.tenant for each in page)
+        cursor = page.next
+        if cursor is None:
+            return [*names]
 
 
 def describe(done: Round) -> str:

@@ -395,3 +395,10 @@ def test_a_simulation_says_how_much_it_has_seen() -> None:
     assert printed(lambda: progress.show(done=True)) == "seed 7: 1,200 events, 0.5 hours, 3 faults\n"
     progress.add(SimpleNamespace(seed=8, events=800, seconds=1_800, faults={}))
     assert printed(lambda: progress.show(done=True)) == "seeds 7 to 8: 2,000 events, 1.0 hours, 3 faults\n"
+
+
+def test_half_of_a_pair_of_surrogates_is_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"text": "a\ud83d", "at": datetime(2026, 1, 1, tzinfo=UTC)})
+    assert json.loads(capsys.readouterr().out) == {"text": "a\ud83d", "at": "2026-01-01T00:00:00Z"}
+    print_table("Messages", ["text"], [["a\ud83d"]])
+    assert "a\\ud83d" in capsys.readouterr().out

@@ -366,6 +366,22 @@ def test_what_redis_answers_is_read_in_both_protocols(found: Any, expected: Any)
     assert list(_listed(found)) == expected
 
 
+def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.retention.PAGE", 2)
+
+    async def use() -> list[str]:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:
+            for number in range(7):
+                await holdfast.tenant(f"t{number}").sessions.create()
+                await holdfast.erasures.request(f"t{number}")
+            for number in range(5):
+                await holdfast.tenant(f"t{number}").retention.hold("case")
+            assert await ErasureConsumer(holdfast, None, consumer="me").carry_out() == 2
+            return [each.id for each in await holdfast.tenants.list()]
+
+    assert asyncio.run(use()) == [f"t{number}" for number in range(5)]
+
+
 def test_a_consumer_without_redis_carries_out_what_it_can_and_leaves_the_rest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

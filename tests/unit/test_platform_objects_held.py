@@ -398,3 +398,17 @@ def test_what_is_here_after_any_steps_is_what_somebody_holds(
             assert (there.usage().count, there.usage().size_bytes) == (len(here), sum(map(len, here)))
     digests = [bodies.digest_of(each).hex() for each in sorted({each for _, each in held})]
     assert there.get(digests) == sorted({each for _, each in held})
+
+
+def test_verifying_reads_no_more_than_a_page_may_have(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db"), limits=Limits(page_rows=3)) as holdfast:
+        acme = holdfast.tenant("acme")
+        acme.objects.put([bytes([number]) * 40 for number in range(7)], holder="h")
+        seen, after = [], None
+        while True:
+            checked = acme.objects.verify(after=after)
+            seen.append(checked.count)
+            after = checked.next
+            if after is None:
+                break
+        assert seen == [3, 3, 1]

@@ -18,7 +18,12 @@ def json_option(command: F) -> F:
 
 def print_json(value: Any) -> None:
     """One JSON value, indented."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    try:
+        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    except UnicodeEncodeError:  # half of a pair of surrogates: no UTF-8 says it, but JSON can spell it out
+        import json
+
+        click.echo(json.dumps(msgspec.to_builtins(value), indent=2))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -32,8 +37,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for column in columns:
         table.add_column(column, overflow="fold")  # an id that is cut short is of no use
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(_printable(cell) for cell in row))
     Console(markup=False, emoji=False, highlight=False).print(table)
+
+
+def _printable(cell: str) -> str:
+    """The same, with what no UTF-8 says spelled out."""
+    return cell.encode("utf-8", "backslashreplace").decode()
 
 
 def shorten(text: str, most: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast import AsyncHoldfast, IdSource, RandomIds
 from holdfast.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.loop.loops import this_process
+from holdfast.retention import to_be_forgotten
 
 from .events import read_event
 
@@ -111,9 +112,7 @@ class ErasureConsumer:
         What cannot be done now, because something is held or somebody else is at it, stays open.
         """
         done = 0
-        for tenant in dict.fromkeys(
-            [each.tenant for each in await self._hf.erasures.list(only_open=True, limit=1_000)]
-        ):
+        for tenant in await to_be_forgotten(self._hf):
             try:
                 done += (await self._hf.erasures.carry_out(tenant, holder=self.consumer)).is_finished
             except Conflict as error:  # nothing is wrong: a sweeper or another consumer got there first

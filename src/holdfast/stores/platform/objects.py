@@ -34,6 +34,8 @@ GRACE_S = 3_600
 """How long an object that nobody holds is kept before it is removed."""
 HOLDERS_MOST = 20
 """Holders of a damaged object that are named."""
+VERIFIED_AT_ONCE = 1_000
+"""Objects that are read by one call of ``verify``, where none says how many."""
 PRUNED_MOST = 500
 """Objects that one transaction of a prune looks at."""
 _NO_DIGEST = b""
@@ -190,13 +192,16 @@ class AsyncObjects(TenantStore):
         return Pruned(len(condemned), len(removed), size)
 
     @only_reads
-    async def verify(self, *, limit: int = 1_000, after: str | None = None) -> Checked:
+    async def verify(self, *, limit: int | None = None, after: str | None = None) -> Checked:
         """Read objects in the order of their digests and compare each with its digest, ``limit`` of them at a time.
+
+        Without a limit, as many as a page may have, and no more than a thousand.
 
         Raises:
             Unavailable: some of them lie in packs, and the place where packs are kept cannot be reached.
         """
-        most = rows_to_read(limit, self._scope.limits) - 1
+        page_rows = self._scope.limits.page_rows
+        most = rows_to_read(min(page_rows, VERIFIED_AT_ONCE) if limit is None else limit, self._scope.limits) - 1
         start = self._digests([after])[0] if after is not None else _NO_DIGEST
         rows = await self._page(start, most)
         wrong = {digest: reason for row in rows if (reason := await self._wrong(*row)) for digest in [bytes(row[0])]}
