@@ -33,6 +33,7 @@ from msgspec import Struct
 
 from . import address
 from .clock import SystemClock, from_us
+from .core import objects as bodies
 from .core import text
 from .core.scope import Scope
 from .engines.dialect import Dialect
@@ -213,19 +214,20 @@ class _Export:
             self._progress(table.name, count)
 
     async def _whole(self, table: _Table, rows: Sequence[Row]) -> Sequence[Row]:
-        """Rows whose bodies lie in packs get them."""
+        """Rows whose bodies lie in packs get them. What is damaged is not handed on."""
         if table.name != "objects":
             return rows
         places = {each.name: place for place, each in enumerate(table.columns)}
         fields = ("digest", "codec", "pack", "pack_start", "stored_bytes")
         wanted = [InPack(*(row[places[each]] for each in fields)) for row in rows if row[places["pack"]] is not None]
-        bodies = await packs.raw(self._engine, self._scope, wanted) if wanted else {}
+        from_packs = await packs.raw(self._engine, self._scope, wanted) if wanted else {}
         filled = []
         for row in rows:
             values = list(row)
-            body = bodies.get(bytes(row[places["digest"]]))
+            body = from_packs.get(bytes(row[places["digest"]]))
             if body is not None:
                 values[places["body"]], values[places["pack"]], values[places["pack_start"]] = body, None, None
+            bodies.unpack(row[places["digest"]], row[places["codec"]], values[places["body"]])
             filled.append(tuple(values))
         return filled
 
