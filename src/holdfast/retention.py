@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from msgspec import Struct, structs
 
 from .clock import monotonic_s
-from .errors import Conflict, HoldfastError, InvalidInput
+from .errors import Conflict, HoldfastError, InvalidInput, NotFound
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
 from .loop.loops import this_process
@@ -132,7 +132,7 @@ class RetentionWorker:
         for tenant in tenants:
             try:
                 erased = await self._hf.erasures.carry_out(tenant, holder=self.holder)
-            except Conflict as error:  # nothing is wrong: a consumer or another worker got there first
+            except (Conflict, NotFound) as error:  # nothing is wrong: a consumer or another worker got there first
                 log.info("%s is left to somebody else: %s", tenant, error)
                 continue
             except HoldfastError as error:

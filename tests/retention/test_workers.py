@@ -179,3 +179,23 @@ def test_a_sweep_of_many_snapshots_is_short_transactions_in_little_memory(caplog
             assert swept.per_run_cap.count == 9 * runs
             assert max(timed.worked_s) < 0.1
     assert peaks["large"] < peaks["small"] + 300_000, peaks
+
+
+def test_what_another_has_forgotten_meanwhile_is_nothing_to_warn_of(
+    local: Bench, address: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between asking who is to be forgotten and doing it, somebody else has done it."""
+    local.run("gone")
+    local.holdfast.erasures.request("gone", event_id="e")
+
+    async def too_late(holdfast: AsyncHoldfast) -> list[str]:
+        local.holdfast.erasures.carry_out("gone")
+        return ["gone"]
+
+    monkeypatch.setattr("holdfast.retention.to_be_forgotten", too_late)
+    caplog.set_level(logging.INFO, "holdfast")
+    done = rounds(address, local.clock, lambda holdfast: RetentionWorker(holdfast).round(), tmp_path / "packs")
+    assert (done.erased, done.failed) == (0, 0)
+    said = [each for each in caplog.records if each.name == "holdfast.sweeper"]
+    assert [each.levelname for each in said] == ["INFO"]
+    assert "gone is left to somebody else" in said[0].getMessage()

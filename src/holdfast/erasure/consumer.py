@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import AsyncHoldfast, IdSource, RandomIds
-from holdfast.errors import Conflict, HoldfastError, InvalidInput
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.loop.loops import this_process
 from holdfast.retention import to_be_forgotten
 
@@ -115,7 +115,7 @@ class ErasureConsumer:
         for tenant in await to_be_forgotten(self._hf):
             try:
                 done += (await self._hf.erasures.carry_out(tenant, holder=self.consumer)).is_finished
-            except Conflict as error:  # nothing is wrong: a sweeper or another consumer got there first
+            except (Conflict, NotFound) as error:  # nothing is wrong: a sweeper or another consumer got there first
                 log.info("%s is left to somebody else: %s", tenant, error)
             except HoldfastError as error:
                 log.warning("%s is not yet forgotten: %s: %s", tenant, type(error).__name__, error)
