@@ -308,7 +308,7 @@ def _run(*urls: str, **effort: int) -> None:
 
 
 def test_nobody_can_tell_runs_on_the_model_and_sqlite_apart() -> None:
-    _run(max_examples=90, stateful_step_count=50)
+    _run(max_examples=150, stateful_step_count=50)
     seldom = [name for name in WORDS if not ANSWERED[name]]
     assert not seldom, f"the machine proves nothing about {seldom}: {ANSWERED}"
 
