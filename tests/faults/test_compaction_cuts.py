@@ -45,7 +45,7 @@ def attach(acme: TenantHandle, session: str) -> None:
 
 
 WAYS: dict[str, list[Step]] = {
-    "alone": [summarise, append, shorten, undo, undo, shorten, undo],
+    "alone": [summarise, append, shorten, undo, undo],
     "with a fork": [attach, summarise, append, undo, shorten, undo],
 }
 

@@ -40,7 +40,7 @@ TRIES = (1, 2, 3, 4, 5)
 CALLS = 20
 """Calls of each method, each with arguments of its own; twice as many in all."""
 CALLS_OF_FEW = 5
-"""The same, where some stores are enough and another try is cheap."""
+"""The same, where some stores are enough and another try is cheap, and on PostgreSQL, which runs the same statements."""
 
 Rows = dict[str, list[tuple[Any, ...]]]
 Planned = tuple[str, str, list[Any], dict[str, Any]]
@@ -182,12 +182,12 @@ def _is_chosen(path: str, only: Collection[str]) -> bool:
     return not only or path.partition(".")[0] in only
 
 
-def planned_calls(database: Database, seed: int, only: Collection[str] = ()) -> list[Planned]:
+def planned_calls(database: Database, seed: int, only: Collection[str], calls: int) -> list[Planned]:
     """Calls of every public method of every store, mixed: first with anything, then with ids that both tenants have."""
     pool = strangers_pool(database, seed)
     reached = [(path, store) for path, store in stores(database.mine) if _is_chosen(path, only)]
     found = [(path, name, method) for path, store in reached for name, method in methods(store)]
-    found *= CALLS_OF_FEW if only else CALLS
+    found *= calls
     strange: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in found]
     strange += aimed(database, reached)
     pool.random.shuffle(strange)
@@ -244,12 +244,13 @@ def in_two_worlds(
     seed: int,
     defect: AbstractContextManager[Any] | None = None,
     only: Collection[str] = (),
+    calls: int = CALLS_OF_FEW,
 ) -> tuple[list[str], list[str], Rows, Rows, list[Planned]]:
     """What A hears where B is and where B never was, B's rows before and after, and the calls."""
     with_them = opened()
     populate(with_them, MINE, 1, only)
     populate(with_them, THEIRS, 2, only)
-    plan = planned_calls(with_them, seed, only)
+    plan = planned_calls(with_them, seed, only, calls)
     before = with_them.rows_of(THEIRS)
     with defect or nullcontext():
         heard_with = answers(with_them, plan)
@@ -260,14 +261,17 @@ def in_two_worlds(
         return heard_with, answers(without, plan), before, after, plan
 
 
-@pytest.mark.parametrize(("opened", "seed"), [("sqlite", 1), ("postgres", 3)], indirect=["opened"])
-def test_a_tenant_learns_and_changes_nothing_of_another(opened: Callable[[], Database], seed: int) -> None:
-    heard, elsewhere, before, after, plan = in_two_worlds(opened, seed)
+@pytest.mark.parametrize(
+    ("opened", "seed", "calls"), [("sqlite", 1, CALLS), ("postgres", 3, CALLS_OF_FEW)], indirect=["opened"]
+)
+def test_a_tenant_learns_and_changes_nothing_of_another(opened: Callable[[], Database], seed: int, calls: int) -> None:
+    heard, elsewhere, before, after, plan = in_two_worlds(opened, seed, calls=calls)
     for call, one, other in zip(plan, heard, elsewhere, strict=True):
         assert one == other, f"{call}: the answer tells whether {THEIRS} is there"
     assert after == before
     assert all(before.values()), f"{THEIRS} must have something in every table to lose: {before.keys()}"
-    _enough_was_tried(plan, heard)
+    if calls == CALLS:
+        _enough_was_tried(plan, heard)
 
 
 def _enough_was_tried(plan: Any, heard: list[str]) -> None:

@@ -121,7 +121,7 @@ def is_all_results(message: Message) -> bool:
     return all(block["type"] == "tool_result" for block in message.content)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(MESSAGES, st.integers(1, 400), st.booleans())
 def test_every_context_is_acceptable_complete_and_within_its_budget(
     new: list[NewMessage], most: int, rewound: bool
