@@ -164,10 +164,11 @@ def test_many_requests_get_documented_answers(
         _ask(operation, mode, server, api, 20)
 
 
-def _lists_of_one(operation: Operation, query: Mapping[str, Any]) -> bool:
-    """Whether a list became one value: in an address that is a list of one, and there is nothing wrong with it."""
+def _is_right_as_sent(operation: Operation, query: Mapping[str, Any]) -> bool:
+    """Whether what is wrong gets lost in the address: one value instead of a list is a list of one, and nothing is not sent."""
     lists = [each.wire_name for each in parameters(operation) if each.place == "query" and each.repeated]
-    return any(name in query and not isinstance(query[name], list) for name in lists)
+    is_list_of_one = any(name in query and not isinstance(query[name], list) for name in lists)
+    return is_list_of_one or any(value is None or value in ([], {}) for value in query.values())
 
 
 def _ask(operation: Operation, mode: GenerationMode, server: ServerProcess, api: Api, examples: int) -> None:
@@ -179,7 +180,7 @@ def _ask(operation: Operation, mode: GenerationMode, server: ServerProcess, api:
     @given(case=found.as_strategy(generation_mode=mode), real=st.booleans())
     def ask(case: schemathesis.Case, real: bool) -> None:
         assume(len(str(case.query)) < ADDRESS_MOST)
-        assume(mode is GenerationMode.POSITIVE or not _lists_of_one(operation, case.query))
+        assume(mode is GenerationMode.POSITIVE or not _is_right_as_sent(operation, case.query))
         if real and mode is GenerationMode.POSITIVE:
             known.put_into(case)
         if any(each.name == "wait_s" for each in parameters(operation)) and mode is GenerationMode.POSITIVE:

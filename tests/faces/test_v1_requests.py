@@ -371,3 +371,20 @@ def test_a_path_that_is_not_utf8_is_refused_by_everything_that_has_a_name_in_it(
 @pytest.mark.parametrize("query", ["limit=%FF", "limit=%ED%A0%80", "\xe9=1"])
 def test_a_query_that_is_not_percent_encoded_utf8_is_refused(here: Here, query: str) -> None:
     assert "percent-encoded UTF-8" in here.bad("GET", f"/sessions?{query}")["detail"]
+
+
+MOMENTS = [(each, one.wire_name) for each in V1 for one in parameters(each) if one.is_moment and one.place == "query"]
+
+
+@pytest.mark.parametrize("written", ["1", "1.5", "-1", "2026-01-01", "now", "", "1e9"])
+def test_a_time_is_written_as_documented_and_no_bare_number(here: Here, written: str) -> None:
+    assert MOMENTS
+    for each, name in MOMENTS:
+        reply = here.ask(each.method, f"{place(each, here.name)}?{name}={written}", least(each))
+        assert reply.status in (400, 422), f"{each.function.__name__}: {reply.status} {reply.body!r}"
+
+
+def test_a_time_as_documented_is_understood(here: Here) -> None:
+    for each, name in MOMENTS:
+        reply = here.ask(each.method, f"{place(each, here.name)}?{name}=2026-01-01T00:00:00Z", least(each))
+        assert b"not as documented" not in reply.body, f"{each.function.__name__}: {reply.body!r}"

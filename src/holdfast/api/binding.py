@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -124,6 +125,8 @@ class Handler:
                 raise InvalidInput(f"there is no parameter {name!r} here; there are: {known}")
             if parameter.as_json:
                 read: Any = decode(value, _ANY_JSON, what=f"the parameter {name}")
+            elif parameter.is_moment:
+                read = _moment(value, name)
             else:
                 read = value
             if parameter.repeated and not parameter.as_json:
@@ -189,6 +192,14 @@ def _is_empty(headers: Mapping[bytes, bytes]) -> bool:
 
 def _required(kind: Any) -> set[str]:
     return {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
+
+
+def _moment(value: str, name: str) -> datetime:
+    """A time as it is documented: where text is read as what it looks like, a bare number would be one too."""
+    try:
+        return msgspec.convert(value, datetime)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the parameter {name} is not as documented: {error}") from None
 
 
 def _pairs(query: bytes) -> list[tuple[str, str]]:

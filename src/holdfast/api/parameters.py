@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -42,6 +43,11 @@ class Parameter(Struct, frozen=True):
     def repeated(self) -> bool:
         """Whether it holds several values."""
         return get_origin(without_notes(self.type)) is list
+
+    @property
+    def is_moment(self) -> bool:
+        """Whether it is a time."""
+        return without_notes(self.type) is datetime
 
 
 @cache
