@@ -10,7 +10,9 @@ import pytest
 
 from holdfast.testing.servers import PostgresServer
 from tests.databases import TEMPLATE
+from tests.faces.kagent import Kagent, open_kagent
 from tests.faces.process import Api, ServerProcess
+from tests.faces.v1 import Here, open_here
 
 _NUMBERS = count(1)
 
@@ -54,3 +56,27 @@ def api(server: ServerProcess) -> Api:
 def start(tmp_path: Path, closing: Callable[..., ServerProcess]) -> Callable[..., ServerProcess]:
     """Start a server of one's own."""
     return lambda *arguments, **environment: closing(ServerProcess(tmp_path, *arguments, **environment))
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Here]:
+    """A server in this process, for the tests of a module."""
+    yield from open_here()
+
+
+@pytest.fixture
+def here(opened: Here) -> Here:
+    """A tenant of this test's own."""
+    return opened.another()
+
+
+@pytest.fixture(scope="module")
+def opened_kagent() -> Iterator[Kagent]:
+    """The same, for those who ask as kagent does."""
+    yield from open_kagent()
+
+
+@pytest.fixture
+def kagent(opened_kagent: Kagent) -> Kagent:
+    """A tenant of this test's own."""
+    return opened_kagent.another()

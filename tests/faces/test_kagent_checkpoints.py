@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -15,22 +14,11 @@ from hypothesis import strategies as st
 from holdfast import NewCrewMemory, thread_of
 from holdfast.api.kagent.checkpoints import NO_TASK
 from holdfast.clock import from_us
-from tests.faces.test_kagent_routes import Kagent, bad, good, open_kagent
+from tests.faces.kagent import Kagent, bad, good
 
 PLACE = "/api/langgraph/checkpoints"
 MEMORY = "/api/crewai/memory"
 STATE = "/api/crewai/flows/state"
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Kagent]:
-    yield from open_kagent()
-
-
-@pytest.fixture
-def kagent(opened: Kagent) -> Kagent:
-    """A tenant of this test's own."""
-    return opened.another()
 
 
 def written(body: bytes) -> str:
@@ -231,8 +219,8 @@ def test_what_are_no_writes_is_refused(kagent: Kagent, wrong: dict[str, Any]) ->
 
 @given(st.lists(st.tuples(st.sampled_from("123"), st.binary(max_size=40)), max_size=6))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_thread_holds_what_was_put_last_under_each_id(opened: Kagent, puts: list[tuple[str, bytes]]) -> None:
-    kagent, model = opened.another(), dict[str, bytes]()
+def test_a_thread_holds_what_was_put_last_under_each_id(opened_kagent: Kagent, puts: list[tuple[str, bytes]]) -> None:
+    kagent, model = opened_kagent.another(), dict[str, bytes]()
     for id, body in puts:
         put(kagent, id, checkpoint=written(body))
         model[id] = body

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tests.faces.in_process import Reply
-from tests.faces.test_kagent_routes import Kagent, bad, good, open_kagent
+from tests.faces.kagent import Kagent, bad, good
 
 PLACE = "/api/memories"
 EAST = [1.0] + [0.0] * 767
 NORTH = [0.0, 1.0] + [0.0] * 766
 BETWEEN = [1.0, 1.0] + [0.0] * 766
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Kagent]:
-    yield from open_kagent()
-
-
-@pytest.fixture
-def kagent(opened: Kagent) -> Kagent:
-    """A tenant of this test's own."""
-    return opened.another()
 
 
 def memory(content: str = "tea", vector: list[float] = EAST, **more: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.api.kagent.sealing import VARIABLE
 from holdfast.api.kagent.withholding import NOT_SHOWN, NOT_STORED
-from tests.faces.test_kagent_routes import Kagent, bad, good, open_kagent
+from tests.faces.kagent import Kagent, bad, good
 
 NAMES = [
     pytest.param("s", id="plain"),
@@ -26,17 +25,6 @@ NAMES = [
     pytest.param("\x00", id="NUL"),
     pytest.param("x" * 500, id="the longest"),
 ]
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Kagent]:
-    yield from open_kagent()
-
-
-@pytest.fixture
-def kagent(opened: Kagent) -> Kagent:
-    """A tenant of this test's own."""
-    return opened.another()
 
 
 def start(kagent: Kagent, id: str = "s", **more: Any) -> Any:
@@ -427,8 +415,8 @@ def test_an_event_that_cannot_be_searched_for_secrets_is_refused(kagent: Kagent)
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.text(max_size=3)), max_size=8))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_session_is_a_list_of_events_by_their_ids(opened: Kagent, appended: list[tuple[str, str]]) -> None:
-    kagent, model = opened.another(), dict[str, str]()
+def test_a_session_is_a_list_of_events_by_their_ids(opened_kagent: Kagent, appended: list[tuple[str, str]]) -> None:
+    kagent, model = opened_kagent.another(), dict[str, str]()
     start(kagent)
     for id, data in appended:
         reply = kagent.post("/api/sessions/s/events", {"id": id, "data": data})

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.faces.test_kagent_routes import Kagent, bad, good, open_kagent
+from tests.faces.kagent import Kagent, bad, good
 
 EVENT = {"id": "e", "data": "{}"}
 CONFIGS = "/api/tasks/t/pushNotificationConfigs"
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Kagent]:
-    yield from open_kagent()
-
-
-@pytest.fixture
-def kagent(opened: Kagent) -> Kagent:
-    """A tenant of this test's own."""
-    return opened.another()
 
 
 def start(kagent: Kagent, id: str = "s", **more: Any) -> None:

@@ -3,44 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
 
-from tests.faces.test_v1_conversation import texts, where
-from tests.faces.test_v1_requests import Here, open_here
-
-NEVER = "0190f8b4-7c1e-4d2a-9f63-5b8e2a7c4d10"
-POLICY = {"target_tokens": 1, "preserve_last": 1, "protected_tokens": 0, "window_tokens": 1000, "summary_tokens": 50}
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Here]:
-    yield from open_here()
-
-
-@pytest.fixture
-def here(opened: Here) -> Here:
-    """A tenant of this test's own."""
-    return opened.another()
-
-
-def pages(here: Here, path: str, limit: int) -> list[Any]:
-    """All rows of a list, page by page, none of which is larger than asked for."""
-    found: list[Any] = []
-    cursor = ""
-    while True:
-        more = f"&cursor={quote(cursor)}" if cursor else ""
-        page = here.good("GET", f"{path}{'&' if '?' in path else '?'}limit={limit}{more}")
-        assert len(page["items"]) <= limit
-        found += page["items"]
-        if page["next"] is None:
-            return found
-        cursor = page["next"]
-
+from tests.faces.v1 import NEVER, POLICY, Here, pages, texts, where
 
 # Branches
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -12,31 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faces.test_v1_requests import Here, open_here
+from tests.faces.v1 import NEVER, Here, texts, where
 
-NEVER = "0190f8b4-7c1e-4d2a-9f63-5b8e2a7c4d10"
 QUIET = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 SURROGATE = b'"\\ud800"'
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Here]:
-    yield from open_here()
-
-
-@pytest.fixture
-def here(opened: Here) -> Here:
-    """A tenant of this test's own."""
-    return opened.another()
-
-
-def where(*filters: dict[str, Any]) -> str:
-    return f"where={quote(json.dumps(filters))}"
-
-
-def texts(page: Any) -> list[str]:
-    return [each["content"][0]["text"] for each in page["items"]]
 
 
 # Sessions

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from tests.faces.test_v1_branches import pages
-from tests.faces.test_v1_conversation import where
-from tests.faces.test_v1_requests import NOW, Here, open_here
-
-NEVER = "0190f8b4-7c1e-4d2a-9f63-5b8e2a7c4d10"
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Here]:
-    yield from open_here()
-
-
-@pytest.fixture
-def here(opened: Here) -> Here:
-    """A tenant of this test's own."""
-    return opened.another()
-
+from tests.faces.v1 import NEVER, NOW, Here, pages, where
 
 # Agents and blocks
 

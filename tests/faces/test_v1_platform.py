@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -14,23 +13,7 @@ from holdfast import new_api_key
 from holdfast.api.denials import SERVER
 from holdfast.api.limits import ServerLimits
 from tests.faces.in_process import Running, running
-from tests.faces.test_v1_branches import pages
-from tests.faces.test_v1_conversation import where
-from tests.faces.test_v1_requests import NOW, Here, open_here, problem
-
-NEVER = "0190f8b4-7c1e-4d2a-9f63-5b8e2a7c4d10"
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Here]:
-    yield from open_here()
-
-
-@pytest.fixture
-def here(opened: Here) -> Here:
-    """A tenant of this test's own."""
-    return opened.another()
-
+from tests.faces.v1 import NEVER, NOW, Here, pages, problem, where
 
 # Tenants
 

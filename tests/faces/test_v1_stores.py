@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,30 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import SessionKey
-from holdfast.api.operations import AREAS, Operation
+from holdfast.api.operations import AREAS
 from holdfast.api.resources import OPERATIONS
 from holdfast.api.secrets import WITHHELD, without_secrets
-from tests.faces.test_v1_branches import POLICY, pages
-from tests.faces.test_v1_bytes import captured, tree
-from tests.faces.test_v1_requests import NOW, Here, open_here
-
-NEVER = "0190f8b4-7c1e-4d2a-9f63-5b8e2a7c4d10"
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Here]:
-    yield from open_here()
-
-
-@pytest.fixture
-def here(opened: Here) -> Here:
-    """A tenant of this test's own."""
-    return opened.another()
-
-
-def named(name: str) -> Operation:
-    return next(each for each in OPERATIONS if each.function.__name__ == name)
-
+from tests.faces.v1 import NEVER, NOW, POLICY, Here, captured, named, pages, tree
 
 # Links to sessions
 
