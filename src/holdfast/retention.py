@@ -17,6 +17,7 @@ from .errors import Conflict, HoldfastError, InvalidInput, NotFound
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
 from .loop.loops import this_process
+from .stores.platform.erasures import Erased
 
 EVERY_S = 3_600.0
 """Seconds between two sweeps of a tenant."""
@@ -128,20 +129,10 @@ class RetentionWorker:
         return [name for name in names if self._tenants is None or name in self._tenants]
 
     async def _erase(self, tenants: Sequence[str]) -> Round:
-        done = Round()
-        for tenant in tenants:
-            try:
-                erased = await self._hf.erasures.carry_out(tenant, holder=self.holder)
-            except (Conflict, NotFound) as error:  # nothing is wrong: a consumer or another worker got there first
-                log.info("%s is left to somebody else: %s", tenant, error)
-                continue
-            except HoldfastError as error:
-                log.warning("%s is not yet forgotten: %s: %s", tenant, type(error).__name__, error)
-                continue
-            done = structs.replace(
-                done, erased=done.erased + erased.is_finished, snapshots=done.snapshots + erased.swept.count
-            )
-        return done
+        erased = await forget(self._hf, tenants, holder=self.holder, log=log)
+        return Round(
+            erased=sum(each.is_finished for each in erased), snapshots=sum(each.swept.count for each in erased)
+        )
 
     async def _rest(self) -> None:
         jitter = int(self._ids.new()[-6:], 16) / 0xFFFFFF
@@ -161,6 +152,19 @@ async def to_be_forgotten(hf: AsyncHoldfast) -> list[str]:
         cursor = page.next
         if cursor is None:
             return [*names]
+
+
+async def forget(hf: AsyncHoldfast, tenants: Sequence[str], *, holder: str, log: logging.Logger) -> list[Erased]:
+    """Carry out the erasures of some tenants. What cannot be done now, or somebody else does, is left and logged."""
+    done = []
+    for tenant in tenants:
+        try:
+            done.append(await hf.erasures.carry_out(tenant, holder=holder))
+        except (Conflict, NotFound) as error:  # nothing is wrong: somebody else got there first
+            log.info("%s is left to somebody else: %s", tenant, error)
+        except HoldfastError as error:
+            log.warning("%s is not yet forgotten: %s: %s", tenant, type(error).__name__, error)
+    return done
 
 
 def describe(done: Round) -> str:

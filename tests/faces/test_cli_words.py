@@ -22,7 +22,7 @@ from holdfast import Message, Rewind, Run, Step, ToolCall, TreeChange
 from holdfast.cli import checkpoints, importing, runs, sessions, sim, workspace
 from holdfast.cli.database import describe
 from holdfast.cli.graph_values import Channel
-from holdfast.cli.output import print_json, print_table, shorten
+from holdfast.cli.output import print_json, print_table, printable, shorten
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RUN = Run(
@@ -141,12 +141,12 @@ def test_bytes_are_said_as_a_person_would(count: int, said: str) -> None:
 
 @pytest.mark.parametrize(("path", "said"), [("a/b", "a/b"), ("ä🙂", "ä🙂"), ("\udcff.txt", "\\udcff.txt"), ("", "")])
 def test_a_path_of_any_bytes_can_be_printed(path: str, said: str) -> None:
-    assert workspace._plain(path) == said
+    assert printable(path) == said
 
 
 def test_everything_in_a_printable_value_can_be_printed() -> None:
     value = {"\udcff": ["\udcfe", ("x", None, 1.5, True)], "rewind": replace_path("\udcfd")}
-    shown = workspace._printable(value)
+    shown = workspace._as_json(value)
     json.dumps(shown, ensure_ascii=False).encode()
     assert shown["\\udcff"] == ["\\udcfe", ["x", None, 1.5, True]]
     assert shown["rewind"]["path"] == "\\udcfd"

@@ -9,6 +9,8 @@ import msgspec
 
 from holdfast.clock import MICROSECONDS, from_us
 
+from .output import printable
+
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
@@ -29,7 +31,7 @@ class JsonLines(logging.Formatter):
         try:
             return msgspec.json.encode(line).decode()
         except UnicodeEncodeError:
-            line["message"] = record.getMessage().encode("utf-8", "backslashreplace").decode()
+            line["message"] = printable(record.getMessage())
             return msgspec.json.encode(line).decode()
 
 

@@ -37,13 +37,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for column in columns:
         table.add_column(column, overflow="fold")  # an id that is cut short is of no use
     for row in rows:
-        table.add_row(*(_printable(cell) for cell in row))
+        table.add_row(*(printable(cell) for cell in row))
     Console(markup=False, emoji=False, highlight=False).print(table)
 
 
-def _printable(cell: str) -> str:
-    """The same, with what no UTF-8 says spelled out."""
-    return cell.encode("utf-8", "backslashreplace").decode()
+def printable(text: str) -> str:
+    """The same, with what no UTF-8 says, half of a pair of surrogates, spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def shorten(text: str, most: int) -> str:

@@ -13,7 +13,7 @@ from holdfast import Holdfast, Restored, Rewind, Rewound, Snapshot, TenantHandle
 from holdfast.errors import InvalidInput, NotFound
 
 from .database import tenant_option
-from .output import json_option, print_json, print_table
+from .output import json_option, print_json, print_table, printable
 from .retention import packs_option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,16 +79,16 @@ def capture(
             with _progress(snapshot.entry_count, "writing") as advance:
                 there.workspaces.export(snapshot.id, to, on_progress=advance)
     if as_json:
-        print_json(_printable(done if to is None else {**msgspec.to_builtins(done), "file": to}))
+        print_json(_as_json(done if to is None else {**msgspec.to_builtins(done), "file": to}))
         return
     click.echo(
         f"Snapshot {snapshot.id} of step {snapshot.step}: {snapshot.entry_count:,} entries, {_size(snapshot.tree_bytes)}; "
         f"{done.changed:,} changed, {done.removed:,} removed, {_size(snapshot.size_bytes)} stored."
     )
     for each in done.skipped:
-        click.echo(f"  left out: {_plain(each.path)}: {each.reason}")
+        click.echo(f"  left out: {printable(each.path)}: {each.reason}")
     for changing in done.unsettled:
-        click.echo(f"  changed while it was read: {_plain(changing)}")
+        click.echo(f"  changed while it was read: {printable(changing)}")
     if to is not None:
         click.echo(f"It is in {to} as well.")
 
@@ -105,7 +105,7 @@ def list_(database: str, tenant: str, packs: str | None, run: str | None, limit:
         found = there.snapshots.list(run_id=run, limit=limit)
         rewinds = there.rewinds.list(run, limit=limit) if run is not None else []
     if as_json:
-        print_json(_printable({"snapshots": list(found), "rewinds": list(rewinds), "next": found.next}))
+        print_json(_as_json({"snapshots": list(found), "rewinds": list(rewinds), "next": found.next}))
         return
     columns = ["id", "run", "step", "kind", "entries", "size", "stored", "taken"]
     print_table(f"Snapshots of {tenant}", columns, [_row(each) for each in found])
@@ -137,7 +137,7 @@ def diff(
         ids = [_snapshot(there, each, run) for each in (before, after)]
         found = there.workspaces.diff(ids[0], ids[1], text=not stat)
     if as_json:
-        print_json(_printable({"before": ids[0], "after": ids[1], "changes": found}))
+        print_json(_as_json({"before": ids[0], "after": ids[1], "changes": found}))
         return
     for each in found:
         click.echo(_line(each) if stat else each.text, nl=stat)
@@ -212,7 +212,7 @@ def restore(
         with _progress(there.snapshots.get(id).entry_count, "restoring") as advance:
             done = there.workspaces.restore(id, path, replace=replace, on_progress=advance)
     if as_json:
-        print_json(_printable(done))
+        print_json(_as_json(done))
         return
     click.echo(f"{path} is snapshot {id}: {_done(done)}.")
 
@@ -233,7 +233,7 @@ def export(
         with _progress(there.snapshots.get(id).entry_count, "writing") as advance:
             count = there.workspaces.export(id, file, on_progress=advance)
     if as_json:
-        print_json(_printable({"snapshot": id, "file": file, "entries": count}))
+        print_json(_as_json({"snapshot": id, "file": file, "entries": count}))
         return
     click.echo(f"{count:,} entries of snapshot {id} are in {file}.")
 
@@ -258,7 +258,7 @@ def import_(
     with _opened(database, tenant, packs) as there, _busy(f"reading {file}"):
         done = there.workspaces.import_archive(run, file, step=step, outside_links=outside_links)
     if as_json:
-        print_json(_printable(done))
+        print_json(_as_json(done))
         return
     snapshot = done.snapshot
     click.echo(f"Snapshot {snapshot.id}: {snapshot.entry_count:,} entries, {_size(snapshot.tree_bytes)}.")
@@ -315,7 +315,7 @@ def _busy(what: str) -> Iterator[None]:
 
 def _print_moved(done: Rewound, as_json: bool, where: str) -> None:
     if as_json:
-        print_json(_printable(done))
+        print_json(_as_json(done))
         return
     click.echo(f"Run {done.rewind.run_id} {where}: {_done(done.restored)}.")
     if done.dirty is not None:
@@ -342,28 +342,23 @@ def _row(snapshot: Snapshot) -> list[str]:
 
 def _rewind_row(rewind: Rewind) -> list[str]:
     when = f"{rewind.created_at:%Y-%m-%d %H:%M:%S}"
-    return [rewind.id, str(rewind.from_step), str(rewind.to_step), rewind.status, when, _plain(rewind.path or "")]
+    return [rewind.id, str(rewind.from_step), str(rewind.to_step), rewind.status, when, printable(rewind.path or "")]
 
 
 def _line(change: TreeChange) -> str:
-    old = f"{_plain(change.old_path)} -> " if change.old_path else ""
-    return f"{MARKS[change.kind]} {old}{_plain(change.path)}"
+    old = f"{printable(change.old_path)} -> " if change.old_path else ""
+    return f"{MARKS[change.kind]} {old}{printable(change.path)}"
 
 
-def _plain(path: str) -> str:
-    """A path that can be printed, whatever bytes it stands for."""
-    return path.encode("utf-8", "backslashreplace").decode()
-
-
-def _printable(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A value as JSON, in which everything can be printed."""
     if isinstance(value, str):
-        return _plain(value)
+        return printable(value)
     if isinstance(value, dict):
-        return {_plain(key): _printable(each) for key, each in value.items()}
+        return {printable(key): _as_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_printable(each) for each in value]
-    return value if isinstance(value, (int, float, type(None))) else _printable(msgspec.to_builtins(value))
+        return [_as_json(each) for each in value]
+    return value if isinstance(value, (int, float, type(None))) else _as_json(msgspec.to_builtins(value))
 
 
 def _size(count: int) -> str:

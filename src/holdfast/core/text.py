@@ -227,3 +227,8 @@ def _unescape_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_unescape_value(item) for item in value]
     return value
+
+
+def printable(value: str) -> str:
+    """The same, with what no UTF-8 says, half of a pair of surrogates, spelled out."""
+    return value.encode("utf-8", "backslashreplace").decode()

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import AsyncHoldfast, IdSource, RandomIds
-from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
+from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.loop.loops import this_process
-from holdfast.retention import to_be_forgotten
+from holdfast.retention import forget, to_be_forgotten
 
 from .events import read_event
 
@@ -111,15 +111,8 @@ class ErasureConsumer:
 
         What cannot be done now, because something is held or somebody else is at it, stays open.
         """
-        done = 0
-        for tenant in await to_be_forgotten(self._hf):
-            try:
-                done += (await self._hf.erasures.carry_out(tenant, holder=self.consumer)).is_finished
-            except (Conflict, NotFound) as error:  # nothing is wrong: a sweeper or another consumer got there first
-                log.info("%s is left to somebody else: %s", tenant, error)
-            except HoldfastError as error:
-                log.warning("%s is not yet forgotten: %s: %s", tenant, type(error).__name__, error)
-        return done
+        erased = await forget(self._hf, await to_be_forgotten(self._hf), holder=self.consumer, log=log)
+        return sum(each.is_finished for each in erased)
 
     async def _turn(self) -> None:
         try:

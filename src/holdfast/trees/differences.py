@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ..core.text import printable
 from .entries import Entry
 
 ChangeKind = Literal["added", "removed", "changed", "mode", "renamed"]
@@ -53,10 +54,10 @@ def unified(change: Change, before: bytes, after: bytes) -> str:
         return head
     old_lines, new_lines = _lines(before), _lines(after)
     if old_lines is None or new_lines is None:
-        return f"{head}Binary files {_shown(old)} and {_shown(new)} differ\n"
+        return f"{head}Binary files {printable(old)} and {printable(new)} differ\n"
     import difflib  # few look at differences, and it takes its time to load
 
-    found = difflib.unified_diff(old_lines, new_lines, _shown(old), _shown(new), n=CONTEXT_LINES)
+    found = difflib.unified_diff(old_lines, new_lines, printable(old), printable(new), n=CONTEXT_LINES)
     return head + "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in found)
 
 
@@ -107,7 +108,7 @@ def _head(change: Change) -> str:
         lines += [f"old mode {_mode(before)}", f"new mode {_mode(after)}"]
     if change.old_path is not None:
         lines += [f"rename from {change.old_path}", f"rename to {change.path}"]
-    return "".join(f"{_shown(line)}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _mode(entry: Entry) -> str:
@@ -128,8 +129,3 @@ def _lines(content: bytes) -> list[str] | None:
     except UnicodeDecodeError:
         return None
     return text.splitlines(keepends=True) if "\r" not in text else [f"{line}\n" for line in text.split("\n")]
-
-
-def _shown(text: str) -> str:
-    """Text in which bytes that are none can be printed."""
-    return text.encode("utf-8", "backslashreplace").decode()

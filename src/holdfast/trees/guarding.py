@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
+from ..core.text import printable
 from ..errors import InvalidInput
 from ..limits import Limits
 from .entries import MODE_BITS, Entry, Kind, raw
@@ -138,7 +139,7 @@ def leads_out(entries: Mapping[str, Entry], path: str) -> bool:
 
 def refused(path: str, reason: str) -> InvalidInput:
     """The error for a tree with an entry that must not be written."""
-    shown = path[:200].encode("utf-8", "backslashreplace").decode()
+    shown = printable(path[:200])
     return InvalidInput(f"this tree is not restored, and nothing was changed: {shown!r}: {reason}")
 
 

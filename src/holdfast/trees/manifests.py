@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from ..core.text import printable
 from ..errors import Corrupt
 from .entries import ZEROS, Difference, Entry, Kind, Piece, raw, shown
 
@@ -46,7 +47,7 @@ def write(difference: Difference) -> bytes:
     entries = sorted(difference.entries, key=lambda entry: entry.path)
     lines = [_line(entry, numbers) for entry in entries]
     removed = [raw(path) for path in sorted(difference.removed)]
-    ignore = [pattern.encode("utf-8", "backslashreplace").decode() for pattern in difference.ignore]
+    ignore = [printable(pattern) for pattern in difference.ignore]
     return _encode(_Manifest(VERSION, ignore, list(numbers)[1:], lines, removed))
 
 
