@@ -31,5 +31,3 @@ def test_a_signature_is_like_any_other() -> None:
 def test_a_signature_can_be_copied() -> None:
     seen = inspect.signature(AsyncMessages.count)
     assert copy.deepcopy(seen) == seen
-    assert (
-    )
