@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from .case import Case, Environment, Job, Result
-from .workload import AsyncAppend, Message, write_from_many
+from .workload import AsyncAppend, Message, write_from_many, write_together
 
 GROUP = "append-postgres"
 MANY = (1, 16, 64)
@@ -30,6 +30,22 @@ SELECT $1, head.id, head.seq, $5, 'message', $6, $7, 0, '{}', FALSE, FALSE, $3, 
 RETURNING seq
 """
 
+# The same for a message to each of some sessions: what no grouping of these rows can be quicker than.
+_APPEND_TOGETHER = """
+WITH head AS (
+    UPDATE sessions SET next_seq = next_seq + 1, message_count = message_count + 1, updated_at = $3, updated_minute = $4
+    WHERE tenant_id = $1 AND id = ANY($2::uuid[]) AND deleted_at IS NULL
+    RETURNING id, next_seq - 1 AS seq
+)
+INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
+                      is_preserved, is_summary, created_at, updated_at)
+SELECT $1, head.id, head.seq, i.id, 'message', i.role, i.content, 0, '{}', FALSE, FALSE, $3, $3
+FROM unnest($2::uuid[], $5::uuid[], $6::text[], $7::jsonb[]) AS i (session_id, id, role, content)
+JOIN head ON head.id = i.session_id
+RETURNING seq
+"""
+TOGETHER = "asyncpg in one statement for all"
+
 
 def cases() -> list[Case]:
     """Everybody; a connection that is not pooled can serve one writer only."""
@@ -37,7 +53,7 @@ def cases() -> list[Case]:
     for name, (environment, _) in CONTENDERS.items():
         for writers in (1,) if "connection" in name else MANY:
             found.append(Case(GROUP, name, environment, "postgres", {"writers": writers}))
-    return found
+    return [*found, *(Case(GROUP, TOGETHER, engine="postgres", params={"writers": writers}) for writers in MANY[1:])]
 
 
 def run(job: Job) -> Result:
@@ -47,8 +63,11 @@ def run(job: Job) -> Result:
 
 async def _run(job: Job) -> Result:
     writers = job.params["writers"]
-    async with CONTENDERS[job.contender][1](job.place, writers) as append:
-        result = await write_from_many(job.seconds, append, writers)
+    if job.contender == TOGETHER:
+        result = await _write_together(job.place, writers, job.seconds)
+    else:
+        async with CONTENDERS[job.contender][1](job.place, writers) as append:
+            result = await write_from_many(job.seconds, append, writers)
     stored = await _stored(job.place)
     if stored != result["appended"]:
         raise RuntimeError(f"{result['appended']} messages were acknowledged and {stored} are there")
@@ -101,6 +120,23 @@ async def asyncpg_connection(url: str, writers: int) -> AsyncIterator[AsyncAppen
     connection = await asyncpg.connect(url)
     yield lambda writer, message: connection.fetchval(_APPEND, *_arguments(sessions[writer], message))
     await connection.close()
+
+
+async def _write_together(url: str, writers: int, seconds: float) -> Result:
+    import asyncpg
+
+    sessions = await _empty_sessions(url, writers)
+    connection = await asyncpg.connect(url)
+
+    async def append(messages: Sequence[Message]) -> None:
+        each = [_arguments(session, message) for session, message in zip(sessions, messages, strict=True)]
+        _, _, at, minute, *_ = each[-1]
+        _, _, _, _, ids, roles, contents = zip(*each, strict=True)
+        await connection.fetch(_APPEND_TOGETHER, TENANT, sessions, at, minute, ids, roles, contents)
+
+    result = await write_together(seconds, append, writers)
+    await connection.close()
+    return result
 
 
 @asynccontextmanager

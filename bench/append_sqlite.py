@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from . import floor
 from .case import Case, Environment, Job, Result
-from .workload import Append, AsyncAppend, write_each, write_for, write_from_many
+from .workload import Append, AsyncAppend, Message, write_each, write_for, write_from_many, write_together
 
 GROUP = "append-sqlite"
 NEW_GROUP = "append-new"
@@ -20,6 +20,8 @@ MANY = (1, 16, 64)
 EACH = {16: 40, 64: 10}
 """Appends to each of so many sessions that are new, 640 in all."""
 TENANT = "bench"
+TOGETHER = "apsw in one commit for all"
+"""The same rows, a commit for as many as there are writers, with nobody to wait for and nothing to hand back: the floor."""
 
 _PEERS: dict[str, Environment] = {
     "SQLiteSession": "openai",
@@ -33,8 +35,9 @@ def cases() -> list[Case]:
     """Everybody on this disk, and the quickest on one that is slower."""
     ours = [Case(GROUP, "Holdfast", params={"writers": writers}) for writers in MANY]
     alone = [Case(GROUP, name, params={"writers": 1}) for name in SYNC]
+    together = [Case(GROUP, TOGETHER, params={"writers": writers}) for writers in MANY[1:]]
     peers = [Case(GROUP, name, env, params={"writers": writers}) for name, env in _PEERS.items() for writers in MANY]
-    return [*floor.cases(GROUP), *alone, *ours, *peers, *_new_session_cases(), *_slow_cases()]
+    return [*floor.cases(GROUP), *alone, *together, *ours, *peers, *_new_session_cases(), *_slow_cases()]
 
 
 def _new_session_cases() -> list[Case]:
@@ -51,7 +54,7 @@ def _slow_cases() -> list[Case]:
         return Case(SLOW_GROUP, name, environment, params={"writers": writers}, flush_delay_us=SLOW_FLUSH_US)
 
     ours = [slow("Holdfast", writers) for writers in MANY]
-    return [slow("apsw", 1), *ours, *(slow("SQLiteSession", writers, "openai") for writers in MANY)]
+    return [slow("apsw", 1), slow(TOGETHER, 64), *ours, *(slow("SQLiteSession", writers, "openai") for writers in MANY)]
 
 
 def run(job: Job) -> Result:
@@ -63,6 +66,8 @@ def run(job: Job) -> Result:
     if job.contender in SYNC:
         with SYNC[job.contender](path) as append:
             result = write_for(job.seconds, append)
+    elif job.contender == TOGETHER:
+        result = asyncio.run(_run_together(path, writers, job.seconds))
     else:
         result = asyncio.run(_run_async(ASYNC[job.contender], path, writers, job))
     stored = _stored(path)
@@ -93,10 +98,27 @@ def raw_apsw(path: str) -> Iterator[Append]:
 
     from .rows import by_hand
 
-    session = _empty_session(path)
+    (session,) = _empty_sessions(path)
     connection = apsw.Connection(path)
     yield by_hand(connection.execute, TENANT, session)
     connection.close()
+
+
+async def _run_together(path: str, writers: int, seconds: float) -> Result:
+    import apsw
+
+    from .rows import by_hand_together
+
+    sessions = _empty_sessions(path, writers)
+    connection = apsw.Connection(path)
+    append = by_hand_together(connection.execute, TENANT, sessions)
+
+    async def append_together(messages: Sequence[Message]) -> None:
+        append(messages)
+
+    result = await write_together(seconds, append_together, writers)
+    connection.close()
+    return result
 
 
 @contextmanager
@@ -104,7 +126,7 @@ def raw_sqlite3(path: str) -> Iterator[Append]:
     """The same by the standard library's module."""
     from .rows import by_hand
 
-    session = _empty_session(path)
+    (session,) = _empty_sessions(path)
     connection = sqlite3.connect(path, isolation_level=None)
     yield by_hand(connection.execute, TENANT, session)
     connection.close()
@@ -120,12 +142,12 @@ def holdfast_sync(path: str) -> Iterator[Append]:
         yield lambda _, message: append(session, role=message["role"], content=message["content"])
 
 
-def _empty_session(path: str) -> str:
+def _empty_sessions(path: str, count: int = 1) -> list[str]:
     """The file, with our schema, as Holdfast makes it."""
     from holdfast import Holdfast
 
     with Holdfast(path) as hf:
-        return hf.tenant(TENANT).sessions.create().id
+        return [hf.tenant(TENANT).sessions.create().id for _ in range(count)]
 
 
 @asynccontextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import uuid_utils
 
-from .workload import Append, Message
+from .workload import Append, AppendTogether, Message
 
 _PRAGMAS = (
     "PRAGMA busy_timeout = 30000",
@@ -52,21 +52,28 @@ def new_id() -> str:
 
 def by_hand(execute: Callable[..., Any], tenant: str, session: str) -> Append:
     """One transaction for each append, as Holdfast makes it for a lone writer."""
+    together = by_hand_together(execute, tenant, [session])
+    return lambda _writer, message: together([message])
+
+
+def by_hand_together(execute: Callable[..., Any], tenant: str, sessions: Sequence[str]) -> AppendTogether:
+    """One transaction for a message to each of some sessions: what no group commit of these rows can be quicker than."""
     for pragma in _PRAGMAS:
         execute(pragma).fetchall()
     minute = 0
 
-    def append(_writer: int, message: Message) -> None:
+    def append(messages: Sequence[Message]) -> None:
         nonlocal minute
         now = time.time_ns() // 1_000
-        row = (new_id(), message["role"], content(message), now, now)
+        rows = [(new_id(), message["role"], content(message), now, now) for message in messages]
         execute("BEGIN IMMEDIATE")
-        if now // 60_000_000 == minute:
-            ((seq,),) = execute(_ADVANCE, (now, tenant, session)).fetchall()
-        else:
-            minute = now // 60_000_000
-            ((seq,),) = execute(_ADVANCE_TO_MINUTE, (now, minute, tenant, session)).fetchall()
-        execute(_INSERT, (tenant, session, seq, *row))
+        for session, row in zip(sessions, rows, strict=True):
+            if now // 60_000_000 == minute:
+                ((seq,),) = execute(_ADVANCE, (now, tenant, session)).fetchall()
+            else:
+                ((seq,),) = execute(_ADVANCE_TO_MINUTE, (now, now // 60_000_000, tenant, session)).fetchall()
+            execute(_INSERT, (tenant, session, seq, *row))
         execute("COMMIT")
+        minute = now // 60_000_000
 
     return append

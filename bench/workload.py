@@ -28,6 +28,8 @@ WORDS = (
 Message = dict[str, str]
 Append = Callable[[int, Message], Any]
 AsyncAppend = Callable[[int, Message], Awaitable[Any]]
+AppendTogether = Callable[[Sequence[Message]], Any]
+AsyncAppendTogether = Callable[[Sequence[Message]], Awaitable[Any]]
 
 
 def messages(count: int, *, seed: int = SEED) -> list[Message]:
@@ -77,6 +79,21 @@ def write_for(seconds: float, append: Append) -> Result:
         now = perf_counter()
         took.append(now - before)
     return {**summary(took, now - start, process_time() - cpu), "appended": len(took) + _WARM_UP}
+
+
+async def write_together(seconds: float, append: AsyncAppendTogether, writers: int) -> Result:
+    """A message to each of so many sessions, all in one call, one call after another."""
+    supply = messages(256)
+    await append(supply[:writers])
+    took: list[float] = []
+    cpu, start = process_time(), perf_counter()
+    now = start
+    while now - start < seconds:
+        before, place = now, len(took) % (256 - writers)
+        await append(supply[place : place + writers])
+        now = perf_counter()
+        took += [now - before] * writers
+    return {**summary(took, now - start, process_time() - cpu), "appended": len(took) + writers}
 
 
 async def write_from_many(seconds: float, append: AsyncAppend, writers: int) -> Result:

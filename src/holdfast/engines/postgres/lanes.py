@@ -24,6 +24,9 @@ GROUP_MOST = 256
 """Items sent in one statement at most; more wait for the next."""
 LANES = 2
 """Groups under way at once: while one is being flushed, the next can already be sent."""
+SPLIT_FROM = 32
+"""Items waiting that are shared out among the lanes. Callers that all wait for one statement all come back at once, and then
+the server has nothing to do while their next statement is made, and they nothing while it runs."""
 
 
 class Lanes:
@@ -81,13 +84,14 @@ class Lanes:
         spoiled = True
         try:
             while self._waiting and not connection.raw.is_closed():
-                taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MOST))]
+                taken = [self._waiting.popleft() for _ in range(self._share())]
                 try:
                     for unit in _units(taken):
                         await self._settle(connection, unit)
                 finally:
                     for each in taken:  # whatever happens, nobody waits for ever
-                        each.fail(unknown(each.group, each.item))
+                        if not each.future.done():
+                            each.fail(unknown(each.group, each.item))
             spoiled = connection.raw.is_closed()
         finally:
             if spoiled or len(self._kept) >= self._most_kept:
@@ -95,6 +99,10 @@ class Lanes:
             else:
                 self._pool.used(connection)
                 self._kept.append(connection)
+
+    def _share(self) -> int:
+        waiting = len(self._waiting)
+        return min(waiting if waiting < SPLIT_FROM else -(-waiting // self._most), GROUP_MOST)
 
     async def _settle(self, connection: PooledConnection, unit: Sequence[_Waiting]) -> None:
         """Settle every item of a unit: together if that works, otherwise one by one."""

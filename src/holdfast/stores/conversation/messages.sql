@@ -55,23 +55,25 @@ SELECT added.seq, head.due FROM added JOIN head ON head.seq = added.seq;
 -- name: append @postgres
 -- The same for everybody in a group: one statement is one round trip and one flush for all. Sessions come sorted, so that two
 -- groups lock them in one order, and are named twice, so that the primary key is used however small the table was when planned.
+-- An array of usual values only is sent empty: unnest fills it up with NULL, and COALESCE says what is usual.
 WITH head AS (
     UPDATE sessions AS s SET
-        next_seq = s.next_seq + t.rows,
-        message_count = s.message_count + t.rows,
-        token_count = s.token_count + t.tokens,
+        next_seq = s.next_seq + COALESCE(t.rows, 1),
+        message_count = s.message_count + COALESCE(t.rows, 1),
+        token_count = s.token_count + COALESCE(t.tokens, 0),
         updated_at = :now_at,
         updated_minute = :now_minute,
         search_behind = TRUE
     FROM unnest(:session_ids::uuid[], :rows::bigint[], :tokens::bigint[]) AS t (id, rows, tokens)
     WHERE s.tenant_id = :tenant_id AND s.id = ANY(:session_ids::uuid[]) AND s.id = t.id
           AND (s.deleted_at IS NULL) IS TRUE
-    RETURNING s.id, s.next_seq - t.rows AS first_seq, (s.token_count >= s.compact_from) IS TRUE AS due
+    RETURNING s.id, s.next_seq - COALESCE(t.rows, 1) AS first_seq, (s.token_count >= s.compact_from) IS TRUE AS due
 ), added AS (
     INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
                           is_preserved, is_summary, created_at, updated_at)
-    SELECT :tenant_id, head.id, head.first_seq + i.place, i.id, i.kind, i.role, i.content, i.token_count, i.metadata,
-           i.is_preserved, i.is_summary, i.created_at, i.created_at
+    SELECT :tenant_id, head.id, head.first_seq + COALESCE(i.place, 0), i.id, COALESCE(i.kind, 'message'), i.role, i.content,
+           COALESCE(i.token_count, 0), COALESCE(i.metadata, '{}'), COALESCE(i.is_preserved, FALSE),
+           COALESCE(i.is_summary, FALSE), i.created_at, i.created_at
     FROM unnest(:session_id::uuid[], :place::bigint[], :id::uuid[], :kind::text[], :role::text[], :content::jsonb[],
                 :token_count::integer[], :metadata::jsonb[], :is_preserved::boolean[], :is_summary::boolean[],
                 :created_at::timestamptz[])

@@ -1,0 +1,74 @@
+"""Appends that wait together: how they are shared out among the lanes, and that each is stored as it was given."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from holdfast import AsyncHoldfast, NewMessage
+from holdfast.engines.postgres.lanes import SPLIT_FROM
+from tests.engines.postgres_handles import soon
+
+
+@pytest.mark.parametrize(("waiting", "answered"), [(SPLIT_FROM, SPLIT_FROM // 2), (SPLIT_FROM - 1, 0)])
+def test_from_so_many_on_half_of_what_waits_goes_another_way(waiting: int, answered: int, postgres_url: str) -> None:
+    """One session is held by somebody else: who was sent with it waits, and who was sent the other way does not."""
+
+    async def main() -> None:
+        async with AsyncHoldfast(postgres_url) as hf:
+            acme = hf.tenant("acme")
+            sessions = [await acme.sessions.create() for _ in range(waiting)]
+            with psycopg.connect(postgres_url) as other:
+                other.execute("SELECT 1 FROM sessions WHERE id = %s FOR UPDATE", [sessions[0].id])
+                appends = [
+                    asyncio.create_task(acme.messages.append(session.id, role="user", content="hello"))
+                    for session in sessions
+                ]
+                done, pending = await asyncio.wait(
+                    appends, timeout=20 if answered else 2, return_when="FIRST_COMPLETED"
+                )
+                assert len(done) == answered
+                other.rollback()
+            await soon(asyncio.gather(*pending))
+            assert [(await acme.sessions.get(session.id)).message_count for session in sessions] == [1] * waiting
+
+    asyncio.run(main())
+
+
+def test_what_is_usual_and_what_is_not_can_be_sent_together(postgres_url: str) -> None:
+    """A column of usual values only is not sent. Each message unusual in one way, with usual ones before and after it."""
+    unusual = [
+        NewMessage(role="user", content="tokens", token_count=7),
+        NewMessage(role="user", content="metadata", metadata={"a": [1, None]}),
+        NewMessage(role="assistant", content="summary", is_summary=True),
+        NewMessage(role="user", content="preserved", is_preserved=True),
+        NewMessage(kind="item", content={"raw": True}),
+    ]
+    usual = NewMessage(role="user", content="usual")
+
+    async def main() -> None:
+        async with AsyncHoldfast(postgres_url) as hf:
+            acme = hf.tenant("acme")
+            for odd in [*unusual, usual]:
+                sessions = [await acme.sessions.create() for _ in range(3)]
+                sent = [[usual], [usual, odd, usual], [usual]]
+                answers = await asyncio.gather(
+                    *(acme.messages.append_many(session.id, new) for session, new in zip(sessions, sent, strict=True))
+                )
+                for session, new, answer in zip(sessions, sent, answers, strict=True):
+                    stored = list(await acme.messages.list(session.id))
+                    assert stored == list(answer)
+                    assert [each.seq for each in stored] == list(range(1, len(new) + 1))
+                    assert [(each.kind, each.role, each.token_count, each.metadata) for each in stored] == [
+                        (each.kind, each.role, each.token_count or 0, each.metadata or {}) for each in new
+                    ]
+                    assert [(each.is_preserved, each.is_summary) for each in stored] == [
+                        (each.is_preserved, each.is_summary) for each in new
+                    ]
+                    counted = await acme.sessions.get(session.id)
+                    tokens = sum(each.token_count or 0 for each in new)
+                    assert (counted.message_count, counted.token_count) == (len(new), tokens)
+
+    asyncio.run(main())
