@@ -344,10 +344,15 @@ def unused_modules(package: Iterable[Source], others: Iterable[Source]) -> Itera
 
 def _modules_used(source: Source) -> set[str]:
     used = {name for _, name in _imported(source) if name != source.module}
-    if source.module == "holdfast.drivers.join":  # it loads drivers by the names in its tables
+    if source.module in LOADS_BY_NAME:
+        package = source.module.rpartition(".")[0]
         texts = (node.value for node in source.nodes if isinstance(node, ast.Constant))
-        used |= {f"holdfast.drivers.{text}" for text in texts if isinstance(text, str)}
+        used |= {f"{package}.{text.partition('.')[0]}" for text in texts if isinstance(text, str)}
     return used
+
+
+LOADS_BY_NAME = {"holdfast.drivers.join", "holdfast.cli.commands"}
+"""They load what lies beside them by the names in their tables."""
 
 
 def public_modules(package: Iterable[Source]) -> list[Source]:

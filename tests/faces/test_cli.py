@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,17 +14,10 @@ from holdfast import Holdfast
 from holdfast.cli.commands import root
 from holdfast.cli.database import describe
 from holdfast.schema import migrate_up, migration_status
+from tests.faces.commands import commands
 from tests.faces.process import command, one_line
 
-
-def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, each in group.commands.items():
-        yield (*path, name), each
-        if isinstance(each, click.Group):
-            yield from _commands(each, (*path, name))
-
-
-COMMANDS = list(_commands(root))
+COMMANDS = list(commands(root))
 
 
 @pytest.mark.parametrize(("path", "each"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -18,7 +16,9 @@ from holdfast.api.problems import HttpError, status_of
 from holdfast.api.resources import OPERATIONS
 from holdfast.api.serving import HOST, PORT
 from holdfast.cli.commands import root
+from holdfast.cli.serve import serve
 from holdfast.errors import HoldfastError
+from tests.faces.commands import commands
 from tests.faces.process import ADMIN_KEY, WAIT_S, ServerProcess, pasted
 
 HERE = f"http://{HOST}:{PORT}"
@@ -28,13 +28,6 @@ HTTP = (GUIDE / "http.md").read_text()
 COMMAND_LINE = (GUIDE / "command-line.md").read_text()
 
 
-def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    for name, each in group.commands.items():
-        yield f"{path} {name}", each
-        if isinstance(each, click.Group):
-            yield from _commands(each, f"{path} {name}")
-
-
 def _section(title: str) -> str:
     found = re.search(rf"^#+ {re.escape(title)}$(.*?)(?=^## |\Z)", COMMAND_LINE, re.MULTILINE | re.DOTALL)
     assert found, f"no section {title}"
@@ -42,7 +35,7 @@ def _section(title: str) -> str:
 
 
 def test_the_page_has_every_command_with_its_options_and_no_other() -> None:
-    known = dict(_commands(root, "holdfast"))
+    known = {" ".join(path): each for path, each in commands(root, ("holdfast",))}
     assert set(re.findall(r"^##+ (holdfast .*)$", COMMAND_LINE, re.MULTILINE)) == set(known)
     for title, each in known.items():
         chapter = _section(" ".join(title.split()[:2]))
@@ -83,7 +76,7 @@ def test_the_conversation_on_the_page_works_as_pasted(server: ServerProcess) -> 
 
 def test_the_page_has_every_option_of_the_server_and_every_limit_with_its_number() -> None:
     page = (GUIDE / "configuration.md").read_text()
-    for option in root.commands["serve"].params:
+    for option in serve.params:
         (row,) = re.findall(rf"^\| `{re.escape(option.opts[0])}` \|.*$", page, re.MULTILINE)
         assert f"`{option.envvar}`" in row
     limits = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", page, re.MULTILINE))

@@ -56,6 +56,20 @@ def test_importing_is_quick_small_and_brings_nothing_unneeded() -> None:
 
 
 def test_the_command_line_for_migrations_does_without_the_server_s_libraries() -> None:
-    code = "import sys, holdfast.cli.commands; print(*sorted(sys.modules))"
+    assert {"starlette", "uvicorn", "rich"} & _loaded_by("migrate", "--help") == set()
+
+
+def test_a_command_loads_no_other() -> None:
+    loaded = {name for name in _loaded_by("serve", "--help") if name.startswith("holdfast.cli.")}
+    assert loaded == {f"holdfast.cli.{name}" for name in ("commands", "serve", "database", "logs", "output")}
+
+
+def _loaded_by(*arguments: str) -> set[str]:
+    code = f"""
+import sys
+from holdfast.cli.commands import root
+root({list(arguments)!r}, standalone_mode=False)
+print("loaded:", *sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert {"starlette", "uvicorn", "rich"} & set(done.stdout.split()) == set()
+    return set(done.stdout.rpartition("loaded:")[2].split())

@@ -12,7 +12,7 @@ import click
 import pytest
 import yaml
 
-from holdfast.cli.commands import root
+from holdfast.cli.serve import serve
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "holdfast"
@@ -21,7 +21,7 @@ FILES = [DEPLOY / "Dockerfile", DEPLOY / "compose.yaml", DEPLOY / "holdfast.serv
 
 
 def _serve() -> click.Command:
-    return root.commands["serve"]
+    return serve
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

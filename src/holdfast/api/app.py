@@ -43,7 +43,7 @@ def application(
 def build(service: Service, *, local_only: bool, access: AccessOptions | None = None) -> ASGIApp:
     """The application around a service."""
     service.access = Access(service, access or AccessOptions(), service.denials, clock=service.clock)
-    service.document = _document()
+    service.document = _document
     router = Router(redirect_slashes=False, default=Nowhere(service.limits), lifespan=service.lifespan)
     routes: list[BaseRoute] = [Paths(service, OPERATIONS), KagentPaths(service)]
     return Guard(_Directed(routes, router), service.limits, local_only=local_only)
@@ -51,7 +51,7 @@ def build(service: Service, *, local_only: bool, access: AccessOptions | None = 
 
 @cache
 def _document() -> bytes:
-    """The document as it is sent: as objects it would take several times the room."""
+    """The document as it is sent: as objects it would take several times the room. Most servers are never asked for it."""
     return encode(openapi.document(OPERATIONS))
 
 

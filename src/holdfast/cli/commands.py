@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 import click
@@ -10,22 +11,23 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
-from . import (
-    bundles,
-    checkpoints,
-    completion,
-    doctor,
-    importing,
-    keys,
-    migrate,
-    retention,
-    runs,
-    serve,
-    sessions,
-    sim,
-    worker,
-    workspace,
-)
+_COMMANDS = {
+    "checkpoints": "checkpoints.checkpoints",
+    "completion": "completion.completion",
+    "doctor": "doctor.doctor",
+    "export": "bundles.exporting",
+    "import": "importing.importing",
+    "keys": "keys.keys",
+    "migrate": "migrate.migrate",
+    "retention": "retention.retention",
+    "runs": "runs.runs",
+    "serve": "serve.serve",
+    "sessions": "sessions.sessions",
+    "sim": "sim.sim",
+    "worker": "worker.worker",
+    "workspace": "workspace.workspace",
+}
+"""Each is imported when it is asked for: nobody who serves wants to wait for what restores a workspace, or give it memory."""
 
 _EXTRAS = {
     "starlette": "server",
@@ -37,8 +39,20 @@ _EXTRAS = {
 }
 
 
-class OneLineErrors(click.Group):
-    """A group whose commands fail with one line instead of a traceback. HOLDFAST_DEBUG=1 brings the traceback back."""
+class Root(click.Group):
+    """Commands that fail with one line instead of a traceback. HOLDFAST_DEBUG=1 brings the traceback back."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted([*self.commands, *_COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name."""
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = _COMMANDS[cmd_name].partition(".")
+        command: click.Command = getattr(import_module(f"{__package__}.{module}"), name)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
@@ -57,7 +71,7 @@ class OneLineErrors(click.Group):
             raise click.ClickException(message) from error
 
 
-@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def root() -> None:
     """Holdfast: durable state for AI agents."""
 
@@ -66,23 +80,6 @@ def root() -> None:
 def version() -> None:
     """Say which release this is."""
     click.echo(f"holdfast {holdfast.__version__}")
-
-
-root.add_command(serve.serve)
-root.add_command(migrate.migrate)
-root.add_command(sessions.sessions)
-root.add_command(runs.runs)
-root.add_command(checkpoints.checkpoints)
-root.add_command(workspace.workspace)
-root.add_command(retention.retention)
-root.add_command(doctor.doctor)
-root.add_command(importing.importing)
-importing.importing.add_command(bundles.bundle)
-root.add_command(bundles.exporting)
-root.add_command(keys.keys)
-root.add_command(worker.worker)
-root.add_command(sim.sim)
-root.add_command(completion.completion)
 
 
 def run() -> None:

@@ -11,6 +11,7 @@ import click
 
 from holdfast import Holdfast, Limits
 
+from .bundles import bundle
 from .database import describe, tenant_option
 from .output import json_option, print_json, print_table, shorten
 
@@ -22,6 +23,9 @@ _SAVERS = {"sqlite": "langgraph-checkpoint-sqlite", "postgres": "langgraph-check
 @click.group("import")
 def importing() -> None:
     """Move what other stores keep into Holdfast."""
+
+
+importing.add_command(bundle)
 
 
 @importing.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -51,5 +52,5 @@ async def metrics(service: Service) -> PlainText:
 @operation("GET", "/openapi.json", need="open")
 async def openapi(service: Service) -> dict[str, Any]:
     """This document."""
-    document: dict[str, Any] = msgspec.json.decode(service.document)
+    document: dict[str, Any] = msgspec.json.decode(await asyncio.to_thread(service.document))
     return document

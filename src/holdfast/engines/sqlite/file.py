@@ -20,8 +20,9 @@ Durability = Literal["full", "normal"]
 
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another process that is writing."""
-CACHE_KIB = 65_536
-"""Page cache of a connection; it grows only as pages are used."""
+READER_CACHE_KIB, WRITER_CACHE_KIB = 65_536, 2_048
+"""Page cache of a connection; it grows only as pages are used. What is read is read again; what is written is rather not, and
+would stay in the memory of a process that only writes."""
 CHECKPOINT_PAGES = 1_000
 """Pages in the write-ahead log after which they are moved into the file."""
 STATEMENTS = 256
@@ -89,7 +90,7 @@ class SqliteFile:
         connection.execute("PRAGMA foreign_keys = ON")
         # A file somebody else made could name functions in its schema; ours never does.
         connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB if reader else WRITER_CACHE_KIB}")
         if not self.read_only:
             _switch_to_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.durability.upper()}")
