@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -411,3 +412,11 @@ def test_a_server_keeps_as_many_snapshots_of_a_run_as_it_was_told(start: Callabl
     assert server.http.get(where).json()["per_run"] == 3
     server.http.put(where, json={"per_run": 5}).raise_for_status()
     assert server.http.get(where).json()["per_run"] == 5, "a policy wins"
+
+
+def test_an_address_that_only_a_header_claims_is_not_trusted(tmp_path: Path) -> None:
+    """Whoever passes requests on may sit on this machine, and hand down whatever its callers wrote."""
+    claimed = {"X-Forwarded-For": "10.1.2.3", "Forwarded": "for=10.1.2.3", "X-Real-Ip": "10.1.2.3"}
+    with ServerProcess(tmp_path, "--trust", "10.0.0.0/8", FORWARDED_ALLOW_IPS="*") as server:
+        answer = httpx.get(f"{server.url}/v1/tenants/default/sessions", headers=claimed)
+        assert (answer.status_code, answer.json()["type"]) == (401, "Forbidden")

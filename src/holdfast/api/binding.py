@@ -32,7 +32,7 @@ class Handler:
     """One operation, ready to answer."""
 
     def __init__(self, operation: Operation) -> None:
-        self._operation = operation
+        self._operation, self._area = operation, operation.tag
         found = parameters.parameters(operation)
         self._headers = [(each.wire_name.lower().encode(), each.name) for each in found if each.place == "header"]
         self._changes_unseen = operation.method != "GET" and (b"if-match", "if_match") not in self._headers
@@ -102,7 +102,7 @@ class Handler:
         if service.access is None:
             raise Closed
         caller = await service.access.caller(scope, headers)
-        service.access.check(caller, operation.need, operation.tag, scope["path_params"].get("tenant"), scope)
+        service.access.check(caller, operation.need, self._area, scope["path_params"].get("tenant"), scope)
         return caller
 
     def _parameters(self, scope: Scope, headers: Mapping[bytes, bytes]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _raw_path(scope: Scope) -> str:
 
 
 def _decoded(raw: Mapping[str, str]) -> Mapping[str, str]:
-    if not any("%" in value for value in raw.values()):
+    if "%" not in "".join(raw.values()):
         return raw
     try:
         return {name: unquote_to_bytes(value).decode() for name, value in raw.items()}
