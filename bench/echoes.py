@@ -1,6 +1,10 @@
 """Servers that give back what they were sent and store nothing: how fast HTTP is without any work behind it."""
 
+import os
 from typing import Any
+
+PLACE = "BENCH_PLACE"
+"""The variable that says where a server may keep something."""
 
 
 async def bare(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -49,3 +53,32 @@ def fastapi() -> Any:
         return message
 
     return app
+
+
+class Appending:
+    """The least a durable append over HTTP can be: the bare echo around one call of the library, in one session."""
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        import msgspec
+
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        event = await receive()
+        asked = msgspec.json.decode(event["body"])
+        stored = await self._messages.append(self._session, role=asked["role"], content=asked["content"])
+        answer = msgspec.json.encode(stored)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": 201, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        from holdfast import AsyncHoldfast
+
+        await receive()
+        async with AsyncHoldfast(os.path.join(os.environ[PLACE], "agents.db")) as hf:
+            tenant = hf.tenant("bench")
+            self._session, self._messages = (await tenant.sessions.create()).id, tenant.messages
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from . import conversation, graphs, growth, kagent, retention, search, server, steps, workspace
+from . import (
+    append_postgres,
+    append_sqlite,
+    conversation,
+    graphs,
+    growth,
+    kagent,
+    retention,
+    search,
+    server,
+    steps,
+    workspace,
+)
 from .floor import PAGE as FLUSH_BYTES
 from .results import Results, ratios
 
@@ -35,6 +47,8 @@ class Figure:
     bound: Bound
     target: float
     unit: str = "x"
+    floor: Side | None = None
+    """Who does as much by hand and nothing else: what it reaches is about what can be reached."""
 
     def measured(self, results: Results) -> Measured | None:
         """The median over the repeats, and the spread."""
@@ -46,6 +60,13 @@ class Figure:
         else:
             found = list(ours.values())
         return Measured(statistics.median(found), min(found), max(found)) if found else None
+
+    def reached_by_floor(self, results: Results) -> float | None:
+        """The same figure for the floor."""
+        if self.floor is None:
+            return None
+        found = replace(self, ours=self.floor, floor=None).measured(results)
+        return None if found is None else found.middle
 
     def met(self, measured: Measured) -> bool:
         """Whether the median reaches the target."""
@@ -63,7 +84,16 @@ def _append(
     text: str, writers: int, against: Side | list[Side], target: float, group: str, who: str = "Holdfast"
 ) -> Figure:
     theirs = tuple(against) if isinstance(against, list) else (against,)
-    return Figure(text, group, "rate", _writers(who, writers), theirs, "at least", target)
+    floor = _writers(_FLOORS[group] if writers > 1 else _ALONE[group], writers) if group in _FLOORS else None
+    return Figure(text, group, "rate", _writers(who, writers), theirs, "at least", target, floor=floor)
+
+
+_FLOORS = {
+    append_sqlite.GROUP: append_sqlite.TOGETHER,
+    append_sqlite.SLOW_GROUP: append_sqlite.TOGETHER,
+    append_postgres.GROUP: append_postgres.TOGETHER,
+}
+_ALONE = {append_sqlite.GROUP: "apsw", append_sqlite.SLOW_GROUP: "apsw", append_postgres.GROUP: "asyncpg connection"}
 
 
 def _append_sqlite() -> list[Figure]:
@@ -103,7 +133,7 @@ def _append_postgres() -> list[Figure]:
 def _history() -> list[Figure]:
     def figure(text: str, metric: str, against: list[str], target: float) -> Figure:
         theirs = tuple((name, dict[str, int]()) for name in against)
-        return Figure(text, "history", metric, ("Holdfast", {}), theirs, "at most", target)
+        return Figure(text, "history", metric, ("Holdfast", {}), theirs, "at most", target, floor=("apsw", {}))
 
     adk = ["ADK SqliteSessionService", "ADK DatabaseSessionService"]
     return [
@@ -177,6 +207,7 @@ def _steps() -> list[Figure]:
             (("DBOS", {"workers": workers}),),
             "at least",
             target,
+            floor=(steps.BY_HAND, {"workers": workers}),
         )
         for group, alone, targets in (
             ("steps-sqlite", steps.SYNC, (10, 40)),
@@ -201,6 +232,10 @@ def _langgraph() -> list[Figure]:
         sides = tuple((name, dict[str, int]()) for name in against)
         return Figure(text, group, metric, (who, {}), sides, "at most", target)
 
+    def loop(text: str, who: str, against: list[str], target: float) -> Figure:
+        floor = graphs.IN_MEMORY if "async" in who else graphs.IN_MEMORY_SYNC
+        return replace(figure(text, "loop_us", who, against, target), floor=(floor, {}))
+
     sqlite, postgres = ["SqliteSaver", "AsyncSqliteSaver"], ["PostgresSaver", "AsyncPostgresSaver"]
     deltas = ["SqliteSaver, DeltaChannel", "AsyncSqliteSaver, DeltaChannel"]
     found = [
@@ -210,11 +245,9 @@ def _langgraph() -> list[Figure]:
         figure("bytes after 500 turns, of SqliteSaver with DeltaChannel", "bytes", ours, deltas[:1], 1 / 6),
         figure("bytes after 500 turns, of PostgresSaver", "bytes", theirs, postgres[:1], 1 / 150),
         figure("bytes at 1,000 messages, of those at 100", "bytes_growth", ours, [], 11),
-        figure("500 turns, async, of AsyncSqliteSaver", "loop_us", "Holdfast, async", sqlite[1:], 0.3),
-        figure(
-            "500 turns, async, of AsyncSqliteSaver with DeltaChannel", "loop_us", "Holdfast, async", deltas[1:], 0.5
-        ),
-        figure("500 turns, of PostgresSaver", "loop_us", theirs, postgres[:1], 0.3),
+        loop("500 turns, async, of AsyncSqliteSaver", "Holdfast, async", sqlite[1:], 0.3),
+        loop("500 turns, async, of AsyncSqliteSaver with DeltaChannel", "Holdfast, async", deltas[1:], 0.5),
+        loop("500 turns, of PostgresSaver", theirs, postgres[:1], 0.3),
     ]
     for who, engine in ((ours, "SQLite"), (theirs, "PostgreSQL")):
         growing = f"time in the saver, a turn at 1,000 messages, of one at 100, {engine}"
@@ -302,7 +335,8 @@ TITLES = {
 def _server() -> list[Figure]:
     def figure(text: str, metric: str, against: str, bound: Bound, target: float) -> Figure:
         params = {"connections": server.CONNECTIONS}
-        return Figure(text, server.GROUP, metric, (server.OURS, params), ((against, params),), bound, target)
+        sides = (server.OURS, params), ((against, params),)
+        return Figure(text, server.GROUP, metric, *sides, bound, target, floor=(server.FLOOR, params))
 
     return [
         figure("durable append over HTTP, of a bare ASGI echo", "rate", server.BARE, "at least", 0.4),

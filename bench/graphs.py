@@ -24,6 +24,8 @@ from .case import Case, Engine, Job, Result
 from .workload import SEED, middle_us
 
 GROUP = "langgraph"
+IN_MEMORY_SYNC, IN_MEMORY = "InMemorySaver", "InMemorySaver, async"
+"""What LangGraph takes with a saver that only remembers: nothing is durable, and nothing on the disk."""
 TURNS = 500
 MARKS = (5, 50, 100, 200, 300, 400, 500)
 """Turns after which everything is measured."""
@@ -59,18 +61,21 @@ async def _run(job: Job) -> Result:
     async with AsyncExitStack() as stack:
         saver = await stack.enter_async_context(opened(address))
         talk = Talk(saver, said, is_async=is_async, is_delta=is_delta)
-        empty = _stored(address)
+        stored = _nothing if engine == "none" else _stored
+        empty = stored(address)
         found: Result = {}
         for turn in range(1, job.params["turns"] + 1):
             await talk.turn(turn)
             if turn in MARKS:
-                found |= talk.figures(turn) | {f"bytes_{turn}": _stored(address) - empty}
+                found |= talk.figures(turn) | {f"bytes_{turn}": stored(address) - empty}
         found |= await talk.reading()
+    slower = {"saver_growth": round(found[f"saver_us_{TURNS}"] / found["saver_us_50"], 2)}
+    if engine == "none":
+        return found | slower
     async with opened(address) as fresh:
         found |= {"latest_new_us": await Talk(fresh, said, is_async=is_async, is_delta=is_delta).latest(1)}
     last, payload = found[f"bytes_{TURNS}"], sum(map(len, said))
     growth = {"bytes_growth": round(last / found["bytes_50"], 2), "payload_ratio": round(last / payload, 3)}
-    slower = {"saver_growth": round(found[f"saver_us_{TURNS}"] / found["saver_us_50"], 2)}
     return {**found, **growth, **slower, "bytes": last}
 
 
@@ -193,6 +198,10 @@ def _state(is_delta: bool) -> Any:
     return TypedDict("State", {"messages": Annotated[list, merge], "turn": int}, total=False)
 
 
+def _nothing(address: str) -> int:
+    return 0
+
+
 _SIZE = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
@@ -223,6 +232,13 @@ async def holdfast(address: str) -> AsyncIterator[Saver]:
     async with HoldfastSaver(address) as saver:
         saver.setup()
         yield saver
+
+
+@asynccontextmanager
+async def in_memory(address: str) -> AsyncIterator[Saver]:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    yield InMemorySaver()
 
 
 @asynccontextmanager
@@ -265,6 +281,8 @@ Opened = Callable[[str], Any]
 CONTENDERS: dict[str, tuple[Engine, Opened, bool, bool]] = {
     "Holdfast": ("sqlite", holdfast, False, False),
     "Holdfast, async": ("sqlite", holdfast, True, False),
+    IN_MEMORY_SYNC: ("none", in_memory, False, False),
+    IN_MEMORY: ("none", in_memory, True, False),
     "SqliteSaver": ("sqlite", sqlite, False, False),
     "SqliteSaver, DeltaChannel": ("sqlite", sqlite, False, True),
     "AsyncSqliteSaver": ("sqlite", sqlite_async, True, False),

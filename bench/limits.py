@@ -6,63 +6,66 @@ floors among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from . import append_postgres, append_sqlite, graphs, server, steps, workspace
 from .figures import Figure, Measured
 
 _ONE_FLUSH = (
-    "A lone writer waits for the disk: one flush for each message, for everybody. What is left is the statement and the commit,"
-    " of which the driver by hand has the same. Tried: no thread between caller and SQLite while the disk is quick, one UPDATE"
-    " and one INSERT that change no index they need not, statements prepared once."
+    "A lone writer waits for the disk: one flush for each message, for everybody. What is left is the statement and the"
+    " commit, of which the driver by hand has the same. Tried: no thread between caller and SQLite while the disk is quick,"
+    " one UPDATE and one INSERT that change no index they need not, statements prepared once."
 )
 _GROUPS = (
-    "A commit of 64 messages to 64 sessions changes about 120 pages of 4 KB, and three of four are leaves of the index that keeps"
-    " each session's messages in order, one for each session: they have to be written and flushed, whoever does it. The driver by"
-    " hand that writes just these rows in one commit for all is the floor. SQLiteSession has no such index and no session to keep."
-    " Tried: all of a group with one prepared statement, no savepoints for a group that is alone, committing in the event loop"
-    " while the disk is quick and in a thread when it is not, moving the log into the file less often or never, no foreign keys,"
-    " without the index by id: none of them is worth more than a tenth."
+    "A commit of 64 messages to 64 sessions changes about 120 pages of 4 KB, and three of four are leaves of the index that"
+    " keeps each session's messages in order, one for each session: they have to be written and flushed, whoever does it."
+    " The driver by hand that writes just these rows in one commit for all is the floor. SQLiteSession has no such index and"
+    " no session to keep. Tried: all of a group with one prepared statement, no savepoints for a group that is alone,"
+    " committing in the event loop while the disk is quick and in a thread when it is not, moving the log into the file less"
+    " often or never, no foreign keys, without the index by id: none of them is worth more than a tenth."
 )
 _HISTORY = (
-    "Decoding alone reads strings that lie ready in memory. The driver by hand, which reads only role and content of each row and"
-    " builds nothing, is the floor; Holdfast reads twelve columns and gives back whole messages. Tried: all rows of a column at"
-    " once by functions that loop in C, no garbage collection for messages, times kept for a while, one answer joined into one"
-    " text by SQLite (slower), rows ordered by session (longer rows overflow their pages)."
+    "Decoding alone reads strings that lie ready in memory. The driver by hand, which reads only role and content of each"
+    " row and builds nothing, is the floor; Holdfast reads twelve columns and gives back whole messages. Tried: all rows of"
+    " a column at once by functions that loop in C, no garbage collection for messages, times kept for a while, one answer"
+    " joined into one text by SQLite, which is slower."
 )
 _POSTGRES = (
-    "The server's own work for a row (two indexes, a foreign key, a kilobyte of JSONB) is most of it, on two cores that it shares"
-    " with the callers. The driver by hand that sends all messages in one statement is the floor. Tried: one statement for all who"
-    " wait, two of them under way at once so that neither side waits for the other, no arrays of usual values."
+    "The server's own work for a row (two indexes, a foreign key, a kilobyte of JSONB) is most of it, on two cores that it"
+    " shares with the callers. The driver by hand that sends all messages in one statement is the floor. Tried: one"
+    " statement for all who wait, two of them under way at once so that neither side waits for the other, no arrays of usual"
+    " values."
 )
 _STEPS = (
-    "A step is a row of a kilobyte and its head in one commit, and a lone worker waits for one flush each; the floor is the driver"
-    " by hand that writes as much. Tried: one UPDATE and one INSERT and nothing else, workers of one process in one commit."
+    "A step is a row of a kilobyte and its head in one commit, and a lone worker waits for one flush each; the floor is the"
+    " driver by hand that writes as much. Tried: one UPDATE and one INSERT and nothing else, workers of one process in one"
+    " commit."
 )
 _LOOP = (
-    "A turn is five calls of the saver, three of which have to be durable before the next, and LangGraph's own work, which no saver"
-    " takes away. Every message is compared with what it was at each of them, because a graph may change it in place. DeltaChannel"
-    " hands over what is new only. Tried: comparing and passing on all messages at once by functions that loop in C, objects handed"
-    " out again when nobody has them, places as ranges."
+    "A turn is five calls of the saver, three of which have to be durable before the next, and LangGraph's own work, which"
+    " no saver takes away. Every message is compared with what it was at each of them, because a graph may change it in"
+    " place. DeltaChannel hands over what is new only. Tried: comparing and passing on all messages at once by functions"
+    " that loop in C, objects handed out again when nobody has them, places as ranges."
 )
 _FIRST_READ = (
-    "Each message is a piece of its own, so that it is stored once: it is unpacked, its digest checked, and it is decoded by itself,"
-    " where the official savers decode one blob of everything. The second time it comes from memory. Tried: one query for all"
-    " pieces, neighbours packed together on the disk (then a message is no longer found by its digest)."
+    "Each message is a piece of its own, so that it is stored once: it is unpacked, its digest checked, and it is decoded"
+    " by itself, where the official savers decode one blob of everything. The second time it comes from memory. Tried: one"
+    " query for all pieces, a dictionary for short ones."
 )
 _PG_BYTES = (
-    "PostgreSQL adds about 28 bytes to every row and 16 to every entry of an index, and keeps what is over 2 KB elsewhere; a message"
-    " here is compressed to some 600 bytes, and three checkpoints and two writes come with every two. Tried: numbers instead of"
-    " names for threads and logs, the places of a checkpoint as ranges in a few bytes, shapes stored once."
+    "PostgreSQL adds about 28 bytes to every row and 16 to every entry of an index, and keeps what is over 2 KB elsewhere;"
+    " with every two messages come three checkpoints and two writes, each a row. Tried: numbers instead of names for threads"
+    " and logs, the places of a checkpoint as ranges in a few bytes, shapes stored once."
 )
 _HTTP = (
-    "Of what an append over HTTP costs, a third is the bare echo, a third the append itself with its commit, and a third finding who"
-    " asks, what for and whether they may, in Python. Tried: a tree of paths instead of routes, one look at all deadlines instead of"
-    " a timer each, keys known by their header for a moment, no proxy headers, garbage collection less often."
+    "Of what an append over HTTP costs, a third is the bare echo, a third the append itself with its commit, and a third"
+    " finding who asks, what for and whether they may, in Python. Tried: a tree of paths instead of routes, one look at all"
+    " deadlines instead of a timer each, keys known by their header for a moment, no proxy headers, garbage collection less"
+    " often."
 )
 _CACHE = (
-    "Any session of a million is on a page of its own, which is mostly not in SQLite's cache; it is read from the system's. Tried: a"
-    " cache eight times as large, which changes it by less than the machine does from one minute to the next."
+    "Any session of a million is on a page of its own, which is mostly not in SQLite's cache; it is read from the system's."
+    " Tried: a cache eight times as large, which changes it by less than the machine does from one minute to the next."
 )
 
 _LIMITS: dict[str, dict[str, str]] = {
@@ -85,7 +88,7 @@ _LIMITS: dict[str, dict[str, str]] = {
 }
 
 
-def explained(measured: list[tuple[Figure, Measured]]) -> Iterator[tuple[str, list[Figure]]]:
+def explained(measured: Sequence[tuple[Figure, Measured]]) -> Iterator[tuple[str, list[Figure]]]:
     """Each limit that keeps figures from being reached, with those figures."""
     found: dict[str, list[Figure]] = {}
     for figure, value in measured:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import append_postgres, append_sqlite, graphs, growth, search, server, workspace
+from . import append_postgres, append_sqlite, graphs, growth, limits, search, server, steps, workspace
 from .figures import FIGURES, TITLES, Figure, Measured
 from .results import Results
 
@@ -29,7 +29,7 @@ _KEYS = ("processor", "memory", "system", "file system", "load before the run", 
 def write(results: Results, path: Path, plots: dict[str, str]) -> tuple[int, int]:
     """Write the report; how many figures are met, and how many were measured."""
     measured = [(figure, found) for figure in FIGURES if (found := figure.measured(results)) is not None]
-    parts = [_INTRODUCTION, _figures(measured), _machine(results)]
+    parts = [_INTRODUCTION, _figures(results, measured), _limits(measured), _machine(results)]
     for group, section in _SECTIONS.items():
         if group in results.groups():
             parts.append(section(results, group) + _plot(plots, group) + _errors(results, group))
@@ -39,18 +39,38 @@ def write(results: Results, path: Path, plots: dict[str, str]) -> tuple[int, int
     return sum(figure.met(found) for figure, found in measured), len(measured)
 
 
-def _figures(measured: Sequence[tuple[Figure, Measured]]) -> str:
+def _figures(results: Results, measured: Sequence[tuple[Figure, Measured]]) -> str:
     rows = [
         [
             f"{TITLES[figure.group]}: {figure.text}",
             f"{figure.bound} {_number(figure.target)}{_unit(figure)}",
             f"**{_number(found.middle)}{_unit(figure)}**",
             f"{_number(found.lowest)} to {_number(found.highest)}",
+            _reached(figure.reached_by_floor(results)),
             "yes" if figure.met(found) else "**no**",
         ]
         for figure, found in measured
     ]
-    return "## Figures\n\n" + _table(["figure", "target", "measured", "range", "met"], rows)
+    return "## Figures\n\n" + _table(["figure", "target", "measured", "range", "floor", "met"], rows) + _FLOOR
+
+
+_FLOOR = """
+The floor is the same figure for who does as much by hand and nothing else: the raw driver with the same rows, in one commit for
+all where several write; LangGraph with a saver that only remembers; an ASGI application around one append that asks nobody for a
+key.
+"""
+
+
+def _reached(floor: float | None) -> str:
+    return "" if floor is None else f"{_number(floor)}x"
+
+
+def _limits(measured: Sequence[tuple[Figure, Measured]]) -> str:
+    parts = ["## What is not reached, what limits it and what was tried", ""]
+    for limit, figures in limits.explained(measured):
+        parts += [f"- {TITLES[figure.group]}: {figure.text}" for figure in figures]
+        parts += ["", limit or "Nothing is known that limits it: another run may reach it.", ""]
+    return "\n".join(parts)
 
 
 def _machine(results: Results) -> str:
@@ -167,6 +187,16 @@ _SEARCHES = (
 )
 
 
+def _steps(results: Results, group: str) -> str:
+    rows = [
+        [name, *(_whole(results.middle(group, name, "rate", workers=workers)) for workers in steps.MANY)]
+        for name in _ordered(results, group)
+    ]
+    head = ["steps a second", *(f"{workers} worker{'s' * (workers > 1)}" for workers in steps.MANY)]
+    text = "A step has a result of a kilobyte and is durable before the next; each worker drives a run of its own.\n\n"
+    return f"## {TITLES[group]}\n\n{text}" + _table(head, rows)
+
+
 def _langgraph(results: Results, group: str) -> str:
     def ms(name: str, metric: str) -> str:
         value = results.middle(group, name, metric)
@@ -196,15 +226,26 @@ _GRAPHS = (
 
 
 def _workspace(results: Results, group: str) -> str:
-    metrics = ("first_ms", "next_ms", "first_bytes", "next_bytes", "restore_ms", "back_ms")
+    metrics = ("first_ms", "next_ms", "first_bytes", "next_bytes", "restore_ms", "back_ms", "rewind_ms")
     rows = [
         [name, *(_whole(results.middle(group, name, metric)) for metric in metrics)]
         for name in _ordered(results, group, metric="next_ms")
     ]
-    head = ["", "first, ms", "next, ms", "first, bytes", "next, bytes", "all back, ms", "one back in place, ms"]
+    head = [
+        "",
+        "first, ms",
+        "next, ms",
+        "first, bytes",
+        "next, bytes",
+        "all back, ms",
+        "one back in place, ms",
+        "a whole rewind, ms",
+    ]
     text = (
         "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts what it"
-        " keeps. The last line is the floor: a walk that asks every file for its state, and a plain copy.\n\n"
+        " keeps. The walk is the floor: it asks every file for its state, and copies plainly. One back in place is the files"
+        " alone, as git does it; a whole rewind captures them first, so that it can be undone, and takes the run and its"
+        " conversation back too.\n\n"
     )
     return f"## {TITLES[group]}\n\n{text}" + _table(head, rows)
 
@@ -244,6 +285,7 @@ _SECTIONS: dict[str, Any] = {
     "conversation": _conversation,
     "search-sqlite": _search,
     "search-postgres": _search,
+    **dict.fromkeys(steps.GROUPS, _steps),
     graphs.GROUP: _langgraph,
     workspace.GROUP: _workspace,
     server.GROUP: _server,

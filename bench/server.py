@@ -17,17 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .case import Case, Job, Result
+from .echoes import PLACE
 from .workload import messages
 
 GROUP = "server"
 CONNECTIONS = 32
 OURS = "Holdfast, durable append"
 BARE, STARLETTE, FASTAPI = "bare ASGI echo", "Starlette echo", "FastAPI echo"
+FLOOR = "bare ASGI around an append"
 _KEY = "hf_" + "0" * 48
 _APPS = {
     BARE: ["bench.echoes:bare", "--lifespan", "off"],
     STARLETTE: ["bench.echoes:starlette", "--factory"],
     FASTAPI: ["bench.echoes:fastapi", "--factory"],
+    FLOOR: ["bench.echoes:Appending", "--factory", "--lifespan", "on"],
 }
 _WARM_S = 0.5
 _START_S = 30.0
@@ -63,7 +66,7 @@ def _served(job: Job) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         command = ["-m", "uvicorn", *_APPS[job.contender], *here, "--no-access-log", "--log-level", "warning"]
     process = subprocess.Popen(
         [sys.executable, *command],
-        env={**os.environ, "HOLDFAST_ADMIN_KEY": _KEY},
+        env={**os.environ, "HOLDFAST_ADMIN_KEY": _KEY, PLACE: job.place},
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: os.sched_setaffinity(0, {0}),  # noqa: PLW1509  # nothing runs beside it yet
     )

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from . import append_postgres, append_sqlite
 from .case import Case, Engine, Environment, Job, Result
 from .workload import messages, middle_us
 
@@ -19,9 +21,12 @@ COST_GROUP = "step-cost"
 MANY = (1, 16)
 SYNC = "Holdfast, sync"
 """For one worker: DBOS is called without asyncio too."""
+BY_HAND = "by hand"
+"""As much, written by the raw driver: a row of a kilobyte and its head, in one commit for all workers."""
 WHO: dict[str, tuple[Environment, tuple[int, ...]]] = {
     "Holdfast": ("main", MANY),
     SYNC: ("main", MANY[:1]),
+    BY_HAND: ("main", MANY),
     "DBOS": ("dbos", MANY),
 }
 TENANT = "bench"
@@ -47,6 +52,8 @@ def run(job: Job) -> Result:
     """Measure one of them."""
     if job.group == COST_GROUP:
         return _cost(job)
+    if job.contender == BY_HAND:
+        return _by_hand(job)
     address = job.place if job.group == "steps-postgres" else str(Path(job.place) / "agents.db")
     if job.contender == "DBOS":
         return _dbos(address, job.params["workers"], job.seconds)
@@ -101,6 +108,18 @@ def _holdfast_sync(address: str, seconds: float) -> Result:
         if tenant.runs.get(run.id).iteration != _WARM_UP + steps:
             raise RuntimeError("not every step that was acknowledged is there")
     return {"rate": round(steps / took, 1), "steps": steps}
+
+
+def _by_hand(job: Job) -> Result:
+    workers = job.params["workers"]
+    if job.group == "steps-postgres":
+        name = "asyncpg connection" if workers == 1 else append_postgres.TOGETHER
+        run = append_postgres.run
+    else:
+        name = "apsw" if workers == 1 else append_sqlite.TOGETHER
+        run = append_sqlite.run
+    found = run(replace(job, contender=name, params={"writers": workers}))
+    return {"rate": found["rate"], "steps": found["operations"]}
 
 
 async def _claimed(tenant: Any) -> Any:
