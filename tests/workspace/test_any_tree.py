@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import Limits
 from holdfast.trees import contents, stat_cache
-from tests.workspace.worlds import World, make, on_disk
+from tests.workspace.worlds import World, make, on_disk, ticked
 
 NAMES = st.binary(min_size=1, max_size=6).map(
     lambda raw: raw.replace(b"/", b"_").replace(b"\0", b"0").decode("utf-8", "surrogateescape")
@@ -57,13 +57,6 @@ def change(root: Path, what: str, path: str, value: object) -> None:
         elif not any((root / folder).is_symlink() for folder in [path, *map(str, Path(path).parents)]):
             make(root, {path: None if what == "folder" else value})  # type: ignore[dict-item]
     except OSError:
-        pass
-
-
-def ticked() -> None:
-    """Wait until the clock of files has moved on: what changes now shows it."""
-    before = stat_cache.now_ns()
-    while stat_cache.now_ns() == before:
         pass
 
 

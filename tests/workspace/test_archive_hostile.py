@@ -18,7 +18,8 @@ from holdfast.core.objects import Packed, digest_of, unpack
 from holdfast.errors import HoldfastError, InvalidInput, LimitExceeded
 from holdfast.trees import guarding, present, restoring
 from holdfast.trees.archives import Unpacking
-from holdfast.trees.entries import Piece
+from holdfast.trees.entries import Piece, Tree
+from holdfast.trees.ignoring import Ignores
 from tests.workspace.fingerprints import SECOND_NS, Fingerprint, fingerprint, put, surroundings
 from tests.workspace.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
 
@@ -39,7 +40,7 @@ def taken_in(
 def written(root: Path, entries: Mapping[str, Entry], bodies: Mapping[bytes, bytes], limits: Limits = LIMITS) -> None:
     """A tree on the disk, by way of all that guards it."""
     guarding.check(entries, limits, known={})
-    there = present.look(str(root), entries, ignores=lambda path, is_folder: False, limits=limits)
+    there = present.look(str(root), Tree(entries), now=Ignores([]), limits=limits).entries
     plan = restoring.plan(entries, there, guarding.check(entries, limits, known=there))
     steps = restoring.restore(str(root), plan, entries)
     try:

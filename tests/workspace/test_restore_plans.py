@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from holdfast import Entry, Limits
 from holdfast.core.objects import digest_of
 from holdfast.errors import Conflict, Corrupt, InvalidInput, LimitExceeded, NotFound, Stale
-from holdfast.trees import asking, guarding, present, restoring
+from holdfast.trees import asking, entries, guarding, present, restoring
 from holdfast.trees.asking import Asking, Wanted
 from holdfast.trees.entries import Piece
+from holdfast.trees.ignoring import Ignores
 from holdfast.trees.restoring import Plan, Restored
 from tests.workspace.fingerprints import fingerprint, put
 
@@ -283,7 +284,9 @@ def test_an_object_that_is_too_short_is_noticed() -> None:
 
 
 def looked(root: Path, wanted: Tree, ignored: Sequence[str] = ()) -> Tree:
-    return present.look(str(root), wanted, ignores=lambda path, is_folder: path in ignored, limits=LIMITS)
+    found = present.look(str(root), entries.Tree(wanted, ignored), now=Ignores([]), limits=LIMITS)
+    assert found.apart is None
+    return dict(found.entries)
 
 
 def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import AsyncHoldfast, Capture, Holdfast, Snapshot, Tree
+from holdfast.trees import stat_cache
 
 Described = dict[str, tuple[Any, ...]]
 AN_HOUR_AGO = 3_600 * 10**9
@@ -96,3 +97,10 @@ def at_rest(root: Path) -> None:
             path = os.path.join(folder, name)
             now = os.lstat(path).st_mtime_ns
             os.utime(path, ns=(now - AN_HOUR_AGO, now - AN_HOUR_AGO), follow_symlinks=False)
+
+
+def ticked() -> None:
+    """Wait until the clock of files has moved on: what changes now shows it."""
+    before = stat_cache.now_ns()
+    while stat_cache.now_ns() == before:
+        pass

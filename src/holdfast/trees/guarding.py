@@ -101,6 +101,8 @@ def check_path(path: str, limits: Limits) -> None:
 
 def twins(entries: Mapping[str, Entry]) -> tuple[str, str] | None:
     """Two paths that are the same where case or the way of writing letters is not told apart, if there are any."""
+    if len(set(map(str.lower, entries))) == len(entries) and "".join(entries).isascii():
+        return None  # as in most trees, and much quicker to see
     seen: dict[str, str] = {}
     for path in entries:
         folded = unicodedata.normalize("NFC", path.casefold()) if not path.isascii() else path.lower()

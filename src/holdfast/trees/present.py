@@ -1,18 +1,27 @@
-"""What is in a directory now, as far as it must be known to make another tree of it."""
+"""What is in a directory now, as far as it must be known to make another tree of it.
+
+Where a picture of the directory is known, only what is not as in the picture is looked at. Files are read only where they may be
+what is wanted, and nothing is packed.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Set
 from hmac import compare_digest
 
-from ..core.objects import digest_of
+from msgspec import Struct
+
+from ..core.objects import Packed, digest_of
 from ..limits import Limits
 from . import reading
 from .contents import CHUNK
-from .entries import MODE_BITS, Entry
-from .walking import Folder, Found, Walk
+from .entries import MODE_BITS, Entry, Tree
+from .ignoring import Ignores
+from .scanning import Scan
+from .stat_cache import Picture
+from .walking import Folder, Found
 
 DEPTH_MOST = 2_000
 """Directories in each other that are looked into: more than a path can name."""
@@ -20,10 +29,15 @@ OTHER = b"other"
 """In the place of a digest: a content that is another than the one wanted, whichever it is."""
 
 
-def look(
-    root: str, wanted: Mapping[str, Entry], *, ignores: Callable[[str, bool], bool], limits: Limits
-) -> dict[str, Entry]:
-    """Everything in a directory that is wanted, or not ignored. Files are read only where they may be what is wanted.
+class Present(Struct, frozen=True):
+    """What is there; and, if there was a picture, the paths in which it differs from that."""
+
+    entries: Mapping[str, Entry]
+    apart: Set[str] | None
+
+
+def look(root: str, wanted: Tree, *, now: Ignores, limits: Limits, picture: Picture | None = None) -> Present:
+    """Everything in a directory that is wanted, or not ignored: by the rules of then, or by those of now.
 
     Something that is neither file, directory nor link is given as a file of another content.
 
@@ -31,18 +45,51 @@ def look(
         NotFound: there is no such directory.
         LimitExceeded: there is too much in it.
     """
+    # What was ignored when the picture was made is not in it, and must be ignored now.
+    if picture is not None and picture.ignore != tuple(wanted.ignore):
+        picture = None
+    glance = _Glance(root, wanted, now, limits, picture)
+    for _ in glance.parts():
+        pass  # there are none: nothing is packed
+    found = glance.result()
+    difference = found.difference
+    apart = {*difference.removed, *(entry.path for entry in difference.entries)}
+    return Present(found.entries, apart if picture is not None else None)
 
-    def is_ignored(path: str, is_folder: bool) -> bool:
-        return path not in wanted and ignores(path, is_folder)
 
-    walk = Walk(root, known={}, ignores=is_ignored, depth_most=DEPTH_MOST, entries_most=limits.tree_entries)
-    found: dict[str, Entry] = {}
-    for folder in walk.folders():
-        for each in folder.found:
-            entry = _entry(folder, each, wanted.get(each.path))
-            if entry is not None:
-                found[each.path] = entry
-    return found
+class _Glance(Scan):
+    """A scan that looks, and takes nothing."""
+
+    def __init__(self, root: str, wanted: Tree, now: Ignores, limits: Limits, picture: Picture | None) -> None:
+        self._wanted = wanted.entries
+        super().__init__(
+            root,
+            entries={} if picture is None else picture.entries,
+            stats={} if picture is None else picture.stats,
+            ignores=_Unwanted(wanted, now),
+            depth_most=DEPTH_MOST,
+            entries_most=limits.tree_entries,
+        )
+
+    def _take(self, folder: Folder, found: Found) -> Iterator[list[Packed]]:
+        self._taken.append(found.path)
+        entry = _entry(folder, found, self._wanted.get(found.path))
+        if entry is None:
+            self._gone.add(found.path)
+        else:
+            self._entries.append(entry)
+        return iter(())
+
+
+class _Unwanted(Ignores):
+    """What is ignored, then or now, and is not wanted."""
+
+    def __init__(self, wanted: Tree, now: Ignores) -> None:
+        super().__init__(wanted.ignore)
+        self._wanted, self._now = wanted.entries, now
+
+    def __call__(self, path: str, is_folder: bool) -> bool:
+        return path not in self._wanted and (super().__call__(path, is_folder) or self._now(path, is_folder))
 
 
 def _entry(folder: Folder, found: Found, wanted: Entry | None) -> Entry | None:

@@ -227,6 +227,10 @@ class Capturing:
         """The last picture of a directory that this process has."""
         return self._pictures.get(self._key(root))
 
+    async def known(self, root: str) -> Picture | None:
+        """The last picture of a directory that is known, here or beside the database."""
+        return self.remembered(root) or await self._kept(root)
+
     async def _stage(self, packed: Sequence[Packed], *, held: int) -> list[Part]:
         """Write large objects to a pack, where packs are kept.
 
@@ -248,7 +252,7 @@ class Capturing:
     async def _picture(self, wanted: Request, last: Snapshot | None, *, use_stats: bool) -> Picture | None:
         """What is known of a tree: all, or at least what the run's last snapshot of it consists of."""
         if use_stats:
-            found = self._pictures.get(self._key(wanted.root)) or await self._kept(wanted.root)
+            found = await self.known(wanted.root)
             if found is not None:
                 return found
         return None if last is None else await self._drawn(last.id, last.layer_id)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ..core import objects as bodies
 from ..core.scope import Scope
 from ..engines.protocol import Engine
-from ..errors import Conflict, InvalidInput, Stale
+from ..errors import Conflict, InvalidInput, NotFound, Stale
 from ..stores.platform import packs
 from ..stores.platform.packs import InPack
 from ..stores.workspace.snapshots import AsyncSnapshots
@@ -16,10 +16,13 @@ from ..trees import guarding, present, restoring
 from ..trees.asking import Contents
 from ..trees.entries import Entry, Tree
 from ..trees.ignoring import Ignores, in_root
+from ..trees.present import Present
 from ..trees.restoring import Plan, Restored
+from ..trees.stat_cache import Picture
 from ..trees.walking import Stat
 from .ahead import driven
-from .capturing import work
+from .capturing import Capturing, work
+from .targets import Target, Targets
 
 TRIES = 3
 """How often a directory is looked at again because it changed while it was restored."""
@@ -34,6 +37,8 @@ class Restoring:
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
+        self._targets = Targets(engine, self._snapshots)
+        self._capturing = Capturing(engine, scope)
 
     async def into(self, snapshot_id: str, root: str, *, replace: bool, advance: Advance) -> Restored:
         """Bring a directory, which is made if it is not there, to a snapshot.
@@ -44,24 +49,37 @@ class Restoring:
             InvalidInput: the snapshot has something in it that must not be written.
             Stale: somebody goes on changing the directory.
         """
-        tree = await self._snapshots.tree(snapshot_id)
+        target = await self._targets.of(snapshot_id)
         await work(self._engine, lambda: _made(root, replace))
-        return await self.bring(root, tree, advance=advance)
+        return await self.bring(root, target, advance=advance)
 
-    async def bring(self, root: str, tree: Tree, *, advance: Advance) -> Restored:
+    async def bring(self, root: str, target: Target, *, advance: Advance) -> Restored:
         """Bring a directory to a tree, whatever is in it.
 
         Raises:
             InvalidInput: the tree has something in it that must not be written.
             Stale: somebody goes on changing the directory.
         """
+        picture = await self._capturing.known(root)
         for _ in range(TRIES):
-            there = await work(self._engine, lambda: self._look(root, tree))
+            there = await work(self._engine, lambda: self._look(root, target.tree, picture))
+            among = await self._among(target, picture, there)
             try:
-                return await self.apply(root, tree.entries, there, expected={}, advance=advance)
+                return await self.apply(
+                    root, target.tree.entries, there.entries, expected={}, advance=advance, among=among
+                )
             except Stale as error:
                 stale = error
         raise stale
+
+    async def _among(self, target: Target, picture: Picture | None, there: Present) -> Collection[str] | None:
+        """The only paths in which what is there can differ from the target, if that is known."""
+        if picture is None or there.apart is None:
+            return None
+        try:
+            return target.paths_apart(await self._targets.manifests(picture.snapshot_id)) | there.apart
+        except NotFound:
+            return None  # the snapshot that the picture shows was removed since
 
     async def apply(
         self,
@@ -106,15 +124,8 @@ class Restoring:
         changed = guarding.check(wanted, self._scope.limits, known=there, among=among)
         return restoring.plan(wanted, there, changed, among=among)
 
-    def _look(self, root: str, tree: Tree) -> Mapping[str, Entry]:
-        """What is there, except what is ignored: by the rules of then, or by those of now."""
-        then, now = Ignores(tree.ignore), Ignores(in_root(root))
-        return present.look(
-            root,
-            tree.entries,
-            ignores=lambda path, is_folder: then(path, is_folder) or now(path, is_folder),
-            limits=self._scope.limits,
-        )
+    def _look(self, root: str, tree: Tree, picture: Picture | None) -> Present:
+        return present.look(root, tree, now=Ignores(in_root(root)), limits=self._scope.limits, picture=picture)
 
 
 def _unpacked(wanted: Sequence[InPack], stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -17,17 +17,14 @@ from ..errors import Conflict, InvalidInput, NotFound, Stale
 from ..stores.execution.runs.runs import AsyncRuns
 from ..stores.execution.runs.step_log import Step
 from ..stores.execution.runs.steps import AsyncSteps
-from ..stores.platform import packs
-from ..stores.workspace import layers
 from ..stores.workspace.rewinds import AsyncRewinds, Rewind
 from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
-from ..trees import manifests
-from ..trees.entries import Tree
 from ..trees.ignoring import DEFAULT_IGNORE, in_root
 from ..trees.restoring import Restored
 from . import capturing
 from .capturing import Capturing, root_of, work
 from .restoring import TRIES, Advance, Restoring
+from .targets import Target, Targets
 
 DAY_S = 86_400
 LOOKED_AT = 100
@@ -42,13 +39,6 @@ class Rewound(Struct, frozen=True):
     dirty: Snapshot | None = None
 
 
-class Target(Struct, frozen=True):
-    """A tree, and the differences that it consists of."""
-
-    tree: Tree
-    manifests: Sequence[bytes]
-
-
 class Rewinding:
     """Rewinds for one tenant."""
 
@@ -56,6 +46,7 @@ class Rewinding:
         self._engine, self._scope = engine, scope
         self._rewinds = AsyncRewinds(engine, scope)
         self._snapshots = AsyncSnapshots(engine, scope)
+        self._targets = Targets(engine, self._snapshots)
         self._capturing = Capturing(engine, scope)
         self._restoring = Restoring(engine, scope)
 
@@ -78,7 +69,7 @@ class Rewinding:
         root = root_of(path)
         # Read first: what is captured now may be one too many, and then the oldest goes.
         snapshot = await self._snapshot_of(run_id, to_step)
-        target = await self._target(snapshot)
+        target = await self._targets.of(snapshot)
         dirty = await self._captured(run_id, root, target)
         begun = await self._rewinds.begin(
             run_id,
@@ -102,7 +93,7 @@ class Rewinding:
         if where is None or last.dirty is None:
             begun = await self._rewinds.redo(run_id, id=id, epoch=epoch)
             return Rewound(await self._rewinds.finish(begun.id), Restored())
-        target = await self._target(last.dirty)
+        target = await self._targets.of(last.dirty)
         dirty = await self._captured(run_id, where, target)
         begun = await self._rewinds.redo(run_id, id=last.id, epoch=epoch, path=where)
         restored = await self._bring(run_id, where, target, dirty, advance)
@@ -115,7 +106,7 @@ class Rewinding:
             where = each.path if path is None or run_id is None else root_of(path)
             snapshot = each.snapshot if each.status == "rewinding" else each.dirty
             if where is not None and snapshot is not None:
-                target = await self._target(snapshot)
+                target = await self._targets.of(snapshot)
                 dirty = await self._captured(each.run_id, where, target)
                 await self._bring(each.run_id, where, target, dirty, lambda count: None)
             done.append(await self._rewinds.finish(each.id))
@@ -126,8 +117,8 @@ class Rewinding:
         for _ in range(TRIES):
             picture = self._capturing.remembered(root)
             if picture is None or picture.snapshot_id != dirty.id:  # another thread has captured it since
-                return await self._restoring.bring(root, target.tree, advance=advance)
-            there = await self._manifests(dirty.id)
+                return await self._restoring.bring(root, target, advance=advance)
+            there = await self._targets.manifests(dirty.id)
             try:
                 return await self._restoring.apply(
                     root,
@@ -135,25 +126,12 @@ class Rewinding:
                     picture.entries,
                     expected=picture.stats,
                     advance=advance,
-                    among=_paths_apart(target.manifests, there),
+                    among=target.paths_apart(there),
                 )
             except Stale as error:
                 stale = error
             dirty = await self._captured(run_id, root, target)
         raise stale
-
-    async def _target(self, snapshot_id: str) -> Target:
-        """What a tree is to be brought to."""
-        found = await self._manifests(snapshot_id)
-        return Target(await work(self._engine, lambda: layers.tree_of(found)), found)
-
-    async def _manifests(self, snapshot_id: str) -> Sequence[bytes]:
-        """What a snapshot consists of, one difference on the other."""
-
-        async def read() -> Sequence[bytes]:
-            return await self._snapshots._out_of_packs(await self._snapshots._manifests(snapshot_id))
-
-        return await packs.settled(read)
 
     async def _captured(self, run_id: str, root: str, target: Target) -> Snapshot:
         """The tree as it is, by the same rules as another of it."""
@@ -200,19 +178,6 @@ class Rewinding:
             if each.status == "rewound" and each.to_step == run.iteration:
                 return each
         raise Conflict(f"no rewind led run {run_id} to step {run.iteration}, where it is: see rewinds.list")
-
-
-def _paths_apart(one: Sequence[bytes], other: Sequence[bytes]) -> set[str]:
-    """The paths in which two trees can differ: those of the differences that they do not have in common."""
-    common = 0
-    while common < min(len(one), len(other)) and one[common] == other[common]:
-        common += 1
-    found: set[str] = set()
-    for body in (*one[common:], *other[common:]):
-        difference = manifests.read(body)
-        found.update(difference.removed)
-        found.update(entry.path for entry in difference.entries)
-    return found
 
 
 def _rules(root: str, patterns: Sequence[str]) -> tuple[Sequence[str], bool]:
