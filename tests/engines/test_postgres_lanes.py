@@ -1,13 +1,14 @@
-"""Appends that wait together: how they are shared out among the lanes, and that each is stored as it was given."""
+"""Appends and steps that wait together: how they are shared out among the lanes, and that each is stored as it was given."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
 
-from holdfast import AsyncHoldfast, NewMessage
+from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Run, Usage
 from holdfast.engines.postgres.lanes import SPLIT_FROM
 from tests.engines.postgres_handles import soon
 
@@ -72,3 +73,68 @@ def test_what_is_usual_and_what_is_not_can_be_sent_together(postgres_url: str) -
                     assert (counted.message_count, counted.token_count) == (len(new), tokens)
 
     asyncio.run(main())
+
+
+def test_steps_that_only_note_how_far_a_program_is_are_stored_as_they_were_given(postgres_url: str) -> None:
+    """They are committed by a statement of their own, in which a column of usual values only is not sent."""
+    unusual: list[dict[str, Any]] = [
+        {"last_tool_result": ""},
+        {"snapshot": "a snapshot"},
+        {"usage": Usage(input_tokens=3)},
+        {"usage": Usage(output_tokens=5)},
+        {},
+    ]
+
+    async def main() -> None:
+        async with AsyncHoldfast(postgres_url) as hf:
+            acme = hf.tenant("acme")
+            runs = [await claimed(acme) for _ in range(3)]
+            for number, odd in enumerate(unusual, 1):
+                given: list[dict[str, Any]] = [{}, odd, {}]
+                done = await asyncio.gather(
+                    *(
+                        acme.runs.step(run.id, epoch=run.epoch, iteration=number, state={"n": number}, **more)
+                        for run, more in zip(runs, given, strict=True)
+                    )
+                )
+                for run, more, each in zip(runs, given, done, strict=True):
+                    stored = await acme.steps.get(run.id, number)
+                    assert each.step == stored
+                    usage = more.get("usage", Usage())
+                    assert stored.state == {"n": number}
+                    assert (stored.last_tool_result, stored.snapshot) == (
+                        more.get("last_tool_result"),
+                        more.get("snapshot"),
+                    )
+                    assert (stored.input_tokens, stored.output_tokens) == (usage.input_tokens, usage.output_tokens)
+            totals = await acme.runs.get(runs[1].id)
+            assert (totals.iteration, totals.input_tokens, totals.output_tokens) == (len(unusual), 3, 5)
+
+    asyncio.run(main())
+
+
+def test_a_step_that_only_notes_how_far_it_is_takes_in_what_was_decided_meanwhile(postgres_url: str) -> None:
+    async def main() -> None:
+        async with AsyncHoldfast(postgres_url) as hf:
+            acme = hf.tenant("acme")
+            run, other = await claimed(acme), await claimed(acme)
+            await acme.tool_calls.intend(
+                run.id, epoch=run.epoch, calls=[NewToolCall(id="a", tool_name="t", tool_input={})]
+            )
+            await acme.tool_calls.cancel(run.id, "a")
+            await asyncio.gather(
+                *(acme.runs.step(each.id, epoch=each.epoch, iteration=1, state=None) for each in (run, other))
+            )
+            (call,) = await acme.tool_calls.list(run.id)
+            assert (call.status, call.step) == ("cancelled", 1)
+            assert (await acme.runs.get(other.id)).iteration == 1
+
+    asyncio.run(main())
+
+
+async def claimed(acme: AsyncTenantHandle) -> Run:
+    """A run that is held."""
+    started = await acme.runs.start((await acme.sessions.create()).id)
+    found = await acme.leases.claim("test", run_id=started.id, ttl_ms=600_000)
+    assert found is not None
+    return found

@@ -256,7 +256,13 @@ def planned(url: str, statement: Statement) -> str:
 
 
 def test_postgres_finds_a_run_by_its_primary_key(filled_url: str) -> None:
-    for queries, name in [*BY_ID[:-2], (CALLS, "hold_run"), (CALLS, "intend_all"), (STEPS, "commit_all")]:
+    for queries, name in [
+        *BY_ID[:-2],
+        (CALLS, "hold_run"),
+        (CALLS, "intend_all"),
+        (STEPS, "commit_all"),
+        (STEPS, "commit_bare"),
+    ]:
         found = planned(filled_url, queries.by_name[name].statement(Dialect.POSTGRES))
         assert "runs_pkey" in found, f"{name}:\n{found}"
         assert "Seq Scan" not in found, f"{name}:\n{found}"

@@ -16,7 +16,7 @@ from msgspec import Struct
 from ...clock import MINUTE_US, from_us
 from ...core import text
 from ...core.filters import id_list
-from ...core.queries import Queries
+from ...core.queries import Queries, unless_usual
 from ...core.rows import Column, mapper
 from ...engines.protocol import Connection, Row
 from ...errors import Conflict, NotFound
@@ -218,12 +218,12 @@ async def _in_one_statement(
             rows.append(params)
             places[append.session_id] += 1
     together: dict[str, Any] = {name: [row[name] for row in rows] for name in _COLUMNS}
-    together |= {name: _unless_usual([row[name] for row in rows], usual) for name, usual in _USUAL.items()}
+    together |= {name: unless_usual([row[name] for row in rows], usual) for name, usual in _USUAL.items()}
     together.update(
         tenant_id=appends[0].tenant,
         session_ids=sessions,
-        rows=_unless_usual([head["rows"] for head in heads], 1),
-        tokens=_unless_usual([head["token_count"] for head in heads], 0),
+        rows=unless_usual([head["rows"] for head in heads], 1),
+        tokens=unless_usual([head["token_count"] for head in heads], 0),
         created_at=[row["now_at"] for row in rows],
         now_at=max(head["now_at"] for head in heads),
         now_minute=max(head["now_minute"] for head in heads),
@@ -241,12 +241,7 @@ _USUAL: Mapping[str, Any] = {
     "is_preserved": False,
     "is_summary": False,
 }
-"""What most messages have. The statement knows it too, and a column in which nothing else is found is sent empty: each value of
-an array costs the driver more than the server."""
-
-
-def _unless_usual(values: list[Any], usual: Any) -> list[Any]:
-    return [] if values.count(usual) == len(values) else values
+"""What most messages have; the statement knows it too."""
 
 
 def _head(appends: Sequence[Append]) -> dict[str, Any]:

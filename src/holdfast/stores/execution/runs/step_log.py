@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 from ....clock import MINUTE_US, from_us
 from ....core import scope as scopes
 from ....core import text
-from ....core.queries import Queries
+from ....core.queries import Queries, unless_usual
 from ....core.rows import Column, mapper
 from ....engines.protocol import Connection, Row
 from ....errors import InvalidInput
@@ -147,7 +147,9 @@ class StepGroup:
     ) -> Sequence[CommittedStep | Exception]:
         if careful:  # a message, or the step itself, is there already
             return [Unusual() for _ in items]
-        return [Unusual() if done is None else done for done in await write_steps(connection, items)]
+        is_bare = connection.dialect.changes_in_ctes and not any(item.entries or item.outcomes for item in items)
+        write = _bare if is_bare else write_steps
+        return [Unusual() if done is None else done for done in await write(connection, items)]
 
 
 step_group = StepGroup()
@@ -213,18 +215,20 @@ async def _in_one_statement(connection: Connection, steps: Sequence[NewStep]) ->
     return [step.made(*found[of][1:]) if of in found else None for of, step in enumerate(steps)]
 
 
-_STEP_COLUMNS = (
-    "run_id",
-    "epoch",
-    "iteration",
-    "state",
-    "last_tool_result",
-    "snapshot",
-    "fingerprint",
-    "input_tokens",
-    "output_tokens",
-    "calls",
-)
+async def _bare(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
+    """Commit steps without messages and outcomes; ``None`` where one does not fit, or something else is to be looked at."""
+    rows = [step.params() for step in steps]
+    together: dict[str, Any] = {name: [row[name] for row in rows] for name in _BARE_COLUMNS}
+    together |= {name: unless_usual([row[name] for row in rows], usual) for name, usual in _SELDOM.items()}
+    together.update(tenant_id=steps[0].tenant, number=[*range(len(steps))], created_at=[step.now_us for step in steps])
+    found: dict[int, Row] = {row[0]: row for row in await queries.commit_bare.all(connection, together)}
+    return [step.made(found[of][1], None, False) if of in found else None for of, step in enumerate(steps)]
+
+
+_BARE_COLUMNS = ("run_id", "epoch", "iteration", "state", "fingerprint")
+_SELDOM: Mapping[str, Any] = {"last_tool_result": None, "snapshot": None, "input_tokens": 0, "output_tokens": 0}
+"""What few steps have, and what the others have in its place."""
+_STEP_COLUMNS = (*_BARE_COLUMNS, *_SELDOM, "calls")
 
 
 def new_step(
