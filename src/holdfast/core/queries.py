@@ -174,6 +174,6 @@ def _picker(names: tuple[str, ...]) -> Callable[[Params], Sequence[Any]]:
 
 
 def unless_usual(values: list[Any], usual: Any) -> list[Any]:
-    """A column for ``unnest``, or an empty one if nothing but the usual is in it: that is filled up with NULL, in the place of which
-    the statement puts what is usual. Each value of an array costs the driver more than the server."""
+    """A column for ``unnest``, or an empty one if nothing but the usual is in it: that is filled up with NULL, and the statement
+    puts what is usual in its place. Each value of an array costs the driver more than the server."""
     return [] if values.count(usual) == len(values) else values

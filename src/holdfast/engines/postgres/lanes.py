@@ -24,7 +24,7 @@ GROUP_MOST = 256
 """Items sent in one statement at most; more wait for the next."""
 LANES = 2
 """Groups under way at once: while one is being flushed, the next can already be sent."""
-SPLIT_FROM = 32
+SPLIT_FROM = 16
 """Items waiting that are shared out among the lanes. Callers that all wait for one statement all come back at once, and then
 the server has nothing to do while their next statement is made, and they nothing while it runs."""
 
