@@ -37,7 +37,7 @@ LIBRARIES = pytest.mark.parametrize("library", get_args(Library))
     [
         ("foreign_keys", 1),
         ("trusted_schema", 0),
-        ("cache_size", -sqlite_file.CACHE_KIB),
+        ("cache_size", -sqlite_file.WRITER_CACHE_KIB),
         ("journal_mode", "wal"),
         ("synchronous", 2),
         ("wal_autocheckpoint", sqlite_file.CHECKPOINT_PAGES),
@@ -60,6 +60,7 @@ def test_a_reader_reads_and_cannot_write(library: Library, tmp_path: Path) -> No
     writer.execute("CREATE TABLE t (x)")
     reader = file.connect(reader=True)
     assert [*reader.execute("SELECT count(*) FROM t")] == [(0,)]
+    assert [*reader.execute("PRAGMA cache_size")] == [(-sqlite_file.READER_CACHE_KIB,)]
     with pytest.raises(HoldfastError):
         reader.execute("INSERT INTO t VALUES (1)")
     for each in (reader, writer):
