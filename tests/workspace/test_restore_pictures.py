@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from holdfast import Holdfast, Snapshot, TenantHandle
 from holdfast.trees import reading, stat_cache
+from holdfast.trees.asking import Contents
+from holdfast.workspaces.restoring import Restoring
 from tests.workspace.fingerprints import change, fingerprint, grow, put
 from tests.workspace.worlds import ticked
 
@@ -159,4 +161,151 @@ def test_any_tree_comes_back_from_any_change(
             ticked()
             change(root, random)
             ticked()
+    shutil.rmtree(tmp_path)
+
+
+# What a restore leaves is known
+
+
+def test_what_was_restored_is_what_the_next_capture_differs_from(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, _ = several(acme, root)
+        acme.workspaces.restore(first.id, root, replace=True)
+        ticked()
+        again = acme.workspaces.capture(first.run_id, root, ignore_defaults=False)
+        assert (again.changed, again.removed) == (0, 0)
+        assert (again.snapshot.parent_id, again.snapshot.layer_id) == (first.id, first.layer_id)
+        put(root, "folder 4/file 4", b"four")
+        ticked()
+        changed = acme.workspaces.capture(first.run_id, root, ignore_defaults=False)
+        assert (changed.changed, changed.removed) == (1, 0)
+
+
+def test_after_a_rewind_and_its_redo_it_is_known_too(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, second = several(acme, root)
+        claimed = acme.leases.claim("test", run_id=first.run_id)
+        assert claimed is not None
+        for number, snapshot in enumerate((first, second), 1):
+            acme.runs.step(first.run_id, epoch=claimed.epoch, iteration=number, state={}, snapshot=snapshot.id)
+        acme.leases.release(first.run_id, epoch=claimed.epoch)
+        acme.workspaces.rewind(first.run_id, 1, root)
+        ticked()
+        assert acme.workspaces.capture(first.run_id, root, ignore_defaults=False).snapshot.layer_id == first.layer_id
+        acme.workspaces.redo(first.run_id, root)
+        ticked()
+        assert acme.workspaces.capture(first.run_id, root, ignore_defaults=False).snapshot.layer_id == second.layer_id
+
+
+def test_what_was_ignored_only_while_restoring_is_captured_after_it(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = a_run(acme)
+        put(root, "folder/file", b"1")
+        put(root, ".holdfastignore", b"*.tmp\n")
+        first = captured(acme, run, root)
+        put(root, ".holdfastignore", b"*.tmp\n*.log\n")
+        put(root, "folder/made.log", b"1")
+        ticked()
+        acme.workspaces.restore(first.id, root, replace=True)
+        assert (root / ".holdfastignore").read_bytes() == b"*.tmp\n"
+        assert (root / "folder" / "made.log").exists(), "what is ignored stays"
+        ticked()
+        after = captured(acme, run, root)
+        assert "folder/made.log" in acme.snapshots.tree(after.id).entries
+
+
+def test_a_directory_that_stays_for_what_is_ignored_in_it_is_captured_after_it(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = a_run(acme)
+        put(root, ".holdfastignore", b"*.log\n")
+        first = captured(acme, run, root)
+        put(root, "folder/file", b"1")
+        put(root, "folder/made.log", b"1")
+        captured(acme, run, root)
+        done = acme.workspaces.restore(first.id, root, replace=True)
+        assert list(done.kept) == ["folder"]
+        ticked()
+        after = captured(acme, run, root)
+        assert sorted(acme.snapshots.tree(after.id).entries) == [".holdfastignore", "folder"]
+
+
+def test_of_a_file_that_only_got_longer_only_the_end_is_fetched(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = a_run(acme)
+        put(root, "notes", Random(1).randbytes(40_000))
+        first = captured(acme, run, root)
+        with (root / "notes").open("ab") as notes:
+            notes.write(Random(2).randbytes(1_000))
+        second = captured(acme, run, root)
+        long = {piece.object for piece in acme.snapshots.tree(first.id).entries["notes"].pieces}
+        asked: list[bytes] = []
+        really = Restoring.contents
+
+        async def contents(self: Restoring, digests: Sequence[bytes]) -> Contents:
+            asked.extend(digests)
+            return await really(self, digests)
+
+        with mock.patch.object(Restoring, "contents", contents):
+            for _ in range(2):
+                acme.workspaces.restore(first.id, root, replace=True)
+                assert (root / "notes").read_bytes() == Random(1).randbytes(40_000)
+                assert asked == []
+                ticked()
+                acme.workspaces.restore(second.id, root, replace=True)
+                assert (root / "notes").stat().st_size == 41_000
+                assert asked
+                assert long.isdisjoint(asked)
+                asked.clear()
+                ticked()
+
+
+def test_removed_meanwhile_a_snapshot_that_was_restored_is_no_loss(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, _ = several(acme, root)
+        acme.workspaces.restore(first.id, root, replace=True)
+        was = fingerprint(root)
+        acme.snapshots.delete([first.id], reason="test")
+        acme.snapshots.collect()
+        ticked()
+        after = captured(acme, first.run_id, root)
+        shutil.rmtree(root)
+        acme.workspaces.restore(after.id, root)
+        assert fingerprint(root) == was
+
+
+@examples(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), moves=st.lists(st.booleans(), min_size=4, max_size=10))
+def test_captures_and_restores_in_any_order_lose_nothing(
+    seed: int, moves: list[bool], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("order")
+    random, root = Random(seed), tmp_path / "tree"
+    grow(root, random)
+    with mock.patch.object(stat_cache, "GRAIN_NS", 0), Holdfast(":memory:") as hf:
+        acme = hf.tenant("acme")
+        run, taken = a_run(acme), list[tuple[Snapshot, object]]()
+        for is_capture in [True, *moves]:
+            if is_capture:
+                taken.append((captured(acme, run, root), fingerprint(root)))
+                change(root, random)
+            else:
+                snapshot, was = random.choice(taken)
+                acme.workspaces.restore(snapshot.id, root, replace=True)
+                assert fingerprint(root) == was, seed
+            ticked()
+        for number, (snapshot, was) in enumerate(taken):
+            acme.workspaces.restore(snapshot.id, tmp_path / f"again {number}")
+            assert fingerprint(tmp_path / f"again {number}") == was, seed
     shutil.rmtree(tmp_path)

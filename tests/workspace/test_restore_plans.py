@@ -221,7 +221,7 @@ def fed(
 
 
 def read_all(files: Sequence[Entry]) -> Generator[Wanted, Mapping[bytes, bytes], list[bytes]]:
-    contents = Asking(files)
+    contents = Asking(piece for entry in files for piece in entry.pieces)
     found = []
     for each in files:
         parts = []

@@ -54,7 +54,7 @@ def write(
 ) -> Generator[Wanted, Contents, int]:
     """Write a tree as an archive; asks for objects, and comes to the number of entries."""
     in_order = [entries[path] for path in sorted(entries)]
-    contents = Asking(in_order)
+    contents = Asking(piece for entry in in_order for piece in entry.pieces)
     with zstandard.ZstdCompressor(level=LEVEL).stream_writer(file, closefd=False) as out:
         for entry in in_order:
             out.write(_header(entry))

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import Corrupt
-from .entries import Entry, Piece
+from .entries import Piece
 
 BATCH_BYTES = 8 * 1024 * 1024
 """Bytes of content that are asked for at once."""
@@ -29,19 +29,18 @@ class Wanted(NamedTuple):
 
 
 class Asking:
-    """The contents of some files, to be asked for in their order.
+    """The contents of some pieces of files, to be asked for in their order.
 
-    What several files need is held until the last of them had it, as long as that is not too much.
+    What several need is held until the last of them had it, as long as that is not too much.
     """
 
-    def __init__(self, files: Iterable[Entry]) -> None:
+    def __init__(self, pieces: Iterable[Piece]) -> None:
         sizes: dict[bytes, int] = {}
         self._uses: Counter[bytes] = Counter()
-        for entry in files:
-            for lies_in, start, length in entry.pieces:
-                if lies_in:
-                    sizes[lies_in] = max(sizes.get(lies_in, 0), start + length)
-                    self._uses[lies_in] += 1
+        for lies_in, start, length in pieces:
+            if lies_in:
+                sizes[lies_in] = max(sizes.get(lies_in, 0), start + length)
+                self._uses[lies_in] += 1
         self._order = list(sizes.items())
         self._asked = 0
         """So many of them were asked for: those that come later are needed for the first time."""

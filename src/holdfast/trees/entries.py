@@ -62,10 +62,14 @@ class Difference(Struct, frozen=True):
     def applied(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
         """The entries that come out of these."""
         found = dict(entries)
-        for path in self.removed:
-            found.pop(path, None)
-        found.update((entry.path, entry) for entry in self.entries)
+        self.apply(found)
         return found
+
+    def apply(self, entries: dict[str, Entry]) -> None:
+        """Make of these entries those that come out."""
+        for path in self.removed:
+            entries.pop(path, None)
+        entries.update([(entry.path, entry) for entry in self.entries])
 
 
 def raw(path: str) -> bytes:

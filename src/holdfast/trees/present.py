@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from hmac import compare_digest
 
 from msgspec import Struct
@@ -73,7 +73,7 @@ class _Glance(Scan):
 
     def _take(self, folder: Folder, found: Found) -> Iterator[list[Packed]]:
         self._taken.append(found.path)
-        entry = _entry(folder, found, self._wanted.get(found.path))
+        entry = _entry(folder, found, [self._wanted.get(found.path), self._before.get(found.path)])
         if entry is None:
             self._gone.add(found.path)
         else:
@@ -92,7 +92,8 @@ class _Unwanted(Ignores):
         return path not in self._wanted and (super().__call__(path, is_folder) or self._now(path, is_folder))
 
 
-def _entry(folder: Folder, found: Found, wanted: Entry | None) -> Entry | None:
+def _entry(folder: Folder, found: Found, known: Iterable[Entry | None]) -> Entry | None:
+    """What something is; its content is one of those that are known, or another."""
     mode, size, mtime_ns, _, _ = found.stat
     bits = mode & MODE_BITS
     if stat.S_ISDIR(mode):
@@ -100,10 +101,13 @@ def _entry(folder: Folder, found: Found, wanted: Entry | None) -> Entry | None:
     try:
         if stat.S_ISLNK(mode):
             return Entry(found.path, "symlink", bits, mtime_ns, 0, os.readlink(found.name, dir_fd=folder.handle))
-        if stat.S_ISREG(mode) and wanted is not None and wanted.kind == "file" and wanted.size == size:
-            with reading.opened(folder.handle, found.name) as file:
-                if _holds(file.handle, wanted):
-                    return Entry(found.path, "file", bits, mtime_ns, size, "", wanted.digest)
+        if stat.S_ISREG(mode):
+            for entry in known:
+                if entry is None or entry.kind != "file" or entry.size != size:
+                    continue
+                with reading.opened(folder.handle, found.name) as file:
+                    if _holds(file.handle, entry):
+                        return Entry(found.path, "file", bits, mtime_ns, size, "", entry.digest, entry.pieces)
     except FileNotFoundError:
         return None
     except OSError:

@@ -17,6 +17,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from hmac import compare_digest
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -24,6 +25,7 @@ from ..errors import Conflict, Stale
 from . import guarding
 from .asking import Asking, Contents, Wanted
 from .entries import Entry, raw
+from .patching import Patch, patch
 from .reading import stat_of
 from .walking import Stat, open_root
 
@@ -52,6 +54,8 @@ class Plan(Struct, frozen=True):
     settle: Sequence[Entry] = ()
     """Directories of which only those are."""
     has_new_names: bool = True
+    there: Mapping[str, Entry] = MappingProxyType({})
+    """What lies in the places of the files, as far as it is known."""
 
     @property
     def count(self) -> int:
@@ -95,7 +99,8 @@ def plan(
     remove.sort(key=_deepest_first)
     parts["folders"].sort(key=lambda entry: entry.path.count("/"))
     new = any(entry.path not in present for part in ("folders", "files", "links") for entry in parts[part])
-    return Plan(remove, **parts, has_new_names=new)
+    in_place = {entry.path: present[entry.path] for entry in parts["files"] if entry.path in present}
+    return Plan(remove, **parts, has_new_names=new, there=in_place)
 
 
 def _part(entry: Entry, there: Entry | None) -> str | None:
@@ -160,7 +165,7 @@ class _Restoring:
         self._folders.forget()
         for entry in work.folders:
             self._make_folder(entry)
-        yield from self._write_files(work.files)
+        yield from self._write_files([patch(entry, work.there.get(entry.path)) for entry in work.files])
         for entry in work.links:
             self._link(entry)
         yield from self._touch(work.touch)
@@ -248,20 +253,19 @@ class _Restoring:
             raise Stale(f"the directory of {path!r} was removed while the tree was being restored")
         return folder, name
 
-    def _write_files(self, files: Sequence[Entry]) -> Restore:
+    def _write_files(self, files: Sequence[Patch]) -> Restore:
         """Files in the order in which their contents lie, so that each object is asked for once, some at a time."""
-        in_order = sorted(files, key=lambda entry: entry.pieces[0][:2] if entry.pieces else (b"", 0))
-        contents = Asking(in_order)
-        for entry in in_order:
+        in_order = sorted(files, key=lambda file: file.fetched[:1])
+        contents = Asking(piece for file in in_order for piece in file.fetched)
+        for file in in_order:
+            entry = file.entry
             folder, name = self._there(entry.path)
             self._check_expected(folder, name, entry.path)
             made = self._new_name()
             handle = _opened_new(made, folder)
             try:
-                if len(entry.pieces) == 1 and entry.pieces[0].object:
-                    _write_all(handle, (yield from contents.of(entry.pieces[0])))
-                elif entry.pieces:
-                    yield from self._write_pieces(handle, entry, contents)
+                if not (file.there and (yield from self._patched(handle, file, folder, name, contents))):
+                    yield from self._write_pieces(handle, entry, Asking(entry.pieces) if file.there else contents)
                 os.fchmod(handle, entry.mode & PLAIN_BITS)
                 os.utime(handle, ns=(entry.mtime_ns, entry.mtime_ns))
                 os.rename(made, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -274,13 +278,26 @@ class _Restoring:
             self._advance(1)
         return Restored()
 
+    def _patched(
+        self, handle: int, file: Patch, folder: int, name: str, contents: Asking
+    ) -> Generator[Wanted, Contents, bool]:
+        """Whether a file could be made of the one that is there."""
+        bodies = {}
+        for piece in file.fetched:
+            bodies[piece] = yield from contents.of(piece)
+        made = file.content(folder, name, bodies)
+        if made is not None:
+            _write_all(handle, memoryview(made))
+        return made is not None
+
     def _write_pieces(self, handle: int, entry: Entry, contents: Asking) -> Restore:
         for piece in entry.pieces:
             if piece.object:
                 _write_all(handle, (yield from contents.of(piece)))
             else:  # zeros that nobody need write
                 os.lseek(handle, piece.length, os.SEEK_CUR)
-        os.ftruncate(handle, entry.size)
+        if any(not piece.object for piece in entry.pieces):
+            os.ftruncate(handle, entry.size)
         return Restored()
 
     def _link(self, entry: Entry) -> None:
@@ -317,7 +334,7 @@ class _Restoring:
                 os.utime(handle, ns=(entry.mtime_ns, entry.mtime_ns))
             finally:
                 os.close(handle)
-        return (yield from self._write_files(anew))
+        return (yield from self._write_files([Patch(entry, {}) for entry in anew]))
 
     def _settle(self, work: Plan) -> None:
         """Modes and times of directories, the deepest first: whatever is done in one changes them."""

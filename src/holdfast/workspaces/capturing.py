@@ -231,6 +231,14 @@ class Capturing:
         """The last picture of a directory that is known, here or beside the database."""
         return self.remembered(root) or await self._kept(root)
 
+    def remember(self, root: str, picture: Picture) -> None:
+        """Keep a picture in the place of the last, in this process."""
+        key, pictures = self._key(root), self._pictures
+        pictures.pop(key, None)
+        pictures[key] = picture
+        while len(pictures) > PICTURES_MOST:
+            pictures.pop(next(iter(pictures)), None)
+
     async def _stage(self, packed: Sequence[Packed], *, held: int) -> list[Part]:
         """Write large objects to a pack, where packs are kept.
 
@@ -287,11 +295,7 @@ class Capturing:
             scanned.stats,
             snapshot.tree_bytes,
         )
-        key, pictures = self._key(root), self._pictures
-        pictures.pop(key, None)
-        pictures[key] = picture
-        while len(pictures) > PICTURES_MOST:
-            pictures.pop(next(iter(pictures)), None)
+        self.remember(root, picture)
         place = self._place(root)
         is_kept = before is not None and before.stats is scanned.stats and before.layer_id == snapshot.layer_id
         # What is captured before a rewind is about to be otherwise, and what is known by then is what was known before.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from types import MappingProxyType
 
 from ..core import objects as bodies
 from ..core.scope import Scope
@@ -29,6 +30,7 @@ TRIES = 3
 Advance = Callable[[int], None]
 THREADS_FROM, THREADS_MOST = 4, 4
 """Objects from which on threads are worth starting, and how many are."""
+NOTHING: Mapping[str, Stat] = MappingProxyType({})
 
 
 class Restoring:
@@ -61,42 +63,60 @@ class Restoring:
             Stale: somebody goes on changing the directory.
         """
         picture = await self._capturing.known(root)
+        apart = None if picture is None else await self._apart(target, picture)
         for _ in range(TRIES):
             there = await work(self._engine, lambda: self._look(root, target.tree, picture))
-            among = await self._among(target, picture, there)
+            among = None if apart is None or there.apart is None else apart | there.apart
             try:
-                return await self.apply(
-                    root, target.tree.entries, there.entries, expected={}, advance=advance, among=among
-                )
+                done = await self._apply(root, target, there.entries, among=among, advance=advance)
             except Stale as error:
                 stale = error
+                continue
+            self._remember(root, target, picture, among)
+            return done
         raise stale
 
-    async def _among(self, target: Target, picture: Picture | None, there: Present) -> Collection[str] | None:
-        """The only paths in which what is there can differ from the target, if that is known."""
-        if picture is None or there.apart is None:
-            return None
+    async def _apart(self, target: Target, picture: Picture) -> Set[str] | None:
+        """The only paths in which a tree differs from its picture, if that is known."""
         try:
-            return target.paths_apart(await self._targets.manifests(picture.snapshot_id)) | there.apart
+            return target.paths_apart(await self._targets.manifests(picture.snapshot_id))
         except NotFound:
             return None  # the snapshot that the picture shows was removed since
 
-    async def apply(
-        self,
-        root: str,
-        wanted: Mapping[str, Entry],
-        there: Mapping[str, Entry],
-        *,
-        expected: Mapping[str, Stat],
-        advance: Advance,
-        among: Collection[str] | None = None,
-    ) -> Restored:
-        """Make what is wanted of what is there. Where it is known that only these paths differ: ``among``.
+    async def bring_from(self, root: str, target: Target, picture: Picture, *, advance: Advance) -> Restored:
+        """Bring a directory to a tree that is just as in a picture: what is not is not touched.
 
         Raises:
-            InvalidInput: something that is wanted must not be written.
-            Stale: something has changed since it was looked at.
+            InvalidInput: the tree has something in it that must not be written.
+            Stale: something has changed since the picture was made.
         """
+        among = await self._apart(target, picture)
+        done = await self._apply(root, target, picture.entries, among=among, advance=advance, expected=picture.stats)
+        self._remember(root, target, picture, among)
+        return done
+
+    def _remember(self, root: str, target: Target, picture: Picture | None, among: Set[str] | None) -> None:
+        """The directory is as the target now. Of what differed, and of where that lies, nothing is known any longer."""
+        if picture is None or among is None or picture.ignore != tuple(target.tree.ignore):
+            return
+        stats = dict(picture.stats)
+        for path in among:
+            stats.pop(path, None)
+            stats.pop(path.rpartition("/")[0], None)
+        self._capturing.remember(root, target.picture(stats))
+
+    async def _apply(
+        self,
+        root: str,
+        target: Target,
+        there: Mapping[str, Entry],
+        *,
+        among: Set[str] | None,
+        advance: Advance,
+        expected: Mapping[str, Stat] = NOTHING,
+    ) -> Restored:
+        """Make what is wanted of what is there. Where it is known that only these paths differ: ``among``."""
+        wanted = target.tree.entries
         plan = await work(self._engine, lambda: self._plan(wanted, there, among))
         if not plan.count:
             return Restored()
@@ -120,7 +140,7 @@ class Restoring:
 
         return await packs.settled(read)
 
-    def _plan(self, wanted: Mapping[str, Entry], there: Mapping[str, Entry], among: Collection[str] | None) -> Plan:
+    def _plan(self, wanted: Mapping[str, Entry], there: Mapping[str, Entry], among: Set[str] | None) -> Plan:
         changed = guarding.check(wanted, self._scope.limits, known=there, among=among)
         return restoring.plan(wanted, there, changed, among=among)
 

@@ -118,16 +118,8 @@ class Rewinding:
             picture = self._capturing.remembered(root)
             if picture is None or picture.snapshot_id != dirty.id:  # another thread has captured it since
                 return await self._restoring.bring(root, target, advance=advance)
-            there = await self._targets.manifests(dirty.id)
             try:
-                return await self._restoring.apply(
-                    root,
-                    target.tree.entries,
-                    picture.entries,
-                    expected=picture.stats,
-                    advance=advance,
-                    among=target.paths_apart(there),
-                )
+                return await self._restoring.bring_from(root, target, picture, advance=advance)
             except Stale as error:
                 stale = error
             dirty = await self._captured(run_id, root, target)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from ..engines.protocol import Engine
 from ..stores.platform import packs
 from ..stores.workspace import layers
-from ..stores.workspace.snapshots import AsyncSnapshots
+from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
 from ..trees import manifests
 from ..trees.entries import Tree
+from ..trees.stat_cache import Picture
+from ..trees.walking import Stat
 from .capturing import work
 
 
 class Target(Struct, frozen=True):
     """A tree, and the differences that it consists of."""
 
+    snapshot: Snapshot
     tree: Tree
     manifests: Sequence[bytes]
 
@@ -33,6 +36,12 @@ class Target(Struct, frozen=True):
             found.update(entry.path for entry in difference.entries)
         return found
 
+    def picture(self, stats: Mapping[str, Stat]) -> Picture:
+        """A directory that was brought here, of which so much is known."""
+        ignore, snapshot = tuple(self.tree.ignore), self.snapshot
+        depth = len(self.manifests) - 1
+        return Picture(snapshot.id, snapshot.layer_id, depth, ignore, self.tree.entries, stats, snapshot.tree_bytes)
+
 
 class Targets:
     """The trees of one tenant's snapshots."""
@@ -46,8 +55,8 @@ class Targets:
         Raises:
             NotFound: there is no such snapshot.
         """
-        found = await self.manifests(snapshot_id)
-        return Target(await work(self._engine, lambda: layers.tree_of(found)), found)
+        snapshot, found = await self._read(snapshot_id)
+        return Target(snapshot, await work(self._engine, lambda: layers.tree_of(found)), found)
 
     async def manifests(self, snapshot_id: str) -> Sequence[bytes]:
         """What a snapshot consists of, one difference on the other.
@@ -55,8 +64,11 @@ class Targets:
         Raises:
             NotFound: there is no such snapshot.
         """
+        return (await self._read(snapshot_id))[1]
 
-        async def read() -> Sequence[bytes]:
-            return await self._snapshots._out_of_packs(await self._snapshots._manifests(snapshot_id))
+    async def _read(self, snapshot_id: str) -> tuple[Snapshot, Sequence[bytes]]:
+        async def read() -> tuple[Snapshot, Sequence[bytes]]:
+            snapshot, found = await self._snapshots._manifests(snapshot_id)
+            return snapshot, await self._snapshots._out_of_packs(found)
 
         return await packs.settled(read)

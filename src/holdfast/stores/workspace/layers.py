@@ -117,7 +117,8 @@ def tree_of(read: Sequence[bytes]) -> Tree:
     ignore: Sequence[str] = ()
     for body in read:
         difference = manifests.read(body)
-        entries, ignore = difference.applied(entries), difference.ignore
+        difference.apply(entries)
+        ignore = difference.ignore
     return Tree(entries, ignore)
 
 

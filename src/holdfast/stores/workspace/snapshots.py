@@ -149,7 +149,7 @@ class AsyncSnapshots(TenantStore):
         """
 
         async def read() -> Tree:
-            found = await self._manifests(snapshot_id)
+            _, found = await self._manifests(snapshot_id)
             return layers.tree_of(await self._out_of_packs(found))
 
         return await packs.settled(read)
@@ -208,9 +208,9 @@ class AsyncSnapshots(TenantStore):
         return await record(connection, self._scope, new)
 
     @reads
-    async def _manifests(self, connection: Connection, snapshot_id: str) -> Sequence[bytes | InPack]:
+    async def _manifests(self, connection: Connection, snapshot_id: str) -> tuple[Snapshot, Sequence[bytes | InPack]]:
         snapshot = await get(connection, self._scope, snapshot_id)
-        return await layers.manifests_of(connection, self._scope, snapshot.layer_id)
+        return snapshot, await layers.manifests_of(connection, self._scope, snapshot.layer_id)
 
     @reads
     async def _fetch(self, connection: Connection, digests: Sequence[bytes]) -> Sequence[bytes | InPack]:
