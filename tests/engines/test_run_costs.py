@@ -262,6 +262,7 @@ def test_postgres_finds_a_run_by_its_primary_key(filled_url: str) -> None:
         (CALLS, "intend_all"),
         (STEPS, "commit_all"),
         (STEPS, "commit_bare"),
+        (STEPS, "commit_one_bare"),
     ]:
         found = planned(filled_url, queries.by_name[name].statement(Dialect.POSTGRES))
         assert "runs_pkey" in found, f"{name}:\n{found}"

@@ -217,6 +217,9 @@ async def _in_one_statement(connection: Connection, steps: Sequence[NewStep]) ->
 
 async def _bare(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
     """Commit steps without messages and outcomes; ``None`` where one does not fit, or something else is to be looked at."""
+    if len(steps) == 1:
+        only = await queries.commit_one_bare.one(connection, steps[0].params())
+        return [None if only is None else steps[0].made(only[0], None, False)]
     rows = [step.params() for step in steps]
     together: dict[str, Any] = {name: [row[name] for row in rows] for name in _BARE_COLUMNS}
     together |= {name: unless_usual([row[name] for row in rows], usual) for name, usual in _SELDOM.items()}

@@ -150,6 +150,38 @@ WITH fit AS (
 )
 SELECT number, session_id::text FROM fit;
 
+-- name: commit_one_bare @postgres
+-- The same for a step that is alone, which is what one worker makes: without arrays, a sixth less.
+WITH fit AS (
+    SELECT r.session_id
+    FROM runs AS r
+    JOIN sessions AS s ON s.id = r.session_id
+    WHERE r.tenant_id = :tenant_id AND r.id = :run_id AND r.epoch = :epoch AND r.iteration = :iteration::bigint - 1
+      AND r.status = 'running'
+      AND s.tenant_id = :tenant_id AND (s.deleted_at IS NULL) IS TRUE
+      AND NOT EXISTS (SELECT 1 FROM tool_calls AS c WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id
+                      AND c.step IS NULL AND c.finished_at IS NOT NULL)
+    FOR NO KEY UPDATE OF s, r
+), moved AS (
+    UPDATE runs AS r SET
+        iteration = :iteration,
+        attempts = 0,
+        input_tokens = r.input_tokens + :input_tokens,
+        output_tokens = r.output_tokens + :output_tokens,
+        checkpointed_at = :now_at,
+        lease_until = :now_at::timestamptz + r.lease_ms * interval '1 millisecond',
+        doubted_at = NULL
+    FROM fit
+    WHERE r.tenant_id = :tenant_id AND r.id = :run_id
+), noted AS (
+    INSERT INTO run_steps (tenant_id, run_id, iteration, epoch, state, last_tool_result, first_seq, last_seq,
+                           input_tokens, output_tokens, snapshot, fingerprint, created_at)
+    SELECT :tenant_id, :run_id, :iteration, :epoch, :state::jsonb, :last_tool_result, NULL, NULL,
+           :input_tokens, :output_tokens, :snapshot, :fingerprint, :now_at
+    FROM fit
+)
+SELECT session_id::text FROM fit;
+
 -- name: get
 SELECT /*columns Step*/ * FROM run_steps
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration = :iteration;

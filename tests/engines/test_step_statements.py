@@ -1,0 +1,139 @@
+"""A step is the same whichever statement commits it: alone, among others that carry as little, or among any."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+from msgspec import structs
+
+from holdfast import Holdfast, NewToolCall, Run, TenantHandle, ToolOutcome, Usage
+from holdfast.engines.protocol import Connection
+from holdfast.stepping import step as driven
+from holdfast.stores.execution.runs import step_log
+from holdfast.stores.execution.runs.step_log import CommittedStep, NewStep
+
+Write = Callable[[Connection, Sequence[NewStep]], Awaitable[list[CommittedStep | None]]]
+
+
+async def alone(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
+    """Each by itself."""
+    return [(await step_log._bare(connection, [step]))[0] for step in steps]
+
+
+WAYS: dict[str, Write] = {"alone": alone, "together": step_log._bare, "with any": step_log.write_steps}
+
+
+@pytest.fixture
+def acme(postgres_url: str) -> Iterator[TenantHandle]:
+    with Holdfast(postgres_url) as hf:
+        yield hf.tenant("acme")
+
+
+def claimed(acme: TenantHandle) -> Run:
+    """A run that is held."""
+    found = acme.leases.claim("w", run_id=acme.runs.start(acme.sessions.create().id).id, ttl_ms=60_000)
+    assert found is not None
+    return found
+
+
+def new(acme: TenantHandle, run: Run, iteration: int = 1, **more: Any) -> NewStep:
+    """A step without messages and outcomes."""
+    given: dict[str, Any] = {"epoch": run.epoch, "state": {"at": iteration}, "usage": None}
+    given |= {"messages": (), "tool_calls": (), "last_tool_result": None, "snapshot": None, "ends": [], **more}
+    return step_log.new_step(acme.runs._async._scope, run.id, iteration=iteration, **given)
+
+
+def written(acme: TenantHandle, write: Write, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
+    """What writing them in a transaction comes to."""
+    return driven(acme.runs._async._engine.write(lambda connection: write(connection, steps)))
+
+
+def stored(url: str, run: Run) -> tuple[Any, Any]:
+    """A run and its steps as they lie there, without what tells one run from another."""
+    with psycopg.connect(url) as raw:
+        (of_run,) = raw.execute("SELECT to_jsonb(r) FROM runs AS r WHERE id = %s", [run.id]).fetchall()
+        steps = raw.execute("SELECT to_jsonb(s) FROM run_steps AS s WHERE run_id = %s ORDER BY iteration", [run.id])
+        found = [of_run[0], *(row[0] for row in steps.fetchall())]
+    for each in found:
+        for name in ("id", "run_id", "session_id", "started_at"):
+            each.pop(name, None)
+    return found[0], found[1:]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"usage": Usage(input_tokens=7, output_tokens=3)},
+        {"last_tool_result": "it's \\ \0 done", "snapshot": "a \\ snapshot"},
+        {"state": {"text": "\0 \\u0000 'quoted' ☃", "list": [1, 2.5, None, True]}, "usage": Usage(output_tokens=2**40)},
+    ],
+    ids=["little", "usage", "texts", "state"],
+)
+def test_all_statements_write_the_same(acme: TenantHandle, postgres_url: str, more: dict[str, Any]) -> None:
+    runs = {way: [claimed(acme), claimed(acme)] for way in WAYS}
+    now = acme.runs._async._scope.clock.now_us()
+    steps = {way: [structs.replace(new(acme, run, **more), now_us=now) for run in each] for way, each in runs.items()}
+    made = {way: written(acme, WAYS[way], steps[way]) for way in WAYS}
+    found = [stored(postgres_url, run) for way in WAYS for run in runs[way]]
+    assert all(each == found[0] for each in found)
+    assert found[0][1][0]["iteration"] == found[0][0]["iteration"] == 1
+    for way in WAYS:
+        for run, done in zip(runs[way], made[way], strict=True):
+            assert done is not None
+            assert done.step == acme.steps.get(run.id, 1)
+            assert done.messages == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("wrong", ["epoch", "iteration", "again", "status", "session", "tenant"])
+def test_what_does_not_fit_changes_nothing_and_takes_nobody_with_it(
+    acme: TenantHandle, postgres_url: str, way: str, wrong: str
+) -> None:
+    bad, good = claimed(acme), claimed(acme)
+    step, replace = new(acme, bad), structs.replace
+    if wrong == "epoch":
+        step = replace(step, epoch=step.epoch + 1)
+    elif wrong == "iteration":
+        step = replace(step, iteration=2)
+    elif wrong == "again":
+        acme.runs.step(bad.id, epoch=bad.epoch, iteration=1, state={})
+    elif wrong == "status":
+        acme.runs.pause(bad.id, epoch=bad.epoch)
+    elif wrong == "session":
+        acme.sessions.delete(bad.session_id)
+    else:
+        step = replace(step, tenant="zenith")
+    before = stored(postgres_url, bad)
+    steps = [step] if wrong == "tenant" else [new(acme, good), step]  # those of a group are of one tenant
+    done = written(acme, WAYS[way], steps)
+    assert [each is None for each in done] == [step is steps[-1] for step in steps]
+    assert stored(postgres_url, bad) == before
+    assert acme.runs.get(good.id).iteration == (0 if wrong == "tenant" else 1)
+
+
+def test_where_a_person_has_decided_meanwhile_the_whole_statement_takes_it_in(acme: TenantHandle) -> None:
+    run = claimed(acme)
+    acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="1", tool_name="send", hold=True)])
+    acme.tool_calls.cancel(run.id, "1", reason="not now")
+    step = new(acme, run)
+    for way in ("alone", "together"):
+        assert written(acme, WAYS[way], [step]) == [None]
+    assert acme.runs.get(run.id).iteration == 0
+    acme.runs.step(run.id, epoch=run.epoch, iteration=1, state={})
+    assert [each.step for each in acme.tool_calls.list(run.id)] == [1]
+
+
+def test_a_step_with_outcomes_goes_by_no_bare_statement(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = claimed(acme)
+
+    async def none(*_: object) -> list[None]:
+        raise AssertionError("it is not bare")
+
+    monkeypatch.setattr(step_log, "_bare", none)
+    acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="1", tool_name="t", tool_input={})])
+    done = acme.runs.step(run.id, epoch=run.epoch, iteration=1, state={}, tool_calls=[ToolOutcome(id="1", result=1)])
+    assert done.step.iteration == 1
