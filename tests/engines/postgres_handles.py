@@ -55,6 +55,12 @@ async def soon(work: Awaitable[Any], seconds: float = 20.0) -> Any:
     return await asyncio.wait_for(work, seconds)
 
 
+async def crowd(tenant: Any) -> None:
+    """Several appends at once, so that whoever comes next is not taken for the only one."""
+    session = await tenant.sessions.create()
+    await asyncio.gather(*(tenant.messages.append(session.id, role="user", content="hello") for _ in range(3)))
+
+
 def database_of(url: str) -> str:
     """The name of the database an address leads to."""
     return unquote(urlsplit(url).path.lstrip("/"))

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Run, Usage
 from holdfast.engines.postgres.lanes import SPLIT_FROM
-from tests.engines.postgres_handles import soon
+from tests.engines.postgres_handles import crowd, soon
 
 
 @pytest.mark.parametrize(("waiting", "answered"), [(SPLIT_FROM, SPLIT_FROM // 2), (SPLIT_FROM - 1, 0)])
@@ -21,6 +21,7 @@ def test_from_so_many_on_half_of_what_waits_goes_another_way(waiting: int, answe
         async with AsyncHoldfast(postgres_url) as hf:
             acme = hf.tenant("acme")
             sessions = [await acme.sessions.create() for _ in range(waiting)]
+            await crowd(acme)
             with psycopg.connect(postgres_url) as other:
                 other.execute("SELECT 1 FROM sessions WHERE id = %s FOR UPDATE", [sessions[0].id])
                 appends = [

@@ -12,7 +12,7 @@ from holdfast import NewMessage
 from holdfast.errors import AlreadyExists, OutcomeUnknown
 from holdfast.ids import SeededIds
 from holdfast.testing.servers import PostgresServer
-from tests.engines.postgres_handles import ask, both_styles, database_of, opened, outcome, soon
+from tests.engines.postgres_handles import ask, both_styles, crowd, database_of, opened, outcome, soon
 from tests.engines.proxy import Moment, Proxy
 
 CUTS_IN_TESTS = 50
@@ -123,6 +123,7 @@ def test_appends_that_share_a_lost_statement_are_all_unknown_and_settle_one_by_o
                 async def append(name: str) -> Any:
                     return await acme.messages.append(session.id, role="user", content=name, id=name)
 
+                await crowd(acme)
                 proxy.arm(moment)
                 answers = await soon(asyncio.gather(*map(append, names), return_exceptions=True))
                 lost = [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, OutcomeUnknown)]

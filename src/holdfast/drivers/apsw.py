@@ -22,6 +22,8 @@ class ApswConnection:
     def __init__(self, raw: apsw.Connection) -> None:
         self.raw = raw
         self._depth = 0
+        # One for all statements: each is read to its end at once, and making a cursor takes as long as a short statement.
+        self._cursor = raw.cursor()
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         return self.execute(sql, args)
@@ -29,9 +31,12 @@ class ApswConnection:
     def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
         """``fetch``, for callers that are not coroutines."""
         try:
-            return self.raw.execute(sql, args).fetchall()
+            return self._cursor.execute(sql, args).fetchall()
         except apsw.Error as error:
             raise translated(error) from error
+        except BaseException:
+            self._cursor = self.raw.cursor()  # interrupted, so the last one may have more to give
+            raise
 
     async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
@@ -67,7 +72,7 @@ def wrap(connection: apsw.Connection) -> ApswConnection:
 
 def translated(error: apsw.Error) -> HoldfastError:
     """An error of apsw as one of ours."""
-    if isinstance(error, apsw.ConnectionClosedError):
+    if isinstance(error, (apsw.ConnectionClosedError, apsw.CursorClosedError)):
         return Closed("the connection that was joined is closed; join an open one")
     return translate(getattr(error, "extendedresult", 0), str(error))
 

@@ -1,7 +1,8 @@
 """Grouped work on PostgreSQL: whatever has queued up is sent as one statement, each item failing or succeeding alone.
 
 A lane is a task that sends groups until nothing waits. It keeps its connection between groups: a trip through the pool would
-cost as much again as the statement. Callers only wait for their own future, so one that is cancelled disturbs nobody.
+cost as much again as the statement. Callers only wait for their own future, so one that is cancelled disturbs nobody. A caller
+who seems to be the only one sends its item itself: to start a task for it and to wait for that are two turns of the event loop.
 """
 
 from __future__ import annotations
@@ -38,15 +39,19 @@ class Lanes:
         self._most = max(1, min(LANES, connections // 2))
         self._most_kept = min(LANES, connections // 4)
         self._waiting: deque[_Waiting] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Future[None]] = set()
         self._kept: list[PooledConnection] = []
+        self._last_share = 1
+        """Items that were sent together last."""
 
     async def do(self, group: Group[Item, T], item: Item) -> T:
         """Do one item, together with whatever else is waiting."""
         waiting = _Waiting(group, item)
-        self._waiting.append(waiting)
-        if len(self._running) < self._most:
-            self._running.add(asyncio.create_task(self._run_lane()))
+        if self._last_share == 1 and not self._running:
+            await self._send_alone(waiting)
+        else:
+            self._waiting.append(waiting)
+            self._start_lane()
         result: T = await waiting.future
         return result
 
@@ -56,6 +61,30 @@ class Lanes:
         while self._kept:
             await self._pool.give_back(self._kept.pop())
 
+    async def _send_alone(self, waiting: _Waiting) -> None:
+        """A lane in the caller's own task. One that is cancelled meanwhile takes along only itself, and the connection."""
+        running = asyncio.get_running_loop().create_future()
+        self._running.add(running)
+        try:
+            try:
+                connection = await self._connect()
+            except Exception as error:  # it was not sent
+                waiting.fail(error)
+            else:
+                await self._send(connection, [waiting])
+        except BaseException:
+            waiting.give_up()
+            raise
+        finally:
+            self._running.discard(running)
+            running.set_result(None)
+            if self._waiting:
+                self._start_lane()
+
+    def _start_lane(self) -> None:
+        if len(self._running) < self._most:
+            self._running.add(asyncio.create_task(self._run_lane()))
+
     async def _run_lane(self) -> None:
         try:
             while self._waiting:
@@ -64,7 +93,7 @@ class Lanes:
                 except Exception as error:  # nothing of what waits was sent
                     self._fail_all(error)
                     return
-                await self._send_groups(connection)
+                await self._send(connection)
         finally:
             # In the same breath as the last look at what waits: whoever comes next must not take this lane for a running one.
             this = asyncio.current_task()
@@ -79,19 +108,16 @@ class Lanes:
             await self._pool.give_back(connection, spoiled=True)
         return await self._pool.take()
 
-    async def _send_groups(self, connection: PooledConnection) -> None:
-        """Send groups on one connection until nothing waits or the connection is lost."""
+    async def _send(self, connection: PooledConnection, only: Sequence[_Waiting] = ()) -> None:
+        """Send these on a connection; or else groups of what waits, until nothing does or the connection is lost."""
         spoiled = True
         try:
-            while self._waiting and not connection.raw.is_closed():
+            if only:
+                await self._send_group(connection, only)
+            while not only and self._waiting and not connection.raw.is_closed():
                 taken = [self._waiting.popleft() for _ in range(self._share())]
-                try:
-                    for unit in _units(taken):
-                        await self._settle(connection, unit)
-                finally:
-                    for each in taken:  # whatever happens, nobody waits for ever
-                        if not each.future.done():
-                            each.fail(unknown(each.group, each.item))
+                self._last_share = len(taken)
+                await self._send_group(connection, taken)
             spoiled = connection.raw.is_closed()
         finally:
             if spoiled or len(self._kept) >= self._most_kept:
@@ -99,6 +125,15 @@ class Lanes:
             else:
                 self._pool.used(connection)
                 self._kept.append(connection)
+
+    async def _send_group(self, connection: PooledConnection, taken: Sequence[_Waiting]) -> None:
+        try:
+            for unit in _units(taken):
+                await self._settle(connection, unit)
+        finally:
+            for each in taken:  # whatever happens, nobody waits for ever
+                if not each.future.done():
+                    each.fail(unknown(each.group, each.item))
 
     def _share(self) -> int:
         waiting = len(self._waiting)
@@ -165,6 +200,11 @@ class _Waiting:
         if not self.future.done():
             error.__cause__ = cause or error.__cause__
             self.future.set_exception(error)
+
+    def give_up(self) -> None:
+        """Nobody asks any longer."""
+        if not self.future.cancel():
+            self.future.exception()
 
 
 def _units(items: Sequence[_Waiting]) -> list[list[_Waiting]]:

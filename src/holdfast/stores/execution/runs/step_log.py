@@ -169,7 +169,9 @@ async def write_steps(connection: Connection, steps: Sequence[NewStep]) -> list[
 async def _statement_by_statement(connection: Connection, step: NewStep) -> CommittedStep | None:
     params = step.params()
     # They are in the form that is stored already, and must not be escaped twice.
-    params["call_ids"] = msgspec.json.encode([outcome.id for outcome in step.outcomes]).decode()
+    params["call_ids"] = (
+        msgspec.json.encode([outcome.id for outcome in step.outcomes]).decode() if step.outcomes else "[]"
+    )
     row = await queries.advance_run.one(connection, params)
     if row is None:
         return None
@@ -294,6 +296,8 @@ def _fingerprint(given: Any) -> str:
 
 
 def _entries(scope: scopes.Scope, messages: object) -> list[Entry]:
+    if messages == ():
+        return []
     if not isinstance(messages, Sequence) or not all(isinstance(each, NewMessage) for each in messages):
         raise InvalidInput("messages must be a list of NewMessage")
     scope.limits.check("batch_rows", len(messages), "messages")
@@ -304,6 +308,8 @@ def _entries(scope: scopes.Scope, messages: object) -> list[Entry]:
 
 
 def _settled(outcomes: object, limits: Limits) -> list[Settled]:
+    if outcomes == ():
+        return []
     if not isinstance(outcomes, Sequence) or not all(isinstance(each, ToolOutcome) for each in outcomes):
         raise InvalidInput("tool_calls must be a list of ToolOutcome")
     limits.check("open_tool_calls", len(outcomes), "tool_calls")
