@@ -194,9 +194,13 @@ class Machine(RuleBasedStateMachine):
         return self.messages[-1 - number % min(len(self.messages), 15)]
 
     def everything(self) -> None:
-        """At the end, every branch of every session, from both ends."""
+        """At the end, every branch of every session, from both ends, after going back in it and coming back."""
         for session in self.sessions:
             self.call("sessions.restore", session)
+            there = self.call("messages.last", session, 3)
+            if there:
+                self.call("branches.rewind", session, to=there[0].seq)
+                self.call("branches.redo", session)
             branches = self.call("branches.list", session, limit=20)
             for branch in branches:
                 self.call("branches.switch", session, branch.number)

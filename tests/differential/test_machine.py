@@ -248,11 +248,14 @@ class Machine(RuleBasedStateMachine):
         self.call(None, "tenants.list", limit=limit)
 
     def everything(self) -> None:
-        """At the end, all that there is."""
+        """At the end, all that there is; and what was deleted goes for good."""
         for tenant in self.call(None, "tenants.list"):
             for deleted in (False, True):
                 for session in self.call(tenant.id, "sessions.list", deleted=deleted, limit=10):
                     self.call(tenant.id, "messages.list", session.id, limit=10)
+                    if deleted:
+                        self.call(tenant.id, "sessions.purge", session.id)
+                        self.call(tenant.id, "sessions.restore", session.id)
 
 
 def _run(url: str, sqlite: str, **effort: int) -> None:

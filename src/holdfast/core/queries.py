@@ -93,6 +93,17 @@ class Query:
         statement = self.statement(connection.dialect)
         await connection.many(statement.sql, [statement.bind(each) for each in params])
 
+    async def many_in_order(
+        self, connection: Connection, order: tuple[str, ...], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        """Run once for each row; each has its values in the order in which the statement first names them, which is ``order``.
+
+        For many rows at once: a dictionary for each takes as long as storing it. Times must be in the form that is stored.
+        """
+        statement = self.statement(connection.dialect)
+        assert statement.names == order
+        await connection.many(statement.sql, rows)
+
 
 class Queries:
     """The queries of one file, as attributes: ``queries.get``. The file is read when the first of them is wanted."""

@@ -25,8 +25,9 @@ READER_CACHE_KIB, WRITER_CACHE_KIB = 65_536, 2_048
 would stay in the memory of a process that only writes."""
 CHECKPOINT_PAGES = 1_000
 """Pages in the write-ahead log after which they are moved into the file."""
-STATEMENTS = 256
-"""Prepared statements a connection keeps."""
+STATEMENTS = 512
+"""Statements a connection keeps prepared; apsw keeps no more. It keeps those that were run last, however often: between two
+of the same kind so many may be run before it must be prepared anew, which takes longer than running it."""
 
 
 class SqliteConnection(Connection, Protocol):

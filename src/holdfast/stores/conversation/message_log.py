@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from ...clock import MINUTE_US, from_us
 from ...core import text
@@ -136,13 +137,16 @@ async def append_at(connection: Connection, append: Append) -> Row | None:
     return found
 
 
-async def append_all(connection: Connection, appends: Sequence[Append]) -> bool:
-    """Add entries of several moments to a session's log, as part of a larger transaction that holds the session; and say whether
-    it is to be compacted now.
+async def append_all(
+    connection: Connection, tenant: str, session_id: str, entries: Sequence[Entry], moments: Sequence[int]
+) -> bool:
+    """Add entries, each of its moment, to a session's log, as part of a larger transaction that holds the session; and say
+    whether it is to be compacted now.
 
     Raises:
         AlreadyExists: there is a message with one of the ids.
     """
+    appends = [Append(tenant, session_id, [entry], moment) for entry, moment in zip(entries, moments, strict=True)]
     found = await _reserve_and_insert(connection, appends)
     return any(each is not None and each[1] for each in found)
 
@@ -185,23 +189,24 @@ async def _step_by_step(
     connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
 ) -> list[Row | None]:
     reserved: list[Row | None] = [None] * len(appends)
-    rows: list[dict[str, Any]] = []
-    for indexes in by_session.values():
+    rows: list[tuple[Any, ...]] = []
+    for session_id, indexes in by_session.items():
         found = await _advance(connection, _head([appends[index] for index in indexes]))
         if found is None:
             continue
         seq, due = found
         for index in indexes:
-            append = appends[index]
+            tenant, _, entries, now_us = astuple(appends[index])
             reserved[index] = (seq, due)
-            for entry in append.entries:
-                params = _insert_params(append, entry)
-                params["seq"] = seq
-                rows.append(params)
+            for entry in entries:
+                rows.append((tenant, session_id, seq, *astuple(entry), now_us))
                 seq += 1
     if rows:
-        await queries.insert.many(connection, rows)
+        await queries.insert.many_in_order(connection, _INSERTED, rows)
     return reserved
+
+
+_INSERTED = ("tenant_id", "session_id", "seq", *Entry.__struct_fields__, "now_at")
 
 
 async def _in_one_statement(
@@ -247,16 +252,19 @@ _USUAL: Mapping[str, Any] = {
 def _head(appends: Sequence[Append]) -> dict[str, Any]:
     """What several appends to one session add to it."""
     first = appends[0]
-    head = _insert_params(first, first.entries[0])
-    if len(appends) > 1 or len(first.entries) > 1:
-        now = max(append.now_us for append in appends)
-        head.update(
-            rows=sum(len(append.entries) for append in appends),
-            token_count=sum(entry.token_count for append in appends for entry in append.entries),
-            now_at=now,
-            now_minute=now // MINUTE_US,
-        )
-    return head
+    rows, tokens, now = len(first.entries), first.entries[0].token_count, first.now_us
+    if len(appends) > 1 or rows > 1:
+        rows = sum([len(append.entries) for append in appends])
+        tokens = sum([entry.token_count for append in appends for entry in append.entries])
+        now = max([append.now_us for append in appends])
+    return {
+        "tenant_id": first.tenant,
+        "session_id": first.session_id,
+        "rows": rows,
+        "token_count": tokens,
+        "now_at": now,
+        "now_minute": now // MINUTE_US,
+    }
 
 
 def _insert_params(append: Append, entry: Entry) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from ....errors import Conflict, LimitExceeded
 from ....ids import Id
 from .. import branches, views
 from ..log_reading import read_log
-from ..message_log import Append, Entry, Message, append_all
+from ..message_log import Entry, Message, append_all
 from ..views import View
 
 TRIES = 3
@@ -190,9 +190,9 @@ async def save(
     first_seq = views.seq_of(mark.next_place)
     if len(kept) < len(there.content.items):
         first_seq = await _cut(connection, params, there.content.items, kept)
-    new = items[len(kept) :]
+    new = [item for item in items[len(kept) :] if isinstance(item, Pending)]
+    assert len(kept) + len(new) == len(items)
     for seq, item in enumerate(new, first_seq):
-        assert isinstance(item, Pending)
         item.seq = seq
     now.compaction_due = await _append(connection, scope, identity, new)
     await queries.save.all(connection, params)
@@ -319,16 +319,9 @@ def _kept_of(view: View, stored: Sequence[Item], kept: Sequence[Item]) -> View:
     return (*found, *views.within(view, first - 1, last + 1)) if first else tuple(found)
 
 
-async def _append(connection: Connection, scope: scopes.Scope, identity: Identity, new: Sequence[Item]) -> bool:
-    by_time: list[Append] = []
-    entries: list[Entry] = []
-    for item in new:
-        assert isinstance(item, Pending)
-        if not by_time or by_time[-1].now_us != item.added_us:
-            entries = []
-            by_time.append(Append(scope.stored_tenant, identity.id, entries, item.added_us))
-        entries.append(item.entry)
-    return await append_all(connection, by_time)
+async def _append(connection: Connection, scope: scopes.Scope, identity: Identity, new: Sequence[Pending]) -> bool:
+    entries = [item.entry for item in new]
+    return await append_all(connection, scope.stored_tenant, identity.id, entries, [item.added_us for item in new])
 
 
 def _mark(connection: Connection, row: Row) -> Mark:

@@ -63,19 +63,21 @@ RETURNING /*columns CompactionEvent*/ *;
 
 -- name: archive @sqlite
 -- Every column of the messages at some places, and the feedback on those that will be removed. JSON columns are text in SQLite, and stay
--- text inside the object: that keeps every byte, where parsing would not.
+-- text inside the object: that keeps every byte, where parsing would not. Few sessions have feedback, so that is asked once.
 INSERT INTO message_archive (tenant_id, compaction_event_id, seq, id, session_id, is_rewritten, original_message, archived_at)
 SELECT m.tenant_id, :event_id, m.seq, m.id, m.session_id, m.seq IN (SELECT value FROM json_each(:rewritten)),
     json_object(
         'tenant_id', m.tenant_id, 'session_id', m.session_id, 'seq', m.seq, 'id', m.id, 'kind', m.kind, 'role', m.role,
         'content', m.content, 'token_count', m.token_count, 'metadata', m.metadata, 'is_preserved', m.is_preserved,
         'is_summary', m.is_summary, 'created_at', m.created_at, 'updated_at', m.updated_at,
-        'feedback', json((
+        'feedback', CASE WHEN EXISTS (SELECT 1 FROM feedback WHERE tenant_id = :tenant_id AND session_id = :session_id)
+        THEN json((
             SELECT json_group_array(json_object(
                 'id', f.id, 'message_id', f.message_id, 'session_id', f.session_id, 'user_id', f.user_id,
                 'is_positive', f.is_positive, 'feedback_text', f.feedback_text, 'issue_type', f.issue_type,
                 'metadata', f.metadata, 'created_at', f.created_at, 'updated_at', f.updated_at))
-            FROM feedback AS f WHERE f.tenant_id = :tenant_id AND f.message_id = m.id))),
+            FROM feedback AS f WHERE f.tenant_id = :tenant_id AND f.message_id = m.id))
+        ELSE json('[]') END),
     :now_at
 FROM messages AS m
 WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.seq IN (SELECT value FROM json_each(:places));
@@ -94,8 +96,9 @@ LEFT JOIN (
 WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.seq = ANY(:places::bigint[]);
 
 -- name: remove_feedback @sqlite
--- What hangs on messages, said in so many words: a caller's own SQLite connection may have foreign keys switched off.
-DELETE FROM feedback WHERE tenant_id = :tenant_id AND message_id IN (
+-- What hangs on messages, said in so many words: a caller's own SQLite connection may have foreign keys switched off. The plus
+-- keeps SQLite from looking for the feedback of each message.
+DELETE FROM feedback WHERE tenant_id = :tenant_id AND session_id = :session_id AND +message_id IN (
     SELECT id FROM messages
     WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq IN (SELECT value FROM json_each(:places)));
 

@@ -7,7 +7,7 @@ while holding the session, so that a plan is done exactly as it was made or not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -116,19 +116,12 @@ class Snapshot:
         return messages_of(self.rows, connection)
 
 
-def place_of(row: Row) -> int:
-    """Where a row of a snapshot stands in the log."""
-    return int(row[_FIELDS])
-
-
-def id_of(row: Row) -> str:
-    """The id of the message of a row."""
-    return str(row[_ID])
-
-
-def given_tokens(row: Row) -> int:
-    """The token count that is stored with a row."""
-    return int(row[_TOKENS])
+place_of: Callable[[Row], int] = itemgetter(_FIELDS)
+"""Where a row of a snapshot stands in the log."""
+id_of: Callable[[Row], str] = itemgetter(_ID)
+"""The id of the message of a row."""
+given_tokens: Callable[[Row], int] = itemgetter(_TOKENS)
+"""The token count that is stored with a row."""
 
 
 def messages_of(rows: Sequence[Row], connection: Connection) -> list[Message]:
@@ -151,7 +144,7 @@ async def take_snapshot(
     rows = await queries.span.all(connection, {**params, "ranges": ranges, "limit": most + 1})
     if len(rows) > most:
         raise LimitExceeded(f"the session has more messages than the limit compaction_rows = {most:,}")
-    return Snapshot(head, counts, sorted(rows, key=lambda row: views.seq_of(place_of(row))))
+    return Snapshot(head, counts, sorted(rows, key=lambda row: row[_FIELDS] & views.LAST))
 
 
 def check_plan(plan: Plan) -> None:
