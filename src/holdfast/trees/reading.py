@@ -9,8 +9,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 from .contents import CHUNK
 from .walking import Stat
@@ -21,16 +19,25 @@ TRIES = 4
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
-class OpenFile(NamedTuple):
-    """A file that is open, as it was when it was opened."""
+class OpenFile:
+    """A file that is open, as it was when it was opened. Leaving ``with`` closes it."""
 
-    handle: int
-    stat: Stat
-    blocks: int
+    __slots__ = ("blocks", "handle", "stat")
+
+    def __init__(self, handle: int) -> None:
+        now = os.fstat(handle)
+        if not stat.S_ISREG(now.st_mode):
+            raise OSError(errno.EINVAL, "it was no file any longer when it was to be read")
+        self.handle, self.stat, self.blocks = handle, stat_of(now), now.st_blocks
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        os.close(self.handle)
 
 
-@contextmanager
-def opened(folder: int, name: str) -> Iterator[OpenFile]:
+def opened(folder: int, name: str) -> OpenFile:
     """A file in a directory that is open.
 
     Raises:
@@ -38,12 +45,10 @@ def opened(folder: int, name: str) -> Iterator[OpenFile]:
     """
     handle = os.open(name, _FILE, dir_fd=folder)
     try:
-        now = os.fstat(handle)
-        if not stat.S_ISREG(now.st_mode):
-            raise OSError(errno.EINVAL, "it was no file any longer when it was to be read")
-        yield OpenFile(handle, stat_of(now), now.st_blocks)
-    finally:
+        return OpenFile(handle)
+    except BaseException:
         os.close(handle)
+        raise
 
 
 def is_same(file: OpenFile) -> bool:
