@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -46,6 +47,17 @@ def read() -> Iterator[list[str]]:
 
     with mock.patch.object(reading, "opened", opened):
         yield found
+
+
+@contextmanager
+def a_tree(folders: pytest.TempPathFactory, random: Random) -> Iterator[tuple[TenantHandle, str, Path]]:
+    """Any tree, and a run to capture it for; what is known of files is used at once."""
+    place = folders.mktemp("any")
+    grow(place / "tree", random)
+    with mock.patch.object(stat_cache, "GRAIN_NS", 0), Holdfast(":memory:") as hf:
+        acme = hf.tenant("acme")
+        yield acme, a_run(acme), place / "tree"
+    shutil.rmtree(place)
 
 
 def captured(acme: TenantHandle, run: str, root: Path) -> Snapshot:
@@ -143,12 +155,8 @@ def test_a_directory_that_became_a_link_to_itself_elsewhere_is_one_again(tmp_pat
 def test_any_tree_comes_back_from_any_change(
     seed: int, steps: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    tmp_path = tmp_path_factory.mktemp("any")
-    random, root = Random(seed), tmp_path / "tree"
-    grow(root, random)
-    with mock.patch.object(stat_cache, "GRAIN_NS", 0), Holdfast(":memory:") as hf:
-        acme = hf.tenant("acme")
-        run, taken = a_run(acme), list[tuple[Snapshot, object]]()
+    random, taken = Random(seed), list[tuple[Snapshot, object]]()
+    with a_tree(tmp_path_factory, random) as (acme, run, root):
         for changes in steps:
             taken.append((captured(acme, run, root), fingerprint(root)))
             for _ in range(changes):
@@ -161,7 +169,6 @@ def test_any_tree_comes_back_from_any_change(
             ticked()
             change(root, random)
             ticked()
-    shutil.rmtree(tmp_path)
 
 
 # What a restore leaves is known
@@ -290,12 +297,8 @@ def test_removed_meanwhile_a_snapshot_that_was_restored_is_no_loss(tmp_path: Pat
 def test_captures_and_restores_in_any_order_lose_nothing(
     seed: int, moves: list[bool], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    tmp_path = tmp_path_factory.mktemp("order")
-    random, root = Random(seed), tmp_path / "tree"
-    grow(root, random)
-    with mock.patch.object(stat_cache, "GRAIN_NS", 0), Holdfast(":memory:") as hf:
-        acme = hf.tenant("acme")
-        run, taken = a_run(acme), list[tuple[Snapshot, object]]()
+    random, taken = Random(seed), list[tuple[Snapshot, object]]()
+    with a_tree(tmp_path_factory, random) as (acme, run, root):
         for is_capture in [True, *moves]:
             if is_capture:
                 taken.append((captured(acme, run, root), fingerprint(root)))
@@ -306,6 +309,5 @@ def test_captures_and_restores_in_any_order_lose_nothing(
                 assert fingerprint(root) == was, seed
             ticked()
         for number, (snapshot, was) in enumerate(taken):
-            acme.workspaces.restore(snapshot.id, tmp_path / f"again {number}")
-            assert fingerprint(tmp_path / f"again {number}") == was, seed
-    shutil.rmtree(tmp_path)
+            acme.workspaces.restore(snapshot.id, root.parent / f"again {number}")
+            assert fingerprint(root.parent / f"again {number}") == was, seed

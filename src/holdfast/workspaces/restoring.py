@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
-from types import MappingProxyType
 
 from ..core import objects as bodies
 from ..core.scope import Scope
@@ -30,7 +29,6 @@ TRIES = 3
 Advance = Callable[[int], None]
 THREADS_FROM, THREADS_MOST = 4, 4
 """Objects from which on threads are worth starting, and how many are."""
-NOTHING: Mapping[str, Stat] = MappingProxyType({})
 
 
 class Restoring:
@@ -113,7 +111,7 @@ class Restoring:
         *,
         among: Set[str] | None,
         advance: Advance,
-        expected: Mapping[str, Stat] = NOTHING,
+        expected: Mapping[str, Stat] | None = None,
     ) -> Restored:
         """Make what is wanted of what is there. Where it is known that only these paths differ: ``among``."""
         wanted = target.tree.entries

@@ -71,7 +71,7 @@ class Lanes:
             except Exception as error:  # it was not sent
                 waiting.fail(error)
             else:
-                await self._send(connection, [waiting])
+                await self._send_one(connection, waiting)
         except BaseException:
             waiting.give_up()
             raise
@@ -93,7 +93,7 @@ class Lanes:
                 except Exception as error:  # nothing of what waits was sent
                     self._fail_all(error)
                     return
-                await self._send(connection)
+                await self._send_groups(connection)
         finally:
             # In the same breath as the last look at what waits: whoever comes next must not take this lane for a running one.
             this = asyncio.current_task()
@@ -108,23 +108,33 @@ class Lanes:
             await self._pool.give_back(connection, spoiled=True)
         return await self._pool.take()
 
-    async def _send(self, connection: PooledConnection, only: Sequence[_Waiting] = ()) -> None:
-        """Send these on a connection; or else groups of what waits, until nothing does or the connection is lost."""
+    async def _send_one(self, connection: PooledConnection, waiting: _Waiting) -> None:
         spoiled = True
         try:
-            if only:
-                await self._send_group(connection, only)
-            while not only and self._waiting and not connection.raw.is_closed():
+            await self._send_group(connection, [waiting])
+            spoiled = connection.raw.is_closed()
+        finally:
+            await self._leave(connection, spoiled)
+
+    async def _send_groups(self, connection: PooledConnection) -> None:
+        """Send groups on one connection until nothing waits or the connection is lost."""
+        spoiled = True
+        try:
+            while self._waiting and not connection.raw.is_closed():
                 taken = [self._waiting.popleft() for _ in range(self._share())]
                 self._last_share = len(taken)
                 await self._send_group(connection, taken)
             spoiled = connection.raw.is_closed()
         finally:
-            if spoiled or len(self._kept) >= self._most_kept:
-                await self._pool.give_back(connection, spoiled=spoiled)
-            else:
-                self._pool.used(connection)
-                self._kept.append(connection)
+            await self._leave(connection, spoiled)
+
+    async def _leave(self, connection: PooledConnection, spoiled: bool) -> None:
+        """Keep a connection for the next group, or give it back."""
+        if spoiled or len(self._kept) >= self._most_kept:
+            await self._pool.give_back(connection, spoiled=spoiled)
+        else:
+            self._pool.used(connection)
+            self._kept.append(connection)
 
     async def _send_group(self, connection: PooledConnection, taken: Sequence[_Waiting]) -> None:
         try:

@@ -296,7 +296,7 @@ def _fingerprint(given: Any) -> str:
 
 
 def _entries(scope: scopes.Scope, messages: object) -> list[Entry]:
-    if messages == ():
+    if isinstance(messages, tuple) and not messages:
         return []
     if not isinstance(messages, Sequence) or not all(isinstance(each, NewMessage) for each in messages):
         raise InvalidInput("messages must be a list of NewMessage")
@@ -308,7 +308,7 @@ def _entries(scope: scopes.Scope, messages: object) -> list[Entry]:
 
 
 def _settled(outcomes: object, limits: Limits) -> list[Settled]:
-    if outcomes == ():
+    if isinstance(outcomes, tuple) and not outcomes:
         return []
     if not isinstance(outcomes, Sequence) or not all(isinstance(each, ToolOutcome) for each in outcomes):
         raise InvalidInput("tool_calls must be a list of ToolOutcome")
