@@ -21,7 +21,8 @@ Made from the server's own OpenAPI document by `make reference`; the server hand
 [serving](../guide/serving.md) what scopes are.
 
 A key needs the scope that stands beside an operation: `read`, `write` or `admin`, or the first two of the group alone, such as
-`runs:read`. `root` is `admin` of a key that is good for all tenants. `open` needs no key. What has a `?` need not be there.
+`runs:read`. `watch` and `root` are `read` and `admin` of a key that is good for all tenants. `open` needs no key. What has a `?`
+need not be there.
 """
 
 

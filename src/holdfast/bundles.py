@@ -35,6 +35,7 @@ from . import address
 from .clock import SystemClock, from_us
 from .core import objects as bodies
 from .core import text
+from .core.packs import PackPlace
 from .core.scope import Scope
 from .engines.dialect import Dialect
 from .engines.protocol import Connection, Row
@@ -42,7 +43,7 @@ from .errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismat
 from .handles import Holdfast
 from .migrations import distribution, runner
 from .stepping import step
-from .stores.platform import packs
+from .stores.platform import packs as pack_store
 from .stores.platform.packs import InPack
 
 FORMAT = 1
@@ -121,18 +122,28 @@ class _Table(Struct, frozen=True):
 
 
 def export_tenant(
-    url: str, tenant: str, file: str | os.PathLike[str], *, on_progress: Progress = lambda table, count: None
+    url: str,
+    tenant: str,
+    file: str | os.PathLike[str],
+    *,
+    packs: str | os.PathLike[str] | PackPlace | None = None,
+    on_progress: Progress = lambda table, count: None,
 ) -> Bundle:
     """Write everything of a tenant to one file, as it was at one moment. The file is there when it is whole.
 
+    ``packs`` says where large objects lie, as ``Holdfast`` takes it.
+
     Raises:
         NotFound: there is no such tenant.
+        Unavailable: the database cannot be reached, or the file is not there.
+        PacksUnknown: large objects lie elsewhere than ``packs`` says.
         InvalidInput: the file is there already.
     """
     target, part = Path(file), Path(f"{os.fspath(file)}.part")
     if target.exists():
         raise InvalidInput(f"{target} is there already; choose another name")
-    with Holdfast(url) as hf:
+    address.check_there(url)
+    with Holdfast(url, packs=packs) as hf:
         hf.tenants.get(tenant)
         scope = Scope(tenant, hf._setting)
         with _written(part) as write:
@@ -162,7 +173,7 @@ def import_tenant(
     tenant: str | None = None,
     on_progress: Progress = lambda table, count: None,
 ) -> Bundle:
-    """Bring a bundle into a database, under its own name or another, all of it or nothing.
+    """Bring a bundle into a database, under its own name or another, all of it or nothing. What is returned has that name.
 
     Raises:
         NotFound: there is no such file.
@@ -181,7 +192,7 @@ def import_tenant(
         scope = Scope(bundle.tenant if tenant is None else tenant, hf._setting)
         call = _Import(scope, file, on_progress)
         step(hf._engine.exclusive(call.run))
-    return bundle
+    return msgspec.structs.replace(bundle, tenant=scope.tenant)
 
 
 class _Export:
@@ -220,7 +231,7 @@ class _Export:
         places = {each.name: place for place, each in enumerate(table.columns)}
         fields = ("digest", "codec", "pack", "pack_start", "stored_bytes")
         wanted = [InPack(*(row[places[each]] for each in fields)) for row in rows if row[places["pack"]] is not None]
-        from_packs = await packs.raw(self._engine, self._scope, wanted) if wanted else {}
+        from_packs = await pack_store.raw(self._engine, self._scope, wanted) if wanted else {}
         filled = []
         for row in rows:
             values = list(row)
@@ -372,13 +383,23 @@ class _Last(Struct, frozen=True):
     bundle: Bundle
 
 
+def _for_its_owner(path: str, flags: int) -> int:
+    """A file that nobody else can read: it holds all that a tenant has."""
+    opened = os.open(path, flags, 0o600)
+    os.fchmod(opened, 0o600)  # one that was left behind is taken over, and may be open to others
+    return opened
+
+
 @contextmanager
 def _written(part: Path) -> Iterator[Callable[[Any], None]]:
     """A file of lines that ends with what is in it; removed again if something goes wrong."""
     digest, rows = blake3(), dict[str, int]()
     table = ""
     try:
-        with open(part, "wb") as raw, zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False) as out:
+        with (
+            open(part, "wb", opener=_for_its_owner) as raw,
+            zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False) as out,
+        ):
 
             def write(line: Any) -> None:
                 nonlocal table
@@ -409,14 +430,27 @@ def _lines(file: str | os.PathLike[str]) -> Iterator[Any]:
     except FileNotFoundError:
         raise NotFound(f"there is no file {os.fspath(file)}") from None
     except (zstandard.ZstdError, msgspec.DecodeError, RecursionError, *_NO_LINE) as error:
-        raise Corrupt(f"{os.fspath(file)} is not a bundle, or is damaged: {type(error).__name__}") from error
+        raise Corrupt(f"{os.fspath(file)} is not a bundle, or is damaged: {_in_words(error)}") from error
+
+
+class _Damaged(ValueError):
+    """Something else than was written, in words."""
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, _Damaged):
+        return str(error)
+    if isinstance(error, zstandard.ZstdError):
+        return "it cannot be decompressed"
+    is_json = not isinstance(error, (msgspec.DecodeError, RecursionError, UnicodeDecodeError))
+    return "a line of it is not one of a bundle" if is_json else "a line of it is no JSON"
 
 
 def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
     digest, rows = blake3(), dict[str, int]()
     head = msgspec.json.decode(first := next(lines, b"{}"))
     if not isinstance(head, dict) or head.get("holdfast_bundle") != FORMAT:
-        raise ValueError("no bundle of this format")
+        raise _Damaged("it does not begin as a bundle of this format does")
     digest.update(first + b"\n")
     table = ""
     for data in lines:
@@ -425,9 +459,9 @@ def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
             if line["rows"] != rows or not hmac.compare_digest(
                 str(line["digest"]).encode(), digest.hexdigest().encode()
             ):
-                raise ValueError("another content")
+                raise _Damaged("its digest or its numbers of rows are not those of what is in it")
             if next(lines, None) is not None:
-                raise ValueError("more after the end")
+                raise _Damaged("something follows after its end")
             tenant = text.unescape(head["tenant"])
             yield _Last(Bundle(tenant, str(head["release"]), int(head["schema"]), rows))
             return
@@ -438,7 +472,7 @@ def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
         else:
             rows[table] += 1
         yield line
-    raise ValueError("no end")
+    raise _Damaged("its end is missing")
 
 
 def _decompressed(raw: BinaryIO) -> Iterator[bytes]:
@@ -448,9 +482,9 @@ def _decompressed(raw: BinaryIO) -> Iterator[bytes]:
             *whole, rest = (rest + chunk).split(b"\n")
             yield from whole
             if len(rest) > _LINE_MOST:
-                raise ValueError("a line without end")
+                raise _Damaged("it has a line without end")
     if rest:
-        raise ValueError("a line is cut off")
+        raise _Damaged("it is cut off in the middle of a line")
 
 
 __all__ = ["Bundle", "check_bundle", "export_tenant", "import_tenant"]

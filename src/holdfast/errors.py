@@ -85,6 +85,10 @@ class Unavailable(HoldfastError):
     """The database cannot be reached or is busy; nothing was changed, and a retry is safe."""
 
 
+class PacksUnknown(Unavailable):
+    """Large objects lie in packs, and nobody said where those are: give --packs (HOLDFAST_PACKS), or packs= in Python."""
+
+
 class StorageFull(Unavailable):
     """The disk is full; nothing was changed. Free some space and retry."""
 

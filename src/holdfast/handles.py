@@ -106,6 +106,11 @@ class AsyncTenantHandle:
         """Where the time of everything that is stored comes from."""
         return self._scope.clock
 
+    @property
+    def limits(self) -> Limits:
+        """What one call may carry."""
+        return self._scope.limits
+
     def count_tokens(self, content: Any) -> int:
         """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
         return counter_of(self._scope)(content)
@@ -200,6 +205,11 @@ class TenantHandle:
     def clock(self) -> Clock:
         """Where the time of everything that is stored comes from."""
         return self._scope.clock
+
+    @property
+    def limits(self) -> Limits:
+        """What one call may carry."""
+        return self._scope.limits
 
     def count_tokens(self, content: Any) -> int:
         """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
@@ -304,6 +314,11 @@ class Holdfast:
         return TenantHandle(self._engine, Scope(name, self._setting))
 
     @property
+    def limits(self) -> Limits:
+        """What one call may carry."""
+        return self._setting.limits
+
+    @property
     def tenants(self) -> Tenants:
         """All tenants."""
         return Tenants(AsyncTenants(self._engine, self._setting))
@@ -357,12 +372,13 @@ class AsyncHoldfast:
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool or PoolOptions())
 
     async def open(self) -> Self:
-        """Open the database; ``async with`` does it too."""
-        await self._engine.open()
+        """Open the database; ``async with`` does it too. Opening twice is fine, and so is opening again after a close."""
+        opened_now = await self._engine.open()
         try:
             await _prepare_schema(self._engine, self._setting.clock, self._migrates)
         except BaseException:
-            await self.close()
+            if opened_now:
+                await self.close()
             raise
         return self
 
@@ -373,6 +389,11 @@ class AsyncHoldfast:
             InvalidInput: the name is empty.
         """
         return AsyncTenantHandle(self._engine, Scope(name, self._setting))
+
+    @property
+    def limits(self) -> Limits:
+        """What one call may carry."""
+        return self._setting.limits
 
     @property
     def tenants(self) -> AsyncTenants:

@@ -109,6 +109,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     checkpoint_keep_s: int = 90 * 86_400
     """Seconds after its end for which a run's snapshots can be asked to be kept; more is cut down to this."""
 
+    def page(self, rows: int) -> int:
+        """How many rows to ask for at once where so many would do, if that is allowed."""
+        return min(rows, self.page_rows)
+
     def check(self, name: str, value: int, what: str) -> None:
         """Raise ``LimitExceeded`` when ``value`` is over the limit called ``name``."""
         most: int = getattr(self, name)

@@ -107,7 +107,7 @@ class RetentionWorker:
             return
         cursor: str | None = None
         while True:
-            page = await self._hf.tenants.list(limit=PAGE, cursor=cursor)
+            page = await self._hf.tenants.list(limit=self._hf.limits.page(PAGE), cursor=cursor)
             for tenant in page:
                 yield tenant.id
             cursor = page.next
@@ -147,7 +147,7 @@ async def to_be_forgotten(hf: AsyncHoldfast) -> list[str]:
     names: dict[str, None] = {}
     cursor: str | None = None
     while True:
-        page = await hf.erasures.list(only_open=True, limit=PAGE, cursor=cursor)
+        page = await hf.erasures.list(only_open=True, limit=hf.limits.page(PAGE), cursor=cursor)
         names |= dict.fromkeys(each.tenant for each in page)
         cursor = page.next
         if cursor is None:

@@ -40,13 +40,14 @@ def migration_status(url: str) -> list[MigrationStatus]:
         SchemaMismatch: the database is newer than this release, or an applied file was edited.
         Unavailable: the database cannot be reached, or the file is not there.
     """
-    return _on(address.parse(url), runner.status, read_only=True)
+    return _look(url, runner.status)
 
 
 def migrate_up(url: str, *, to: int | None = None) -> list[MigrationStatus]:
     """Apply what is missing, up to version ``to``, and return what was applied. Two processes may do it at once.
 
     Raises:
+        InvalidInput: there is no such version.
         SchemaMismatch: the database is newer than this release, or an applied file was edited.
         Unavailable: the database cannot be reached.
     """
@@ -74,7 +75,7 @@ def distribute(url: str) -> list[str]:
         InvalidInput: this is not PostgreSQL, or it has no citus extension.
         SchemaMismatch: the migrations of this release are not all applied.
     """
-    return _on(address.parse(url), distribution.distribute, read_only=True)
+    return _look(url, distribution.distribute)
 
 
 def check_integrity(url: str) -> list[str]:
@@ -89,7 +90,7 @@ def check_integrity(url: str) -> list[str]:
     """
     try:
         missing = [f"migration {each.version} is not applied" for each in migration_status(url) if not each.applied]
-        return [*missing, *_on(address.parse(url), _look_over, read_only=True)]
+        return [*missing, *_look(url, _look_over)]
     except Corrupt as error:
         return [str(error)]  # so damaged that it could not even be looked at
 
@@ -103,6 +104,11 @@ async def _look_over(connection: Connection) -> list[str]:
         for row in await connection.fetch("PRAGMA foreign_key_check", ())
     ]
     return [*(each for each in pages if each != "ok"), *dict.fromkeys(keys)]
+
+
+def _look(url: str, call: Call[T]) -> T:
+    address.check_there(url)
+    return _on(address.parse(url), call, read_only=True)
 
 
 def _on(where: address.Address, call: Call[T], *, read_only: bool = False) -> T:

@@ -70,7 +70,7 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "a late result that is not looked for": mock.patch.object(compaction_commit, "_check_late_results", nothing),
     "branches that are not asked": mock.patch.multiple(compaction_commit, needed_elsewhere=nobody),
     "branches that are not asked at a rollback": mock.patch.multiple(compaction_rollback, needed_elsewhere=nobody),
-    "strategies that are not checked": mock.patch.object(compaction_plan, "check", nothing),
+    "strategies that are not checked": mock.patch.object(compaction_plan, "checked", lambda changes, *_: changes),
     "partners that are not asked": mock.patch.object(tool_pairs.Pairs, "bound_to", return_value=set()),
     "protection of nothing but the last": mock.patch.object(compaction_strategies.History, "_newest", return_value=[]),
     "appends that are not counted": mock.patch.object(

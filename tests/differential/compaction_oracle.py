@@ -58,14 +58,6 @@ def total(messages: Sequence[Message]) -> int:
     return sum(map(tokens, messages))
 
 
-def tools_in(message: Message) -> tuple[set[str], set[str]]:
-    """The ids of the calls and of the results in a message."""
-    if message.kind != "message":
-        return set(), set()
-    calls = {block["id"] for block in message.content if block["type"] == "tool_use"}
-    return calls, {block["tool_use_id"] for block in message.content if block["type"] == "tool_result"}
-
-
 def untouchable(messages: Sequence[Message], policy: CompactionPolicy) -> set[str]:
     """What must come out of a compaction as it went in."""
     found = {each.id for each in messages if each.is_preserved or each.role == "system"}
@@ -78,18 +70,39 @@ def untouchable(messages: Sequence[Message], policy: CompactionPolicy) -> set[st
     return found
 
 
+def pairs(messages: Sequence[Message]) -> list[tuple[int, int | None]]:
+    """Each call with each of its results, or with nothing, by their numbers; a result goes to the nearest call without one, or
+    else to the nearest."""
+    calls: list[tuple[int, str]] = []
+    found: list[tuple[tuple[int, str], int]] = []
+    for message in messages:
+        for name, tool in _halves_in_order(message):
+            if name == "tool_use":
+                calls.append((message.seq, tool))
+                continue
+            before = [each for each in reversed(calls) if each[1] == tool]
+            free = [each for each in before if all(call != each for call, _ in found)]
+            found += [(call, message.seq) for call in (free or before)[:1]]
+    unanswered = [call for call in calls if all(call != other for other, _ in found)]
+    return [*((call[0], result) for call, result in found), *((call[0], None) for call in unanswered)]
+
+
+def bound(messages: Sequence[Message], stays: set[int]) -> set[int]:
+    """These messages, and all that hold the other half of a call in one of them."""
+    held = pairs(messages)
+    while True:
+        more = {each for pair in held if None not in pair and stays & {*pair} for each in pair if each is not None}
+        if more <= stays:
+            return stays
+        stays |= more
+
+
 def removable(messages: Sequence[Message], policy: CompactionPolicy) -> list[Message]:
     """What may go: nothing untouchable, no call without a result, and never one half of a pair."""
-    stays = untouchable(messages, policy)
-    answered = {tool for each in messages for tool in tools_in(each)[1]}
-    stays |= {each.id for each in messages if tools_in(each)[0] - answered}
-    grows = True
-    while grows:
-        held = {tool for each in messages if each.id in stays for half in tools_in(each) for tool in half}
-        more = {each.id for each in messages if (tools_in(each)[0] | tools_in(each)[1]) & held} - stays
-        stays |= more
-        grows = bool(more)
-    return [each for each in messages if each.id not in stays]
+    fixed = untouchable(messages, policy)
+    stays = {each.seq for each in messages if each.id in fixed}
+    stays = bound(messages, stays | {call for call, result in pairs(messages) if result is None})
+    return [each for each in messages if each.seq not in stays]
 
 
 def without_outputs(message: Message) -> Message:
@@ -105,22 +118,17 @@ def without_outputs(message: Message) -> Message:
 
 
 def pairs_are_whole(before: Sequence[Message], after: Sequence[Message]) -> bool:
-    """Whether each call that is still there has all the results it had, and each result its call."""
+    """Whether each call that is still there has all the results it had, each result its call, and none that of another."""
+    left = {each.seq for each in after}
+    expected = [(call, result) for call, result in pairs(before) if call in left or result in left]
+    return sorted(expected, key=str) == sorted(pairs(after), key=str)
 
-    def halves(messages: Sequence[Message]) -> list[dict[str, int]]:
-        counted: list[dict[str, int]] = [{}, {}]
-        for message in messages:
-            for number, half in enumerate(tools_in(message)):
-                for tool in half:
-                    counted[number][tool] = counted[number].get(tool, 0) + 1
-        return counted
 
-    (calls, results), (calls_left, results_left) = halves(before), halves(after)
-    left = calls_left.keys() | results_left.keys()
-    return all(
-        calls.get(tool, 0) == calls_left.get(tool, 0) and results.get(tool, 0) == results_left.get(tool, 0)
-        for tool in left
-    )
+def _halves_in_order(message: Message) -> list[tuple[str, str]]:
+    """Calls and results in a message, each once."""
+    ids = {"tool_use": "id", "tool_result": "tool_use_id"}
+    blocks = message.content if message.kind == "message" else []
+    return [*dict.fromkeys((block["type"], block[ids[block["type"]]]) for block in blocks if block["type"] in ids)]
 
 
 def _random_message(random: Random, tools: list[str]) -> NewMessage:

@@ -176,8 +176,24 @@ class BranchyStory(Story):
             number = self.acme.branches.fork(self.session, at=at).number
         except InvalidInput:
             return
+        except Conflict:
+            assert at is not None
+            assert {*range(1, at)} - {each.seq for each in there}, "nothing before it was compacted away"
+            assert any(each.is_summary and each.seq > at for each in there)
+            self.done["refused"] += 1
+            return
+        assert not self.loses(at)
         self.branches[number] = [each for each in there if at is None or each.seq <= at]
         self.stacks[number] = []
+
+    def loses(self, at: int | None) -> bool:
+        """Whether a compaction of this branch left nothing of something before a message: it is in a later summary."""
+        there = {each.seq: each for each in self.branches[self.current]}
+        for _, before in self.stacks[self.current] if at is not None else []:
+            gone = [each.seq for each in before if each.seq <= at and each.seq not in there]
+            if gone and not any(each.is_summary and max(gone) <= each.seq <= at for each in there.values()):
+                return True
+        return False
 
     def run(self, *, forks: bool) -> None:
         steps = [self.append, self.compact, self.compact, self.roll_back, self.fork]

@@ -6,11 +6,13 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
 import apsw
+import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
@@ -289,3 +291,68 @@ def test_an_aborted_transaction_of_postgres_says_what_it_is(postgres_with_table:
         hf.tenant("acme").join(caller).sessions.create(key="k")
         caller.commit()
         assert hf.tenant("acme").sessions.count() == 1
+
+
+@pytest.mark.parametrize("name", ["psycopg", "psycopg async"])
+def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
+    name: str, open_stage: Callable[[Leg], Any]
+) -> None:
+    """In it a statement is only queued, and its answer looks empty."""
+
+    async def run() -> None:
+        async with open_stage(leg(name)) as stage:
+            caller = await stage.connect()
+            joined = stage.tenant("acme").join(caller.raw)
+            session = await done(joined.sessions.create())
+            async with AsyncExitStack() as stack:
+                pipeline = caller.raw.pipeline()
+                await stack.enter_async_context(pipeline) if leg(name).asynchronous else stack.enter_context(pipeline)
+                for call in (
+                    lambda: joined.sessions.get(session.id),
+                    lambda: joined.messages.append(session.id, role="user", content="x"),
+                ):
+                    with pytest.raises(InvalidInput, match="leave the pipeline block"):
+                        await done(call())
+            assert (await done(joined.sessions.get(session.id))).message_count == 0
+            assert (await done(joined.messages.append(session.id, role="user", content="x"))).seq == 1
+            await caller.rollback()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["apsw", "sqlite3"])
+def test_a_transaction_that_read_before_somebody_else_wrote_is_told_to_begin_again(
+    name: str, open_stage: Callable[[Leg], Any]
+) -> None:
+    async def run() -> None:
+        async with open_stage(leg(name)) as stage:
+            acme = stage.tenant("acme")
+            session = acme.sessions.create()
+            caller = await stage.connect()
+            await caller.execute("BEGIN")
+            joined = acme.join(caller.raw)
+            assert joined.sessions.get(session.id).message_count == 0
+            acme.messages.append(session.id, role="user", content="first")
+            with pytest.raises(Unavailable, match="BEGIN IMMEDIATE") as error:
+                joined.messages.append(session.id, role="user", content="x")
+            assert "retry is safe" not in str(error.value)
+            await caller.execute("ROLLBACK")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["psycopg", "asyncpg"])
+def test_a_transaction_that_has_failed_is_told_to_roll_back(name: str, open_stage: Callable[[Leg], Any]) -> None:
+    async def run() -> None:
+        async with open_stage(leg(name)) as stage:
+            session = await done(stage.tenant("acme").sessions.create())
+            caller = await stage.connect()
+            await caller.begin()
+            joined = stage.tenant("acme").join(caller.raw)
+            with pytest.raises((psycopg.Error, asyncpg.PostgresError)):
+                await caller.execute("SELECT 1 / 0")
+            with pytest.raises(Unavailable, match="roll it back"):
+                await done(joined.sessions.get(session.id))
+            await caller.rollback()
+
+    asyncio.run(run())

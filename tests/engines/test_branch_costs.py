@@ -132,6 +132,7 @@ def test_postgres_takes_primary_keys(bare_postgres_url: str) -> None:
         for _ in range(200):
             id = filled(hf, FEW)
             hf.tenant("acme").branches.fork(id, at=FEW // 2)
+            hf.tenant("acme").compactions.attach(session_id=id)
         raw.execute("ANALYZE")
     by_name = branches.queries.by_name
     names = ["lock", "head", "first", "take_block", "message", "find", "remember", "show"]

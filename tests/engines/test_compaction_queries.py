@@ -12,14 +12,19 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, NewMessage
+from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import sessions
+from holdfast.stores.conversation import branches, message_log, sessions
 from holdfast.stores.conversation.compaction.events import queries
 from holdfast.testing.contract.compactions import LONG, POLICY
 
 BY_TENANT_ALONE = "(tenant_id=?)"
 LISTS = {"places", "rewrites", "rewritten", "ranges"}
-OF_SESSIONS = ("create", "upsert", "update", "restore")
+OF_SESSIONS = [
+    *(sessions.queries.by_name[name] for name in ("create", "upsert", "update", "restore")),
+    branches.queries.by_name["show"],
+    message_log.queries.by_name["recount"],
+]
 
 
 @pytest.fixture(params=["apsw", "sqlite3"])
@@ -49,9 +54,9 @@ def test_sqlite_looks_everything_up_by_a_key(connection: Any) -> None:
             assert table not in ("messages", "message_archive", "sessions", "feedback"), f"{name}: {step}"
 
 
-@pytest.mark.parametrize("name", OF_SESSIONS)
-def test_a_session_finds_its_policy_by_its_key(connection: Any, name: str) -> None:
-    steps = sqlite_plan(connection, sessions.queries.by_name[name])
+@pytest.mark.parametrize("query", OF_SESSIONS, ids=lambda query: query.name)
+def test_a_session_finds_its_policy_by_its_key(connection: Any, query: Query) -> None:
+    steps = sqlite_plan(connection, query)
     of_policies = [step for step in steps if "compaction_policies" in step]
     assert of_policies
     assert all("(tenant_id=? AND scope=? AND name=?)" in step for step in of_policies), of_policies

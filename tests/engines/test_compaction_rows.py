@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,6 +14,7 @@ from unittest import mock
 import apsw
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from holdfast import AsyncHoldfast, CompactionPolicy, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
 from holdfast.core.queries import Query
@@ -26,6 +28,10 @@ ALL = CompactionPolicy(
 PRUNE = CompactionPolicy(preserve_last=0, protected_tokens=0, window_tokens=10_000, target_tokens=9_999, prune_tokens=1)
 POOL = PoolOptions(min_connections=1, max_connections=6)
 TABLES = ("messages", "feedback", "message_archive", "compaction_events", "compaction_policies", "sessions", "branches")
+
+
+class _Never(Exception):
+    pass
 
 
 class Place:
@@ -48,6 +54,24 @@ class Place:
         with psycopg.connect(self.url, autocommit=True) as plain:
             cursor = plain.execute(sql.replace("?", "%s").encode(), args)
             return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def committed(self) -> Iterator[TenantHandle]:
+        """The tenant in a transaction of the caller's own."""
+        opened: Any = apsw.Connection(self.url) if self.is_sqlite else psycopg.connect(self.url)
+        try:
+            opened.execute("BEGIN")
+            yield self.acme.join(opened)
+            opened.execute("COMMIT")
+        finally:
+            opened.close()
+
+    @contextmanager
+    def rolled_back(self) -> Iterator[TenantHandle]:
+        """The same, and nothing of it stays."""
+        with suppress(_Never), self.committed() as joined:
+            yield joined
+            raise _Never
 
     def rows(self, table: str) -> list[str]:
         """Every row of a table as text: on SQLite the stored bytes, on PostgreSQL what the server prints."""
@@ -325,6 +349,43 @@ def test_a_policy_holds_for_everybody_and_a_function_for_its_own_holdfast(place:
         place.holdfast.tenant("other").compactions.attached(session)
 
 
+def test_what_is_attached_follows_a_callers_transaction(place: Place) -> None:
+    """Rolled back or committed, what this process brings along belongs to the policy that is stored."""
+    acme, asked = place.acme, list[str]()
+    other = replace(ALL, preserve_last=1)
+
+    def saying(word: str) -> Any:
+        def summarize(messages: Sequence[Message]) -> str:
+            asked.append(word)
+            return word
+
+        return summarize
+
+    def due(agent: str) -> list[str]:
+        asked.clear()
+        session = acme.sessions.create(agent=agent).id
+        acme.messages.append_many(session, [NewMessage(role="user", content=LONG, token_count=500)] * 2)
+        return [*asked]
+
+    acme.compactions.attach(ALL, agent="writer", summarize=saying("first"))
+    with place.rolled_back() as joined:
+        joined.compactions.detach(agent="writer")
+    assert due("writer") == ["first"]
+    with place.rolled_back() as joined:
+        joined.compactions.attach(other, agent="writer", summarize=saying("second"))
+        joined.compactions.attach(ALL, agent="reader", summarize=saying("left over"))
+    assert (due("writer"), due("reader")) == (["first"], [])
+    assert place.execute("SELECT name FROM compaction_policies") == [("writer",)]
+    with place.committed() as joined:
+        joined.compactions.attach(other, agent="writer", summarize=saying("third"))
+    assert due("writer") == ["third"]
+    with place.committed() as joined:
+        joined.compactions.detach(agent="writer")
+    assert due("writer") == []
+    acme.compactions.attach(ALL, agent="writer")
+    assert due("writer") == [], "what was left over is gone"
+
+
 def test_tokens_are_counted_by_the_function_that_was_given(place: Place) -> None:
     seen: list[Any] = []
 
@@ -341,6 +402,33 @@ def test_tokens_are_counted_by_the_function_that_was_given(place: Place) -> None
         assert hf.tenant("acme").messages.last(session)[0].token_count == 1_000
     with pytest.raises(HoldfastError, match="count_tokens must be a function"):
         Holdfast(place.url, pool=POOL, count_tokens=7)  # type: ignore[arg-type]
+
+
+def test_a_counter_that_fails_does_not_fail_an_append(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    def count(content: Any) -> int:
+        if broken:
+            raise OSError("no tokenizer")
+        return 500
+
+    broken = True
+    with Holdfast(place.url, pool=POOL, count_tokens=count) as hf:
+        acme = hf.tenant("acme")
+        acme.compactions.attach(ALL, agent="writer", summarize=lambda messages: "s")
+        session, other = acme.sessions.create(agent="writer"), acme.sessions.create()
+        with caplog.at_level(logging.WARNING, "holdfast"):
+            assert acme.messages.append(other.id, role="user", content=LONG).token_count == 0
+        assert "without a token count: OSError: no tokenizer" in caplog.text
+        caplog.clear()
+        many = [NewMessage(role="user", content=LONG), NewMessage(role="user", content=LONG, token_count=7)]
+        assert [each.token_count for each in acme.messages.append_many(session.id, many)] == [0, 7]
+        buffer = acme.sessions.buffered("buffered", agent="writer")
+        buffer.add_message(role="user", content=LONG)
+        buffer.save()
+        assert len(caplog.records) == 2
+        with pytest.raises(OSError, match="no tokenizer"):
+            acme.messages.context(session.id, max_tokens=1_000)
+        broken = False
+        assert acme.messages.append(session.id, role="user", content="back").token_count == 500
 
 
 def test_search_finds_what_is_there_and_not_what_was(place: Place) -> None:

@@ -13,6 +13,7 @@ import pytest
 from holdfast import AsyncHoldfast, Holdfast, PoolOptions
 from holdfast.errors import Closed, SchemaMismatch, Unavailable
 from holdfast.testing.servers import PostgresServer
+from tests.engines.other_loops import refused_in_another_loop
 from tests.engines.postgres_handles import (
     SMALL,
     ask,
@@ -134,6 +135,18 @@ def test_every_connection_busy_is_unavailable_within_the_time_to_connect(style: 
 
 
 @both_styles
+def test_what_an_address_says_about_connecting_is_understood_in_either_style(style: str, postgres_url: str) -> None:
+    said = "connect_timeout=5&keepalives=1&keepalives_idle=30&gssencmode=disable&channel_binding=prefer"
+
+    async def main() -> None:
+        url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{said}&application_name=agents"
+        async with opened(style, url) as hf:
+            assert await ask(hf.tenant("acme").sessions.count()) == 0
+
+    asyncio.run(soon(main()))
+
+
+@both_styles
 def test_no_server_is_unavailable_at_once_and_says_where(style: str, tmp_path: Any) -> None:
     async def main() -> None:
         url = f"postgresql://postgres@/x?host={tmp_path}"
@@ -195,6 +208,56 @@ def test_closing_finishes_appends_that_were_accepted(postgres_url: str) -> None:
         await asyncio.sleep(0)
         await soon(hf.close())
         assert sorted(message.seq for message in await asyncio.gather(*appends)) == list(range(1, 51))
+
+    asyncio.run(main())
+
+
+def test_opening_twice_is_opening_once_and_a_closed_handle_can_be_opened_again(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async def main() -> list[int]:
+        hf = await AsyncHoldfast(postgres_url, pool=SMALL).open()
+        pool = hf._engine._pool._pool
+        async with hf:
+            await hf.open()
+            assert hf._engine._pool._pool is pool
+            await hf.tenant("acme").sessions.create()
+        await eventually(lambda: backends(postgres_server, postgres_url) == [])
+        counts: list[int] = []
+        for _ in range(2):
+            await asyncio.gather(hf.open(), hf.open())
+            await hf.tenant("acme").sessions.create()
+            counts.append(await hf.tenant("acme").sessions.count())
+            await hf.close()
+            await eventually(lambda: backends(postgres_server, postgres_url) == [])
+        return counts
+
+    assert asyncio.run(asyncio.wait_for(main(), 60.0)) == [2, 3]
+
+
+def test_a_call_from_another_event_loop_is_refused_and_nothing_of_it_happens(postgres_url: str) -> None:
+    refused_in_another_loop(AsyncHoldfast(postgres_url, pool=SMALL))
+
+
+def test_closing_waits_for_the_calls_under_way_and_no_longer(postgres_url: str) -> None:
+    async def main() -> None:
+        hf = await AsyncHoldfast(postgres_url, pool=SMALL).open()
+        started = asyncio.Event()
+
+        async def slow(connection: Any) -> Any:
+            await connection.fetch("SELECT 1", ())
+            started.set()
+            await connection.fetch("SELECT pg_sleep(0.3)", ())
+            return "done"
+
+        call = asyncio.create_task(hf._engine.write(slow))
+        await started.wait()
+        begun = time.monotonic()
+        await hf.close()
+        assert time.monotonic() - begun < 5.0
+        assert await call == "done"
+        with pytest.raises(Closed):
+            await hf._engine._pool.take()
 
     asyncio.run(main())
 

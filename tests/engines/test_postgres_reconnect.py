@@ -143,6 +143,24 @@ def test_after_a_restart_calls_succeed_again_on_the_same_handle(
     asyncio.run(main())
 
 
+def test_a_call_made_in_an_outage_succeeds_when_the_server_is_back_within_the_time_to_connect(
+    mortal: PostgresServer, mortal_url: str
+) -> None:
+    """The pool has given up by then; it must be asked once more."""
+
+    async def main() -> None:
+        pool = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=20.0)
+        async with opened("sync", mortal_url, pool=pool) as hf:
+            session = hf.tenant("acme").sessions.create()
+            mortal.stop()
+            call = asyncio.create_task(asyncio.to_thread(hf.tenant("acme").sessions.get, session.id))
+            await asyncio.sleep(4.0)
+            await asyncio.to_thread(mortal.start)
+            assert (await soon(call)).id == session.id
+
+    asyncio.run(main())
+
+
 @both_styles
 def test_a_server_that_is_not_there_yet_is_unavailable(style: str, mortal: PostgresServer, mortal_url: str) -> None:
     async def main() -> None:

@@ -93,6 +93,20 @@ def test_readers_cannot_write_whatever_they_are_asked_to_run(tmp_path: Path, lib
 
 
 @both_libraries
+def test_a_file_deleted_while_it_is_open_is_unavailable_and_no_empty_one_takes_its_place(
+    tmp_path: Path, library
+) -> None:
+    path = tmp_path / "a.db"
+    with Holdfast(str(path), sqlite=library) as hf:
+        session = hf.tenant("acme").sessions.create()
+        hf._engine._readers.clear()
+        path.unlink()
+        with pytest.raises(Unavailable, match="moved or deleted while it was open"):
+            hf.tenant("acme").sessions.get(session.id)
+        assert not path.exists()
+
+
+@both_libraries
 def test_a_missing_folder_is_unavailable_and_says_which(tmp_path: Path, library) -> None:
     with pytest.raises(Unavailable, match="no/such does not exist"):
         Holdfast(str(tmp_path / "no/such/a.db"), sqlite=library)

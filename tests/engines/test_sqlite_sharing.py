@@ -17,10 +17,10 @@ from holdfast import AsyncHoldfast, Holdfast, NewMessage
 from holdfast.engines.protocol import Connection
 from holdfast.engines.sqlite import file as sqlite_file
 from holdfast.engines.sqlite import writer as sqlite_writer
-from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
+from holdfast.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from holdfast.ids import SeededIds
 from holdfast.stepping import step
-from holdfast.testing.disk import Attempt, Disk
+from holdfast.testing.disk import Attempt, Disk, Fault
 from tests.engines.scripts import finish_all, start_script
 from tests.engines.sqlite_handles import in_threads, on_disk, on_disk_async
 from tests.faults.turns import together
@@ -140,6 +140,26 @@ def test_in_one_commit_each_call_has_its_own_outcome(tmp_path: Path) -> None:
         assert acme.sessions.get(other.id).metadata == {"a": 1}
         assert acme.sessions.get(session.id).message_count == 3
         handle.close()
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_after_a_failed_flush_each_append_is_told_the_id_to_ask_again_with(tmp_path: Path, together: int) -> None:
+    async def main() -> list[Any]:
+        with Disk() as disk:
+            handle = await on_disk_async(tmp_path, disk)
+            acme = handle.tenant("acme")
+            session = await acme.sessions._async.create()
+            disk.fail(Fault(error="EIO", first=1, last=None, kinds=frozenset({"sync"})))
+            appends = [acme.messages._async.append(session.id, role="user", content="x") for _ in range(together)]
+            answers = await asyncio.gather(*appends, return_exceptions=True)
+            disk.repair()
+            await handle.engine.close()
+            return answers
+
+    answers = asyncio.run(main())
+    assert [type(answer) for answer in answers] == [OutcomeUnknown] * together
+    assert len({answer.id for answer in answers} - {None}) == together
+    assert all(answer.id in str(answer) and "disk failed" in str(answer) for answer in answers)
 
 
 def test_a_call_that_breaks_in_the_middle_undoes_itself_and_nobody_else(tmp_path: Path) -> None:
@@ -310,6 +330,43 @@ def test_the_event_loop_goes_on_while_another_program_writes(tmp_path: Path) -> 
                 return time.monotonic() - started
 
     assert asyncio.run(main()) < SOON_S
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_the_event_loop_goes_on_when_another_program_comes_in_between_two_tries(tmp_path: Path, together: int) -> None:
+    """Appends whose ids are there already are tried again in a new transaction, for which somebody else was quicker."""
+    other = apsw.Connection(str(tmp_path / "a.db"))
+
+    async def main() -> float:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            messages = hf.tenant("acme").messages
+            session = await hf.tenant("acme").sessions.create()
+            there = [await messages.append(session.id, role="user", content="x") for _ in range(together)]
+            connection = hf._engine._connection
+            real, come_in = connection.execute, [True]
+
+            def execute(sql: str, args: Any = ()) -> Any:
+                found = real(sql, args)
+                if sql == "ROLLBACK" and come_in:
+                    come_in.clear()
+                    other.execute("BEGIN IMMEDIATE").fetchall()
+                return found
+
+            connection.execute = execute  # type: ignore[method-assign]
+            started = time.monotonic()
+            again = [
+                asyncio.create_task(messages.append(session.id, role="user", content="x", id=each.id)) for each in there
+            ]
+            await asyncio.sleep(0.05)
+            assert not any(each.done() for each in again)
+            assert not come_in
+            other.execute("COMMIT").fetchall()
+            assert [(await each).seq for each in again] == [each.seq for each in there]
+            connection.execute = real  # type: ignore[method-assign]
+            return time.monotonic() - started
+
+    assert asyncio.run(main()) < SOON_S
+    other.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -67,7 +68,7 @@ class Running:
         scope = {
             "type": "http",
             "method": method,
-            "path": raw,
+            "path": unquote(raw),
             "raw_path": raw.encode(),
             "query_string": query.encode(),
             "headers": sent,
@@ -97,9 +98,10 @@ async def running(
     access: AccessOptions | None = None,
     admin_key: str | None = ADMIN_KEY,
     clock: FixedClock | None = None,
+    migrate: bool | None = None,
 ) -> AsyncIterator[Running]:
     """A server on a database, until the block ends."""
-    service = Service(database, limits, admin_key=admin_key)
+    service = Service(database, limits, admin_key=admin_key, migrate=migrate)
     if clock is not None:
         service.clock = clock
     app = build(service, local_only=True, access=access)

@@ -3,66 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from holdfast import ApiKey, AsyncHoldfast, FixedClock, Holdfast, new_api_key
-from holdfast.api import denials
+from holdfast import FixedClock, Holdfast, new_api_key
 from holdfast.api.access import AccessOptions, Caller, networks
-from holdfast.api.denials import SERVER
 from holdfast.api.limits import ServerLimits
 from holdfast.api.operations import AREAS, Operation, operation
-from holdfast.api.rates import Rates
 from holdfast.api.resources import OPERATIONS
 from holdfast.errors import InvalidInput
-from tests.faces.in_process import CALM, Reply, Running, running
+from tests.faces.attacks import (
+    CLOSED,
+    IN_PATH,
+    MINE,
+    OF_A_TENANT,
+    THEIRS,
+    address_of,
+    every_route,
+    is_refused,
+    made,
+    played,
+)
+from tests.faces.in_process import CALM, Running, running
 from tests.faces.process import ADMIN_KEY, ServerProcess, answered, command, refused
-
-CLOSED = [each for each in OPERATIONS if each.need != "open"]
-OF_A_TENANT = [each for each in CLOSED if "{tenant}" in each.path]
-MINE, THEIRS = "acme", "zenith"
-_IN_PATH = re.compile(r"{(\w+)}")
-
-
-def address_of(each: Operation, tenant: str) -> str:
-    """Somewhere an operation is found: of a tenant, and of things that are not there."""
-    return _IN_PATH.sub(lambda name: tenant if name[1] == "tenant" else str(uuid4()), each.path)
-
-
-def is_refused(reply: Reply, status: int) -> bool:
-    """Whether a reply is a refusal, said as a problem and with nothing else in it."""
-    if reply.status != status or reply.headers["content-type"] != "application/problem+json":
-        return False
-    return bool(reply.json["type"] == "Forbidden" and reply.json["detail"])
-
-
-async def made(holdfast: AsyncHoldfast, **fields: Any) -> tuple[str, ApiKey]:
-    key = new_api_key()
-    return key, await holdfast.api_keys.create(key, **{"name": "a key", "tenant": MINE, **fields})
-
-
-def played(play: Callable[[Running], Coroutine[Any, Any, Any]], **options: Any) -> Any:
-    async def main() -> Any:
-        async with running(**options) as server:
-            return await play(server)
-
-    return asyncio.run(main())
-
-
-async def every_route(server: Running, operations: list[Operation], status: int, **how: Any) -> None:
-    """Ask for every one of these, and be refused by all."""
-    for each in operations:
-        body = {} if each.has_body else None
-        for tenant in (MINE, "never-heard-of"):
-            reply = await server.ask(each.method, address_of(each, tenant), body, **how)
-            assert is_refused(reply, status), f"{each.method} {each.path}: {reply.status} {reply.body!r}"
 
 
 def test_there_are_routes_to_attack() -> None:
@@ -147,7 +115,7 @@ def test_a_key_of_another_tenant_is_refused_by_every_route_whether_the_tenant_ex
 def test_a_tenants_own_admin_is_refused_where_all_tenants_are_spoken_of() -> None:
     async def play(server: Running) -> None:
         key, _ = await made(server.holdfast, scopes=["admin"])
-        await every_route(server, [each for each in CLOSED if each.need == "root"], 403, key=key)
+        await every_route(server, [each for each in CLOSED if each.need in ("watch", "root")], 403, key=key)
 
     played(play)
 
@@ -156,7 +124,8 @@ def test_a_tenants_own_admin_is_refused_where_all_tenants_are_spoken_of() -> Non
 def test_a_scope_that_is_not_enough_is_refused_by_every_route(held: str) -> None:
     async def play(server: Running) -> None:
         key, _ = await made(server.holdfast, scopes=[held], tenant="")
-        await every_route(server, [each for each in CLOSED if each.need != held], 403, key=key)
+        enough = {"read": ("read", "watch"), "write": ("write",)}[held]
+        await every_route(server, [each for each in CLOSED if each.need not in enough], 403, key=key)
 
     played(play)
 
@@ -180,7 +149,7 @@ def test_a_refused_request_changes_nothing_and_tells_nothing() -> None:
         session = await server.holdfast.tenant(MINE).sessions.create(key="secret plan", user="ada")
         key, _ = await made(server.holdfast, tenant=THEIRS)
         for each in OF_A_TENANT:
-            path = _IN_PATH.sub(lambda name: MINE if name[1] == "tenant" else session.id, each.path)
+            path = IN_PATH.sub(lambda name: MINE if name[1] == "tenant" else session.id, each.path)
             reply = await server.ask(each.method, path, {} if each.has_body else None, key=key)
             assert is_refused(reply, 403)
             assert b"secret plan" not in reply.body
@@ -211,6 +180,27 @@ def test_a_good_key_works_in_either_header_and_only_within_its_walls() -> None:
     played(play)
 
 
+def test_what_one_header_proves_is_not_remembered_for_another() -> None:
+    """Every pair of headers says who asks by itself, whatever pair was let in a moment before."""
+
+    async def play(server: Running) -> None:
+        mine, _ = await made(server.holdfast, tenant=MINE)
+        theirs, _ = await made(server.holdfast, tenant=THEIRS)
+        proofs = {f"Bearer {mine}": MINE, f"bearer {theirs}": THEIRS, mine: MINE, theirs: THEIRS}
+        first: list[str | None] = [None, "", "Basic cHJveHk6cHJveHk=", "Bearer somebody-elses", *list(proofs)[:2]]
+        second: list[str | None] = [None, "", "hf_" + "0" * 48, mine, theirs]
+        pairs = [(one, other) for one in first for other in second]
+        for one, other in [*pairs, *reversed(pairs)]:
+            given = {"Authorization": one, "X-API-Key": other}
+            headers = {name: value for name, value in given.items() if value is not None}
+            whose = proofs.get(one or "") or proofs.get(other or "")
+            for tenant in (MINE, THEIRS):
+                reply = await server.ask("GET", f"/v1/tenants/{tenant}/sessions", key=None, headers=headers)
+                assert reply.status == (401 if whose is None else 200 if whose == tenant else 403), (headers, tenant)
+
+    played(play, limits=ServerLimits(refusals_per_s=0, key_s=60))
+
+
 def test_who_acts_may_be_said_in_a_header() -> None:
     async def play(server: Running) -> None:
         path = f"/v1/tenants/{MINE}/sessions"
@@ -227,14 +217,14 @@ def test_who_acts_may_be_said_in_a_header() -> None:
 TRUSTING = AccessOptions(trusted=networks(["10.0.0.0/8", "fd00::/8"]), tenant=MINE)
 
 
-@pytest.mark.parametrize("address", ["10.1.2.3", "fd00::7"])
+@pytest.mark.parametrize("address", ["10.1.2.3", "fd00::7", "::ffff:10.1.2.3", "::FFFF:0a01:0203"])
 def test_from_a_trusted_network_one_tenant_can_be_used_without_a_key(address: str) -> None:
     async def play(server: Running) -> None:
         path = f"/v1/tenants/{MINE}/sessions"
         assert (await server.ask("POST", path, {}, key=None, address=address)).status == 201
         token = {"Authorization": "Bearer eyJhbGciOi.of.somebody-else"}
         assert (await server.ask("GET", path, key=None, address=address, headers=token)).status == 200
-        above = [each for each in CLOSED if each.need in ("admin", "root")]
+        above = [each for each in CLOSED if each.need in ("admin", "watch", "root")]
         await every_route(server, above, 403, key=None, address=address)
         await every_route(server, CLOSED[:9], 401, key=new_api_key(), address=address)
         other = await server.ask("GET", f"/v1/tenants/{THEIRS}/sessions", key=None, address=address)
@@ -243,7 +233,10 @@ def test_from_a_trusted_network_one_tenant_can_be_used_without_a_key(address: st
     played(play, access=TRUSTING)
 
 
-@pytest.mark.parametrize("address", ["11.0.0.1", "127.0.0.1", "::ffff:10.1.2.3", "fe80::1", "", "unix", "10.1.2.3.4"])
+ELSEWHERE = ["11.0.0.1", "127.0.0.1", "::ffff:11.0.0.1", "::10.1.2.3", "fe80::1", "", "unix", "10.1.2.3.4"]
+
+
+@pytest.mark.parametrize("address", ELSEWHERE)
 def test_from_anywhere_else_it_cannot(address: str) -> None:
     spoofed = {"X-Forwarded-For": "10.1.2.3", "Forwarded": "for=10.1.2.3", "X-Real-Ip": "10.1.2.3"}
     played(
@@ -252,127 +245,35 @@ def test_from_anywhere_else_it_cannot(address: str) -> None:
     )
 
 
+def test_a_range_may_be_written_as_a_socket_for_both_kinds_shows_it() -> None:
+    assert networks(["::ffff:10.0.0.0/104", "::ffff:127.0.0.1"]) == networks(["10.0.0.0/8", "127.0.0.1"])
+    assert [str(each) for each in networks(["::ffff:0:0/96", "fd00::/8"])] == ["0.0.0.0/0", "fd00::/8"]
+
+
+def test_an_address_has_one_allowance_however_it_is_written() -> None:
+    async def play(server: Running) -> list[int]:
+        ways = ["10.0.0.1", "::ffff:10.0.0.1"] * 2
+        return [(await server.ask("GET", "/v1/tenants", key=None, address=each)).status for each in ways]
+
+    assert played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=2)) == [401, 401, 429, 429]
+
+
 @pytest.mark.parametrize("written", ["10.0.0.1/8", "everywhere", "10.0.0.0/33", "*"])
 def test_a_range_that_is_none_is_refused(written: str) -> None:
     with pytest.raises(InvalidInput, match="address range"):
         networks([written])
 
 
-# How often
-
-
-def test_who_is_refused_too_often_is_told_to_wait_and_others_are_not() -> None:
-    async def play(server: Running) -> None:
-        path = "/v1/tenants/acme/sessions"
-        statuses = [(await server.ask("GET", path, key=new_api_key())).status for _ in range(5)]
-        assert statuses == [401, 401, 401, 429, 429]
-        told = await server.ask("GET", path, key=new_api_key())
-        assert (told.json["type"], told.headers["retry-after"]) == ("LimitExceeded", "1000")
-        assert (await server.ask("GET", path, key=new_api_key(), address="10.0.0.9")).status == 401
-
-    played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
-
-
-def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not() -> None:
-    async def play(server: Running) -> None:
-        path = "/v1/tenants/acme/sessions"
-        statuses = [(await server.ask("GET", path)).status for _ in range(4)]
-        assert statuses == [200, 200, 429, 429]
-        other, _ = await made(server.holdfast)
-        assert (await server.ask("GET", path, key=other)).status == 200
-
-    played(play, limits=ServerLimits(requests_per_s=0.001, requests_at_once=2))
-
-
-def test_a_bucket_fills_up_again_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("holdfast.api.rates.monotonic_s", lambda: now[0])
-    rates = Rates(2.0, 2)
-    assert [rates.take("a"), rates.take("a"), rates.take("a")] == [0.0, 0.0, 0.5]
-    assert rates.take("b") == 0.0
-    now[0] += 0.5
-    assert rates.wait_s("a") == 0.0
-    assert [rates.take("a"), rates.take("a")] == [0.0, 0.5]
-    now[0] += 1_000
-    assert [rates.take("a"), rates.take("a"), rates.take("a")] == [0.0, 0.0, 0.5], "no more than at once"
-    assert Rates(0.0, 0).take("a") == 0.0
-
-
-def test_no_more_names_are_remembered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.api.rates._NAMES_MOST", 3)
-    rates = Rates(0.001, 1)
-    for name in "abcd":
-        rates.take(name)
-    assert len(rates._left) == 3
-    assert rates.take("d") > 0
-
-
-# What is noted
-
-
-def test_every_refusal_is_in_the_activity_log_and_no_secret_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    key = new_api_key()
-
-    async def play(server: Running) -> tuple[list[Any], list[Any]]:
-        wrong, kept = await made(server.holdfast, tenant=THEIRS)
-        await server.ask("GET", "/v1/tenants/acme/sessions", key=key)
-        await server.ask("GET", "/v1/tenants/acme/sessions", key=None)
-        await server.ask("POST", "/v1/tenants/acme/sessions", {}, key=wrong)
-        await server.service.denials.flush(server.holdfast)
-        for each in (SERVER, THEIRS):
-            for entry in await server.holdfast.tenant(each).activity.list():
-                assert wrong[11:] not in repr(entry)
-        (theirs,) = await server.holdfast.tenant(THEIRS).activity.list()
-        assert (theirs.action, theirs.actor, theirs.details["key_id"]) == ("access.denied", kept.id, kept.id)
-        assert theirs.subject_id == "POST /v1/tenants/acme/sessions"
-        assert "tenant" in theirs.reason
-        return await server.holdfast.tenant(SERVER).activity.list(), await server.holdfast.tenant(
-            "acme"
-        ).activity.list()
-
-    with caplog.at_level(logging.DEBUG):
-        noted, of_the_victim = played(play)
-    assert sorted(each.reason for each in noted) == [
-        "send an API key, as Authorization: Bearer hf_...",
-        "this API key is not known here",
-    ]
-    assert of_the_victim == [], "strangers cannot fill a tenant's log"
-    assert key not in repr(noted) + caplog.text
-    assert key[3:] not in caplog.text
-
-
-def test_a_revoked_key_is_noted_in_the_log_of_its_tenant() -> None:
-    async def play(server: Running) -> None:
-        key, kept = await made(server.holdfast)
-        path = f"/v1/tenants/{MINE}/sessions"
-        assert (await server.ask("GET", path, key=key)).status == 200
-        await server.holdfast.api_keys.revoke(kept.id)
-        await asyncio.sleep(0.02)  # see above
-        assert (await server.ask("GET", path, key=key)).status == 401
-        await server.service.denials.flush(server.holdfast)
-        (entry,) = await server.holdfast.tenant(MINE).activity.list()
-        assert (entry.reason, entry.details["key_id"]) == ("this API key was revoked", kept.id)
-
-    played(play, limits=ServerLimits(refusals_per_s=0, key_s=0.01))
-
-
-def test_a_flood_of_refusals_is_counted_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "WAITING_MOST", 3)
-
-    async def play(server: Running) -> list[str]:
-        for _ in range(8):
-            server.service.denials.note(denials.Denial("", "no", "", "10.0.0.1", "GET", "/"))
-        await server.service.denials.flush(server.holdfast)
-        return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
-
-    assert sorted(played(play)) == ["5 more refusals than could be noted", "no", "no", "no"]
-
-
-def test_what_was_refused_last_is_noted_before_the_server_stops(tmp_path: Path) -> None:
-    place = str(tmp_path / "agents.db")
-    played(lambda server: server.ask("GET", "/v1/tenants", key=None), database=place)
-    with Holdfast(place) as hf:
-        assert len(hf.tenant(SERVER).activity.list()) == 1
+def test_the_tenant_of_a_trusted_network_has_a_name_or_nothing_is_served(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="the default tenant must have a name"):
+        AccessOptions(trusted=networks(["127.0.0.1"]), tenant="")
+    (tmp_path / "holdfast.toml").write_text("default-tenant = ''")
+    for said in (["--default-tenant", ""], ["--config", "holdfast.toml"]):
+        failed = command("serve", "--port", "0", "--trust", "127.0.0.1", *said, cwd=tmp_path)
+        assert failed.returncode == 2
+        assert "--default-tenant" in failed.stderr
+        assert "a tenant has a name" in failed.stderr
+        assert not (tmp_path / "data").exists()
 
 
 # The first key
@@ -446,6 +347,49 @@ def test_scopes_mean_what_they_say() -> None:
     assert not may("admin", "keys", "t", "read", "write", "keys:read", "keys:write")
     assert not may("root", "tenants", "t", "admin")
     assert not may("root", "tenants", "", "read", "write")
+    assert may("watch", "server", "", "read")
+    assert may("watch", "server", "", "server:read")
+    assert may("watch", "server", "", "admin")
+    assert not may("watch", "server", "", "write", "runs:read")
+    assert not may("watch", "server", "t", "read", "admin")
+
+
+def test_what_a_refusal_says_it_takes_is_a_scope_that_a_key_can_have() -> None:
+    async def play(server: Running) -> None:
+        weak, _ = await made(server.holdfast, scopes=["server:read"], tenant="")
+        for each in CLOSED:
+            reply = await server.ask(each.method, address_of(each, MINE), {} if each.has_body else None, key=weak)
+            if reply.status != 403:
+                continue
+            words = reply.json["detail"].partition("it takes: ")[2].removesuffix(", without a tenant")
+            for scope in words.split(" or "):
+                body = {"name": "x", "scopes": [scope]}
+                assert (await server.ask("POST", "/v1/keys", body)).status == 201, reply.json
+                assert Caller("x", "", frozenset([scope])).may(each.need, each.tag), reply.json
+
+    played(play)
+
+
+@pytest.mark.parametrize("scope", ["run:read", "kagents:write", "admin:read", ":read"])
+def test_a_key_for_a_kind_of_thing_that_is_none_is_not_made(scope: str, tmp_path: Path) -> None:
+    async def play(server: Running) -> None:
+        for path in ("/v1/keys", f"/v1/tenants/{MINE}/keys"):
+            reply = await server.ask("POST", path, {"name": "x", "scopes": ["read", scope]})
+            assert reply.status == 400
+            assert repr(scope) in reply.json["detail"]
+            assert {"runs", "sessions", "kagent"} <= set(re.findall(r"[\w-]+", reply.json["detail"]))
+        assert [each.name for each in await server.holdfast.api_keys.list()] == ["admin"]
+        for area in (*AREAS, "kagent"):
+            body = {"name": "x", "scopes": [f"{area}:read", f"{area}:write"]}
+            assert (await server.ask("POST", "/v1/keys", body)).status == 201
+
+    played(play)
+    place = str(tmp_path / "agents.db")
+    failed = command("keys", "create", "--database", place, "--name", "x", "--scope", scope, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "there are activity, agents, " in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+    assert not Path(place).exists()
 
 
 def test_calm_is_for_tests_only() -> None:

@@ -245,12 +245,37 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         return " ".join(done.output.split())  # a title is broken where the table ends
 
     assert "messages" in run("export", "--database", here, "--tenant", "acme", "--to", file)
-    assert "is whole" in run("import", "bundle", "--database", other, "--from", file, "--check")
+    assert Path(file).stat().st_mode & 0o777 == 0o600
+    assert "is whole and holds the tenant acme" in run("import", "bundle", "--from", file, "--check")
     assert not Path(other).exists()
     said = json.loads(run("import", "bundle", "--database", other, "--from", file, "--as", "new", "--json"))
     assert said["bundle"]["rows"]["messages"] == 600
+    assert said["bundle"]["tenant"] == "new", "where it went"
+    assert "Imported the tenant third" in run(
+        "import", "bundle", "--database", str(tmp_path / "third.db"), "--from", file, "--as", "third"
+    )
+    nowhere = CliRunner().invoke(root, ["import", "bundle", "--from", file])
+    assert (nowhere.exit_code, "--database" in nowhere.output) == (2, True)
     with Holdfast(other) as hf:
         assert [each.id for each in hf.tenants.list()] == ["new"]
     failed = CliRunner().invoke(root, ["import", "bundle", "--database", other, "--from", here])
     assert failed.exit_code == 1
-    assert "not a bundle" in failed.output
+    assert "is not a bundle, or is damaged: it cannot be decompressed" in failed.output
+
+
+def test_damage_is_said_in_words(bundle: Path, tmp_path: Path) -> None:
+    whole = zstandard.ZstdDecompressor().decompressobj().decompress(bundle.read_bytes())
+    lines = whole.splitlines(keepends=True)
+    for content, says in (
+        (b"{}\n", "does not begin as a bundle"),
+        (b"no\n", "no JSON"),
+        (b"".join(lines[:-1]), "its end is missing"),
+        (whole[:-5], "cut off in the middle of a line"),
+        (b"".join([*lines[:3], *lines[4:]]), "its digest or its numbers of rows"),
+        (whole + b"{}\n", "something follows after its end"),
+        (lines[0] + b"[1]\n", "not one of a bundle"),
+    ):
+        file = tmp_path / "damaged"
+        file.write_bytes(zstandard.ZstdCompressor().compress(content))
+        with pytest.raises(Corrupt, match=says):
+            check_bundle(file)

@@ -254,3 +254,28 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
 )
 def test_a_database_is_shown_without_its_secrets(url: str, shown: str) -> None:
     assert describe(url) == shown
+
+
+@pytest.mark.parametrize("mark", ["%", " ", "@", "#", "?", "/"])
+@pytest.mark.parametrize("arguments", [("doctor",), ("serve", "--port", "0"), ("migrate", "up"), ("migrate", "status")])
+def test_a_password_in_an_address_is_never_repeated(arguments: tuple[str, ...], mark: str, tmp_path: Path) -> None:
+    url = f"postgresql://u:Sek{mark}ret9@127.0.0.1:1/db"
+    done = CliRunner().invoke(root, [*arguments, "--database", url], env={"HOLDFAST_DATA_DIR": str(tmp_path)})
+    assert done.exit_code == 1
+    assert "percent-encode the password" in one_line(done.stderr)
+    assert "Sek" not in done.output
+
+
+@pytest.mark.parametrize("options", ["sslmode=Sekret9", "Sekret9=1", "host=/no/where&sslmode=Sekret9"])
+def test_the_words_of_a_driver_about_an_address_are_not_passed_on(options: str) -> None:
+    for arguments in (["doctor"], ["serve", "--port", "0"]):
+        done = CliRunner().invoke(root, [*arguments, "--database", f"postgresql://u:p@127.0.0.1:1/db?{options}"])
+        assert done.exit_code == 1
+        assert "Sekret9" not in done.output
+
+
+def test_a_password_is_not_shown_with_a_database_that_is_there(postgres_url: str) -> None:
+    url = postgres_url.replace("postgres@", "postgres:Sek%23ret9@")
+    done = CliRunner().invoke(root, ["doctor", "--database", url])
+    assert done.exit_code == 0, done.output
+    assert "Sek" not in done.output

@@ -289,3 +289,46 @@ def test_a_schema_that_is_up_to_date_is_left_alone(place: Place) -> None:
 def test_going_down_to_where_it_is_asks_nothing_and_undoes_nothing(place: Place) -> None:
     newest = str(max(each["version"] for each in told(place, "migrate", "status")["migrations"]))
     assert shown(place, "migrate", "down", "--to", newest) == "There is nothing to undo.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sessions", "list"],
+        ["sessions", "show", "--session", NOBODY],
+        ["runs", "list"],
+        ["checkpoints", "list"],
+        ["workspace", "list"],
+        ["retention", "plan"],
+        ["retention", "run"],
+        ["retention", "policy"],
+        ["retention", "holds"],
+        ["retention", "hold", "--reason", "r"],
+        ["keys", "list"],
+        ["export", "--to", "acme.holdfast"],
+        ["doctor"],
+    ],
+    ids=" ".join,
+)
+def test_a_database_that_is_not_there_is_not_made(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(root, [*arguments, "--database", "typo.db", "--tenant", "acme"])
+    assert done.exit_code == 1
+    assert one_line(done.stderr).startswith("Error: there is no database typo.db: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["migrate", "status"], ["migrate", "down", "--yes"], ["keys", "revoke", "--id", NOBODY]],
+    ids=" ".join,
+)
+def test_nor_by_those_who_ask_for_no_tenant(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(root, [*arguments, "--database", "sqlite:///typo.db"])
+    assert one_line(done.stderr).startswith("Error: there is no database typo.db: ")
+    assert list(tmp_path.iterdir()) == []

@@ -76,6 +76,7 @@ def test_a_revoked_key_lets_nobody_in(database: str) -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_line(arguments: list[str], says: str, database: str) -> None:
+    Holdfast(database).close()
     failed = run("keys", arguments[0], "--database", database, *arguments[1:])
     assert failed.exit_code == 1
     assert says in failed.output

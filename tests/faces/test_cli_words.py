@@ -75,6 +75,27 @@ def test_what_is_shortened_is_never_longer_than_asked_for(text: str, most: int) 
     assert "\n" not in line
 
 
+@pytest.mark.parametrize("sign", ["\x1b", "\x00", "\x07", "\x08", "\r", "\x7f", "\x80", "\x9b", "\x9d"])
+def test_no_stored_text_tells_the_terminal_what_to_do(sign: str) -> None:
+    text = f"a{sign}[2Jb"
+    spelled_out = f"a\\x{ord(sign):02x}[2Jb"
+    assert printable(text) == spelled_out
+    assert printable(spelled_out) == spelled_out
+    shown = printed(print_table, text, ["one", "other"], [["x", text]])
+    assert sign not in shown
+    assert sign not in shorten(text, 99)
+    written = printed(print_json, {text: text})
+    assert sign not in written
+    assert json.loads(written) == {text: text}
+
+
+def test_lines_in_a_table_stay_lines() -> None:
+    assert printable("a\n\tb") == "a\n\tb"
+    shown = printed(print_table, "T", ["one"], [["a\r\nb\nc"]])
+    assert shown.split()[-3:] == ["a", "b", "c"]
+    assert len(shown.splitlines()) > 3
+
+
 @pytest.mark.parametrize("cell", ["[bold]x[/bold]", "[/]", "[link=x]", ":smile:", "\\[x]"])
 def test_a_table_takes_what_is_in_it_as_it_is(cell: str) -> None:
     title, table = printed(print_table, cell, ["a column as wide as the title"], [[cell]]).split("\n", 1)
@@ -85,6 +106,25 @@ def test_an_id_is_folded_in_a_narrow_table_and_not_cut() -> None:
     id = "0123456789" * 15
     table = printed(print_table, "T", ["id"], [[id]])
     assert "".join(table.split()).endswith(id)
+
+
+IDS = ["0190f3a2-0000-7000-8000-00000000000a", "0190f3a2-0000-7000-8000-00000000000b"]
+
+
+def test_a_row_is_one_line_where_nobody_looks() -> None:
+    table = printed(print_table, "Runs", ["id", "why", "parent"], [[IDS[0], "because " * 30, IDS[1]]])
+    (line,) = [line for line in table.splitlines() if IDS[0] in line]
+    assert IDS[1] in line
+    assert "because " * 29 in line
+
+
+def test_an_id_is_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.output._WIDE", 80)
+    columns = ["key", "user", "agent", "messages", "tokens", "used", "id"]
+    row = ["support:42", "ada.lovelace", "helper", "1,234", "56,789", "2026-01-02 03:04", IDS[0]]
+    table = printed(print_table, "Sessions", columns, [row])
+    assert any(IDS[0] in line for line in table.splitlines())
+    assert max(map(len, table.splitlines())) <= 80
 
 
 def test_a_table_without_rows_has_its_columns() -> None:
@@ -102,8 +142,15 @@ def test_json_is_printed_as_one_value(value: Any) -> None:
     [
         ("postgresql://ada@db/agents", "postgresql://db/agents"),
         ("postgresql://a%40b:p%40ss@db:5/agents", "postgresql://db:5/agents"),
-        ("postgresql://ada:p@ss@db/agents", "postgresql://db/agents"),
-        ("postgresql://db/agents#hunter2", "postgresql://db/agents"),
+        ("postgresql://ada:p@ss@db/agents", "postgresql://..."),
+        ("postgresql://ada:p#ss@db/agents", "postgresql://..."),
+        ("postgresql://ada:p/ss@db/agents", "postgresql://..."),
+        ("postgresql://ada:p?ss@db/agents", "postgresql://..."),
+        ("postgresql://db/agents#hunter2", "postgresql://..."),
+        ("postgres://ada:hunter2@[::1]:5432,db:1/agents?password=hunter2", "postgres://[::1]:5432,db:1/agents"),
+        ("mysql://ada:hunter2@db/agents", "mysql://..."),
+        ("ada:hunter2://db", "://..."),
+        ("host=db password=hunter2", "..."),
         (":memory:", ":memory:"),
         ("/elsewhere/agents.db", "/elsewhere/agents.db"),
         ("../agents.db", "../agents.db"),

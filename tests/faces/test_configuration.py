@@ -122,3 +122,16 @@ def test_ranges_and_limits_may_be_said_several_times(started: Started) -> None:
     started.place(HOLDFAST_TRUST="10.0.0.0/8 127.0.0.1", HOLDFAST_LIMITS="key_s=0.2")
     assert [str(each) for each in started.options["access"].trusted] == ["10.0.0.0/8", "127.0.0.1/32"]
     assert started.options["limits"].key_s == 0.2
+
+
+def test_any_database_of_the_command_line_wins_over_the_environment(started: Started) -> None:
+    named = {"HOLDFAST_DATABASE_URL": "environment.db"}
+    assert started.place("--sqlite-database-path", "line.db", **named) == "line.db"
+    assert started.place("--sqlite-database-path", "line.db", "--database", "first.db", **named) == "first.db"
+    assert started.place(**named, SQLITE_DATABASE_PATH="other.db") == "environment.db"
+
+
+def test_one_range_that_is_trusted_need_be_no_list(started: Started, tmp_path: Path) -> None:
+    (tmp_path / "h.toml").write_text('trust = "10.0.0.0/8"')
+    started.place("--config", "h.toml")
+    assert [str(each) for each in started.options["access"].trusted] == ["10.0.0.0/8"]

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.api.deadlines import Deadlines
 from holdfast.errors import InvalidInput
+from tests.faces.in_process import running
 
 
 def _under(seconds: float, work: Any) -> Any:
@@ -80,3 +81,41 @@ def test_many_deadlines_pass_each_at_its_time() -> None:
         return list(await asyncio.gather(*(work(number % 2 == 0) for number in range(20))))
 
     assert asyncio.run(main()) == [True, False] * 10
+
+
+@pytest.mark.parametrize(("method", "type"), [("POST", "OutcomeUnknown"), ("GET", "Unavailable")])
+def test_a_request_that_a_stopping_server_cuts_off_is_answered(method: str, type: str) -> None:
+    async def main() -> None:
+        async with running() as server:
+            session = await server.holdfast.tenant("acme").sessions.create()
+            begun, path = asyncio.Event(), f"/v1/tenants/acme/sessions/{session.id}/messages"
+
+            async def never(*arguments: Any, **options: Any) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            messages = server.service.tenant("acme").messages
+            messages.append = messages.list = never  # type: ignore[assignment,method-assign]
+            body = {"role": "user", "content": "one"} if method == "POST" else None
+            asking = asyncio.create_task(server.ask(method, path, body))
+            await begun.wait()
+            server.service.stop()
+            asking.cancel()
+            reply = await asking
+            assert (reply.status, reply.json["type"]) == (503, type)
+            assert "retry-after" in reply.headers
+            assert bool(reply.json.get("id")) is (method == "POST"), "with what to ask again"
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_ended_while_the_server_goes_on_is_not_answered() -> None:
+    async def main() -> None:
+        async with running() as server:
+            asking = asyncio.create_task(server.ask("GET", "/v1/tenants"))
+            await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+    asyncio.run(main())

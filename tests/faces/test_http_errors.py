@@ -198,9 +198,19 @@ def test_a_condition_that_would_be_ignored_is_refused(api: Api) -> None:
     session = api.session()
     (message,) = api.append(session, "x")
     headers = {"If-Match": '"x"'}
-    refused(api.http.delete(f"{api.sessions}/{session['id']}", headers=headers), 400, "InvalidInput")
+    refused(api.http.post(f"{api.sessions}/{session['id']}/restore", headers=headers), 400, "InvalidInput")
     address = f"{api.tenant}/messages/{message['id']}"
     refused(api.http.patch(address, json={"content": "y"}, headers=headers), 400, "InvalidInput")
+
+
+def test_an_idempotency_key_that_would_be_ignored_is_refused(api: Api) -> None:
+    session = api.session()
+    headers = {"Idempotency-Key": str(uuid4())}
+    for part in ("branches", "shares"):
+        response = api.http.post(f"{api.sessions}/{session['id']}/{part}", json={}, headers=headers)
+        assert "Idempotency-Key" in refused(response, 400, "InvalidInput")["detail"]
+    response = api.http.post(f"{api.tenant}/keys", json={"name": "x"}, headers=headers)
+    assert "Idempotency-Key" in refused(response, 400, "InvalidInput")["detail"]
 
 
 def test_a_message_cannot_be_changed_to_nothing(api: Api) -> None:
@@ -299,6 +309,7 @@ def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: Se
         (errors.ReadOnly, 403),
         (errors.CrossTenant, 403),
         (errors.Unavailable, 503),
+        (errors.PacksUnknown, 500),
         (errors.StorageFull, 507),
         (errors.OutcomeUnknown, 503),
         (errors.Closed, 503),

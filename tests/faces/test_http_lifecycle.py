@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -264,3 +265,47 @@ def test_concurrent_requests_each_get_their_own_answer(api: Api, server: ServerP
     assert wrong == []
     listed = answered(api.http.get(api.messages_of(session), params={"limit": "1000"}))["items"]
     assert [each["seq"] for each in listed] == list(range(1, 161))
+
+
+def _started_unseen(tmp_path: Path, port: int, how: str, **environment: str) -> subprocess.Popen[str]:
+    """A server whose standard output nobody reads, or that has none."""
+    line = [sys.executable, "-m", "holdfast", "serve", "--port", str(port), "--database", "kept.db"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
+    if how == "closed":
+        line = ["sh", "-c", 'exec "$@" >&-', "sh", *line]
+    process = subprocess.Popen(
+        line, cwd=tmp_path, env={**kept, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    return process
+
+
+@pytest.mark.parametrize("how", ["unread", "closed"])
+def test_a_key_that_nobody_could_see_is_revoked_and_the_next_start_draws_another(tmp_path: Path, how: str) -> None:
+    process = _started_unseen(tmp_path, 0, how)
+    assert process.wait(WAIT_S) == 1
+    assert process.stderr is not None
+    with process.stderr as errors:
+        assert "could not be shown" in one_line(errors.read())
+    with Holdfast(str(tmp_path / "kept.db")) as hf:
+        (drawn,) = hf.api_keys.list()
+        assert drawn.revoked_at is not None
+
+
+@pytest.mark.parametrize("how", ["unread", "closed"])
+def test_a_server_that_has_no_key_to_show_needs_nobody_to_see_it(tmp_path: Path, how: str) -> None:
+    with bind("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    process = _started_unseen(tmp_path, port, how, HOLDFAST_ADMIN_KEY=ADMIN_KEY)
+    while process.poll() is None:
+        try:
+            answered(httpx.get(f"http://127.0.0.1:{port}/readyz"))
+            break
+        except httpx.TransportError:
+            continue  # it does not listen yet
+    process.terminate()
+    assert process.wait(WAIT_S) == 0
+    assert process.stderr is not None
+    with process.stderr as errors:
+        assert errors.read() == ""

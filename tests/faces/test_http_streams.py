@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
+from holdfast import FixedClock, new_api_key
 from holdfast.api.limits import ServerLimits
+from holdfast.clock import from_us
+from holdfast.errors import Unavailable
 from tests.faces.in_process import Running, running
-from tests.faces.process import ADMIN_KEY, WAIT_S, Api, ServerProcess
+from tests.faces.process import ADMIN_KEY, BEARER, WAIT_S, Api, ServerProcess
 
 T = "/v1/tenants/acme"
 PATIENT = ServerLimits(stream_poll_s=1_000, stream_beat_s=1_000)
@@ -39,6 +44,11 @@ class Listening:
             self.arrived.put_nowait(event.get("body", b"") if event.get("more_body") else None)
 
     async def event(self) -> tuple[int, str, Any]:
+        """The next event, of something that nothing was taken back of."""
+        id, name, said = await self.any_event()
+        return int(id), name, said
+
+    async def any_event(self) -> tuple[str, str, Any]:
         """The next event; comments are passed over."""
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -51,7 +61,7 @@ class Listening:
                 self._rest = rest
                 if not block.startswith(b":"):
                     fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
-                    return int(fields[b"id"]), fields[b"event"].decode(), msgspec.json.decode(fields[b"data"])
+                    return fields[b"id"].decode(), fields[b"event"].decode(), msgspec.json.decode(fields[b"data"])
 
     async def end(self) -> list[bytes]:
         """Everything up to the end."""
@@ -168,6 +178,116 @@ def test_steps_of_a_run_come_as_they_are_committed() -> None:
     played(play)
 
 
+async def heard(who: Listening, count: int) -> list[tuple[str, Any]]:
+    """So many events: their ids, and the text of a message, the state of a step or the place that is left."""
+    found: list[tuple[str, Any]] = []
+    for _ in range(count):
+        id, name, said = await who.any_event()
+        if name != "rewound":
+            said = said["content"][0]["text"] if name == "message" else said["state"]["n"]
+        found.append((id, said))
+    return found
+
+
+DONE = (200, 201)
+REWOUND = ("1.1", {"place": 1})
+
+
+def test_what_a_rewind_takes_back_is_said_and_what_is_shown_since_follows() -> None:
+    async def play(server: Running) -> None:
+        session = await session_of(server, "one", "two", "three")
+        there = f"{T}/sessions/{session}"
+        async with listening(server, f"{there}/events") as who:
+            assert await heard(who, 3) == [("1", "one"), ("2", "two"), ("3", "three")]
+            assert (await server.ask("POST", f"{there}/rewind", {"to": 1})).status in DONE
+            await append(server, session, "other")
+            assert await heard(who, 2) == [REWOUND, ("1.2", "other")]
+            assert (await server.ask("POST", f"{there}/redo")).status in DONE
+            assert await heard(who, 3) == [("1", {"place": 1}), ("2", "two"), ("3", "three")]
+            assert (await server.ask("POST", f"{there}/branches/1/switch")).status in DONE
+            assert await heard(who, 2) == [REWOUND, ("1.2", "other")]
+            await append(server, session, "more")
+            assert await heard(who, 1) == [("1.3", "more")]
+
+    played(play)
+
+
+@pytest.mark.parametrize(
+    ("last", "comes"),
+    [
+        ("3", [REWOUND, ("1.2", "other")]),
+        ("1", [REWOUND, ("1.2", "other")]),
+        ("0", [("1.0", {"place": 0}), ("1.1", "one"), ("1.2", "other")]),
+        ("1.1", [("1.2", "other")]),
+        ("1.0", [("1.1", "one"), ("1.2", "other")]),
+        ("77.3", [("1.0", {"place": 0}), ("1.1", "one"), ("1.2", "other")]),
+        (None, [("1.1", "one"), ("1.2", "other")]),
+    ],
+)
+def test_who_was_away_while_it_was_rewound_goes_on_from_what_both_have(last: str | None, comes: list[Any]) -> None:
+    async def play(server: Running) -> None:
+        session = await session_of(server, "one", "two", "three")
+        acme = server.holdfast.tenant("acme")
+        await acme.branches.rewind(session, to=1)
+        await acme.messages.append(session, role="user", content="other")
+        sent = {} if last is None else {"Last_Event_ID": last}
+        async with listening(server, f"{T}/sessions/{session}/events", **sent) as who:
+            assert await heard(who, len(comes)) == comes
+
+    played(play)
+
+
+def test_branches_have_in_common_what_the_one_they_both_came_from_had_at_both_forks() -> None:
+    async def play(server: Running) -> None:
+        session = await session_of(server, *"abcdef")
+        branches = server.holdfast.tenant("acme").branches
+        low = await branches.fork(session, at=2)
+        await branches.switch(session, low.number)
+        await append(server, session, "low 3")
+        under = await branches.fork(session, at=3)
+        await branches.switch(session, 0)
+        high = await branches.fork(session, at=5)
+        await branches.switch(session, high.number)
+        there = f"{T}/sessions/{session}/events"
+        async with listening(server, there, Last_Event_ID=f"{under.number}.3") as who:
+            assert (await who.any_event())[2] == {"place": 2}
+        async with listening(server, there, Last_Event_ID="6") as who:
+            assert (await who.any_event())[2] == {"place": 5}
+
+    played(play)
+
+
+def test_steps_of_a_run_that_was_taken_back_are_said_to_be_gone_and_those_instead_of_them_come() -> None:
+    async def play(server: Running) -> None:
+        acme = server.holdfast.tenant("acme")
+        run = await acme.runs.start(await session_of(server))
+
+        async def steps(*wanted: tuple[int, str]) -> None:
+            claimed = await acme.leases.claim("w", run_id=run.id)
+            assert claimed is not None
+            for number, said in wanted:
+                await acme.runs.step(run.id, epoch=claimed.epoch, iteration=number, state={"n": said})
+            await acme.runs.pause(run.id, epoch=claimed.epoch)
+
+        await steps((1, "a"), (2, "b"), (3, "c"))
+        there = f"{T}/runs/{run.id}"
+        async with listening(server, f"{there}/events") as who:
+            assert await heard(who, 3) == [("1", "a"), ("2", "b"), ("3", "c")]
+            assert (await server.ask("POST", f"{there}/rewind", {"to_step": 1})).status in DONE
+            assert await heard(who, 1) == [REWOUND]
+            assert (await server.ask("POST", f"{there}/redo")).status in DONE
+            assert await heard(who, 3) == [("2.1", {"place": 1}), ("2.2", "b"), ("2.3", "c")]
+            await acme.workspaces.rewind(run.id, to_step=1, path=None)
+            await acme.runs.resume(run.id)
+            await steps((2, "B"), (3, "C"), (4, "D"))
+            server.service.news.tell(f"acme/{run.id}")
+            assert await heard(who, 4) == [("3.1", {"place": 1}), ("3.2", "B"), ("3.3", "C"), ("3.4", "D")]
+        async with listening(server, f"{there}/events", Last_Event_ID="2.3") as who:
+            assert await heard(who, 2) == [("3.1", {"place": 1}), ("3.2", "B")]
+
+    played(play)
+
+
 def test_what_another_process_writes_is_found_by_looking() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server)
@@ -206,6 +326,80 @@ def test_streams_end_when_the_server_stops_and_nobody_listens_who_has_left() -> 
     played(play)
 
 
+@pytest.mark.parametrize("how", ["revoked", "deleted"])
+def test_a_stream_ends_before_the_next_event_once_its_key_is_no_longer_good(how: str) -> None:
+    async def play(server: Running) -> None:
+        session = await session_of(server, "one")
+        key = new_api_key()
+        keys = server.holdfast.api_keys
+        made = await keys.create(key, name="listener", tenant="acme", scopes=["read"])
+        async with listening(server, f"{T}/sessions/{session}/events", Authorization=f"Bearer {key}") as who:
+            await who.event()
+            await append(server, session, "two")
+            assert (await who.event())[0] == 2
+            await (keys.revoke(made.id) if how == "revoked" else keys.delete(made.id))
+            await append(server, session, "three")
+            assert await who.end() == []
+
+    played(play, ServerLimits(stream_poll_s=1_000, key_s=0))
+
+
+def test_a_quiet_stream_ends_by_itself_once_its_key_has_expired() -> None:
+    async def main() -> None:
+        clock = FixedClock(datetime.now(UTC))
+        async with running(limits=ServerLimits(stream_poll_s=0.01), clock=clock) as server:
+            session = await session_of(server, "one")
+            key, until = new_api_key(), from_us(clock.now_us()) + timedelta(hours=1)
+            await server.holdfast.api_keys.create(key, name="listener", tenant="acme", expires_at=until)
+            async with listening(server, f"{T}/sessions/{session}/events", Authorization=f"Bearer {key}") as who:
+                await who.event()
+                clock.advance(3_600)
+                assert await who.end() == []
+
+    asyncio.run(main())
+
+
+def streamed(start: Callable[..., ServerProcess]) -> tuple[ServerProcess, Api, dict[str, Any]]:
+    """A server, and a session with a message in it."""
+    server = start()
+    api = Api(server.http, "acme")
+    session = api.session()
+    api.append(session, "one")
+    return server, api, session
+
+
+def test_a_stream_ends_in_good_order_when_its_session_is_deleted(start: Callable[..., ServerProcess]) -> None:
+    server, api, session = streamed(start)
+    with server.http.stream("GET", f"{api.sessions}/{session['id']}/events") as response:
+        lines = response.iter_lines()
+        while next(lines) != "id: 1":
+            pass
+        with httpx.Client(base_url=server.url, headers=BEARER) as other:
+            assert other.delete(f"{api.sessions}/{session['id']}").status_code < 300
+        assert [line for line in lines if line.startswith("id")] == []
+    server.close()
+    assert server.log == ""
+
+
+def test_a_stream_that_fails_is_brought_to_its_end_and_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def play(server: Running) -> None:
+        session = await session_of(server, "one")
+        async with listening(server, f"{T}/sessions/{session}/events") as who:
+            await who.event()
+            server.service.standing.is_good = _unavailable  # type: ignore[method-assign]
+            await append(server, session, "two")
+            assert await who.end() == []
+
+    played(play)
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == [
+        "a stream ended: Unavailable"
+    ]
+
+
+async def _unavailable(key_id: str) -> bool:
+    raise Unavailable("not now")
+
+
 def test_there_are_no_more_streams_than_the_limit() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one")
@@ -217,7 +411,7 @@ def test_there_are_no_more_streams_than_the_limit() -> None:
     played(play, ServerLimits(streams=1, stream_poll_s=1_000))
 
 
-@pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 20, "٣"])
+@pytest.mark.parametrize("last", ["x", "-1", "1.", ".5", "1.2.3", "1.-1", "9" * 20, "٣"])
 def test_an_id_that_no_event_has_is_refused(last: str) -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one")
@@ -237,10 +431,7 @@ def test_what_is_not_there_has_no_stream() -> None:
 
 
 def test_a_real_stream_ends_in_good_order_when_the_server_is_told_to_stop(start: Callable[..., ServerProcess]) -> None:
-    server = start()
-    api = Api(server.http, "acme")
-    session = api.session()
-    api.append(session, "one")
+    server, api, session = streamed(start)
     with server.http.stream("GET", f"{api.sessions}/{session['id']}/events") as response:
         lines = response.iter_lines()
         assert response.headers["content-type"] == "text/event-stream"

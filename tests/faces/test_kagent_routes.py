@@ -82,6 +82,34 @@ def test_no_refusal_names_the_token_of_a_link(kagent: Kagent, caplog: pytest.Log
     assert noted == ["DELETE /api/sessions/s/shares/..."]
 
 
+def test_everything_a_link_or_an_agent_may_not_is_noted_once_and_without_the_token(
+    kagent: Kagent, caplog: pytest.LogCaptureFixture
+) -> None:
+    good(kagent.post("/api/sessions", {"id": "s", "agent_ref": "ns/mine"}), 201)
+    good(kagent.post("/api/sessions", {"id": "t"}), 201)
+    token = good(kagent.post("/api/sessions/s/shares"), 201)["token"]
+    other = good(kagent.post("/api/sessions/s/shares", {"read_only": False}), 201)["token"]
+    guest = {"user": "bob", "x_share_token": token}
+    bad(kagent.get("/api/sessions/s", user="bob", x_share_token="0" * 48), 403)
+    bad(kagent.get("/api/sessions/t", **guest), 403)
+    bad(kagent.post("/api/sessions/s/events", {"data": "x"}, **guest), 403)
+    bad(kagent.delete("/api/sessions/s", user="bob", x_share_token=other), 403)
+    bad(kagent.delete(f"/api/sessions/s/shares/{token}", **guest), 403)
+    bad(kagent.post("/api/sessions/s/events", {"data": "x"}, x_agent_name="ns/other"), 403)
+    noted = {each.reason: each for each in kagent.run(_noted(kagent))}
+    assert {each.partition("agent 'ns")[0] for each in noted} == {
+        "this link is not good",
+        "this link leads to another session",
+        "this link is for reading only",
+        "only the owner of a session may delete it",
+        "only the owner of a session may share it",
+        "this session belongs to the ",
+    }
+    assert all(each.details["key_id"] for each in noted.values())
+    assert token not in repr(noted) + caplog.text
+    assert len(kagent.run(_noted(kagent))) == len(noted)
+
+
 async def _noted(kagent: Kagent) -> list[Any]:
     await kagent.server.service.denials.flush(kagent.server.holdfast)
     return [each for each in await kagent.tenant.activity.list() if each.action == "access.denied"]
@@ -278,3 +306,23 @@ def test_every_answer_is_json_that_others_can_read(kagent: Kagent) -> None:
     assert b"\\ud800" in raw, "half a character is written so that it can be read again"
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(raw)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_takes_too_long_is_given_up_and_says_when_to_come_back(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*arguments: Any, **options: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with running(limits=ServerLimits(answer_s=0.05)) as server:
+            for name in [each for each in vars(holdfast.AsyncSessions) if not each.startswith("_")]:
+                monkeypatch.setattr(holdfast.AsyncSessions, name, never)
+            body = {"agent_ref": "kagent/helper"} if method == "POST" else None
+            reply = await server.ask(method, "/api/sessions", body, headers={"x-user-id": "ada"})
+            words = bad(reply, 503)
+            assert int(reply.headers["retry-after"]) > 0
+            assert ("may or may not have happened" in words) is (method == "POST")
+
+    asyncio.run(main())

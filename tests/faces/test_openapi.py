@@ -189,3 +189,15 @@ def _ask(operation: Operation, mode: GenerationMode, server: ServerProcess, api:
         case.validate_response(response, checks=checks)
 
     ask()
+
+
+def test_every_way_to_say_who_asks_is_in_the_document() -> None:
+    found = document(OPERATIONS)
+    schemes = found["components"]["securitySchemes"]
+    assert (schemes["key_header"]["in"], schemes["key_header"]["name"]) == ("header", "X-API-Key")
+    for path, operations in found["paths"].items():
+        for each in operations.values():
+            names = [one["name"] for one in each["parameters"]]
+            assert ("X-User-Id" in names) == ("{tenant}" in path)
+            if "security" in each:
+                assert each["security"] == [{"key": []}, {"key_header": []}]

@@ -218,9 +218,13 @@ def test_the_default_tenant_and_the_trusted_ranges_may_stand_in_the_file(started
         (b"log-format = 'xml'", "xml"),
         (b"database-type = 'oracle'", "oracle"),
         (b"database-type = 'postgres'", "needs --postgres-database-url"),
-        (b"limits = ['streams']", "is a number, not ''"),
+        (b"limits = ['streams']", "is a whole number, not ''"),
         (b"checkpoint-retention-per-run = 0", "0 is not in the range"),
-        (b"limits = ['streams=1.5']", "is a number, not '1.5'"),
+        (b"limits = ['streams=1.5']", "is a whole number, not '1.5'"),
+        (b"limits = ['answer_s=0']", "the limit answer_s cannot be 0"),
+        (b"limits = ['connections=0']", "the limit connections cannot be 0"),
+        (b"config = 'other.toml'", "config, which is not an option"),
+        (b"default-tenant = ['a']", "default_tenant is one value, not several"),
     ],
 )
 def test_a_file_that_says_what_cannot_be_is_refused_with_the_reason(

@@ -77,6 +77,10 @@ def test_the_etag_is_that_of_the_state_and_changes_with_it(here: Here) -> None:
     late = here.bad("PATCH", at, {"agent": "b"}, 412, headers={"If-Match": made.headers["etag"]})
     assert (late["type"], here.good("GET", at)["agent"]) == ("Conflict", "a")
     here.good("PATCH", at, {"agent": "b"}, headers={"If-Match": " * "})
+    assert here.bad("DELETE", at, None, 412, headers={"If-Match": made.headers["etag"]})["type"] == "Conflict"
+    assert here.good("GET", at)["agent"] == "b"
+    now = here.ask("GET", at).headers["etag"]
+    here.good("DELETE", at, status=204, headers={"If-Match": now})
     assert (
         here.bad("PATCH", f"/sessions/{NEVER}", {"agent": "b"}, 404, headers={"If-Match": '"x"'})["type"] == "NotFound"
     )

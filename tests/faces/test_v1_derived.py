@@ -279,7 +279,11 @@ def test_the_document_of_an_operation_says_who_may_and_what_comes_back() -> None
     whole = document([put_thing.operation])  # type: ignore[attr-defined]
     said = whole["paths"]["/v1/things/{thing}"]["post"]
     assert (said["operationId"], said["summary"], said["description"]) == ("put_thing", "Put it.", "And more words.")
-    assert (said["security"], said["x-scope"], said["tags"]) == ([{"key": []}], "admin", ["agents"])
+    assert (said["security"], said["x-scope"], said["tags"]) == (
+        [{"key": []}, {"key_header": []}],
+        "admin",
+        ["agents"],
+    )
     assert [each["name"] for each in said["parameters"]] == ["thing", "at"], "who asks is nobody's to say"
     good = said["responses"]["201"]
     assert len(good["content"]["application/json"]["schema"]["oneOf"]) == 2

@@ -196,7 +196,7 @@ def test_a_condition_is_never_ignored(here: Here, written: str) -> None:
 @pytest.mark.parametrize("written", ["", 'W/"1"', "1.0", "-1", "²", "1" * 16, '"1", "2"', "0x1"])
 def test_a_condition_is_one_version_as_it_was_read(here: Here, written: str) -> None:
     for each in COMPARING:
-        if each.function.__name__ != "update_session":
+        if each.function.__name__ not in ("update_session", "delete_session"):  # a session's is no number
             refused = here.bad(each.method, place(each), least(each), headers={"If-Match": written})
             assert "If-Match takes one ETag" in refused["detail"]
 

@@ -122,9 +122,9 @@ def test_what_reaches_the_disk_is_what_was_promised(
     commits: list[int] = []
     real = Writer._commit
 
-    def commit(self: Writer, jobs: Sequence[Job], patient: bool) -> None:
+    def commit(self: Writer, jobs: Sequence[Job]) -> None:
         commits.append(len(jobs))
-        real(self, jobs, patient)
+        real(self, jobs)
 
     world = World(str(tmp_path / "a.db"), is_async=is_async)
     run, loop = world.start(), loops_of(world, "tools")["tester"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import apsw
 import psycopg
@@ -236,3 +238,22 @@ def test_a_schema_of_its_own_can_be_used_on_postgres(bare_postgres_url: str) -> 
             hf.tenant("acme").sessions.create(key=name)
             assert [session.key for session in hf.tenant("acme").sessions.list()] == [name]
     assert Place(bare_postgres_url, None).everything() == []
+
+
+def test_a_version_that_is_not_there_is_no_goal(place: Place) -> None:
+    with pytest.raises(InvalidInput, match=f"there is no version 99 to go up to; there are 0 to {LATEST}"):
+        migrate_up(place.url, to=99)
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_processes_that_start_at_once_see_each_other_whatever_the_isolation_of_the_database(
+    bare_postgres_url: str, isolation: str
+) -> None:
+    database = urlsplit(bare_postgres_url).path.lstrip("/")
+    with psycopg.connect(bare_postgres_url, autocommit=True) as connection:
+        setting = f"ALTER DATABASE \"{database}\" SET default_transaction_isolation = '{isolation}'"
+        connection.execute(setting.encode())
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(migrate_up, [bare_postgres_url] * 4):
+            pass
+    assert all(each.applied for each in migration_status(bare_postgres_url))

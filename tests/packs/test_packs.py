@@ -127,6 +127,22 @@ def test_quotas_are_counted_in_stored_bytes(opens: Opens, place: PackPlace) -> N
     assert len(files(place)) == 2, "what was written for nothing is gone"
 
 
+def test_without_the_place_checkpoints_in_packs_cannot_be_read(opens: Opens, tmp_path: Path) -> None:
+    there = opens(tmp_path / "p").tenant("acme").checkpoints
+    there.put("small", id="1", state=b"", pieces=[SHORT])
+    there.put("large", id="1", state=b"", pieces=[SHORT, THIRD])
+    there.put("written", id="1", state=b"", pieces=[SHORT])
+    there.put_writes("written", id="1", task_id="x", new=[Write(0, "c", b"", [THIRD])])
+    checkpoints = opens(None).tenant("acme").checkpoints
+    found = checkpoints.find("small")
+    assert found is not None
+    assert found.pieces == [SHORT]
+    for thread in ("large", "written"):
+        for call in (checkpoints.find, checkpoints.history, checkpoints.list):
+            with pytest.raises(Unavailable, match="packs="):
+                call(thread)
+
+
 def test_without_the_place_objects_in_packs_cannot_be_read(opens: Opens, tmp_path: Path) -> None:
     large, small = opens(tmp_path / "p").tenant("acme").objects.put([LARGE, SHORT], holder="me")
     objects = opens(None).tenant("acme").objects

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, FixedClock, Holdfast, SeededIds, TenantHandle
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, SeededIds, TenantHandle
 from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, Fenced, InvalidInput
 from holdfast.retention import RetentionWorker, Round, describe
@@ -120,6 +120,18 @@ def test_a_round_sweeps_every_tenant_and_forgets_who_is_to_be_forgotten(
 
     rounds(address, local.clock, until_stopped, tmp_path / "packs")
     assert len(local.ids()) == 1
+
+
+def test_a_worker_asks_for_no_larger_pages_than_its_limits_allow(tmp_path: Any) -> None:
+    async def run() -> Round:
+        async with AsyncHoldfast(str(tmp_path / "agents.db"), limits=Limits(page_rows=2)) as holdfast:
+            for number in range(5):
+                await holdfast.tenant(f"tenant {number}").sessions.create()
+                await holdfast.erasures.request(f"gone {number}", event_id=f"e{number}")
+            return await RetentionWorker(holdfast).round()
+
+    done = asyncio.run(run())
+    assert (done.tenants, done.erased, done.failed) == (5, 5, 0)
 
 
 def test_a_round_in_words_and_workers_that_cannot_be() -> None:

@@ -332,6 +332,22 @@ def test_each_rule_keeps_what_it_names(rules: Rules, kept: str) -> None:
     assert rules.since_us(10_000_000) == 10_000_000 - (rules.younger_than_s or 0) * 1_000_000
 
 
+CALL = "sub:00000000-0000-4000-8000-00000000000"
+
+
+def test_calls_of_subgraphs_that_ended_before_all_that_is_kept_do_not_stay() -> None:
+    family = [
+        kin("9", namespace=CALL + "3"), kin("8"), kin("7", namespace=CALL + "2|deep:x"), kin("6"),
+        kin("5", "a", namespace=CALL + "1"), kin("4", namespace="stable"), kin("3", namespace=CALL + "0"), kin("2"),
+        kin("1", namespace="stable|" + CALL + "4"),
+    ]  # fmt: skip
+    assert {id for _, id in Rules(keep=1).kept(family)} == set("9875431")
+    assert {id for _, id in Rules(keep=1, without_past_calls=True).kept(family)} == set("984")
+    assert {id for _, id in Rules(keep=2, without_past_calls=True).kept(family)} == set("98764")
+    assert {id for _, id in Rules(keep=1, runs=1, without_past_calls=True).kept(family)} == set("9854")
+    assert {id for _, id in Rules(keep=1, without_past_calls=True).kept(family[2:3])} == set("7")
+
+
 # Damage
 
 
@@ -364,3 +380,20 @@ def test_a_damaged_row_is_corrupt_to_readers_and_named_by_verify(tmp_path: Path,
         assert [(each.thread_id, each.user) for each in checked.damaged] == [("t", None)]
         assert reason in checked.damaged[0].reason
         assert (checked.threads, checked.checkpoints) == (1, 1)
+
+
+def test_a_row_that_cannot_be_read_is_named_and_the_rest_is_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with Holdfast(str(path), clock=CLOCK) as hf:
+        for thread in ("s", "t", "u"):
+            for id in ("1", "2", "3"):
+                put(hf.tenant("acme"), thread, id, pieces=[f"piece {id}".encode()])
+    raw = apsw.Connection(str(path))
+    raw.execute("UPDATE lg_checkpoint SET metadata = '{' WHERE thread = 1 AND checkpoint_id = '2'")
+    raw.execute("UPDATE lg_checkpoint SET leans = '[1' WHERE thread = 2 AND checkpoint_id = '1'")
+    raw.execute("UPDATE lg_piece SET body = x'00' WHERE log = 3 AND place = 3")
+    raw.close()
+    with Holdfast(str(path)) as hf:
+        checked = hf.tenant("acme").checkpoints.verify()
+    assert [(each.thread_id, each.id) for each in checked.damaged] == [("s", "2"), ("t", "1"), ("u", "3")]
+    assert (checked.threads, checked.checkpoints) == (3, 9)

@@ -149,7 +149,7 @@ def scope(tenant: str = "acme", setting: Setting | None = None) -> Scope:
     return Scope(tenant, setting or Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits()))
 
 
-NOTHING = Attachment(None, None)
+NOTHING = Attachment(None, None, CompactionPolicy())
 
 
 def test_attachments_are_shared_by_the_handles_of_one_holdfast() -> None:
@@ -180,14 +180,30 @@ def test_an_agent_concerns_every_session_of_its_tenant_until_it_is_taken_away() 
 
 def test_what_is_attached_is_found_by_what_it_is_attached_to() -> None:
     here, attachments = scope(), Attachments()
-    one, two = Attachment(str, None), Attachment(repr, None)
+    policy = CompactionPolicy()
+    one, two = Attachment(str, None, policy), Attachment(repr, None, policy)
     attachments.put(here, "agent", "x", one)
     attachments.put(here, "session", "x", two)
-    policy = CompactionPolicy()
     assert attachments.find(here, Attached("agent", "x", policy)) is one
     assert attachments.find(here, Attached("session", "x", policy)) is two
     assert attachments.find(here, Attached("session", "y", policy)) is None
     assert attachments.find(scope("other"), Attached("session", "x", policy)) is None
+
+
+def test_what_may_not_hold_stands_beside_what_does() -> None:
+    here, attachments = scope(), Attachments()
+    policies = [CompactionPolicy(preserve_last=number) for number in range(4)]
+    first, second, third, other = (Attachment(str, None, policy) for policy in policies)
+    attachments.put(here, "agent", "x", first)
+    attachments.put(here, "agent", "x", second, beside=True)
+    newer = Attachment(repr, None, policies[1])
+    attachments.put(here, "agent", "x", newer, beside=True)
+    found = [attachments.find(here, Attached("agent", "x", policy)) for policy in policies]
+    assert found == [first, newer, newer, newer]
+    attachments.put(here, "agent", "x", third)
+    assert {attachments.find(here, Attached("agent", "x", policy)) for policy in policies} == {third}
+    attachments.take(here, "agent", "x")
+    assert attachments.find(here, Attached("agent", "x", other.policy)) is None
 
 
 def test_of_many_who_begin_at_once_one_does() -> None:

@@ -109,3 +109,9 @@ def test_something_else_is_no_policy() -> None:
     for wrong in ({}, "hybrid", 0.5, CompactionPolicy):
         with pytest.raises(InvalidInput, match="must be a CompactionPolicy"):
             checked(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"target_tokens": 300_000}, {"window_tokens": 80_000}], ids=str)
+def test_a_target_beyond_the_window_is_refused_with_what_to_do(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"is not less than .*: choose a smaller target or a larger window"):
+        CompactionPolicy(**wrong)

@@ -16,7 +16,7 @@ from holdfast import Changes, CompactionPolicy, FixedClock, History, Limits, Mes
 from holdfast.core.scope import Setting
 from holdfast.errors import InvalidInput
 from holdfast.stores.conversation.compaction import strategies
-from holdfast.stores.conversation.compaction.strategies import PRUNED, Hybrid, Summarization, check, find
+from holdfast.stores.conversation.compaction.strategies import PRUNED, Hybrid, Summarization, checked, find
 from holdfast.stores.conversation.tokens import MEDIA_TOKENS, TOKENS_MOST, counter_of, estimate, tokens_of
 from holdfast.stores.conversation.tool_pairs import Pairs, calls_in, results_in
 from holdfast.testing.contract.compactions import LONG, call, result
@@ -75,7 +75,7 @@ def test_a_strategy_never_chooses_what_it_may_not_touch(seed: int, strategy: Any
     messages, policy = random_history(seed)
     found = History(messages, policy, estimate)
     changes = strategy.choose(found, policy)
-    check(changes, found)
+    assert checked(changes, found, Limits()) == changes
     assert set(changes.remove) in (set(), {each.id for each in oracle.removable(messages, policy)})
     for each in messages:
         if each.id in changes.rewrite:
@@ -118,6 +118,35 @@ def test_a_call_stays_as_long_as_its_result_may_come() -> None:
     found = history(call("a"), "x", call("b"), result("a"))
     assert found.kept == {"m3": "unanswered"}
     assert history(result("a"), "x").kept == {}, "a result whose call is gone is nobody's half"
+
+
+def test_ids_that_come_again_bind_nothing_but_their_own_turn() -> None:
+    turns = [each for _ in range(20) for each in (call("a"), result("a"))]
+    found = history(*turns, call("a"), "gone on", call("a"), result("a"), policy=replace(POLICY, preserve_last=1))
+    assert found.kept == {"m41": "unanswered", "m43": "pair", "m44": "last"}
+    assert len(found.removable) == 41
+
+
+@pytest.mark.parametrize(
+    ("contents", "calls"),
+    [
+        ([call("a"), result("a"), call("a"), result("a")], {2: 1, 4: 3}),
+        ([call("a"), call("a"), result("a"), result("a")], {3: 2, 4: 1}),
+        ([call("a"), call("a"), result("a"), result("a"), result("a")], {3: 2, 4: 1, 5: 2}),
+        ([result("a"), call("a"), "x", result("b"), result("a")], {5: 2}),
+        ([call("a"), [*result("a"), *call("a")], result("a")], {2: 1, 3: 2}),
+        ([[*result("a"), *call("a")], result("a")], {2: 1}),
+    ],
+)
+def test_a_result_belongs_to_the_nearest_call_that_waits_for_it(contents: Any, calls: dict[int, int]) -> None:
+    pairs = Pairs([message(seq, content) for seq, content in enumerate(contents, 1)])
+    assert pairs.call_of == {(f"m{result}", "a"): f"m{call}" for result, call in calls.items()}
+
+
+def test_between_parts_nothing_is_matched() -> None:
+    messages = [message(seq, content) for seq, content in enumerate([call("a"), result("a")], 1)]
+    assert Pairs(messages[:1], messages[1:]).call_of == {}
+    assert Pairs(messages).call_of == {("m2", "a"): "m1"}
 
 
 def test_only_messages_have_blocks() -> None:

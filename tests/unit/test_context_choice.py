@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Context, ContextMessage, FixedClock, Holdfast, Message, NewMessage, SeededIds, TenantHandle
+from holdfast import (
+    Context,
+    ContextMessage,
+    FixedClock,
+    Holdfast,
+    Message,
+    NewMessage,
+    PoolOptions,
+    SeededIds,
+    TenantHandle,
+)
 from holdfast.core.scope import Scope
 from holdfast.errors import LimitExceeded, Unavailable
 from holdfast.stores.conversation import context as contexts
 from holdfast.stores.conversation.tool_pairs import calls_in, results_in
+from tests.differential import compaction_oracle as oracle
 
 
 def calls(*ids: str) -> list[dict[str, Any]]:
@@ -57,23 +69,24 @@ def must_be_there(history: list[Message]) -> list[Message]:
     return [each for each in history if each.is_preserved or each.role == "system" or each in summaries[-1:]]
 
 
+def with_partners(history: list[Message]) -> list[Message]:
+    """What must be there, and what belongs to it."""
+    seqs = oracle.bound(history, {message.seq for message in must_be_there(history)})
+    return [message for message in history if message.seq in seqs]
+
+
 def acceptable(messages: list[ContextMessage]) -> None:
     """A provider would take it: no result without a call before it, no call without a result after it."""
-    called: set[str] = set()
-    open_calls: set[str] = set()
+    answers = 0
     for message in messages:
-        made = [block["id"] for block in message.content if block["type"] == "tool_use"]
-        answered = [block["tool_use_id"] for block in message.content if block["type"] == "tool_result"]
-        called.update(made)
-        assert set(answered) <= called, "a result without its call"
-        open_calls -= set(answered)
-        open_calls |= set(made) - {id for later in messages for id in _answers(later) if id in made}
         assert message.content != [], "a message with nothing in it"
-    assert not open_calls, "a call without a result"
-
-
-def _answers(message: ContextMessage) -> list[str]:
-    return [block["tool_use_id"] for block in message.content if block["type"] == "tool_result"]
+        answers += len({block["tool_use_id"] for block in message.content if block["type"] == "tool_result"})
+    numbered: list[Any] = [
+        SimpleNamespace(seq=number, kind=each.kind, content=each.content) for number, each in enumerate(messages)
+    ]
+    pairs = oracle.pairs(numbered)
+    assert None not in [result for _, result in pairs], "a call without a result"
+    assert len(pairs) == answers, "a result without its call"
 
 
 def check(context: Context, history: list[Message], most: int) -> None:
@@ -102,9 +115,11 @@ def check_choice(context: Context, history: list[Message], most: int) -> None:
     """All that must be there is, and of the rest the newest without a gap, except for what held nothing but orphans."""
     there = {message.message_id for message in context.messages}
     always = must_be_there(history)
+    matched = {result for _, result in oracle.pairs(history)}
     for message in always:
-        assert message.id in there or is_all_results(message)
-    rest = [message for message in history if message not in always]
+        orphan = is_all_results(message) and message.seq not in matched
+        assert message.id in there or orphan
+    rest = [message for message in history if message not in with_partners(history)]
     chosen = [message.id in there for message in rest if not is_all_results(message)]
     assert chosen == sorted(chosen), "there is a gap"
     if not any(calls_in(message) or results_in(message) for message in history):
@@ -137,7 +152,7 @@ def test_every_context_is_acceptable_complete_and_within_its_budget(
         try:
             context = acme.messages.context(session, max_tokens=most)
         except LimitExceeded:
-            always = must_be_there(history)
+            always = with_partners(history)
             made_up = sum(10 * len(calls_in(message)) for message in always)
             assert sum(map(size, always)) + made_up > most
             return
@@ -182,7 +197,18 @@ class Engine:
 
 @pytest.fixture
 def opened(tmp_path: Any) -> Any:
-    with Holdfast(str(tmp_path / "a.db")) as hf:
+    yield from filled(str(tmp_path / "a.db"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def either(request: Any, tmp_path: Any) -> Any:
+    """The same on either engine."""
+    sqlite = request.param == "sqlite"
+    yield from filled(str(tmp_path / "a.db") if sqlite else request.getfixturevalue("postgres_url"))
+
+
+def filled(url: str) -> Any:
+    with Holdfast(url, pool=PoolOptions(min_connections=1, max_connections=3)) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create().id
         acme.messages.append_many(
@@ -201,6 +227,53 @@ def test_what_fits_on_the_first_page_is_one_statement(opened: Any) -> None:
     handle, engine = through(hf, None)
     assert len(handle.messages.context(session, max_tokens=50).messages) == 50
     assert [each.statements for each in engine.seen] == [1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "statements"),
+    [
+        ([False, False, False], 1),
+        ([True, True, False], 1),
+        ([True, False, False], 3),
+        ([False, True, False], 3),
+        ([False, True, True], 4),
+        ([False, False, True], 4),
+    ],
+)
+def test_partners_are_looked_for_only_where_one_is_missing(tmp_path: Any, flags: list[bool], statements: int) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create().id
+        contents = [calls("a"), results("a"), *["words"] * 20, calls("b"), *["words"] * 20, results("b")]
+        preserved = dict(zip((0, 1, len(contents) - 1), flags, strict=True))
+        acme.messages.append_many(
+            session,
+            [
+                NewMessage(role="user", content=content, token_count=1, is_preserved=preserved.get(place, False))
+                for place, content in enumerate([*contents, *["words"] * 60])
+            ],
+        )
+        handle, engine = through(hf, None)
+        handle.messages.context(session, max_tokens=10)
+        assert [each.statements for each in engine.seen] == [statements]
+
+
+def test_a_session_that_is_switched_while_partners_are_looked_for_is_read_anew(either: Any) -> None:
+    hf, acme, session = either
+    acme.branches.rewind(session, to=100)
+    acme.messages.append(session, role="assistant", content=calls("a"), token_count=1)
+    acme.messages.append(session, role="user", content=results("a"), token_count=1, is_preserved=True)
+    acme.messages.append_many(session, [NewMessage(role="user", content="m", token_count=1) for _ in range(60)])
+    turns = iter([False, False, False, False, True])
+
+    def switch() -> None:
+        if next(turns, None):
+            acme.branches.rewind(session, to=150)
+
+    handle, _ = through(hf, switch)
+    context = handle.messages.context(session, max_tokens=4)
+    assert [message.seq for message in context.messages] == [101, 102, 149, 150]
+    assert context.left_out == 146
 
 
 @pytest.mark.parametrize(("most", "statements"), [(51, 3), (200, 3), (299, 3), (300, 3), (1_000, 3)])
@@ -247,6 +320,29 @@ def test_what_is_appended_meanwhile_does_no_harm(opened: Any) -> None:
     assert [message.seq for message in context.messages] == [*range(101, 301)]
 
 
-def test_texts_that_stand_in_say_what_happened() -> None:
+@pytest.mark.parametrize("preserved", [False, True])
+def test_what_is_appended_to_a_branch_meanwhile_is_neither_sent_nor_counted(either: Any, preserved: bool) -> None:
+    hf, acme, session = either
+    acme.branches.rewind(session, to=200)
+    new: dict[str, Any] = {"role": "user", "content": "new", "token_count": 1, "is_preserved": preserved}
+    handle, _ = through(hf, lambda: acme.messages.append(session, **new))
+    for room in (1_000, 120, 60):
+        last = acme.sessions.get(session).message_count
+        context = handle.messages.context(session, max_tokens=room)
+        assert [message.seq for message in context.messages] == [*range(max(0, last - room) + 1, last + 1)]
+        assert context.left_out == max(0, last - room)
+        assert acme.sessions.get(session).message_count > last
+
+
+def test_what_is_deleted_meanwhile_is_not_counted(either: Any) -> None:
+    hf, acme, session = either
+    acme.branches.rewind(session, to=200)
+    gone = iter([each.id for each in acme.messages.list(session)[:3]])
+    handle, _ = through(hf, lambda: [acme.messages.delete(session, [each]) for each in gone])
+    context = handle.messages.context(session, max_tokens=1_000)
+    assert [message.seq for message in context.messages] == [*range(4, 201)]
+    assert context.left_out == 0
+
+
+def test_the_text_that_stands_in_says_what_happened() -> None:
     assert "interrupted" in contexts.UNFINISHED
-    assert "left out" in contexts.LEFT_OUT

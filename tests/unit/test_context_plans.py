@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, PoolOptions
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import context, views
+from holdfast.stores.conversation import context, partners, views
 from holdfast.stores.conversation.buffer import saving as buffer_saving
 
 INDEXES = ("messages_system", "messages_preserved", "messages_summary")
@@ -27,8 +27,8 @@ def sqlite() -> Iterator[Any]:
         yield hf._engine._connection  # type: ignore[attr-defined]
 
 
-def sqlite_plan(connection: Any, query: Any, index: str = "") -> list[str]:
-    statement = query.statement(Dialect.SQLITE, "", index)
+def sqlite_plan(connection: Any, query: Any, index: str = "", where: str = "") -> list[str]:
+    statement = query.statement(Dialect.SQLITE, where, index)
     rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
     return [row[3] for row in rows]
 
@@ -48,11 +48,19 @@ def test_sqlite_reads_the_end_of_the_log_without_sorting(sqlite: Any) -> None:
     assert any("sqlite_autoindex_messages_1 (tenant_id=? AND session_id=? AND seq<?)" in line for line in plan)
 
 
-@pytest.mark.parametrize("name", ["lock", "last_save", "touch"])
+def test_sqlite_looks_for_partners_where_they_may_be(sqlite: Any) -> None:
+    plan = sqlite_plan(sqlite, partners.queries.ranges, where=partners.ABOUT_TOOLS)
+    assert not [line for line in plan if line.startswith(("SCAN m", "SCAN sessions"))], plan
+    assert any("messages_1 (tenant_id=? AND session_id=? AND seq>? AND seq<?)" in line for line in plan), plan
+
+
+@pytest.mark.parametrize("name", ["lock", "last_save", "touch", "mark"])
 def test_sqlite_saves_a_buffer_by_the_primary_key(sqlite: Any, name: str) -> None:
     plan = sqlite_plan(sqlite, buffer_saving.queries.by_name[name])
-    assert len(plan) == 1
-    assert "USING PRIMARY KEY (tenant_id=? AND " in plan[0]
+    assert not [line for line in plan if line.startswith("SCAN")]
+    searches = [line for line in plan if line.startswith("SEARCH")]
+    assert searches
+    assert all("USING PRIMARY KEY (tenant_id=? AND " in line for line in searches), plan
 
 
 def test_sqlite_opens_a_buffer_by_its_key(sqlite: Any) -> None:
@@ -83,9 +91,11 @@ def long_log(postgres_server: Any, _databases: Any) -> Iterator[tuple[Any, str]]
     postgres_server.drop_database(name)
 
 
-def rows_seen(connection: Any, query: Any, params: dict[str, Any], *, generic: bool) -> tuple[int, str]:
+def rows_seen(
+    connection: Any, query: Any, params: dict[str, Any], *, generic: bool, where: str = ""
+) -> tuple[int, str]:
     """How many rows PostgreSQL took in its hands, and how; as it would always do it, or knowing the values."""
-    statement = query.statement(Dialect.POSTGRES)
+    statement = query.statement(Dialect.POSTGRES, where)
     connection.execute(f"SET plan_cache_mode = {'force_generic_plan' if generic else 'force_custom_plan'}")
     connection.execute("DEALLOCATE ALL")
     connection.execute(b"PREPARE planned AS " + statement.sql.encode(), prepare=False)
@@ -120,3 +130,11 @@ def test_postgres_looks_at_few_rows_of_a_long_view(long_log: tuple[Any, str]) ->
     assert 0 < seen <= FEW, plan
     for index in INDEXES:
         assert index in plan, plan
+
+
+@pytest.mark.parametrize("generic", [True, False])
+def test_postgres_looks_for_partners_where_they_may_be(long_log: tuple[Any, str], generic: bool) -> None:
+    connection, session = long_log
+    params = {"tenant_id": "acme", "session_id": session, "view": None, "ranges": "[[4996, 4999], [5001, 5004]]"}
+    seen, plan = rows_seen(connection, partners.queries.ranges, params, generic=generic, where=partners.ABOUT_TOOLS)
+    assert 0 < seen <= 8, plan

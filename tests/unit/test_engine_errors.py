@@ -50,6 +50,9 @@ BY_STATE: list[tuple[str, Kind]] = [
     ("22021", InvalidText),
     ("22P05", InvalidText),
     ("25006", ReadOnly),
+    ("25P02", postgres.FailedTransaction),
+    ("25P03", postgres.ConnectionLost),
+    ("25P04", postgres.ConnectionLost),
     ("40001", postgres.Serialization),
     ("40P01", postgres.Serialization),
     ("55P03", postgres.Serialization),
@@ -73,7 +76,6 @@ BY_STATE: list[tuple[str, Kind]] = [
     ("XX000", Corrupt),
     ("XX001", Corrupt),
     ("22012", HoldfastError),
-    ("25P02", HoldfastError),
     ("", HoldfastError),
 ]
 
@@ -100,7 +102,10 @@ def test_only_a_schema_that_does_not_fit_is_told_to_migrate() -> None:
 
 def test_what_may_be_run_again_is_what_changed_nothing() -> None:
     again = {state for state, _ in BY_STATE if isinstance(postgres.translate(state, "x"), retrying.AGAIN)}
-    assert again == {"40001", "40P01", "55P03", "08006", "08P01", "57P01", "57P02", "57P03", "57P05"}
+    assert again == {"40001", "40P01", "55P03", "08006", "08P01", "57P01", "57P02", "57P03", "57P05"} | {
+        "25P03",
+        "25P04",
+    }
 
 
 def test_the_errors_of_an_engine_are_kinds_of_unavailable_for_those_who_do_not_know_them() -> None:
@@ -118,7 +123,7 @@ BY_CODE: list[tuple[int, Kind]] = [
     (apsw.SQLITE_CONSTRAINT_CHECK, InvalidInput),
     (apsw.SQLITE_CONSTRAINT_NOTNULL, InvalidInput),
     (apsw.SQLITE_BUSY, sqlite.Busy),
-    (apsw.SQLITE_BUSY_SNAPSHOT, sqlite.Busy),
+    (apsw.SQLITE_BUSY_SNAPSHOT, sqlite.OldSnapshot),
     (apsw.SQLITE_BUSY_RECOVERY, sqlite.Busy),
     (apsw.SQLITE_LOCKED, Unavailable),
     (apsw.SQLITE_NOMEM, Unavailable),
@@ -382,3 +387,10 @@ def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_
         options.max_connections = 1  # type: ignore[misc]
     with pytest.raises(TypeError):
         PoolOptions(25)  # type: ignore[call-arg]
+
+
+def test_a_small_pool_keeps_no_more_connections_than_it_may_have_and_one_without_any_is_refused() -> None:
+    assert (PoolOptions(max_connections=2).kept, PoolOptions(max_connections=2, min_connections=1).kept) == (2, 1)
+    for wrong in ({"max_connections": 0}, {"max_connections": -1}, {"min_connections": -1}):
+        with pytest.raises(InvalidInput, match="max_connections must be 1 or more"):
+            PoolOptions(**wrong)

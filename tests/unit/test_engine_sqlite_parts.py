@@ -149,7 +149,7 @@ def test_a_folder_that_is_not_there_is_named(library: Library, tmp_path: Path) -
 def test_a_python_with_an_old_sqlite_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 39, 9))
     with pytest.raises(InvalidInput, match=r"must be 3\.40\.0 or newer, or use apsw"):
-        stdlib.connect(str(tmp_path / "a.db"), read_only=False, statements=1)
+        stdlib.connect(str(tmp_path / "a.db"), read_only=False, create=True, statements=1)
     assert os.listdir(tmp_path) == []
 
 

@@ -157,7 +157,7 @@ def test_asking_for_the_status_makes_no_ledger(database: Database) -> None:
     assert not database.connection.execute("SELECT 1 FROM sqlite_master")
 
 
-@pytest.mark.parametrize(("to", "applied"), [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (99, [1, 2, 3]), (-1, [])])
+@pytest.mark.parametrize(("to", "applied"), [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2, 3])])
 def test_going_up_stops_where_it_is_told(to: int, applied: list[int], database: Database) -> None:
     assert database.up(to) == applied
     assert [each.version for each in database.status() if each.applied] == applied

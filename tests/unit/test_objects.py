@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Limits
 from holdfast.core import objects
 from holdfast.core.dictionary import WORDS
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import Corrupt, LimitExceeded, NotFound
 from holdfast.stores.execution.checkpoints.task_writes import Write
 
 TEXT = b"The quick brown fox jumps over the lazy dog, and then again. " * 40
@@ -141,3 +141,18 @@ def test_flipped_bits_in_a_database_are_found(filled: Path, tmp_path: Path, tabl
         flip(copy, table, column, random)
         with pytest.raises((Corrupt, NotFound)):
             read_all(copy)
+
+
+def test_a_body_that_could_not_be_read_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "UNPACKED_MOST", 1_000)
+    for body in (b"a" * 1_000, Random(1).randbytes(1_000)):
+        packed = objects.pack(body)
+        assert objects.unpack(packed.digest, packed.codec, packed.body) == body
+        with pytest.raises(LimitExceeded, match=r"1,001 bytes.*more than 1,000"):
+            objects.pack(body + b"a")
+    with Holdfast(":memory:", limits=Limits(content_bytes=10_000)) as opened:
+        acme = opened.tenant("acme")
+        with pytest.raises(LimitExceeded, match="1,000"):
+            acme.objects.put([b"a" * 1_001], holder="me")
+        with pytest.raises(LimitExceeded, match="1,000"):
+            acme.checkpoints.put("t", id="1", state=b"", pieces=[b"a" * 1_001])

@@ -39,8 +39,8 @@ class Plain:
         gone = sorted(place for place in chosen if place < len(there))
         bodies = [there[place] for place in gone]
         if gone:
-            there[gone[-1]] = f"({' '.join(bodies)})"
-            for place in reversed(gone[:-1]):
+            there[gone[0]] = f"({' '.join(bodies)})"
+            for place in reversed(gone[1:]):
                 del there[place]
         return bodies
 

@@ -177,7 +177,7 @@ REVEALED = [
     "holdfast.core.paging.Page[holdfast.stores.conversation.sessions.Session]",
     "str | None",
     "int",
-    "def (session_id: str)",
+    "def (session_id: str, *, expected: holdfast.stores.conversation.sessions.Session | None =)",
     "holdfast.stores.conversation.message_log.Message",
     "list[holdfast.stores.conversation.message_log.Message]",
     "typing.Sequence[holdfast.stores.conversation.message_log.Message]",

@@ -1,14 +1,15 @@
 """Moving the checkpoints of LangGraph's own savers into Holdfast: every thread, every checkpoint, every write, and then a look.
 
-The old database is only read, through the saver it belongs to. Writes are copied before the checkpoint they were made to, so a
-checkpoint that is there is there with all of them: whoever was stopped in the middle starts again and goes on with what is
-missing. At the end of a thread each of its checkpoints is read from both databases and compared.
+The old database is only read, through the saver it belongs to. Writes are copied before the checkpoint they were made to, and
+those that came later with the next import: whoever was stopped in the middle, or whose old application ran on, starts again
+and goes on with what is missing. What is there is never written over. At the end of a thread each of its checkpoints is read
+from both databases and compared.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +24,8 @@ from holdfast.adapters.langgraph.requests import Requests
 from holdfast.errors import HoldfastError, InvalidInput
 
 PAGE = 100
+Written = tuple[str, int]
+"""A task, and which of its writes."""
 
 
 class Key(NamedTuple):
@@ -136,7 +139,9 @@ class _Mover:
             self._copy_writes(key)
         for key in keys:
             self.at = f"checkpoint {key.id}: "
-            if key not in there:
+            if key in there:
+                self._copy_writes(key, there[key])
+            else:
                 self._copy(key)
                 self.copied += 1
             self._step()
@@ -151,9 +156,11 @@ class _Mover:
         request = self._requests.put(config, found.checkpoint, found.metadata, self._serde, remembering=False)
         self._target.checkpoints.put(**request.arguments)
 
-    def _copy_writes(self, key: Key) -> None:
+    def _copy_writes(self, key: Key, there: Container[Written] = ()) -> None:
         by_task: dict[tuple[str, str], list[Write]] = {}
         for each in self._source.writes(self._thread, key):
+            if (each.task_id, each.index) in there:
+                continue
             encoder = Encoder(self._serde, None)
             state = dump_value(self._serde.loads_typed((each.kind, each.body)), encoder)
             new = Write(each.index, each.channel, state, encoder.pieces)
@@ -182,12 +189,16 @@ class _Mover:
             self._step()
         return differing
 
-    def _there(self) -> set[Key]:
-        found: set[Key] = set()
+    def _there(self) -> dict[Key, set[Written]]:
+        """The checkpoints that were copied already, each with what is written to it."""
+        found: dict[Key, set[Written]] = {}
         cursor: str | None = None
         while True:
-            page = self._target.checkpoints.list(self._thread, user=self._user, limit=PAGE, cursor=cursor)
-            found.update(Key(each.namespace, each.id) for each in page)
+            most = self._target.limits.page(PAGE)
+            page = self._target.checkpoints.list(self._thread, user=self._user, limit=most, cursor=cursor)
+            for each in page:
+                written = {(task.task_id, write.index) for task in each.tasks for write in task.writes}
+                found[Key(each.namespace, each.id)] = written
             if (cursor := page.next) is None:
                 return found
 

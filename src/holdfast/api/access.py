@@ -8,17 +8,18 @@ is that of the connection; what a header says about it is not believed.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from msgspec import Struct
 from starlette.types import Scope
 
 from holdfast import ApiKey, Clock, SystemClock
 from holdfast.clock import monotonic_s, to_us
-from holdfast.errors import Forbidden, HoldfastError, InvalidInput
+from holdfast.errors import Forbidden, HoldfastError, InvalidInput, Unavailable
 
 from .denials import Denial, Denials
 from .limits import ServerLimits
@@ -32,18 +33,31 @@ Network = IPv4Network | IPv6Network
 DEFAULT_TENANT = "default"
 TOUCH_S = 60.0
 """Seconds between two notes of when a key was used."""
+AWAY_S = 1.0
+"""Seconds after which a database that has not said what it knows about a key counts as away, where its last word will do."""
 _KEYS_MOST = 10_000
 _LATELY_MOST = 100
 _PREFIX = "hf_"
+_MAPPED, _MAPPED_BITS = "::ffff:", 96
+_WANTED = {"admin": "admin", "root": "admin, without a tenant", "watch": "read, without a tenant"}
+"""The scopes that there are for everything at once only."""
 
 
 class AccessOptions(Struct, frozen=True, kw_only=True):
-    """Who is let in besides those with a key."""
+    """Who is let in besides those with a key.
+
+    Raises:
+        InvalidInput: the tenant has no name, which of a caller would mean all tenants.
+    """
 
     trusted: tuple[Network, ...] = ()
     """Address ranges whose callers need no key."""
     tenant: str = DEFAULT_TENANT
     """The tenant of callers without a key, and of addresses that name none."""
+
+    def __post_init__(self) -> None:
+        if not self.tenant:
+            raise InvalidInput(f"the default tenant must have a name; {DEFAULT_TENANT!r} is the usual one")
 
 
 class Caller(Struct, frozen=True):
@@ -57,21 +71,32 @@ class Caller(Struct, frozen=True):
 
     def may(self, need: Need, area: str) -> bool:
         """Whether the scopes are enough for something of this kind."""
+        if self.tenant and need in ("watch", "root"):
+            return False
         if need == "open" or "admin" in self.scopes:
-            return need != "root" or not self.tenant
+            return True
+        if need in ("admin", "root"):
+            return False
+        need = "read" if need == "watch" else need
         return need in self.scopes or f"{area}:{need}" in self.scopes
 
 
 def networks(written: Sequence[str]) -> tuple[Network, ...]:
-    """Address ranges as they are written: ``10.0.0.0/8``, ``127.0.0.1``, ``fd00::/8``.
+    """Address ranges as they are written: ``10.0.0.0/8``, ``127.0.0.1``, ``fd00::/8``; ``::ffff:10.0.0.1`` is ``10.0.0.1``.
 
     Raises:
         InvalidInput: one is no address range.
     """
     try:
-        return tuple(ipaddress.ip_network(each.strip()) for each in written if each.strip())
+        return tuple(_network(each.strip()) for each in written if each.strip())
     except ValueError as error:
         raise InvalidInput(f"an address range is written like 10.0.0.0/8: {error}") from None
+
+
+def _network(written: str) -> Network:
+    found = ipaddress.ip_network(written)
+    first = getattr(found.network_address, "ipv4_mapped", None)
+    return found if first is None else IPv4Network((first, found.prefixlen - _MAPPED_BITS))
 
 
 class _Known(Struct):
@@ -93,31 +118,43 @@ class Access:
         self._lately: dict[bytes, _Known] = {}
         limits: ServerLimits = service.limits
         self._requests = Rates(limits.requests_per_s, limits.requests_at_once)
-        self._refusals = Rates(limits.refusals_per_s, limits.refusals_at_once)
+        # Two counts for each address. Without a key nothing is looked up: such requests cost hardly anything, and must not use up
+        # what those with a key are given, since behind a proxy all come from one address. A key that is not known yet is looked
+        # up in the database, and that is what is held down here; guessed it cannot be, with 192 bits of chance in it. A key that
+        # was good before is slowed down by neither.
+        self._without_key = Rates(limits.refusals_per_s, limits.refusals_at_once)
+        self._wrong_keys = Rates(limits.refusals_per_s, limits.refusals_at_once)
+        self._foreign = Rates(limits.refusals_per_s, limits.refusals_at_once)
 
     @property
     def tenant(self) -> str:
         """The tenant of callers and addresses that name none."""
         return self._options.tenant
 
-    async def caller(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Caller:
+    async def caller(self, scope: Scope, headers: Mapping[bytes, bytes], *, though_away: bool = False) -> Caller:
         """Who has sent a request.
+
+        Args:
+            though_away: take a key that was good before for good as long as the database does not answer: whether it does is
+                what is asked.
 
         Raises:
             NotAuthenticated: there is no key, or it is not good (any more).
             TooManyRequests: this caller, or somebody at this address without a good key, has asked too often.
         """
         address = address_of(scope)
-        known = self._lately.get(headers.get(b"authorization", b""))
+        header = headers.get(b"authorization")
+        known = None if header is None else self._lately.get(header)
         if known is not None and monotonic_s() - known.checked_s <= self._service.limits.key_s:
             return self._counted(known.caller if known.caller.address == address else _at(known.caller, address))
         given = _given_key(headers)
         try:
-            found = self._of_network(address) if given is None else await self._of_key(given, address)
+            found = self._of_network(address) if given is None else await self._of_key(given, address, though_away)
         except NotAuthenticated as refusal:
-            self._refuse(scope, refusal, address)
+            self._refuse(scope, refusal, address, self._without_key if given is None else self._wrong_keys)
             raise
-        self._remember(headers, given)
+        if header is not None and given is not None and _bearer_key(header) == given:
+            self._remember(header, given)
         return self._counted(found)
 
     def _counted(self, found: Caller) -> Caller:
@@ -135,36 +172,55 @@ class Access:
         if tenant is not None and caller.tenant not in ("", tenant):
             message = f"this key is good for the tenant {caller.tenant!r} only"
         elif not caller.may(need, area):
-            wanted = "admin, without a tenant" if need == "root" else f"{need} or {area}:{need}"
+            wanted = _WANTED.get(need) or f"{need} or {area}:{need}"
             message = f"this key has not the scope it takes: {wanted}"
         else:
             return
-        self._denials.note(_denial(scope, message, caller.tenant, caller.key_id, caller.address))
+        self.forbid(caller, message, scope)
         raise Forbidden(message)
 
+    def forbid(self, caller: Caller, message: str, scope: Scope) -> None:
+        """Have it noted that somebody who was let in may not do this."""
+        self._denials.note(_denial(scope, message, caller.tenant, caller.key_id, caller.address))
+
+    def turn_away(self, message: str, scope: Scope) -> None:
+        """Have it noted that a request is answered without asking who sent it; too many of one address are counted only."""
+        address = address_of(scope)
+        if self._foreign.take(address):
+            self._denials.count()
+        else:
+            self._denials.note(_denial(scope, message, "", "", address))
+
     def _of_network(self, address: str) -> Caller:
-        try:
-            seen = ipaddress.ip_address(address)
-        except ValueError:
-            seen = None
+        seen = unmapped(address)
         if seen is not None and any(seen in network for network in self._options.trusted):
             return Caller(f"network {address}", self._options.tenant, frozenset(("read", "write")), address)
         raise NotAuthenticated("send an API key, as Authorization: Bearer hf_...")
 
-    async def _of_key(self, key: str, address: str) -> Caller:
+    async def _of_key(self, key: str, address: str, though_away: bool) -> Caller:
         digest = _digest(key)
         known = self._known.get(digest)
         now_s = monotonic_s()
-        if known is None or now_s - known.checked_s > self._service.limits.key_s:
-            if known is None:
-                self._slow_down(address)
-            known = await self._asked(digest, key, now_s, known)
+        key_s = self._service.limits.key_s
+        if known is None:
+            self._slow_down(self._wrong_keys.wait_s(address), address)
+            known = await self._asked(digest, key, now_s, None)
+        elif now_s - known.checked_s > key_s:
+            known = await (self._last_word if though_away else self._asked)(digest, key, now_s, known)
         if known.key.expires_at is not None and to_us(known.key.expires_at) <= self._clock.now_us():
             raise NotAuthenticated("this API key has expired", key=known.key)
-        if now_s - known.touched_s > TOUCH_S:
+        if now_s - known.touched_s > TOUCH_S and now_s - known.checked_s <= key_s:
             known.touched_s = now_s
             await self._touch(known.key)
         return known.caller if known.caller.address == address else _at(known.caller, address)
+
+    async def _last_word(self, digest: bytes, key: str, now_s: float, before: _Known) -> _Known:
+        """What the database knows about a key or, if it does not answer, knew when it was asked last."""
+        try:
+            async with asyncio.timeout(AWAY_S):
+                return await self._asked(digest, key, now_s, before)
+        except (Unavailable, TimeoutError):
+            return before
 
     async def _asked(self, digest: bytes, key: str, now_s: float, before: _Known | None) -> _Known:
         """What the database knows about a key."""
@@ -187,24 +243,22 @@ class Access:
         except HoldfastError:
             return  # a note that is missing keeps nobody out
 
-    def _remember(self, headers: Mapping[bytes, bytes], given: str | None) -> None:
-        """Know the same header again for as long as the key is taken for good, if it has no end by then."""
-        header = headers.get(b"authorization")
-        if given is None or header is None:
-            return
+    def _remember(self, header: bytes, given: str) -> None:
+        """Know the same header again for as long as the key in it is taken for good, if that has no end by then."""
         known = self._known.get(_digest(given))
         if known is not None and known.key.expires_at is None:
             if len(self._lately) >= _LATELY_MOST:
                 self._lately.clear()
             self._lately[header] = known
 
-    def _slow_down(self, address: str) -> None:
-        wait_s = self._refusals.wait_s(address)
+    def _slow_down(self, wait_s: float, address: str) -> None:
+        """Tell who was refused too often to wait. That is counted and not noted: a flood must not fill the log."""
         if wait_s:
-            raise TooManyRequests(f"address {address}", wait_s)
+            self._denials.count()
+            raise TooManyRequests(f"address {address}", wait_s) from None
 
-    def _refuse(self, scope: Scope, refusal: NotAuthenticated, address: str) -> None:
-        self._refusals.take(address)
+    def _refuse(self, scope: Scope, refusal: NotAuthenticated, address: str, rates: Rates) -> None:
+        self._slow_down(rates.take(address), address)
         key = refusal.key
         self._denials.note(
             _denial(scope, str(refusal), "" if key is None else key.tenant, "" if key is None else key.id, address)
@@ -216,18 +270,35 @@ def _digest(key: str) -> bytes:
 
 
 def address_of(scope: Scope) -> str:
-    """The address a request comes from."""
+    """The address a request comes from. One of IPv4 is written as such, also where a socket for both kinds has taken it in."""
     client = scope.get("client")
-    return str(client[0]) if client else ""
+    address = str(client[0]) if client else ""
+    return address if not address.lower().startswith(_MAPPED) else str(unmapped(address) or address)
+
+
+def unmapped(written: str) -> IPv4Address | IPv6Address | None:
+    """The address that is written there, if one is: ``::ffff:10.0.0.1`` is ``10.0.0.1``."""
+    try:
+        address = ipaddress.ip_address(written)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _given_key(headers: Mapping[bytes, bytes]) -> str | None:
     """The key in a request. A token of somebody else's is none: clients send theirs along wherever they go."""
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    bearer = _bearer_key(headers.get(b"authorization", b""))
+    other = headers.get(b"x-api-key")
+    if bearer is not None or other is None:
+        return bearer
+    return other.strip().decode("utf-8", "surrogateescape")
+
+
+def _bearer_key(header: bytes) -> str | None:
+    scheme, _, token = header.partition(b" ")
     if scheme.lower() == b"bearer" and token.strip().startswith(_PREFIX.encode()):
         return token.strip().decode("utf-8", "surrogateescape")
-    other = headers.get(b"x-api-key")
-    return None if other is None else other.strip().decode("utf-8", "surrogateescape")
+    return None
 
 
 def _denial(scope: Scope, reason: str, tenant: str, key_id: str, address: str) -> Denial:

@@ -26,6 +26,7 @@ def application(
     local_only: bool = True,
     access: AccessOptions | None = None,
     admin_key: str | None = None,
+    packs: str | None = None,
 ) -> ASGIApp:
     """Holdfast over HTTP, for any ASGI server that runs the lifespan; the database is open while it does.
 
@@ -35,18 +36,20 @@ def application(
         local_only: answer only requests that are addressed to this machine by a name that cannot mean another.
         access: who is let in without a key.
         admin_key: the key that may do everything (``holdfast.new_api_key`` draws one). Only its digest is kept.
+        packs: where large objects lie, as ``Holdfast`` takes it.
     """
-    service = Service(database, limits or ServerLimits(), admin_key=admin_key)
+    service = Service(database, limits or ServerLimits(), admin_key=admin_key, packs=packs)
     return build(service, local_only=local_only, access=access)
 
 
 def build(service: Service, *, local_only: bool, access: AccessOptions | None = None) -> ASGIApp:
     """The application around a service."""
-    service.access = Access(service, access or AccessOptions(), service.denials, clock=service.clock)
+    letting_in = Access(service, access or AccessOptions(), service.denials, clock=service.clock)
+    service.access = letting_in
     service.document = _document
     router = Router(redirect_slashes=False, default=Nowhere(service.limits), lifespan=service.lifespan)
     routes: list[BaseRoute] = [Paths(service, OPERATIONS), KagentPaths(service)]
-    return Guard(_Directed(routes, router), service.limits, local_only=local_only)
+    return Guard(_Directed(routes, router), letting_in, service.limits, local_only=local_only)
 
 
 @cache

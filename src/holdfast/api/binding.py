@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -36,6 +38,8 @@ class Handler:
         found = parameters.parameters(operation)
         self._headers = [(each.wire_name.lower().encode(), each.name) for each in found if each.place == "header"]
         self._changes_unseen = operation.method != "GET" and (b"if-match", "if_match") not in self._headers
+        is_made = operation.method == "POST" and operation.status == HTTPStatus.CREATED
+        self._made_anew = is_made and (b"idempotency-key", "idempotency_key") not in self._headers
         self._query = {each.wire_name: each for each in found if each.place == "query"}
         self._arguments = parameters.arguments(operation)
         self._may_be_empty = parameters.may_be_empty(operation)
@@ -47,6 +51,10 @@ class Handler:
         caller = await self._caller(service, scope, headers)
         if self._changes_unseen and b"if-match" in headers:
             raise InvalidInput("If-Match is not understood here: nothing is compared before it is changed")
+        if self._made_anew and b"idempotency-key" in headers:
+            raise InvalidInput(
+                "Idempotency-Key is not understood here: what is sent twice is made twice, unless its body has an id"
+            )
         arguments = self._parameters(scope, headers)
         if self._wants_caller:
             arguments["caller"] = caller
@@ -64,6 +72,10 @@ class Handler:
                 result = await self._done(service, headers, arguments)
         except TimeoutError:
             raise self._too_late(service.limits, is_read) from None
+        except asyncio.CancelledError:
+            if not service.news.is_over:
+                raise
+            raise self._cut_off(service.limits, is_read) from None
         return self._response(result, service.limits)
 
     async def _streamed(
@@ -72,7 +84,12 @@ class Handler:
         """What is not bound by ``answer_s``: events as they come, and what is too large to be quick."""
         if self._operation.takes_upload:
             arguments["upload"] = Upload(receive, headers, service.limits)
-        found = await self._done(service, headers, arguments)
+        try:
+            found = await self._done(service, headers, arguments)
+        except asyncio.CancelledError:
+            if not service.news.is_over:
+                raise
+            raise self._cut_off(service.limits, is_read=True) from None
         if isinstance(found, AsyncIterator):
             return EventStream(found, service)
         return self._response(found, service.limits)
@@ -85,11 +102,18 @@ class Handler:
             return await self._operation.function(service, **arguments)
 
     def _too_late(self, limits: ServerLimits, is_read: bool) -> HoldfastError:
-        message = f"not done within answer_s = {limits.answer_s} s"
         if not is_read:
             return TooSlow(
                 f"the body did not come within answer_s = {limits.answer_s} s", headers={"connection": "close"}
             )
+        return self._not_done(f"not done within answer_s = {limits.answer_s} s")
+
+    def _cut_off(self, limits: ServerLimits, is_read: bool) -> HoldfastError:
+        """What to say when a server that stops waits no longer, and ends the task."""
+        message = f"not done within grace_s = {limits.grace_s} s of being told to stop"
+        return self._not_done(message) if is_read else Unavailable(message)
+
+    def _not_done(self, message: str) -> HoldfastError:
         if self._operation.method == "GET":
             return Unavailable(message)
         return OutcomeUnknown(message, id=SETTLED_BY.get())
@@ -101,7 +125,7 @@ class Handler:
             return None
         if service.access is None:
             raise Closed
-        caller = await service.access.caller(scope, headers)
+        caller = await service.access.caller(scope, headers, though_away=operation.need == "watch")
         service.access.check(caller, operation.need, self._area, scope["path_params"].get("tenant"), scope)
         return caller
 

@@ -39,7 +39,8 @@ IdempotencyKey = Annotated[
     Meta(
         description=(
             "A UUID that becomes the id, if the body has none. The same request with the same id is answered with the "
-            "first result; another one with the same id is refused as a conflict."
+            "first result; one that differs in what the id stands for is refused as a conflict. The guide says what that "
+            "is for sessions, runs and messages."
         )
     ),
 ]

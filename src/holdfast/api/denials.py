@@ -1,16 +1,18 @@
 """Every refusal, in the activity log of the tenant whose key it was, or under ``_server`` where no tenant is to be told.
 
 A refusal does not wait for the database: what is noted is written behind, several in one commit. What waits is bounded; what does
-not fit is counted, and the count is noted instead.
+not fit, and what somebody who is told to wait asks all the same, is counted, and the count is noted instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import AsyncHoldfast
 from holdfast.errors import HoldfastError
@@ -19,8 +21,14 @@ SERVER = "_server"
 """The tenant under which is noted what concerns no other."""
 WAITING_MOST = 10_000
 TOGETHER = 100
+COUNTED_S = 10.0
+"""Seconds until a count is noted, if nothing else is by then."""
 _SHOWN = 200
 """Characters of a path that are noted."""
+_REASON = 500
+"""Characters of a reason that are noted."""
+_SECRET = re.compile(r"hf_[0-9a-f]{9,}|(?<![0-9a-f])[0-9a-f]{48}(?![0-9a-f])", re.IGNORECASE)
+"""What is written like an API key, or like the token of a link, in a path it does not belong into or was asked for under."""
 
 log = logging.getLogger("holdfast.api.access")
 
@@ -45,13 +53,21 @@ class Denials:
         self._woken = asyncio.Event()
 
     def note(self, denial: Denial) -> None:
-        """Have a refusal written down soon."""
+        """Have a refusal written down soon, in one line. What opens something is left out of its path."""
+        path, reason = _in_one_line(_SECRET.sub("...", denial.path)), _in_one_line(denial.reason)
+        denial = replace(denial, path=path, reason=reason[:_REASON])
         log.warning("refused %s %s from %s: %s", denial.method, denial.path[:_SHOWN], denial.address, denial.reason)
         if len(self._waiting) < WAITING_MOST:
             self._waiting.append(denial)
         else:
             self._lost += 1
         self._woken.set()
+
+    def count(self) -> None:
+        """Have a refusal counted: one entry for many of them, soon enough."""
+        if not self._lost:
+            asyncio.get_running_loop().call_later(COUNTED_S, self._woken.set)
+        self._lost += 1
 
     async def run(self, holdfast: AsyncHoldfast) -> None:
         """Write down what comes, until cancelled."""
@@ -66,8 +82,16 @@ class Denials:
             some = [self._waiting.popleft() for _ in range(min(TOGETHER, len(self._waiting)))]
             if self._lost:
                 some.append(Denial("", f"{self._lost} more refusals than could be noted", "", "", "", ""))
+                log.warning("%d more refusals than could be noted", self._lost)
                 self._lost = 0
             await asyncio.gather(*(_record(holdfast, each) for each in some))
+
+
+def _in_one_line(text: str) -> str:
+    """The same with what cannot be printed spelled out: a path is decoded, and must not write lines of its own into a log."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 async def _record(holdfast: AsyncHoldfast, denial: Denial) -> None:

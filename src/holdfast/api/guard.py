@@ -7,7 +7,6 @@ Both show in the headers that a browser always sends.
 
 from __future__ import annotations
 
-import ipaddress
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.errors import Forbidden
 
 from . import problems
+from .access import Access, unmapped
 from .limits import ServerLimits
 
 HEADERS = "holdfast.headers"
@@ -25,8 +25,8 @@ HEADERS = "holdfast.headers"
 class Guard:
     """Refuses requests that a web page of another site made; with ``local_only``, also those under a name that is not ours."""
 
-    def __init__(self, app: ASGIApp, limits: ServerLimits, *, local_only: bool) -> None:
-        self._app, self._limits, self._local_only = app, limits, local_only
+    def __init__(self, app: ASGIApp, access: Access, limits: ServerLimits, *, local_only: bool) -> None:
+        self._app, self._access, self._limits, self._local_only = app, access, limits, local_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None
@@ -36,6 +36,7 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
+            self._access.turn_away(str(refusal), scope)
             await problems.answer(refusal, self._limits)(scope, receive, send)
 
     def _refusal(self, headers: dict[bytes, bytes]) -> Forbidden | None:
@@ -52,10 +53,8 @@ def is_local(name: str) -> bool:
     """Whether a name or an address can only mean this machine."""
     if name == "localhost":
         return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    address = unmapped(name)
+    return address is not None and address.is_loopback
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-MIB = 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
 
 
 class ServerLimits(Struct, frozen=True, kw_only=True):
@@ -12,6 +13,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
     request_bytes: int = 32 * MIB
     """Bytes of one request's body."""
+    header_bytes: int = 64 * KIB
+    """Bytes of one request's address and headers."""
     response_bytes: int = 64 * MIB
     """Bytes of one answer's body."""
     archive_bytes: int = 1_024 * MIB
@@ -21,7 +24,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     connections: int = 2_048
     """Connections at once; further ones are answered 503."""
     idle_s: int = 75
-    """How long a connection on which nothing is asked is kept: longer than proxies keep theirs."""
+    """How long a connection on which nothing is asked is kept, incomplete headers included: longer than proxies keep theirs."""
     grace_s: int = 30
     """Longest wait, when told to stop, for requests that were accepted."""
     answer_s: float = 60.0

@@ -25,6 +25,13 @@ _TEMPLATE = "#/components/schemas/{name}"
 _KEY = (
     "An API key: `hf_` and 48 hexadecimal digits. It is good for one tenant, or for all, and for what its scopes say."
 )
+_USER = {
+    "name": "X-User-Id",
+    "in": "header",
+    "required": False,
+    "description": "Who is acting: the user of what is made without one, and the actor in the activity log.",
+    "schema": {"type": "string"},
+}
 _BINARY = {"type": "string", "format": "binary"}
 _DESCRIPTION = """Durable state for agents.
 
@@ -54,7 +61,10 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
         "components": {
             "schemas": schemas.components,
             "responses": _problems(operations, schemas),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": _KEY}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": _KEY},
+                "key_header": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": _KEY},
+            },
         },
     }
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))
@@ -94,7 +104,9 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     if more:
         described["description"] = more
     if operation.need != "open":
-        described["security"] = [{"key": []}]
+        described["security"] = [{"key": []}, {"key_header": []}]
+        if "{tenant}" in operation.path:
+            described["parameters"].append(_USER)
         described["x-scope"] = operation.need
     if operation.takes_upload:
         described["requestBody"] = {"required": True, "content": {ARCHIVE_TYPE: {"schema": _BINARY}}}

@@ -44,8 +44,9 @@ _WHEN_WRITING: tuple[type[HoldfastError], ...] = (StorageFull, OutcomeUnknown)
 _WITH_BODY: tuple[type[HoldfastError], ...] = (BodyTooLarge, WrongContentType, TooSlow)
 _WITH_KEY: tuple[type[HoldfastError], ...] = (NotAuthenticated, TooManyRequests)
 
-Need = Literal["open", "read", "write", "admin", "root"]
-"""What an operation asks of a caller: nothing, one of the scopes, or ``admin`` of a key that is good for all tenants."""
+Need = Literal["open", "read", "write", "admin", "watch", "root"]
+"""What an operation asks of a caller: nothing, one of the scopes, or, of a key that is good for all tenants, ``read`` (``watch``)
+or ``admin`` (``root``)."""
 
 AREAS = {
     "server": "The server itself.",
@@ -73,6 +74,8 @@ AREAS = {
     "checkups": "What is not as it should be, and its repair.",
 }
 """The kinds of things there are: the groups of the document, and what stands before the colon of a scope."""
+KAGENT = "kagent"
+"""What stands there for everything that kagent's clients ask for, whatever it is about."""
 
 
 class Header(Struct, frozen=True):
@@ -152,6 +155,19 @@ def operation(
         return function
 
     return mark
+
+
+def check_scopes(scopes: Sequence[str]) -> None:
+    """Whether the kinds of things in scopes exist: a key for one that does not would open nothing. The rest the store checks.
+
+    Raises:
+        InvalidInput: one does not.
+    """
+    for scope in scopes:
+        kind, colon, _ = scope.partition(":")
+        if colon and kind not in AREAS and kind != KAGENT:
+            kinds = ", ".join(sorted([*AREAS, KAGENT]))
+            raise InvalidInput(f"the scope {scope!r} is for no kind of thing there is; there are {kinds}")
 
 
 def collect(*modules: object) -> list[Operation]:

@@ -33,6 +33,7 @@ STATUSES: dict[type[HoldfastError], int] = {
     errors.Unavailable: 503,
     errors.OutcomeUnknown: 503,
     errors.Closed: 503,
+    errors.PacksUnknown: 500,
     errors.StorageFull: 507,
     errors.SchemaMismatch: 500,
     errors.Corrupt: 500,
@@ -94,6 +95,12 @@ class BodyTooLarge(HttpError):
     """The body is over the limit request_bytes."""
 
     status, name = 413, "LimitExceeded"
+
+
+class HeadTooLarge(HttpError):
+    """The address and the headers are over the limit header_bytes."""
+
+    status, name = 431, "LimitExceeded"
 
 
 class TooSlow(HttpError):

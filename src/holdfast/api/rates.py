@@ -15,7 +15,7 @@ class Rates:
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, name: str) -> float:
-        """Take one; the seconds to wait, if there is none, or 0."""
+        """Take one; the seconds to wait, if there is none, or 0. Who is told to wait has taken nothing."""
         if not self._per_s:
             return 0.0
         now_s = monotonic_s()
@@ -23,7 +23,8 @@ class Rates:
         self._left.pop(name, None)
         if len(self._left) >= _NAMES_MOST:
             del self._left[next(iter(self._left))]
-        self._left[name] = (max(left - 1.0, 0.0), now_s)
+        # A part of one that has come back stays: taken away with each refusal, whoever keeps asking would never be let in again.
+        self._left[name] = (left - 1.0 if left >= 1.0 else left, now_s)
         return 0.0 if left >= 1.0 else (1.0 - left) / self._per_s
 
     def wait_s(self, name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
@@ -43,6 +44,9 @@ class Endpoint:
             status = getattr(response, "status_code", 0)
             if response is not None:
                 await response(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._service.news.is_over:
+                raise  # otherwise the server stops, and whoever takes so long to hear the answer is left without the rest
         finally:
             metrics.under_way -= 1
             metrics.add(self._names.get(scope["method"], "none"), status, monotonic_s() - started_s)

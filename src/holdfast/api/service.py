@@ -19,6 +19,7 @@ from .limits import ServerLimits
 from .metrics import Metrics
 from .news import News
 from .staging import Staging
+from .standing import Standing
 
 if TYPE_CHECKING:
     from .access import Access
@@ -40,6 +41,7 @@ class Service:
         admin_key: str | None = None,
         migrate: bool | None = None,
         store_limits: Limits | None = None,
+        packs: str | None = None,
     ) -> None:
         self.limits = limits
         self.ids = RandomIds()
@@ -47,13 +49,14 @@ class Service:
         self.denials, self.metrics, self.news = Denials(), Metrics(), News()
         self.deadlines = Deadlines(limits.answer_s)
         self.staging = Staging(limits.archives)
+        self.standing = Standing(self)
         self.access: Access | None = None
         self._tenants: dict[str, AsyncTenantHandle] = {}
         self.drawn_key: str | None = None
         self._admin_key, self._migrate, self._store_limits = admin_key, migrate, store_limits
         self.document: Callable[[], bytes] = lambda: b"{}"
         self.failure: HoldfastError | None = None
-        self._database = database
+        self._database, self._packs = database, packs
         self._holdfast: AsyncHoldfast | None = None
         self._presence: Presence | None = None
 
@@ -93,7 +96,9 @@ class Service:
     async def lifespan(self, app: object) -> AsyncIterator[None]:
         """Open the database, and close it when everything accepted is done."""
         try:
-            unopened = AsyncHoldfast(self._database, auto_migrate=self._migrate, limits=self._store_limits)
+            unopened = AsyncHoldfast(
+                self._database, auto_migrate=self._migrate, limits=self._store_limits, packs=self._packs
+            )
             opened = await unopened.open()
         except HoldfastError as error:
             self.failure = error
@@ -144,6 +149,13 @@ class Service:
         key = new_api_key()
         await opened.api_keys.create(key, name="admin", scopes=["admin"])
         self.drawn_key = key
+
+    async def take_back_drawn_key(self) -> None:
+        """Revoke the key that was drawn, so that the next start draws another."""
+        if self.drawn_key is not None:
+            key = await self.holdfast.api_keys.verify(self.drawn_key)
+            await self.holdfast.api_keys.revoke(key.id)
+            self.drawn_key = None
 
     async def check_ready(self) -> None:
         """Ask the database something.

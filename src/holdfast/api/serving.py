@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import logging
@@ -10,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Literal
 
 import uvicorn
 
@@ -41,6 +43,7 @@ def serve(
     admin_key: str | None = None,
     migrate: bool | None = None,
     store_limits: Limits | None = None,
+    packs: str | None = None,
     on_ready: Callable[[str, str | None], None] = lambda address, key: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; requests that were accepted by then are answered first.
@@ -55,25 +58,32 @@ def serve(
         admin_key: the key that may do everything. Without it one is drawn, if there is none in the database yet.
         migrate: bring the schema up to date first; without a word, on SQLite only.
         store_limits: the limits of the Holdfast that is served, as ``Holdfast`` takes them.
-        on_ready: called once, when requests are answered, with the address and the key that was drawn, if one was.
+        packs: where large objects lie, as ``Holdfast`` takes it.
+        on_ready: called once, when requests are answered, with the address and the key that was drawn, if one was. If it cannot
+            show them (``OSError``), a key that was drawn is revoked and the server stops; without one it goes on.
 
     Raises:
         InvalidInput: other machines could reach ``host``, or there is no such host.
-        Unavailable: the port is taken, or the database cannot be reached.
+        Unavailable: the port is taken, the database cannot be reached, or the key that was drawn could not be shown.
     """
     limits = limits or ServerLimits()
-    service = Service(database, limits, admin_key=admin_key, migrate=migrate or None, store_limits=store_limits)
+    service = Service(
+        database, limits, admin_key=admin_key, migrate=migrate or None, store_limits=store_limits, packs=packs
+    )
     listening = bind(host, port, allow_remote=allow_remote)
     with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
+        protocol = _protocol(limits)
         config = uvicorn.Config(
             build(service, local_only=not allow_remote, access=access),
+            http=protocol,
+            h11_max_incomplete_event_size=limits.header_bytes,
             log_config=None,
             access_log=False,
             lifespan="on",
             ws="none",
             server_header=False,
             proxy_headers=False,  # the address of a caller is that of the connection, whatever a header says
-            limit_concurrency=limits.connections,
+            limit_concurrency=limits.connections if protocol == "auto" else None,
             timeout_keep_alive=limits.idle_s,
             timeout_graceful_shutdown=limits.grace_s,
         )
@@ -132,11 +142,33 @@ class _Server(uvicorn.Server):
             gc.collect()
             gc.freeze()  # what is there now stays until the end, and need not be looked through again
             gc.set_threshold(COLLECT_EVERY, *gc.get_threshold()[1:])
-            self._on_ready()
+            try:
+                self._on_ready()
+            except OSError as error:
+                await self._not_shown(error)
+
+    async def _not_shown(self, error: OSError) -> None:
+        """Nobody has seen what was to be shown: let no key stay that nobody has."""
+        if self._service.drawn_key is not None:
+            await self._service.take_back_drawn_key()
+            self._service.failure = Unavailable(
+                f"the key that may do everything could not be shown ({error.strerror}) and was revoked: start again with "
+                "standard output open, or bring a key in HOLDFAST_ADMIN_KEY"
+            )
+            self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.stop()
         await super().shutdown(sockets)
+
+
+def _protocol(limits: ServerLimits) -> type[asyncio.Protocol] | Literal["auto"]:
+    """What reads requests; where there is no httptools, h11, which limits headers in its own way."""
+    try:
+        from .connections import connection_of
+    except ImportError:
+        return "auto"
+    return connection_of(limits)
 
 
 def _resolved(host: str, port: int) -> tuple[int, tuple[str | int | bytes, ...]]:

@@ -12,9 +12,9 @@ from holdfast import Checkpoint, Page, TenantHandle
 from holdfast.errors import NotFound
 
 from . import graph_values
-from .database import open_tenant, tenant_option
+from .database import open_tenant, packs_option, tenant_option
 from .graph_values import Channel, Unreadable
-from .output import json_option, print_json, print_table, shorten
+from .output import json_option, print_json, print_table, printable, shorten
 
 F = TypeVar("F", bound=Callable[..., Any])
 DAY_S = 86_400
@@ -28,9 +28,9 @@ def checkpoints() -> None:
 
 
 def user_option(command: F) -> F:
-    """``--user``."""
+    """``--user``, and whose."""
     help = "Whose threads, where they are kept apart by user."
-    return tenant_option(click.option("--user", help=help)(command))
+    return tenant_option(packs_option(click.option("--user", help=help)(command)))
 
 
 def thread_option(command: F) -> F:
@@ -52,6 +52,7 @@ def thread_option(command: F) -> F:
 def list_(
     database: str,
     tenant: str,
+    packs: str | None,
     user: str | None,
     thread: str | None,
     namespace: str | None,
@@ -60,7 +61,7 @@ def list_(
     as_json: bool,
 ) -> None:
     """List checkpoints, the newest first."""
-    with open_tenant(database, tenant) as there:
+    with open_tenant(database, tenant, packs) as there:
         found = there.checkpoints.list(thread, namespace=namespace, user=user, limit=limit, cursor=cursor)
     if as_json:
         print_json({"checkpoints": [_summary(each) for each in found], "next": found.next})
@@ -75,18 +76,25 @@ def list_(
 @click.option("--id", metavar="ID", help="A checkpoint; without it, the newest.")
 @json_option
 def show(
-    database: str, tenant: str, user: str | None, thread: str, namespace: str, id: str | None, as_json: bool
+    database: str,
+    tenant: str,
+    packs: str | None,
+    user: str | None,
+    thread: str,
+    namespace: str,
+    id: str | None,
+    as_json: bool,
 ) -> None:
     """Show a checkpoint: its channels with their versions and values, and what tasks wrote to it."""
-    with open_tenant(database, tenant) as there:
+    with open_tenant(database, tenant, packs) as there:
         found = _find(there, thread, namespace, user, id)
     channels, problem = _channels(found)
     tasks = [_task(each) for each in found.tasks]
     if as_json:
         print_json({**_summary(found), "channels": channels, "problem": problem, "tasks": tasks})
         return
-    click.echo(f"{found.id}  of {thread}{f' in {namespace}' if namespace else ''}, saved {_when(found)}")
-    click.echo(f"parent {found.parent or '(none)'}; metadata {shorten(_text(found.metadata), 300)}")
+    click.echo(f"{printable(found.id)}  of {thread}{f' in {namespace}' if namespace else ''}, saved {_when(found)}")
+    click.echo(f"parent {printable(found.parent or '(none)')}; metadata {shorten(_text(found.metadata), 300)}")
     if problem:
         click.echo(f"Its values cannot be shown: {problem}. {_size(found):,} bytes in {len(found.pieces)} pieces.")
     else:
@@ -108,6 +116,7 @@ def show(
 def diff(
     database: str,
     tenant: str,
+    packs: str | None,
     user: str | None,
     thread: str,
     namespace: str,
@@ -116,7 +125,7 @@ def diff(
     as_json: bool,
 ) -> None:
     """Show what is different between two checkpoints of a thread."""
-    with open_tenant(database, tenant) as there:
+    with open_tenant(database, tenant, packs) as there:
         newer = _find(there, thread, namespace, user, second)
         older = None if first is None and newer.parent is None else first or newer.parent
         before = [] if older is None else _readable(_find(there, thread, namespace, user, older))
@@ -148,6 +157,7 @@ def diff(
 def prune(
     database: str,
     tenant: str,
+    packs: str | None,
     user: str | None,
     threads: Sequence[str],
     keep: int,
@@ -162,7 +172,7 @@ def prune(
         kept = keep or days or runs
         what = f"all but the newest {keep} checkpoints of every namespace" if kept else "everything"
         click.confirm(f"Remove {what} of {named} of {tenant}?", abort=True, err=True)
-    with open_tenant(database, tenant) as there:
+    with open_tenant(database, tenant, packs) as there:
         young = None if days is None else days * DAY_S
         removed = there.checkpoints.prune(list(threads), keep=keep, younger_than_s=young, runs=runs, user=user)
     if as_json:

@@ -12,9 +12,8 @@ from holdfast import Erasure, Findings, Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.schema import check_integrity
 
-from .database import database_option, describe
+from .database import database_option, describe, packs_option
 from .output import json_option, print_json, shorten
-from .retention import packs_option
 
 SHOWN = 10
 """Things of one kind that are named."""

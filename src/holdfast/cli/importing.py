@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from holdfast import Holdfast, Limits
+from holdfast import Holdfast, Limits, address
 
 from .bundles import bundle
-from .database import describe, tenant_option
+from .database import describe, packs_option, tenant_option
 from .output import json_option, print_json, print_table, shorten
 
 PROBLEM = 300
@@ -33,6 +33,7 @@ importing.add_command(bundle)
     "--from", "source", metavar="URL", required=True, help="The old database: sqlite:///path or postgresql://..."
 )
 @tenant_option
+@packs_option
 @click.option("--user", help="Whose threads they become; without it, nobody's in particular.")
 @click.option("--thread", "threads", metavar="ID", multiple=True, help="Only this thread; may be given several times.")
 @click.option(
@@ -46,6 +47,7 @@ def langgraph(
     source: str,
     database: str,
     tenant: str,
+    packs: str | None,
     user: str | None,
     threads: Sequence[str],
     allow: Sequence[str],
@@ -56,7 +58,9 @@ def langgraph(
     The old database is only read. Every thread's history is compared with the original at the end. A command that was stopped is
     given again, and goes on where it was.
     """
-    _check_installed(source)
+    if (kind := _kind(source)) == "postgres":
+        address.parse(source)  # so that nobody quotes a password from an address that is not well formed
+    _check_installed(kind)
     from holdfast.adapters import langgraph_import
 
     allowed = [_class(each) for each in allow]
@@ -64,7 +68,7 @@ def langgraph(
     limits = Limits(metadata_bytes=Limits().content_bytes)
     with (
         langgraph_import.open_source(source, allowed) as old,
-        Holdfast(database, auto_migrate=True, limits=limits) as hf,
+        Holdfast(database, auto_migrate=True, limits=limits, packs=packs) as hf,
     ):
         wanted = set(threads) or None
         there = dict(old.threads())
@@ -114,8 +118,11 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda steps: bar.advance(task, steps)
 
 
-def _check_installed(source: str) -> None:
-    kind = "postgres" if source.startswith(("postgresql://", "postgres://")) else "sqlite"
+def _kind(source: str) -> str:
+    return "postgres" if source.startswith(("postgresql://", "postgres://")) else "sqlite"
+
+
+def _check_installed(kind: str) -> None:
     if find_spec("langgraph") is None or find_spec(f"langgraph.checkpoint.{kind}") is None:
         raise click.ClickException(
             f"this reads the old database with the saver that wrote it: pip install 'holdfast[langgraph]' {_SAVERS[kind]}"

@@ -10,8 +10,8 @@ import click
 from holdfast import ApiKey, Holdfast, SystemClock, new_api_key
 from holdfast.clock import from_us
 
-from .database import database_option
-from .output import json_option, print_json, print_table
+from .database import database_option, open_there
+from .output import json_option, print_json, print_table, printable
 
 DAYS_MOST = 36_500
 """Days that a key can be good for; who needs more says nothing."""
@@ -47,6 +47,9 @@ def keys() -> None:
 @json_option
 def create(database: str, name: str, tenant: str, scopes: Sequence[str], days: int | None, as_json: bool) -> None:
     """Draw a key and show it, this once: only its digest is kept."""
+    from holdfast.api.operations import check_scopes  # here and not above: it brings the server's libraries along
+
+    check_scopes(scopes)
     key = new_api_key()
     until = None if days is None else from_us(SystemClock().now_us()) + timedelta(days=days)
     with Holdfast(database) as hf:
@@ -66,7 +69,7 @@ def create(database: str, name: str, tenant: str, scopes: Sequence[str], days: i
 @json_option
 def list_keys(database: str, tenant: str | None, as_json: bool) -> None:
     """List the keys there are, without what makes them keys."""
-    with Holdfast(database) as hf:
+    with open_there(database) as hf:
         found = list(hf.api_keys.list(tenant=tenant))
     if as_json:
         print_json({"keys": found})
@@ -81,12 +84,12 @@ def list_keys(database: str, tenant: str | None, as_json: bool) -> None:
 @json_option
 def revoke(database: str, key_id: str, as_json: bool) -> None:
     """Let nobody in with this key any more. Servers that run hear of it within a second."""
-    with Holdfast(database) as hf:
+    with open_there(database) as hf:
         revoked = hf.api_keys.revoke(key_id)
     if as_json:
         print_json({"key": revoked})
     else:
-        click.echo(f"{revoked.name} ({revoked.prefix}...) lets nobody in any more.")
+        click.echo(f"{printable(revoked.name)} ({revoked.prefix}...) lets nobody in any more.")
 
 
 def _row(key: ApiKey) -> list[str]:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.clock import MICROSECONDS, from_us
 
-from .output import printable
+from .output import encodable
 
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
@@ -31,7 +31,7 @@ class JsonLines(logging.Formatter):
         try:
             return msgspec.json.encode(line).decode()
         except UnicodeEncodeError:
-            line["message"] = printable(record.getMessage())
+            line["message"] = encodable(record.getMessage())
             return msgspec.json.encode(line).decode()
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from holdfast import Hold, Holdfast, RetentionPolicy, Swept
+from holdfast import Hold, Holdfast, RetentionPolicy, Swept, address
 
-from .database import database_option, describe, tenant_option
+from .database import database_option, describe, open_there, packs_option, tenant_option
 from .output import json_option, print_json, print_table
 
 DAY_S = 86_400
@@ -27,17 +27,6 @@ WHY = {
 }
 
 
-def packs_option(command: Any) -> Any:
-    """``--packs``, or the environment's."""
-    return click.option(
-        "--packs",
-        metavar="PLACE",
-        envvar="HOLDFAST_PACKS",
-        show_envvar=True,
-        help="Where large objects lie: a directory, or an address such as s3://bucket/folder.",
-    )(command)
-
-
 @click.group()
 def retention() -> None:
     """Say what is kept and for how long, hold what must be kept, and tidy up."""
@@ -49,7 +38,7 @@ def retention() -> None:
 @json_option
 def plan(database: str, tenant: str, packs: str | None, as_json: bool) -> None:
     """Show what a sweep would remove now. Nothing is changed."""
-    with Holdfast(database, packs=packs) as hf:
+    with open_there(database, packs) as hf:
         there = hf.tenant(tenant)
         found, policy = there.retention.plan(), there.retention.policy()
     if as_json:
@@ -102,6 +91,7 @@ def run(
     """Remove what must go: once for every tenant, or again and again."""
     import asyncio  # here and not above: it takes longer to import than most commands take to run
 
+    address.check_there(database)
     options = {"url": redis_url, "stream": stream, "event": event, "whole": not only_checkpoints}
     with _lines_to(log_file):
         if every_s is not None:
@@ -144,7 +134,7 @@ def policy(
     if keep_days is not None and run_id is None:
         raise click.UsageError("--keep-days is for one run: say which with --run")
     grace_s, keep_s = _seconds(grace_days), _seconds(keep_days)
-    with Holdfast(database) as hf:
+    with open_there(database) as hf:
         there = hf.tenant(tenant).retention
         if clear:
             there.clear_policy(run_id=run_id)
@@ -180,7 +170,7 @@ def hold(
     as_json: bool,
 ) -> None:
     """Keep all snapshots of a tenant, a session or a run, whatever the rules say, until the hold is released."""
-    with Holdfast(database) as hf:
+    with open_there(database) as hf:
         placed = hf.tenant(tenant).retention.hold(reason, run_id=run_id, session_id=session_id, placed_by=placed_by)
     if as_json:
         print_json({"hold": placed})
@@ -195,7 +185,7 @@ def hold(
 @json_option
 def release(database: str, tenant: str, hold_id: str, reason: str, as_json: bool) -> None:
     """End a hold. What it kept goes when the rules say so."""
-    with Holdfast(database) as hf:
+    with open_there(database) as hf:
         released = hf.tenant(tenant).retention.release(hold_id, reason=reason)
     if as_json:
         print_json({"hold": released})
@@ -208,7 +198,7 @@ def release(database: str, tenant: str, hold_id: str, reason: str, as_json: bool
 @json_option
 def holds(database: str, tenant: str, as_json: bool) -> None:
     """List the holds there are."""
-    with Holdfast(database) as hf:
+    with open_there(database) as hf:
         found = list(hf.tenant(tenant).retention.holds())
     if as_json:
         print_json({"holds": found})

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from holdfast import Limits
 
-from .database import describe
+from .database import describe, packs_option
 from .logs import LEVELS, start_logging
 
 FILE = "holdfast.db"
+_NEVER_ZERO = ("answer_s", "connections")
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
@@ -29,13 +33,25 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: Path
     said = {name.replace("-", "_"): each for name, each in said.items()}
     if isinstance(said.get("limits"), dict):
         said["limits"] = [f"{name}={number}" for name, number in said["limits"].items()]
-    known = {each.name for each in context.command.params if each.name is not None}
+    if isinstance(said.get("trust"), str):
+        said["trust"] = [said["trust"]]
+    known = {each.name for each in context.command.params if each.name not in (None, "config")}
     unknown = sorted(set(said) - known)
     if unknown:
         raise click.BadParameter(
             f"{value} says {', '.join(unknown)}, which is not an option; there are {sorted(known)}"
         )
+    several = {each.name for each in context.command.params if each.multiple}
+    for name, each in said.items():
+        if isinstance(each, (list, dict)) and name not in several:
+            raise click.BadParameter(f"{value}: {name} is one value, not several")
     context.default_map = {**said, **(context.default_map or {})}
+    return value
+
+
+def _with_a_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not value:
+        raise click.BadParameter("a tenant has a name; leave the option out for 'default'")
     return value
 
 
@@ -104,6 +120,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: Path
     show_envvar=True,
     help="The PostgreSQL database, where --database is not given and --database-type is postgres.",
 )
+@packs_option
 @click.option(
     "--migrate",
     is_flag=True,
@@ -131,6 +148,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: Path
     metavar="NAME",
     default="default",
     show_default=True,
+    callback=_with_a_name,
     envvar="HOLDFAST_DEFAULT_TENANT",
     show_envvar=True,
     help="The tenant of callers without a key, and of addresses that name none.",
@@ -187,6 +205,7 @@ def serve(
     database_type: str | None,
     sqlite_database_path: str | None,
     postgres_database_url: str | None,
+    packs: str | None,
     migrate: bool,
     allow_remote: bool,
     trust: tuple[str, ...],
@@ -206,6 +225,8 @@ def serve(
     from holdfast import api
 
     start_logging(log_level, log_format)
+    if database and _is_outranked(click.get_current_context()):
+        database = None
     place = database or _named(database_type, sqlite_database_path, postgres_database_url) or str(_file(data_dir))
     api.serve(
         place,
@@ -217,8 +238,17 @@ def serve(
         admin_key=_admin_key(admin_key_file),
         migrate=migrate,
         store_limits=Limits(checkpoints_per_run=checkpoint_retention_per_run),
-        on_ready=lambda address, key: _announce(address, place, key),
+        packs=packs,
+        on_ready=lambda address, key: _shown(address, place, key),
     )
+
+
+def _is_outranked(context: click.Context) -> bool:
+    """Whether the command line names another database than the environment or the file do in ``--database``."""
+    line = ParameterSource.COMMANDLINE
+    others = ("database_type", "sqlite_database_path", "postgres_database_url")
+    is_line = [context.get_parameter_source(name) is line for name in others]
+    return context.get_parameter_source("database") is not line and any(is_line)
 
 
 def _named(kind: str | None, sqlite_path: str | None, postgres_url: str | None) -> str | None:
@@ -242,7 +272,10 @@ def _limits(said: tuple[str, ...]) -> Any:
         try:
             chosen[name] = known[name](number)
         except ValueError:
-            raise click.UsageError(f"the limit {name} is a number, not {number!r}") from None
+            kind = "a whole number" if known[name] is int else "a number"
+            raise click.UsageError(f"the limit {name} is {kind}, not {number!r}") from None
+        if chosen[name] == 0 and name in _NEVER_ZERO:
+            raise click.UsageError(f"the limit {name} cannot be 0: nothing would be answered")
         if chosen[name] < 0:
             raise click.UsageError(f"the limit {name} cannot be less than 0")
         if not math.isfinite(chosen[name]):
@@ -263,6 +296,23 @@ def _file(data_dir: Path) -> Path:
     """The database file in a folder that, if it is made here, only its owner can read."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return data_dir.resolve() / FILE
+
+
+def _shown(address: str, place: str, key: str | None) -> None:
+    """Announce the server where somebody sees it.
+
+    Raises:
+        OSError: standard output is closed. It leads nowhere from then on, or the same would be raised again at the end.
+    """
+    import os
+
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "standard output is closed")
+    try:
+        _announce(address, place, key)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _announce(address: str, place: str, key: str | None) -> None:

@@ -13,7 +13,7 @@ from holdfast import Branch, CompactionEvent, CompactionPolicy, Message, Plan, S
 from holdfast.errors import NotFound
 
 from .database import open_tenant, tenant_option
-from .output import json_option, print_json, print_table, shorten
+from .output import json_option, print_json, print_table, printable, shorten
 
 F = TypeVar("F", bound=Callable[..., Any])
 PREVIEW = 72
@@ -62,7 +62,9 @@ def show(database: str, tenant: str, session: str, last: int, as_json: bool) -> 
         everything = {"session": found, "messages": messages, "branch": current, "branches": branches}
         print_json({**everything, "compactions": list(events)})
         return
-    click.echo(f"{found.key}  ({found.message_count} messages, {found.token_count} tokens, branch {current})")
+    click.echo(
+        f"{printable(found.key)}  ({found.message_count} messages, {found.token_count} tokens, branch {current})"
+    )
     columns = ["seq", "role", "tokens", "", "message"]
     print_table("Messages", columns, [_message_row(each) for each in messages])
     if len(branches) > 1:

@@ -11,11 +11,12 @@ from typing import Any
 
 import click
 
-from .database import database_option, describe
+from .database import database_option, describe, packs_option
 
 
 @click.command()
 @database_option
+@packs_option
 @click.option(
     "--handler",
     required=True,
@@ -43,6 +44,7 @@ from .database import database_option, describe
 )
 def worker(
     database: str,
+    packs: str | None,
     handler: str,
     concurrency: int,
     tenants: tuple[str, ...],
@@ -65,16 +67,16 @@ def worker(
         "ttl_ms": round(lease_s * 1_000),
         "grace_s": grace_s,
     }
-    asyncio.run(_work(database, _named(handler), options))
+    asyncio.run(_work(database, packs, _named(handler), options))
 
 
-async def _work(database: str, handler: Any, options: dict[str, Any]) -> None:
+async def _work(database: str, packs: str | None, handler: Any, options: dict[str, Any]) -> None:
     import asyncio
 
     from holdfast import AsyncHoldfast
     from holdfast.loop.worker import Worker
 
-    async with AsyncHoldfast(database) as hf:
+    async with AsyncHoldfast(database, packs=packs) as hf:
         made = Worker(hf, handler, **options)
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, made.stop)

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from holdfast import Holdfast, Restored, Rewind, Rewound, Snapshot, TenantHandle, TreeChange
+from holdfast import Restored, Rewind, Rewound, Snapshot, TenantHandle, TreeChange
 from holdfast.errors import InvalidInput, NotFound
 
-from .database import tenant_option
-from .output import json_option, print_json, print_table, printable
-from .retention import packs_option
+from .database import open_tenant, packs_option, tenant_option
+from .output import encodable, json_option, print_json, print_table, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = {"added": "A", "removed": "D", "changed": "M", "mode": "T", "renamed": "R"}
@@ -67,7 +66,7 @@ def capture(
     """Take a snapshot of the directory PATH. Only what changed since the last one is read and stored."""
     if to is not None and archive is None:
         raise InvalidInput(f"--to says where an archive goes: say --format {ARCHIVE} with it")
-    with _opened(database, tenant, packs) as there:
+    with open_tenant(database, tenant, packs) as there:
         at = there.runs.get(run).iteration if step is None else step
         with _busy(f"capturing {path}"):
             done = there.workspaces.capture(
@@ -101,7 +100,7 @@ def capture(
 @json_option
 def list_(database: str, tenant: str, packs: str | None, run: str | None, limit: int, as_json: bool) -> None:
     """List snapshots, the newest first; and of a run, how it was taken back and forth."""
-    with _opened(database, tenant, packs) as there:
+    with open_tenant(database, tenant, packs) as there:
         found = there.snapshots.list(run_id=run, limit=limit)
         rewinds = there.rewinds.list(run, limit=limit) if run is not None else []
     if as_json:
@@ -133,7 +132,7 @@ def diff(
     as_json: bool,
 ) -> None:
     """Show what changed from snapshot BEFORE to AFTER, given by their ids or, with --run, as @ and the number of a step."""
-    with _opened(database, tenant, packs) as there:
+    with open_tenant(database, tenant, packs) as there:
         ids = [_snapshot(there, each, run) for each in (before, after)]
         found = there.workspaces.diff(ids[0], ids[1], text=not stat)
     if as_json:
@@ -164,7 +163,7 @@ def rewind(
     as_json: bool,
 ) -> None:
     """Take a run, its conversation and the directory PATH back to a step. What is in the directory is captured first."""
-    with _opened(database, tenant, packs) as there:
+    with open_tenant(database, tenant, packs) as there:
         with _busy(f"rewinding {path} to step {to_step}"):
             done = there.workspaces.rewind(run, to_step, path, keep_checkpoints_for=days)
         if resume:
@@ -183,7 +182,7 @@ def redo(
     database: str, tenant: str, packs: str | None, run: str, path: str | None, rewind_id: str | None, as_json: bool
 ) -> None:
     """Undo a rewind: the run, its conversation and the directory, which is PATH if it moved, are as they were before it."""
-    with _opened(database, tenant, packs) as there, _busy("going back to where it was"):
+    with open_tenant(database, tenant, packs) as there, _busy("going back to where it was"):
         done = there.workspaces.redo(run, path, id=rewind_id)
     _print_moved(done, as_json, f"is at step {done.rewind.from_step} again")
 
@@ -207,7 +206,7 @@ def restore(
     as_json: bool,
 ) -> None:
     """Bring the directory PATH to SNAPSHOT, an id or, with --run, @ and the number of a step. No run is touched."""
-    with _opened(database, tenant, packs) as there:
+    with open_tenant(database, tenant, packs) as there:
         id = _snapshot(there, snapshot, run)
         with _progress(there.snapshots.get(id).entry_count, "restoring") as advance:
             done = there.workspaces.restore(id, path, replace=replace, on_progress=advance)
@@ -228,7 +227,7 @@ def export(
     database: str, tenant: str, packs: str | None, run: str | None, snapshot: str, file: str, as_json: bool
 ) -> None:
     """Write SNAPSHOT to FILE, as tar compressed with zstd. The same tree always makes the same file."""
-    with _opened(database, tenant, packs) as there:
+    with open_tenant(database, tenant, packs) as there:
         id = _snapshot(there, snapshot, run)
         with _progress(there.snapshots.get(id).entry_count, "writing") as advance:
             count = there.workspaces.export(id, file, on_progress=advance)
@@ -255,19 +254,13 @@ def import_(
     as_json: bool,
 ) -> None:
     """Record what is in the archive FILE as a snapshot of a run. Nothing is written to any directory."""
-    with _opened(database, tenant, packs) as there, _busy(f"reading {file}"):
+    with open_tenant(database, tenant, packs) as there, _busy(f"reading {file}"):
         done = there.workspaces.import_archive(run, file, step=step, outside_links=outside_links)
     if as_json:
         print_json(_as_json(done))
         return
     snapshot = done.snapshot
     click.echo(f"Snapshot {snapshot.id}: {snapshot.entry_count:,} entries, {_size(snapshot.tree_bytes)}.")
-
-
-@contextmanager
-def _opened(database: str, tenant: str, packs: str | None) -> Iterator[TenantHandle]:
-    with Holdfast(database, packs=packs) as hf:
-        yield hf.tenant(tenant)
 
 
 def _snapshot(there: TenantHandle, given: str, run: str | None) -> str:
@@ -353,9 +346,9 @@ def _line(change: TreeChange) -> str:
 def _as_json(value: Any) -> Any:
     """A value as JSON, in which everything can be printed."""
     if isinstance(value, str):
-        return printable(value)
+        return encodable(value)
     if isinstance(value, dict):
-        return {printable(key): _as_json(each) for key, each in value.items()}
+        return {encodable(key): _as_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_json(each) for each in value]
     return value if isinstance(value, (int, float, type(None))) else _as_json(msgspec.to_builtins(value))

@@ -7,14 +7,14 @@ never an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hmac import compare_digest
 from typing import Any, TypeVar
 from zlib import crc32
 
 from msgspec import Struct
 
-from ..errors import Corrupt
+from ..errors import Corrupt, LimitExceeded
 from .dictionary import WORDS
 
 RAW, ZSTD, ZSTD_WORDS = 0, 1, 2
@@ -32,7 +32,7 @@ LEVEL = 3
 BULK_LEVEL = 2
 """How hard to compress where there is much of it: two thirds of the time, for a twenty-fifth more bytes."""
 UNPACKED_MOST = 64 * 1024 * 1024
-"""Bytes that a stored body may unpack to."""
+"""Bytes that a stored body may unpack to, and so the longest that is stored, whatever the limits say."""
 
 T = TypeVar("T")
 _Kind = tuple[int, int | None]
@@ -70,7 +70,13 @@ def digest_of(body: bytes | memoryview, length: int = DIGEST_BYTES) -> bytes:
 
 
 def pack(body: bytes, length: int = DIGEST_BYTES, *, level: int = LEVEL) -> Packed:
-    """A body with its digest, compressed if that is shorter."""
+    """A body with its digest, compressed if that is shorter.
+
+    Raises:
+        LimitExceeded: it is longer than any body that is read again.
+    """
+    if len(body) > UNPACKED_MOST:
+        raise LimitExceeded(f"a body of {len(body):,} bytes is too long: none may have more than {UNPACKED_MOST:,}")
     digest = digest_of(body, length)
     if len(body) >= COMPRESS_FROM:
         codec = ZSTD_WORDS if len(body) <= WORDS_MOST else ZSTD
@@ -90,11 +96,6 @@ def unpack(digest: bytes, codec: int, stored: bytes) -> bytes:
     if not compare_digest(digest_of(body, len(digest)), bytes(digest)):
         raise Corrupt(f"the stored body {bytes(digest).hex()} is damaged: its content has another digest")
     return body
-
-
-def unpack_many(rows: Sequence[tuple[bytes, int, bytes]]) -> list[bytes]:
-    """Many bodies, each given as digest, codec and what is stored."""
-    return [unpack(*row) for row in rows]
 
 
 def _inflate(codec: int, stored: bytes) -> bytes:

@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import Corrupt, InvalidInput, NotFound, Unavailable
+from ..errors import Corrupt, InvalidInput, NotFound, PacksUnknown, Unavailable
 from .objects import digest_of
 
 Span = tuple[int, int]
 """Where a body begins in its pack, and how long it is."""
 TENANT_BYTES = 16
-OPEN_WITH = "open Holdfast with packs= and the place they are kept at"
+SAY_WHERE = "say where they are kept, with --packs (HOLDFAST_PACKS), or packs= in Python"
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "file", "memory")
 
 
@@ -91,13 +91,14 @@ class PackPlace:
 
         Raises:
             NotFound: there is no such pack.
-            Unavailable: the place cannot be reached, or nothing was ever kept there.
+            PacksUnknown: nothing was ever kept there.
+            Unavailable: the place cannot be reached.
             Corrupt: it is too short for them.
         """
         if not spans:
             return []
         if self._is_nowhere:
-            raise Unavailable(f"objects of this tenant lie in packs, and there is no {self._where!r}: {OPEN_WITH}")
+            raise PacksUnknown(f"objects of this tenant lie in packs, and there is no {self._where!r}: {SAY_WHERE}")
         starts, lengths = [start for start, _ in spans], [length for _, length in spans]
         try:
             found = await self._do("get_ranges", blocking, path, starts=starts, lengths=lengths)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from operator import itemgetter
 from typing import Any
@@ -94,7 +94,7 @@ class Query:
         await connection.many(statement.sql, [statement.bind(each) for each in params])
 
     async def many_in_order(
-        self, connection: Connection, order: tuple[str, ...], rows: Sequence[Sequence[Any]]
+        self, connection: Connection, order: tuple[str, ...], rows: Iterable[Sequence[Any]]
     ) -> None:
         """Run once for each row; each has its values in the order in which the statement first names them, which is ``order``.
 

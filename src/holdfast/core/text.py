@@ -74,6 +74,8 @@ def dump(value: Any, *, depth: int = 100) -> str:
         InvalidText: the value is not JSON.
         LimitExceeded: it is nested deeper than ``depth``.
     """
+    if type(value) is str and value.isascii() and "\x00" not in value:
+        return _encode(value).decode()  # the common case, in which nothing has to be looked for
     unusual = type(value) is not str and _survey(value, depth if depth < DEPTH_MOST else DEPTH_MOST)
     try:
         if not unusual:

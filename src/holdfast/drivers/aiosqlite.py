@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ class AiosqliteConnection:
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         return await self.run(lambda connection: connection.fetch(sql, args))
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         await self.run(lambda connection: connection.many(sql, rows))
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apsw
@@ -38,7 +38,7 @@ class ApswConnection:
             self._cursor = self.raw.cursor()  # interrupted, so the last one may have more to give
             raise
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         try:
             self.raw.executemany(sql, rows)
         except apsw.Error as error:

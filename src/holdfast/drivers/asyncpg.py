@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import IncompleteReadError
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
@@ -33,7 +33,7 @@ class AsyncpgConnection:
         except _FAILED as error:
             raise translated(error) from error
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         try:
             await self.raw.executemany(sql, rows)
         except _FAILED as error:
@@ -49,7 +49,7 @@ class _Joined(AsyncpgConnection):
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         return await super().fetch(await self._past_codecs(sql), args)
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         await super().many(await self._past_codecs(sql), rows)
 
     async def _past_codecs(self, sql: str) -> str:

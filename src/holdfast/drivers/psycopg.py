@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from ..engines.dialect import Dialect
 from ..engines.postgres.errors import ConnectionLost, translate
 from ..engines.protocol import Row
-from ..errors import HoldfastError, InvalidText, OutcomeUnknown
+from ..errors import HoldfastError, InvalidInput, InvalidText, OutcomeUnknown
 
 
 class PsycopgConnection:
@@ -30,6 +30,7 @@ class PsycopgConnection:
 
     def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
         """``fetch``, for callers that are not coroutines."""
+        refuse_pipeline(self.raw)
         try:
             # A cursor of our own: the caller's connection keeps its row factory, and we keep $1 for placeholders.
             with psycopg.RawCursor(self.raw, row_factory=tuple_row) as cursor:
@@ -38,7 +39,8 @@ class PsycopgConnection:
         except psycopg.Error as error:
             raise translated(error) from error
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        refuse_pipeline(self.raw)
         try:
             with psycopg.RawCursor(self.raw) as cursor:
                 cursor.executemany(sql.encode(), rows)
@@ -64,10 +66,15 @@ def translated(error: psycopg.Error) -> HoldfastError:
 def opens_itself(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Whether we must open and close a transaction: the caller has none and its connection starts none by itself.
 
-    psycopg's own ``transaction()`` cannot be used here: on an idle connection that is not in autocommit it would commit at
-    its end, before the caller has.
+    psycopg's own ``transaction()`` cannot be used: where there is no autocommit, it would commit before the caller has.
     """
     return raw.autocommit and is_idle(raw)
+
+
+def refuse_pipeline(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Refuse what would only be queued: there the answer to a statement comes later, and now looks as if it were empty."""
+    if raw._pipeline is not None:
+        raise InvalidInput("leave the pipeline block before you use the joined handle: its calls need answers at once")
 
 
 def is_idle(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -77,8 +84,7 @@ def is_idle(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool
 
 class _Savepoint:
     def __init__(self, connection: PsycopgConnection) -> None:
-        self._connection = connection
-        self._outermost = opens_itself(connection.raw)
+        self._connection, self._outermost = connection, opens_itself(connection.raw)
 
     async def __aenter__(self) -> None:
         self._connection.depth += 1

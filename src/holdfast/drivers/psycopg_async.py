@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.errors import ConnectionLost
 from ..engines.protocol import Row
 from ..errors import OutcomeUnknown
-from .psycopg import is_idle, opens_itself, translated
+from .psycopg import is_idle, opens_itself, refuse_pipeline, translated
 
 
 class AsyncPsycopgConnection:
@@ -26,6 +26,7 @@ class AsyncPsycopgConnection:
         self.depth = 0
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
+        refuse_pipeline(self.raw)
         try:
             async with psycopg.AsyncRawCursor(self.raw, row_factory=tuple_row) as cursor:
                 await cursor.execute(sql.encode(), args or None, binary=bool(args))
@@ -33,7 +34,8 @@ class AsyncPsycopgConnection:
         except psycopg.Error as error:
             raise translated(error) from error
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        refuse_pipeline(self.raw)
         try:
             async with psycopg.AsyncRawCursor(self.raw) as cursor:
                 await cursor.executemany(sql.encode(), rows)

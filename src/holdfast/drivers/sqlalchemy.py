@@ -6,7 +6,7 @@ looked up anew for each call, its transaction is made to begin if it has not yet
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ class SqlalchemyConnection:
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         return await (self._in_scope or await self._underneath()).fetch(sql, args)
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         await (self._in_scope or await self._underneath()).many(sql, rows)
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ class Sqlite3Connection:
         with self._cursor() as cursor:
             return cursor.execute(sql, _arguments(args)).fetchall()
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         with self._cursor() as cursor:
             cursor.executemany(sql, map(_arguments, rows))
 

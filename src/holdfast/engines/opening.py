@@ -26,8 +26,8 @@ class OwnEngine(Engine, Protocol):
 class AsyncOwnEngine(OwnEngine, Protocol):
     """An engine that is opened inside the event loop."""
 
-    async def open(self) -> None:
-        """Connect."""
+    async def open(self) -> bool:
+        """Connect; ``False`` if that was done already."""
 
 
 def blocking(address: Address, *, durability: Durability, pool: PoolOptions) -> OwnEngine:

@@ -7,7 +7,7 @@ it again after a serialization failure, or let many of them share one commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ class Connection(Protocol):
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         """Run one statement and return its rows."""
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run one statement once for each row of arguments."""
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:

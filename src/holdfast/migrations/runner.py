@@ -85,9 +85,12 @@ async def status(connection: Connection) -> list[Status]:
 
 async def up(connection: Connection, clock: Clock, *, to: int | None = None) -> list[Migration]:
     """Apply what is missing, up to version ``to``, and return it. Where nothing is, nobody is locked out or waited for."""
+    known = migrations(connection.dialect)
+    if to is not None and not 0 <= to <= len(known):
+        raise InvalidInput(f"there is no version {to} to go up to; there are 0 to {len(known)}")
     missing = [each.version for each in await status(connection) if not each.applied]
     done: list[Migration] = []
-    for migration in migrations(connection.dialect):
+    for migration in known:
         if to is not None and migration.version > to:
             break
         if migration.version in missing and await _apply(connection, clock, migration):
@@ -175,6 +178,8 @@ def _insert_sql(dialect: Dialect) -> str:
 async def _lock(connection: Connection) -> None:
     # On SQLite the transaction itself is the lock: it begins as a writer.
     if connection.dialect is Dialect.POSTGRES:
+        # Whatever the default of the database is: whoever waited for the lock must see what the other has done.
+        await connection.fetch("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", ())
         await connection.fetch("SELECT pg_advisory_xact_lock($1)", (_LOCK,))
 
 

@@ -400,8 +400,8 @@ class _AwaitedBuffer:
     async def save(self) -> None:
         self._buffer.save()
 
-    async def reload(self) -> None:
-        self._buffer.reload()
+    async def reload(self, **options: Any) -> None:
+        self._buffer.reload(**options)
 
 
 def _move_in(hf: Holdfast) -> None:

@@ -132,10 +132,11 @@ class ModelPendingMessages:
         return self.rooms[room][-1]
 
     def _replace(self, gone: list[PendingMessage], id: str, body: str) -> PendingMessage:
-        last = max(gone, key=lambda each: each.seq)
-        room = _room_of(last)
+        first = min(gone, key=lambda each: each.seq)
+        room = _room_of(first)
+        made = max(self._model.now(), *(each.updated_at for each in gone))
         summary = PendingMessage(
-            id, *room, last.seq, "", "", body, "", True, last.created_at, self._model.now()
+            id, *room, first.seq, "", "", body, "", True, max(each.created_at for each in gone), made
         )  # fmt: skip
         left = [each for each in self.rooms[room] if each not in gone]
         self.rooms[room] = sorted([*left, summary], key=lambda each: each.seq)

@@ -137,8 +137,9 @@ class Rewinding:
     async def _snapshot_of(self, run_id: str, to_step: int) -> str:
         """The snapshot of a step: the one it was committed with, one that was taken for it, or that of the step before."""
         steps, cursor = AsyncSteps(self._engine, self._scope), None
+        most = self._scope.limits.page(LOOKED_AT)
         while True:
-            page = await steps.list(run_id, newest_first=True, limit=LOOKED_AT, cursor=cursor)
+            page = await steps.list(run_id, newest_first=True, limit=most, cursor=cursor)
             found = await self._last_snapshot([step for step in page if step.iteration <= to_step])
             cursor = page.next
             if found is not None:
@@ -166,7 +167,7 @@ class Rewinding:
         if id is not None:
             return await self._rewinds.get(id)
         run = await AsyncRuns(self._engine, self._scope).get(run_id)
-        for each in await self._rewinds.list(run_id, limit=LOOKED_AT):
+        for each in await self._rewinds.list(run_id, limit=self._scope.limits.page(LOOKED_AT)):
             if each.status == "rewound" and each.to_step == run.iteration:
                 return each
         raise Conflict(f"no rewind led run {run_id} to step {run.iteration}, where it is: see rewinds.list")

@@ -16,7 +16,7 @@ from crewai.memory.storage.backend import EmbeddingDimensionMismatchError, Stora
 from crewai.memory.storage.lancedb_storage import LanceDBStorage
 from crewai.memory.types import MemoryRecord
 
-from holdfast import TenantHandle
+from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.adapters.crewai import HoldfastMemory, install, uninstall
 
 FIRST = datetime(2026, 1, 1)  # noqa: DTZ001 - as CrewAI makes them
@@ -89,6 +89,16 @@ def test_all_memories_are_kept(storage: HoldfastMemory) -> None:
     assert storage.list_records(limit=0) == storage.list_records(offset=-1) == []
     assert found(storage.search([0.0, 1.0], limit=2)) == ["1199", "1198"]
     assert storage.search([0.0, 1.0], limit=0) == storage.search([]) == []
+
+
+def test_small_limits_make_more_calls_and_no_difference(address: str) -> None:
+    with Holdfast(address, limits=Limits(page_rows=3, batch_rows=4), auto_migrate=True) as holdfast:
+        storage = HoldfastMemory(holdfast.tenant("acme"))
+        storage.save([record(str(number), [1.0, 0.0]) for number in range(10)])
+        assert {each.id for each in storage.list_records()} == {str(number) for number in range(10)}
+        assert len(storage.list_records(limit=7)) == 7
+        assert storage.reembed(lambda texts: [[0.0, 1.0, 0.0]] * len(texts)) == 10
+        assert all(each.embedding == [0.0, 1.0, 0.0] for each in storage.list_records())
 
 
 def test_what_both_storages_promise_both_do(storage: HoldfastMemory, tmp_path: Any) -> None:

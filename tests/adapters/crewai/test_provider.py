@@ -14,7 +14,7 @@ from crewai.state.provider.core import BaseProvider
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Holdfast, TenantHandle
+from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.adapters.crewai import HoldfastProvider
 from holdfast.adapters.crewai.provider import PIECE_MOST, cut
 from holdfast.errors import InvalidInput, NotFound
@@ -74,6 +74,14 @@ def test_branches_are_kept_apart_and_pruned_apart(provider: HoldfastProvider) ->
     assert provider.prune("nothing here", 1) == 0
     with pytest.raises(InvalidInput):
         provider.prune("crew", -1)
+
+
+def test_small_limits_make_more_calls_and_no_difference(address: str) -> None:
+    with Holdfast(address, limits=Limits(page_rows=3, batch_rows=2), auto_migrate=True) as holdfast:
+        provider = HoldfastProvider(holdfast.tenant("acme"))
+        made = [provider.checkpoint(f"{{{number}}}", "./here") for number in range(8)]
+        assert provider.prune("./here", 2) == 6
+        assert [provider.from_checkpoint(each) for each in made[-2:]] == ["{6}", "{7}"]
 
 
 def test_parents_are_remembered(provider: HoldfastProvider, acme: TenantHandle) -> None:

@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from typing_extensions import TypedDict
 
-from holdfast import FixedClock, Holdfast
+from holdfast import FixedClock, Holdfast, Limits
 from holdfast.adapters.langgraph import HoldfastSaver, Retention
 from holdfast.adapters.langgraph import saver as saver_module
 from holdfast.core.queries import Query
@@ -35,6 +36,15 @@ def test_nothing_is_removed_unless_it_is_asked_for(savers: Savers) -> None:
     talk(saver, 1, 8)
     assert saver.retain(["t"]) == 0
     assert len(list(saver.list(thread()))) == 24
+
+
+def test_lists_go_on_over_pages_that_the_limits_make_small(address: str) -> None:
+    with Holdfast(address, limits=Limits(page_rows=5), auto_migrate=True) as holdfast:
+        saver = HoldfastSaver(holdfast.tenant("acme"))
+        talk(saver, 1, 4)
+        whole = [each.config["configurable"]["checkpoint_id"] for each in saver.list(thread())]
+        assert (len(whole), len(set(whole))) == (12, 12)
+        assert len(list(saver.list(thread(), limit=7))) == 7
 
 
 def test_the_last_checkpoints_are_kept(savers: Savers) -> None:
@@ -188,3 +198,23 @@ def test_a_failed_step_is_not_done_twice_whatever_the_durability(savers: Savers,
         one_node(Trace, node, savers()).invoke({"seen": ["start"]}, thread(), durability=durability)
     result = one_node(Trace, node, savers()).invoke(None, thread(), durability=durability)
     assert (ran, result["seen"]) == (["node", "node"], ["start", "done"])
+
+
+class Said(TypedDict):
+    """One thing that was said."""
+
+    said: str
+
+
+def test_calls_of_a_subgraph_do_not_pile_up(savers: Savers) -> None:
+    saver = savers(retention=Retention(last=2))
+    inner = one_node(Said, lambda state: {"said": state["said"] + "."}, None)
+    graph = one_node(Said, inner, saver)
+    counts = []
+    for _ in range(3):
+        for _ in range(8):
+            graph.invoke({"said": "asked"}, thread())
+        saver.retain(["t"])
+        counts.append(len(list(saver.list(thread()))))
+    assert counts[0] == counts[1] == counts[2] < 8
+    assert graph.get_state(thread()).values["said"] == "asked."

@@ -12,7 +12,7 @@ from collections import deque
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -142,3 +142,39 @@ def test_a_graph_is_told_at_once_which_type_it_may_not_save(tmp_path: pathlib.Pa
         graph = one_node(Trace, node, saver)
         graph.invoke({"seen": []}, thread("u"))
         assert graph.get_state(thread("u")).values["answer"] == Point(x=1)
+
+
+class Outer:
+    """Something with a class in it."""
+
+    class Inner(BaseModel):
+        x: int = 1
+
+
+T = TypeVar("T")
+
+
+class Box(BaseModel, Generic[T]):
+    x: T
+
+
+def local_one() -> Any:
+    class Local(BaseModel):
+        x: int = 1
+
+    return Local()
+
+
+@pytest.mark.parametrize("make", [Outer.Inner, local_one, lambda: Box[int](x=1)], ids=["nested", "local", "generic"])
+def test_a_class_that_would_not_be_found_again_is_refused_when_it_is_saved(make: Any) -> None:
+    value = make()
+    with pytest.raises(InvalidInput, match=r"could not be read again.*top level"):
+        StrictSerializer([type(value)]).dumps_typed({"deep": [value]})
+
+
+def test_a_class_that_was_defined_again_is_still_saved() -> None:
+    serde, old = StrictSerializer([Point]), Point(x=1)
+    again = type("Point", (Point,), {"__module__": __name__, "__qualname__": "Point"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "Point", again)
+        assert type(serde.loads_typed(serde.dumps_typed(old))) is again

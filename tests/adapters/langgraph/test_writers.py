@@ -9,6 +9,7 @@ import textwrap
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.errors import Conflict, InvalidInput
@@ -86,6 +87,19 @@ def test_going_back_on_purpose_is_free_for_a_single_writer(savers: Savers) -> No
     assert [message.content for message in state["messages"]][:3] == [text(1), text(2), text(17)]
     graph.invoke(say(10), thread())
     assert graph.get_state(thread()).values["turns"] == 3
+
+
+def test_looking_at_the_newest_by_its_id_is_no_leave_to_fork(savers: Savers) -> None:
+    one, other = savers(single_writer=True), savers(single_writer=True)
+    chat_graph(one).invoke(say(1), thread(), durability="sync")
+    newest = chat_graph(one).get_state(thread()).config
+    assert one.get_tuple(newest) is not None
+    chat_graph(other).invoke(say(2), thread(), durability="sync")
+    checkpoint = empty_checkpoint()
+    with pytest.raises(Conflict, match="the newest checkpoint is"):
+        one.put(newest, checkpoint, {"source": "update", "step": 9}, {})
+    assert one.get_tuple(newest) is not None, "now it is an older one, and going back to it is meant"
+    one.put(newest, checkpoint, {"source": "update", "step": 9}, {})
 
 
 def test_two_savers_that_remember_the_same_thread_do_not_mislead_each_other(savers: Savers) -> None:

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 from typing_extensions import TypedDict
@@ -125,6 +126,27 @@ def test_what_is_there_is_not_copied_again_and_what_goes_on_is_not_undone(
         assert sum(each.copied for each in again.values()) == 3
         assert not any(each.problem for each in again.values())
         assert chat(HoldfastSaver(acme)).get_state(config("chat-1")).values["turns"] == 2
+
+
+def test_what_was_written_since_to_a_checkpoint_that_is_there_is_copied(
+    old_url: str, new_url: str, official: Official
+) -> None:
+    with official() as saver:
+        at = saver.put(config("t", checkpoint_ns=""), empty_checkpoint(), {"source": "loop", "step": 1}, {})
+        saver.put_writes(at, [("a", 1)], "first")
+    with Holdfast(new_url, auto_migrate=True) as hf:
+        acme = hf.tenant("acme")
+        moved(old_url, acme)
+        with official() as saver:
+            saver.put_writes(at, [("a", 1), ("b", 2)], "first")
+            saver.put_writes(at, [("c", "later" * 30)], "second")
+            saver.put_writes(at, [("__error__", "old")], "third")
+        HoldfastSaver(acme).put_writes(at, [("__error__", "new")], "third")
+        moved(old_url, acme)
+        found = HoldfastSaver(acme).get_tuple(at)
+        assert found is not None
+        wanted = [("first", "a", 1), ("first", "b", 2), ("second", "c", "later" * 30), ("third", "__error__", "new")]
+        assert sorted(found.pending_writes or []) == wanted, "what is there is not written over"
 
 
 def test_a_difference_is_found_and_named(

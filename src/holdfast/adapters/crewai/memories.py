@@ -41,8 +41,9 @@ class HoldfastMemory:
     def save(self, records: list[MemoryRecord]) -> None:
         """Keep these memories, all or none of each ``PART``; the same id again replaces what was there."""
         new = [_new(each) for each in records]
-        for start in range(0, len(new), PART):
-            self._store().save(new[start : start + PART], **self._at)
+        most = min(PART, self._place.handle.limits.batch_rows)
+        for start in range(0, len(new), most):
+            self._store().save(new[start : start + most], **self._at)
 
     def update(self, record: MemoryRecord) -> None:
         """Replace a memory."""
@@ -111,7 +112,7 @@ class HoldfastMemory:
         """Memories of a scope and below it, the newest first."""
         found: list[MemoryRecord] = []
         while len(found) < limit and offset >= 0:
-            part = min(PART, limit - len(found))
+            part = min(self._place.handle.limits.page(PART), limit - len(found))
             at = offset + len(found)
             page = self._store().list(scope=scope_prefix, limit=part, offset=at, **self._at)
             found += map(_record, page)
@@ -151,8 +152,8 @@ class HoldfastMemory:
 
     def reembed(self, embedder: Callable[[list[str]], Any]) -> int:
         """Embed all memories anew, after the embedding model was changed; how many those were. Nothing else of them changes."""
-        done = 0
-        while page := self._store().list(limit=PART, offset=done, **self._at):
+        done, most = 0, self._place.handle.limits.page(PART)
+        while page := self._store().list(limit=most, offset=done, **self._at):
             vectors = embed_texts(embedder, [each.content for each in page])
             self.save([_record(each, vector) for each, vector in zip(page, vectors, strict=True)])
             done += len(page)

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from crewai.state.provider.json_provider import JsonProvider
 from pydantic import PrivateAttr
@@ -85,8 +84,9 @@ class HoldfastProvider(JsonProvider):
             raise InvalidInput(f"a branch keeps a number of checkpoints from 0 on, not {max_keep}")
         ids = [each.id for each in self._listed(location, branch)]
         old = [THREAD + id for id in ids[max_keep:]]
+        most = min(PAGE, self._place.handle.limits.batch_rows)
         return sum(
-            self._store().delete_runs(old[start : start + PAGE], user=self._user) for start in range(0, len(old), PAGE)
+            self._store().delete_runs(old[start : start + most], user=self._user) for start in range(0, len(old), most)
         )
 
     def extract_id(self, location: str) -> str:
@@ -132,8 +132,8 @@ class HoldfastProvider(JsonProvider):
     def _listed(self, location: str, branch: str | None) -> Iterator[Checkpoint]:
         cursor: str | None = None
         while True:
-            asked: dict[str, Any] = {"namespace": branch, "user": self._user, "limit": PAGE, "cursor": cursor}
-            page = self._store().list(THREAD + location, **asked)
+            most = self._place.handle.limits.page(PAGE)
+            page = self._store().list(THREAD + location, namespace=branch, user=self._user, limit=most, cursor=cursor)
             yield from page
             cursor = page.next
             if cursor is None:

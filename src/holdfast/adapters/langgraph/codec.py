@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from holdfast.clock import from_us, to_us
 from holdfast.errors import Corrupt, InvalidInput
 
-from .memory import Learnt, Snapshot, Thread, can_be_learnt
+from .memory import Learnt, Thread, can_be_learnt, is_still, snapshot_of
 
 PIECE_FROM = 64
 """Bytes from which on a value is a piece."""
@@ -112,9 +112,9 @@ class Encoder:
         place = None if self._thread is None else self._thread.place_of(value)
         if place is not None:
             return place, None
-        before = Snapshot(value)
+        before = snapshot_of(value)
         body = self._typed(value)
-        return body, Learnt(value, before) if before.is_still(value) else None
+        return body, Learnt(value, before) if before is not None and is_still(value, before) else None
 
     def _typed(self, value: Any) -> bytes:
         kind, data = self._serde.dumps_typed(value)
@@ -198,8 +198,8 @@ class Decoder:
         if body is None:
             raise Corrupt("a saved value has fewer pieces than it should")
         value = self._load(body)
-        if self._thread is not None and can_be_learnt(value):
-            self._thread.learn(Learnt(value, Snapshot(value)), place)
+        if self._thread is not None and can_be_learnt(value) and (was := snapshot_of(value)) is not None:
+            self._thread.learn(Learnt(value, was), place)
         return value
 
     def _load(self, body: bytes) -> Any:

@@ -12,8 +12,10 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from functools import lru_cache
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
+from threading import Lock
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -35,7 +37,7 @@ THREADS_MOST = 64
 class Snapshot:
     """What an object was when its bytes were made."""
 
-    __slots__ = ("_changing", "_deep", "_dicts", "_lists", "extra", "fields", "kind", "values")
+    __slots__ = ("_changing", "_deep", "_dicts", "_lists", "exact", "extra", "fields", "kind", "values")
 
     def __init__(self, value: Any) -> None:
         self.kind: Any = type(value)
@@ -49,12 +51,17 @@ class Snapshot:
         extra = value.__pydantic_extra__
         self.extra = deepcopy(extra) if extra else None if extra is None else {}
         self.fields = value.__pydantic_fields_set__.copy()
+        # 1, True and 1.0 are equal and are written differently. Texts and what is empty need no such look.
+        self.exact = [
+            name
+            for name, each in self.values.items()
+            if each is not None and type(each) is not str and not _is_empty(each)
+        ]
 
-    def is_still(self, value: Any) -> bool:
-        """Whether the object has not been changed since."""
-        return bool(
-            type(value) is self.kind and value.__dict__ == self.values and value.__pydantic_extra__ == self.extra
-        )
+    def is_exactly(self, value: Any) -> bool:
+        """Whether an object that is equal to this is so in its types too."""
+        now, then = map(value.__dict__.get, self.exact), map(self.values.get, self.exact)
+        return all(map(_alike, now, then)) and _alike(value.__pydantic_extra__, self.extra)
 
     def parts(self, value: Any) -> tuple[Any, ...]:
         """What could be changed inside of an object without touching the object itself."""
@@ -91,6 +98,37 @@ class Snapshot:
             self.values[name] = deepcopy(each)
 
 
+def _is_empty(value: Any) -> bool:
+    return type(value) in (list, dict) and not value
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values are equal, and everything in them of the same types."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        if len(one) == len(other) and all(map(is_, one, other)) and all(map(is_, one.values(), other.values())):
+            return True  # most of what is in a copy is the very same
+        one, other = [*one, *one.values()], [*other, *other.values()]
+    elif isinstance(one, BaseModel):
+        one, other = [one.__dict__, one.__pydantic_extra__], [other.__dict__, other.__pydantic_extra__]
+    elif isinstance(one, (set, frozenset)):
+        return {(type(each), each) for each in one} == {(type(each), each) for each in other}
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == other)
+
+
+def snapshot_of(value: Any) -> Snapshot | None:
+    """What an object is; ``None`` if it cannot be noted, because something in it cannot be copied."""
+    try:
+        return Snapshot(value)
+    except Exception:
+        return None
+
+
 class Learnt(NamedTuple):
     """An object, and what it was when its bytes were made."""
 
@@ -124,9 +162,7 @@ class Thread:
     def place_of(self, value: Any) -> int | None:
         """Where this very object lies, unless it has been changed."""
         found = self._objects.get(id(value)) or self._older.get(id(value))
-        if found is None or found[0] is not value or not found[2].is_still(value):
-            return None
-        return found[1]
+        return found[1] if found is not None and found[0] is value and is_still(value, found[2]) else None
 
     def known_prefix(self, values: Sequence[Any]) -> list[int]:
         """Where the first of these objects lie, up to one that is not known or has been changed."""
@@ -169,7 +205,7 @@ class Thread:
         known = self._latest.get(place) if _COUNTS and self._follows else None
         if known is not None:
             values = [known[0]]
-            if _are_free(values, [known]) and known[2].is_still(values[0]):
+            if _are_free(values, [known]) and _are_still(values, [known[2]]):
                 self._objects[id(values[0])] = known
                 return values[0]
         new = self.snapshots[place].rebuilt()
@@ -184,20 +220,30 @@ class Thread:
     def places(self) -> Sequence[Sequence[int]]:
         """The places whose objects are remembered, as ranges."""
         if self._counted != len(self.snapshots):
-            self._counted, self._ranges = len(self.snapshots), _ranges(self.snapshots)
+            known = list(self.snapshots)  # at once, because others may be learning meanwhile
+            self._counted, self._ranges = len(known), _ranges(known)
         return self._ranges
 
     def _note(self, value: Any, place: int, was: Snapshot) -> None:
         self._objects[id(value)] = self._latest[place] = (value, place, was, was.parts(value))
 
 
+def is_still(value: Any, was: Snapshot) -> bool:
+    """Whether an object has not been changed since."""
+    return _are_still([value], [was])
+
+
 def _are_still(values: Sequence[Any], were: Sequence[Snapshot]) -> bool:
-    """Whether none of these objects has been changed."""
-    return (
-        list(map(type, values)) == list(map(_was_kind, were))
-        and list(map(_inside, values)) == list(map(_was_inside, were))
-        and list(map(_extra, values)) == list(map(_was_extra, were))
-    )
+    """Whether none of these objects has been changed. What cannot be compared has been."""
+    try:
+        return (
+            list(map(type, values)) == list(map(_was_kind, were))
+            and list(map(_inside, values)) == list(map(_was_inside, were))
+            and list(map(_extra, values)) == list(map(_was_extra, were))
+            and all(was.is_exactly(value) for value, was in zip(values, were, strict=True) if was.exact or was.extra)
+        )
+    except Exception:
+        return False
 
 
 def _are_free(values: list[Any], known: Sequence[_Known]) -> bool:
@@ -213,31 +259,40 @@ def _are_free(values: list[Any], known: Sequence[_Known]) -> bool:
 
 
 class Memory:
-    """The threads a saver remembers. With ``follows``, objects are recognised when they come back."""
+    """The threads a saver remembers. With ``follows``, objects are recognised when they come back.
+
+    Several may use it at once. Whoever was given a thread goes on with that one, although another may be remembered by now.
+    """
 
     def __init__(self, *, follows: bool = True) -> None:
-        self._follows = follows
+        self._follows, self._lock = follows, Lock()
         self._threads: OrderedDict[str, Thread] = OrderedDict()
 
     def find(self, thread_id: str) -> Thread | None:
         """What is remembered of a thread."""
+        with self._lock:
+            return self._used(thread_id)
+
+    def under(self, thread_id: str, stamp: str) -> Thread:
+        """The same under a stamp; what was remembered under another is worth nothing."""
+        with self._lock:
+            found = self._used(thread_id)
+            if found is None or found.stamp != stamp:
+                found = self._threads[thread_id] = Thread(stamp, follows=self._follows)
+                while len(self._threads) > THREADS_MOST:
+                    self._threads.popitem(last=False)
+            return found
+
+    def forget(self, thread_id: str) -> None:
+        """Forget a thread."""
+        with self._lock:
+            self._threads.pop(thread_id, None)
+
+    def _used(self, thread_id: str) -> Thread | None:
         found = self._threads.get(thread_id)
         if found is not None:
             self._threads.move_to_end(thread_id)
         return found
-
-    def under(self, thread_id: str, stamp: str) -> Thread:
-        """The same under a stamp; what was remembered under another is worth nothing."""
-        found = self.find(thread_id)
-        if found is None or found.stamp != stamp:
-            found = self._threads[thread_id] = Thread(stamp, follows=self._follows)
-            while len(self._threads) > THREADS_MOST:
-                self._threads.popitem(last=False)
-        return found
-
-    def forget(self, thread_id: str) -> None:
-        """Forget a thread."""
-        self._threads.pop(thread_id, None)
 
 
 def _ranges(places: Iterable[int]) -> list[list[int]]:
@@ -252,4 +307,13 @@ def _ranges(places: Iterable[int]) -> list[list[int]]:
 
 def can_be_learnt(value: Any) -> bool:
     """Whether an object can be recognised and rebuilt: a message, or another plain pydantic object."""
-    return isinstance(value, BaseModel) and value.__pydantic_private__ is None
+    if not isinstance(value, BaseModel) or value.__pydantic_private__ is not None:
+        return False
+    kind: Any = type(value)
+    return _is_written_whole(kind)
+
+
+@lru_cache(maxsize=1_024)
+def _is_written_whole(kind: type[BaseModel]) -> bool:
+    """Whether no field is left out when an object is written down: rebuilt from memory it would have what it has lost."""
+    return not any(each.exclude for each in kind.model_fields.values())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_checkpoint_id
 from msgspec import Struct
 
-from holdfast import Checkpoint, Held, Stored, Write
+from holdfast import Checkpoint, Filter, Held, Stored, Write
 from holdfast.errors import InvalidInput
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
@@ -28,6 +29,8 @@ class Request(Struct):
     arguments: dict[str, Any]
     learnt: Sequence[tuple[int, Learnt]] = ()
     """Objects, each with the number of the piece that it became."""
+    known: Thread | None = None
+    """What was remembered of the thread when the store was told which pieces it need not read."""
 
     def config(self, id: str) -> Config:
         """The config of a checkpoint in the same thread and namespace."""
@@ -41,20 +44,32 @@ class Requests:
         self.user, self._single_writer = user, single_writer
         self._cipher: Cipher | Plain = cipher or Plain()
         self.memory = Memory()
+        self._choosing = Lock()
         self._chosen: dict[tuple[str, str, str], None] = {}
-        """Checkpoints that were asked for by their id: going on from them is meant."""
+        """Older checkpoints that were asked for by their id: going on from them is meant."""
 
-    def find(self, config: Config, *, chooses: bool = True) -> Request:
+    def find(self, config: Config) -> Request:
         """The checkpoint that a config speaks of."""
         thread, namespace = _place(config)
         id = get_checkpoint_id(config)
-        if id is not None and chooses and self._single_writer:
-            self._chosen[thread, namespace, id] = None
-            if len(self._chosen) > CHOSEN_MOST:
-                del self._chosen[next(iter(self._chosen))]
         known = self.memory.find(thread)
         held = None if known is None else Held(known.stamp, known.places())
-        return Request({"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held})
+        arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held}
+        return Request(arguments, known=known)
+
+    def newer(self, request: Request) -> dict[str, Any] | None:
+        """Arguments for a list that says whether a checkpoint is an older one, where it matters who goes on from it."""
+        if not self._single_writer or request.arguments["id"] is None:
+            return None
+        at = {name: request.arguments[name] for name in ("thread_id", "namespace", "user")}
+        return at | {"where": [Filter("gt", request.arguments["id"], column="id")], "limit": 1}
+
+    def choose(self, request: Request) -> None:
+        """An older checkpoint was asked for by its id."""
+        with self._choosing:
+            self._chosen[_chosen(request, "id")] = None
+            if len(self._chosen) > CHOSEN_MOST:
+                del self._chosen[next(iter(self._chosen))]
 
     def put(
         self,
@@ -129,9 +144,9 @@ class Requests:
         thread = self.memory.under(request.arguments["thread_id"], stored.stamp)
         for number, learnt in request.learnt:
             thread.learn(learnt, stored.places[number])
-        at = request.arguments
-        if self._single_writer and at.get("parent"):
-            self._chosen.pop((at["thread_id"], at["namespace"], at["parent"]), None)
+        if self._single_writer and request.arguments.get("parent"):
+            with self._choosing:
+                self._chosen.pop(_chosen(request, "parent"), None)
 
     def list(self, config: Config | None, filter: Mapping[str, Any] | None, before: Config | None) -> dict[str, Any]:
         """Arguments for a list."""
@@ -149,8 +164,11 @@ class Requests:
     def tuple_of(self, found: Checkpoint, serde: Any, request: Request) -> CheckpointTuple:
         """A checkpoint that was read, with new objects in it, which are recognised when they come back."""
         if request.arguments["id"] is None:
-            self._chosen.pop((found.thread_id, found.namespace, found.id), None)
-        thread = self.memory.under(found.thread_id, found.stamp)
+            with self._choosing:
+                self._chosen.pop((found.thread_id, found.namespace, found.id), None)
+        known = request.known
+        # What was not read is in this one, even if another is remembered by now.
+        thread = known if known and known.stamp == found.stamp else self.memory.under(found.thread_id, found.stamp)
         thread.turn()
         return self._tuple(found, serde, thread)
 
@@ -214,6 +232,11 @@ class Requests:
         if isinstance(self._cipher, Plain):
             return pieces
         return [None if each is None else self._cipher.open(each, "piece") for each in pieces]
+
+
+def _chosen(request: Request, name: str) -> tuple[str, str, str]:
+    at = request.arguments
+    return at["thread_id"], at["namespace"], at[name]
 
 
 def _bodies(pieces: Sequence[Piece]) -> list[bytes]:

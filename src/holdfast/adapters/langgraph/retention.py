@@ -13,7 +13,8 @@ from holdfast.errors import InvalidInput
 class Retention(Struct, frozen=True, kw_only=True):
     """What is kept: what any of these names. Nothing is ever removed if none of them is given.
 
-    The newest checkpoint of every namespace always stays, and so do the ancestors that its delta channels need.
+    The newest checkpoint of every namespace always stays, and so do the ancestors that its delta channels need. Only calls of
+    subgraphs, each of which has a namespace of its own, go when they ended before all that is kept of the graph itself.
 
     Raises:
         InvalidInput: one of them is not what it should be.
@@ -42,4 +43,4 @@ class Retention(Struct, frozen=True, kw_only=True):
     def arguments(self) -> dict[str, Any]:
         """The same for the store."""
         seconds = None if self.age is None else int(self.age.total_seconds())
-        return {"keep": self.last or 1, "younger_than_s": seconds, "runs": self.runs}
+        return {"keep": self.last or 1, "younger_than_s": seconds, "runs": self.runs, "without_past_calls": True}

@@ -71,6 +71,7 @@ class HoldfastSaver(BaseCheckpointSaver):
         cipher = None if encryption_key is None else Cipher(encryption_key)
         self._requests = Requests(user=user, single_writer=single_writer, cipher=cipher)
         self._retention = retention or Retention()
+        self._counting = Lock()
         self._puts: dict[str, int] = {}
 
     def close(self) -> None:
@@ -102,13 +103,22 @@ class HoldfastSaver(BaseCheckpointSaver):
             return f"{int(current.split('.')[0]) + 1:032}.0"
         return 1 if current is None else current + 1
 
+    def with_allowlist(self, extra_allowlist: Any) -> HoldfastSaver:
+        """This saver as it is. What may be saved and read is what ``allow`` names, whatever LangGraph finds in a graph."""
+        return self
+
     # Reading
 
     def get_tuple(self, config: Config) -> CheckpointTuple | None:
         """The checkpoint a config speaks of, or the newest of its thread, with the writes to it."""
         request = self._requests.find(config)
         found = self._store().find(**request.arguments)
-        return None if found is None else self._requests.tuple_of(found, self.serde, request)
+        if found is None:
+            return None
+        newer = self._requests.newer(request)
+        if newer is not None and self._store().list(**newer):
+            self._requests.choose(request)
+        return self._requests.tuple_of(found, self.serde, request)
 
     def list(
         self,
@@ -201,7 +211,7 @@ class HoldfastSaver(BaseCheckpointSaver):
         """Remove what the ``retention`` does not keep of these threads; how many checkpoints that were.
 
         Saving does it too, now and then. The newest checkpoint of every namespace stays, with what is written to it and what
-        its delta channels need.
+        its delta channels need, except in calls of subgraphs that ended before all that is kept of the graph itself.
         """
         if not self._retention.is_asked_for:
             return 0
@@ -211,10 +221,11 @@ class HoldfastSaver(BaseCheckpointSaver):
     def _retain_now_and_then(self, thread_id: str, namespace: str) -> None:
         if not self._retention.is_asked_for or namespace:
             return
-        count = self._puts.pop(thread_id, 0)
-        self._puts[thread_id] = count + 1
-        if len(self._puts) > THREADS_MOST:
-            del self._puts[next(iter(self._puts))]
+        with self._counting:
+            count = self._puts.pop(thread_id, 0)
+            self._puts[thread_id] = count + 1
+            if len(self._puts) > THREADS_MOST:
+                del self._puts[next(iter(self._puts))]
         if count % RETAIN_EVERY == 0:
             try:
                 self.retain([thread_id])
@@ -281,20 +292,26 @@ class HoldfastSaver(BaseCheckpointSaver):
     def _page(
         self, config: Config | None, filter: Any, before: Config | None, left: int | None, cursor: str | None
     ) -> Page[Checkpoint]:
-        arguments = self._requests.list(config, filter, before)
-        return self._store().list(limit=min(PAGE, left or PAGE), cursor=cursor, **arguments)
+        arguments, there = self._requests.list(config, filter, before), self._open()
+        found: Page[Checkpoint] = there.checkpoints.list(
+            limit=there.limits.page(min(PAGE, left or PAGE)), cursor=cursor, **arguments
+        )
+        return found
 
     def _chain(self, config: Config) -> Sequence[Checkpoint]:
-        asked = self._requests.find(config, chooses=False).arguments
+        asked = self._requests.find(config).arguments
         found: Sequence[Checkpoint] = self._store().history(
             **{name: asked[name] for name in ("thread_id", "namespace", "user", "id")}
         )
         return found
 
     def _store(self) -> Any:
+        return self._open().checkpoints
+
+    def _open(self) -> TenantHandle:
         if self._handle is None:
             with self._opening:
                 if self._handle is None:
                     self._opened.append(Holdfast(str(self._where), auto_migrate=True))
                     self._handle = self._opened[-1].tenant(self._tenant)
-        return self._handle.checkpoints
+        return self._handle

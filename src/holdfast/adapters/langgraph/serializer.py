@@ -42,6 +42,8 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
 
     def __init__(self, allow: Iterable[type | Name] = ()) -> None:
         self.allowed: frozenset[Name] = frozenset(map(_name_of, allow))
+        self._found: set[type] = set()
+        """Classes that are found again by what is written down of them."""
         super().__init__(
             pickle_fallback=False,
             allowed_json_modules=None,
@@ -94,7 +96,11 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
 
     def _default(self, value: Any) -> Any:
         if not isinstance(value, (_DeltaSnapshot, BaseException)) and not _is_array(value):
-            self._check(_written_name(value))
+            name = _written_name(value)
+            self._check(name)
+            if name not in SAFE_MSGPACK_TYPES and type(value) not in self._found:
+                _check_found(type(value))
+                self._found.add(type(value))
         return jsonplus._msgpack_default(value)
 
     def _check(self, name: Name) -> None:
@@ -194,6 +200,17 @@ def _message(kind: Any, content: dict[str, Any]) -> Any:
 def _written_name(value: Any) -> Name:
     kind = type(value)
     return ("re", "compile") if kind.__name__ == "Pattern" else (kind.__module__, kind.__name__)
+
+
+def _check_found(kind: type) -> None:
+    """See that a class is found by its module and name, which is all that is written down of it."""
+    found = getattr(import_module(kind.__module__), kind.__name__, None)
+    # A class that was defined again, as in a notebook, is another object of the same name.
+    if found is not kind and getattr(found, "__qualname__", None) != kind.__qualname__:
+        raise InvalidInput(
+            f"{kind.__module__}.{kind.__qualname__} could not be read again: a saved object is looked up by the name "
+            f"{kind.__name__} in its module. Give the class that name at the top level of {kind.__module__}"
+        )
 
 
 def _is_array(value: Any) -> bool:

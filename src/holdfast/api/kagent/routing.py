@@ -14,19 +14,19 @@ from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 from holdfast.clock import monotonic_s
-from holdfast.errors import Closed, HoldfastError
+from holdfast.errors import Closed, Forbidden, HoldfastError, OutcomeUnknown, Unavailable
 
 from .. import problems
+from ..access import Access, Caller
 from ..bodies import Disconnected, read_body
-from ..problems import HttpError, NoSuchRoute, WrongMethod, status_of
+from ..operations import KAGENT
+from ..problems import HttpError, NoSuchRoute, TooSlow, WrongMethod, status_of
 from ..service import Service
 from . import checkpoints, crews, memories, registry, remarks, sealing, sessions, shares, tasks
 from .exchange import Ask, Route, failure
 
 log = logging.getLogger("holdfast.api")
 
-AREA = "kagent"
-"""What stands before the colon of a key's scope that is good for all of this."""
 _MODULES = (sessions, tasks, shares, memories, checkpoints, crews, registry, remarks)
 _OPEN = ("/health", "/version")
 
@@ -111,6 +111,12 @@ class KagentPaths(BaseRoute):
             return name, await self._answer(route, names, scope, receive)
         except Disconnected:
             return name, None
+        except asyncio.CancelledError:
+            if not self._service.news.is_over:
+                raise
+            return name, _failed(
+                _not_done(scope, f"not done within grace_s = {self._service.limits.grace_s} s"), self._service
+            )
         except Exception as error:
             return name, _failed(error, self._service)
 
@@ -125,28 +131,53 @@ class KagentPaths(BaseRoute):
         return found.methods[method], names
 
     async def _answer(self, route: Route, names: Mapping[str, str], scope: Scope, receive: Receive) -> Response:
+        if route.path in _OPEN:
+            return await self._handled(route, names, scope, receive, self._default_tenant())
+        access, nameable = self._access(), _nameable(scope, names)
+        caller = await self._caller(access, route, nameable)
+        try:
+            return await self._handled(route, names, scope, receive, caller.tenant or access.tenant)
+        except Forbidden as error:
+            access.forbid(caller, str(error), nameable)
+            raise
+
+    async def _handled(
+        self, route: Route, names: Mapping[str, str], scope: Scope, receive: Receive, tenant: str
+    ) -> Response:
         headers = dict(scope["headers"])
-        tenant = "" if route.path in _OPEN else await self._tenant(route, _nameable(scope, names), headers)
         sends = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         query = scope["query_string"].decode("latin-1")
-        handle = self._service.tenant(tenant or self._default_tenant())
-        async with asyncio.timeout(self._service.limits.answer_s):
-            data = await read_body(receive, headers, self._service.limits) if sends else b""
-            return await route.handler(Ask(self._service, handle, names, headers, query, data))
+        handle = self._service.tenant(tenant)
+        limits, is_read = self._service.limits, False
+        try:
+            async with asyncio.timeout(limits.answer_s):
+                data = await read_body(receive, headers, limits) if sends else b""
+                is_read = True
+                return await route.handler(Ask(self._service, handle, names, headers, query, data))
+        except TimeoutError:
+            if is_read:
+                raise _not_done(scope, f"not done within answer_s = {limits.answer_s} s") from None
+            message = f"the body did not come within answer_s = {limits.answer_s} s"
+            raise TooSlow(message, headers={"connection": "close"}) from None
 
-    async def _tenant(self, route: Route, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
-        """The tenant of whoever asks, if they may: that of their key, or the default one."""
-        access = self._service.access
-        if access is None:
-            raise Closed
-        caller = await access.caller(scope, headers)
-        tenant = caller.tenant or access.tenant
+    async def _caller(self, access: Access, route: Route, scope: Scope) -> Caller:
+        """Whoever asks, if they may. They speak of the tenant of their key, or of the default one."""
+        caller = await access.caller(scope, dict(scope["headers"]))
         need = cast("Literal['read', 'write']", route.need)
-        access.check(caller, need, AREA, tenant, scope)
-        return tenant
+        access.check(caller, need, KAGENT, caller.tenant or access.tenant, scope)
+        return caller
+
+    def _access(self) -> Access:
+        if self._service.access is None:
+            raise Closed
+        return self._service.access
 
     def _default_tenant(self) -> str:
         return "default" if self._service.access is None else self._service.access.tenant
+
+
+def _not_done(scope: Scope, message: str) -> HoldfastError:
+    return Unavailable(message) if scope["method"] in ("GET", "HEAD") else OutcomeUnknown(message)
 
 
 def _nameable(scope: Scope, names: Mapping[str, str]) -> Scope:
@@ -162,8 +193,6 @@ def _path(scope: Scope) -> str:
 
 def _failed(error: Exception, service: Service) -> Response:
     """An error as kagent's clients know it: a mistake of the caller is explained, what is wrong here is only named."""
-    if isinstance(error, TimeoutError):
-        return failure(503, f"not done within answer_s = {service.limits.answer_s} s")
     if not isinstance(error, HoldfastError):
         log.error("a request failed in a way nobody thought of", exc_info=error)
         return failure(500, "Something unexpected went wrong.")

@@ -11,7 +11,7 @@ from holdfast import ApiKey, new_api_key
 from holdfast.errors import NotFound
 
 from ..conventions import PAGE_ROWS, Cursor, Limit
-from ..operations import operation
+from ..operations import check_scopes, operation
 from ..service import Service
 from ..wire import Name, Uuid, given
 
@@ -48,6 +48,8 @@ class KeyPage(Struct, frozen=True):
 
 
 async def _drawn(service: Service, tenant: str, body: NewKey) -> DrawnKey:
+    if body.scopes is not UNSET:
+        check_scopes(body.scopes)
     key = new_api_key()
     return DrawnKey(key, await service.holdfast.api_keys.create(key, tenant=tenant, **given(body)))
 

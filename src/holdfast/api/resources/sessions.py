@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from holdfast import Session
+from holdfast import AsyncSessions, Session
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 
 from ..conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
@@ -25,6 +25,11 @@ _BY_KEY = _ALL + "/by-key/{key}"
 _ONE = _ALL + "/{session_id}"
 
 Whose = Annotated[str | None, Meta(min_length=1, description="The user whose session it is.")]
+
+
+IfMatch = Annotated[
+    str | None, Header("If-Match"), Meta(description="The ETag it must still have; otherwise nothing is changed.")
+]
 
 
 def session_etag(session: Session) -> str:
@@ -104,27 +109,26 @@ async def update_session(
     tenant: str,
     session_id: Uuid,
     body: SessionChange,
-    if_match: Annotated[
-        str | None, Header("If-Match"), Meta(description="The ETag it must still have; otherwise nothing is changed.")
-    ] = None,
+    if_match: IfMatch = None,
 ) -> Session:
     """Change what is given; `metadata` replaces the whole object."""
     sessions = service.tenant(tenant).sessions
-    expected = None
-    if if_match is not None and if_match.strip() != "*":
-        expected = await sessions.get(session_id)
-        if session_etag(expected) not in [each.strip() for each in if_match.split(",")]:
-            raise NoLongerSo(f"session {session_id} is no longer {if_match}; read it again")
+    expected = await _expected(sessions, session_id, if_match)
     try:
         return await sessions.update(session_id, expected=expected, **given(body))
     except Conflict as error:
         raise NoLongerSo(str(error)) from error
 
 
-@operation("DELETE", _ONE, status=204, raises=[NotFound])
-async def delete_session(service: Service, *, tenant: str, session_id: Uuid) -> None:
+@operation("DELETE", _ONE, status=204, raises=[NotFound, NoLongerSo])
+async def delete_session(service: Service, *, tenant: str, session_id: Uuid, if_match: IfMatch = None) -> None:
     """Hide a session and everything below it. Its key is free at once, and `restore` undoes it."""
-    await service.tenant(tenant).sessions.delete(session_id)
+    sessions = service.tenant(tenant).sessions
+    expected = await _expected(sessions, session_id, if_match)
+    try:
+        await sessions.delete(session_id, expected=expected)
+    except Conflict as error:
+        raise NoLongerSo(str(error)) from error
 
 
 @operation("POST", _ONE + "/restore", raises=[NotFound, Conflict], etag=session_etag)
@@ -137,3 +141,13 @@ async def restore_session(service: Service, *, tenant: str, session_id: Uuid) ->
 async def purge_session(service: Service, *, tenant: str, session_id: Uuid) -> None:
     """Remove a session, deleted or not, with everything below it, for good."""
     await service.tenant(tenant).sessions.purge(session_id)
+
+
+async def _expected(sessions: AsyncSessions, session_id: str, if_match: str | None) -> Session | None:
+    """The session as the caller knows it, or nothing if it may be as it is."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    found = await sessions.get(session_id)
+    if session_etag(found) not in [each.strip() for each in if_match.split(",")]:
+        raise NoLongerSo(f"session {session_id} is no longer {if_match}; read it again")
+    return found

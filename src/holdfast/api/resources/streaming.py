@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta
 
+from holdfast import AsyncTenantHandle
 from holdfast.errors import InvalidInput, NotFound, Unavailable
 
+from ..access import Caller
 from ..operations import Header, operation
 from ..service import Service
-from ..streams import StreamEvent, follow
+from ..streams import Place, StreamEvent, follow, rewound
 from ..wire import Uuid
 
 _AT_ONCE = 100
+_EVENT_ID = re.compile(r"(?:([0-9]{1,15})\.)?([0-9]{1,15})")
 
 After = Annotated[int, Meta(ge=0, le=2**53, description="Only what comes after this place.")]
 LastEventId = Annotated[
@@ -32,17 +36,27 @@ async def stream_messages(
     after: After = 0,
     last_event_id: LastEventId = None,
     wait_s: Wait = 300,
+    caller: Caller,
 ) -> AsyncIterator[bytes]:
-    """The messages of a session, those that are there and those that come, each an event `message` whose id is its place."""
+    """The messages of a session, those that are there and those that come, each an event `message` whose id is its place.
+
+    An event `rewound` says that the session shows another branch now: up to its `place` it is the same, and the rest follows.
+    """
     _room(service)
     there = service.tenant(tenant)
-    await there.sessions.get(session_id)
+    start = _start(after, last_event_id, await there.branches.current(session_id))
 
-    async def fetch(after: int) -> Sequence[StreamEvent]:
-        page = await there.messages.list(session_id, after=after, limit=_AT_ONCE)
-        return [StreamEvent(each.seq, "message", each) for each in page]
+    async def fetch(after: Place) -> Sequence[StreamEvent]:
+        branch = await there.branches.current(session_id)
+        if branch != after.course:
+            common = await _common(there, session_id, after.course, branch)
+            return [rewound(branch, min(after.at, common))]
+        page = await there.messages.list(session_id, after=after.at, limit=_AT_ONCE)
+        if page and await there.branches.current(session_id) != branch:
+            return await fetch(after)  # whose they are is not certain
+        return [StreamEvent(Place(each.seq, branch), "message", each) for each in page]
 
-    return follow(service, f"{tenant}/{session_id}", _start(after, last_event_id), wait_s, fetch)
+    return follow(service, caller, f"{tenant}/{session_id}", start, wait_s, fetch)
 
 
 @operation("GET", "/v1/tenants/{tenant}/runs/{run_id}/events", raises=[NotFound], area="runs", streams=True)
@@ -54,27 +68,84 @@ async def stream_steps(
     after: After = 0,
     last_event_id: LastEventId = None,
     wait_s: Wait = 300,
+    caller: Caller,
 ) -> AsyncIterator[bytes]:
-    """The steps of a run, those that are there and those that come, each an event `step` whose id is its iteration."""
+    """The steps of a run, those that are there and those that come, each an event `step` whose id is its iteration.
+
+    An event `rewound` says that the run was taken back, or that this was undone: up to its `place` it is the same, and the
+    rest follows.
+    """
     _room(service)
     there = service.tenant(tenant)
     await there.runs.get(run_id)
+    start = _start(after, last_event_id, (await _moves(there, run_id))[0])
 
-    async def fetch(after: int) -> Sequence[StreamEvent]:
+    async def fetch(after: Place) -> Sequence[StreamEvent]:
         run = await there.runs.get(run_id)
-        wanted = range(after + 1, min(run.iteration, after + _AT_ONCE) + 1)
-        return [StreamEvent(each, "step", await there.steps.get(run_id, each)) for each in wanted]
+        moves, lowest = await _moves(there, run_id)
+        if moves != after.course:
+            return [rewound(moves, min(after.at, lowest))]
+        wanted = range(after.at + 1, min(run.iteration, after.at + _AT_ONCE) + 1)
+        try:
+            steps = [await there.steps.get(run_id, each) for each in wanted]
+        except NotFound:
+            if (await _moves(there, run_id))[0] == moves:
+                raise
+            return await fetch(after)
+        if steps and (await _moves(there, run_id))[0] != moves:
+            return await fetch(after)
+        return [StreamEvent(Place(each.iteration, moves), "step", each) for each in steps]
 
-    return follow(service, f"{tenant}/{run_id}", _start(after, last_event_id), wait_s, fetch)
+    return follow(service, caller, f"{tenant}/{run_id}", start, wait_s, fetch)
 
 
-def _start(after: int, last_event_id: str | None) -> int:
+async def _common(there: AsyncTenantHandle, session_id: str, one: int, other: int) -> int:
+    """The last place that two branches of a session share; 0 if that is not known."""
+    parents: dict[int, tuple[int | None, int]] = {}
+    cursor = None
+    while True:
+        page = await there.branches.list(session_id, limit=_AT_ONCE, cursor=cursor)
+        parents |= {each.number: (each.parent, each.forked_after) for each in page}
+        cursor = page.next
+        if cursor is None:
+            break
+    ours, theirs = _shared(parents, one), _shared(parents, other)
+    return max((min(ours[branch], theirs[branch]) for branch in ours.keys() & theirs.keys()), default=0)
+
+
+def _shared(parents: Mapping[int, tuple[int | None, int]], branch: int) -> dict[int, int]:
+    """Up to which place a branch is the same as each that it came from."""
+    found: dict[int, int] = {}
+    number: int | None = branch
+    place = 2**63
+    while number is not None and number in parents:
+        found[number] = place
+        number, forked_after = parents[number]
+        place = min(place, forked_after)
+    return found
+
+
+async def _moves(there: AsyncTenantHandle, run_id: str) -> tuple[int, int]:
+    """How often a run was taken back or that was undone, and the lowest step it ever went back to."""
+    moves, lowest = 0, 2**63
+    cursor = None
+    while True:
+        page = await there.rewinds.list(run_id, limit=_AT_ONCE, cursor=cursor)
+        for each in page:
+            moves += 2 if each.status in ("redoing", "redone") else 1
+            lowest = min(lowest, each.to_step)
+        cursor = page.next
+        if cursor is None:
+            return moves, lowest if moves else 0
+
+
+def _start(after: int, last_event_id: str | None, course: int) -> Place:
     if last_event_id is None:
-        return after
-    written = last_event_id.strip()
-    if not written.isascii() or not written.isdecimal() or len(written) > 15:
+        return Place(after, course)
+    found = _EVENT_ID.fullmatch(last_event_id.strip())
+    if found is None:
         raise InvalidInput(f"Last-Event-ID is the id of an event as it arrived, not {last_event_id[:60]!r}")
-    return int(written)
+    return Place(int(found[2]), int(found[1] or 0))
 
 
 def _room(service: Service) -> None:

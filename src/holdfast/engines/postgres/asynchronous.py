@@ -6,7 +6,9 @@ import asyncio
 from typing import TypeVar
 
 from ...errors import Closed, HoldfastError
+from .. import forks
 from ..dialect import Dialect
+from ..loops import refuse_other_loop
 from ..protocol import Call, Group
 from .lanes import Lanes
 from .options import PoolOptions
@@ -28,15 +30,22 @@ class AsyncPostgresEngine:
         self._pool = AsyncPool(url, options)
         self._lanes = Lanes(self._pool, options.max_connections)
         self._closed = True
+        self._opening = asyncio.Lock()  # held by whoever opens or closes
 
-    async def open(self) -> None:
-        """Connect.
+    async def open(self) -> bool:
+        """Connect; ``False`` if that was done already.
 
         Raises:
             Unavailable: the server cannot be reached.
         """
-        await self._pool.open()
-        self._closed = False
+        async with self._opening:
+            if not self._closed:
+                return False
+            self._loop = asyncio.get_running_loop()
+            await self._pool.open()
+            self._closed = False
+            forks.opened(self)
+            return True
 
     async def read(self, call: Call[T]) -> T:
         return await self._again(call, transaction=self._pool.behind_pooler)
@@ -47,6 +56,7 @@ class AsyncPostgresEngine:
     async def grouped(self, group: Group[Item, T], item: Item) -> T:
         if self._closed:
             raise Closed
+        refuse_other_loop(self._loop)
         return await self._lanes.do(group, item)
 
     async def exclusive(self, call: Call[T]) -> T:
@@ -56,15 +66,18 @@ class AsyncPostgresEngine:
 
     async def close(self) -> None:
         """Finish what was accepted and close every connection. Closing twice is fine."""
-        if self._closed:
-            return
-        self._closed = True
-        await self._lanes.close()
-        await self._pool.close()
+        async with self._opening:
+            if self._closed:
+                return
+            self._closed = True
+            await self._lanes.close()
+            await self._pool.close()
+            forks.closed(self)
 
     async def _again(self, call: Call[T], *, transaction: bool) -> T:
         if self._closed:
             raise Closed
+        refuse_other_loop(self._loop)
         for attempt in range(TRIES):
             try:
                 async with self._pool.lend() as connection:

@@ -13,11 +13,12 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ...clock import monotonic_s, pause
 from ...drivers.psycopg import PsycopgConnection, translated
-from ...errors import Closed, HoldfastError, Unavailable
+from ...errors import Closed, HoldfastError, InvalidInput, Unavailable
+from .. import forks
 from ..dialect import Dialect
 from ..protocol import Call, Group
 from .errors import ConnectionLost, Serialization
-from .options import PoolOptions
+from .options import NOT_UNDERSTOOD, PoolOptions
 from .retrying import AGAIN, TRIES, given_up, pause_s, run_alone
 
 T = TypeVar("T")
@@ -26,12 +27,15 @@ Raw = psycopg.Connection[Any]
 
 RECONNECT_S = 2.0
 """How long one attempt of the pool to replace a connection goes on."""
+ASK_AGAIN_S = 1.0
+"""How long a call waits for a connection before it asks once more: a pool that has given up tries again only when it is asked."""
 
 
 class PostgresEngine:
     """A blocking engine: its methods never suspend.
 
     Raises:
+        InvalidInput: the address has options that nobody understands.
         Unavailable: the server cannot be reached.
     """
 
@@ -47,7 +51,7 @@ class PostgresEngine:
             url,
             # Behind a transaction pooler a prepared statement may be on another server connection next time.
             kwargs={"autocommit": True, "prepare_threshold": None if self._through_pooler else 2},
-            min_size=options.min_connections,
+            min_size=options.kept,
             max_size=options.max_connections,
             max_lifetime=options.max_lifetime_s,
             max_idle=options.max_idle_s,
@@ -56,6 +60,7 @@ class PostgresEngine:
             reconnect_timeout=RECONNECT_S,
             open=True,
         )
+        forks.opened(self)
 
     async def read(self, call: Call[T]) -> T:
         return await self._again(call, transaction=self._through_pooler)
@@ -80,6 +85,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         """Close every connection. Closing twice is fine."""
+        forks.closed(self)
         self._pool.close()
 
     def _finds_pooler(self, url: str) -> bool:
@@ -89,7 +95,12 @@ class PostgresEngine:
                 row = raw.execute("SELECT pg_backend_pid()").fetchone()
                 # A pooler hands out a process id of its own invention.
                 return row is not None and row[0] != raw.info.backend_pid
+        except psycopg.ProgrammingError:
+            raise InvalidInput(NOT_UNDERSTOOD) from None
         except psycopg.Error as error:
+            said = str(error)
+            if said.startswith("connection is bad") and "connection to server" not in said:  # the words of an option
+                raise InvalidInput(NOT_UNDERSTOOD) from None
             raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
 
     async def _again(self, call: Call[T], *, transaction: bool) -> T:
@@ -125,19 +136,27 @@ class PostgresEngine:
     def _healthy(self) -> Raw:
         """A connection that, if it has been idle for long, still answers."""
         while True:
-            try:
-                raw = self._pool.getconn()
-            except PoolClosed:
-                raise Closed from None
-            except PoolTimeout as error:
-                raise Unavailable(f"no connection within {self._options.connect_timeout_s} s: {error}") from error
-            except psycopg.Error as error:
-                raise translated(error) from error
+            raw = self._taken()
             now = monotonic_s()
             recent = now - self._used.get(raw, now) < self._options.health_check_s
             if (recent and not _has_something_to_say(raw)) or _answers(raw):
                 return raw
             self._pool.putconn(raw)
+
+    def _taken(self) -> Raw:
+        until = monotonic_s() + self._options.connect_timeout_s
+        while True:
+            left = until - monotonic_s()
+            try:
+                return self._pool.getconn(timeout=max(0.0, min(left, ASK_AGAIN_S)))
+            except PoolClosed:
+                raise Closed from None
+            except PoolTimeout as error:
+                if left > ASK_AGAIN_S:
+                    continue
+                raise Unavailable(f"no connection within {self._options.connect_timeout_s} s: {error}") from error
+            except psycopg.Error as error:
+                raise translated(error) from error
 
 
 def _has_something_to_say(raw: Raw) -> bool:

@@ -25,6 +25,10 @@ class Serialization(Unavailable):
     """Two transactions were in each other's way more often than they were retried; nothing was changed."""
 
 
+class FailedTransaction(Unavailable):
+    """The transaction you joined has failed, and takes nothing more: roll it back and begin again."""
+
+
 _EXACT: dict[str, type[HoldfastError]] = {
     "23505": AlreadyExists,
     "23503": NotFound,
@@ -33,6 +37,9 @@ _EXACT: dict[str, type[HoldfastError]] = {
     "22021": InvalidText,
     "22P05": InvalidText,
     "25006": ReadOnly,
+    "25P02": FailedTransaction,
+    "25P03": ConnectionLost,
+    "25P04": ConnectionLost,
     "40001": Serialization,
     "40P01": Serialization,
     "42501": ReadOnly,

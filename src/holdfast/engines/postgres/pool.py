@@ -11,9 +11,10 @@ import asyncpg
 
 from ...clock import monotonic_s
 from ...drivers.asyncpg import AsyncpgConnection, translated
-from ...errors import Closed, HoldfastError, Unavailable
+from ...errors import Closed, HoldfastError, InvalidInput, Unavailable
 from .errors import ConnectionLost
-from .options import PoolOptions
+from .options import NOT_UNDERSTOOD, PoolOptions
+from .urls import for_asyncpg
 
 Raw: TypeAlias = Any
 """A connection of asyncpg, which has no types of its own."""
@@ -41,8 +42,10 @@ class AsyncPool:
     """asyncpg's pool, with an age limit, health checks and without the round trip that resets a connection."""
 
     def __init__(self, url: str, options: PoolOptions) -> None:
-        self._url, self._options = url, options
+        self._options = options
+        self._url, self._timeout_s = for_asyncpg(url, options.connect_timeout_s)
         self._pool: Any = None
+        self._closing = False
         self._born: dict[int, float] = {}
         self._used: dict[int, float] = {}
         self.behind_pooler = False
@@ -52,6 +55,7 @@ class AsyncPool:
         """Connect.
 
         Raises:
+            InvalidInput: the address has options that nobody understands.
             Unavailable: the server cannot be reached.
         """
         options = self._options
@@ -59,26 +63,33 @@ class AsyncPool:
             self.behind_pooler = await self._finds_pooler()
             self._pool = await asyncpg.create_pool(
                 self._url,
-                min_size=options.min_connections,
+                min_size=options.kept,
                 max_size=options.max_connections,
                 max_inactive_connection_lifetime=options.max_idle_s,
-                timeout=options.connect_timeout_s,
+                timeout=self._timeout_s,
                 # Behind a transaction pooler a prepared statement may be on another server connection next time.
                 statement_cache_size=0 if self.behind_pooler else STATEMENTS,
                 reset=_leave_as_it_is,
             )
-        except (*_FAILURES, ValueError) as error:
+        except (asyncpg.exceptions.ClientConfigurationError, ValueError):
+            raise InvalidInput(NOT_UNDERSTOOD) from None
+        except _FAILURES as error:
             raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
+        self._closing = False
 
     async def close(self) -> None:
         """Close every connection, once they have all been given back."""
-        pool, self._pool = self._pool, None
-        if pool is None:
+        if self._pool is None:
             return
+        self._closing = True  # from now on connections are only given back
         try:
-            await asyncio.wait_for(pool.close(), CLOSE_S)
+            await asyncio.wait_for(self._pool.close(), CLOSE_S)
         except TimeoutError:
-            pool.terminate()
+            self._pool.terminate()
+        finally:
+            self._pool = None
+            self._born.clear()
+            self._used.clear()
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[PooledConnection]:
@@ -102,7 +113,7 @@ class AsyncPool:
             Unavailable: the server cannot be reached, or every connection is busy.
         """
         while True:
-            if self._pool is None:
+            if self._pool is None or self._closing:
                 raise Closed
             try:
                 stand_in: Raw = await self._pool.acquire(timeout=self._options.connect_timeout_s)
@@ -151,7 +162,7 @@ class AsyncPool:
             return  # it was bad, and is gone
 
     async def _finds_pooler(self) -> bool:
-        raw: Raw = await asyncpg.connect(self._url, statement_cache_size=0, timeout=self._options.connect_timeout_s)
+        raw: Raw = await asyncpg.connect(self._url, statement_cache_size=0, timeout=self._timeout_s)
         try:
             async with raw.transaction():
                 # A pooler hands out a process id of its own invention.

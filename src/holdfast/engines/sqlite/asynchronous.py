@@ -19,7 +19,9 @@ from typing import Any, TypeVar
 from ...clock import Stopwatch
 from ...errors import Closed
 from ...stepping import step
+from .. import forks
 from ..dialect import Dialect
+from ..loops import refuse_other_loop
 from ..protocol import Call, Group
 from .checkpoints import Checkpoints
 from .file import SqliteConnection, SqliteFile
@@ -49,26 +51,50 @@ class AsyncSqliteEngine:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._closed = True
+        self._opening = asyncio.Lock()  # held by whoever opens or closes
+
+    async def open(self) -> bool:
+        """Open the file and start the writing thread; ``False`` if that was done already."""
+        async with self._opening:
+            if self._closed:
+                await self._start()
+                return True
+            return False
+
+    async def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connection = await self._connect()
+        # All of it anew each time: what is left of an earlier opening must not be taken for threads that run.
         self._turn: list[_FutureJob] = []
         self._writes: SimpleQueue[_FutureJob | _Order] = SimpleQueue()
         self._reads: SimpleQueue[_FutureJob | None] = SimpleQueue()
         self._readers: list[threading.Thread] = []
         self._read_pace, self._write_pace = _Pace(), _Pace()
         self._connected = threading.Lock()  # held by whoever uses the writing connection
-
-    async def open(self) -> None:
-        """Open the file and start the writing thread."""
-        self._loop = asyncio.get_running_loop()
-        self._connection = await asyncio.to_thread(self._file.connect)
         self._writer = Writer(self._connection, self._committed)
         self._reader: SqliteConnection | None = None
         self._checkpoints = Checkpoints(self._file, self._connection)
         self._write_thread = _start(self._write_loop, "holdfast-writer")
         self._closed = False
+        forks.opened(self)
+
+    async def _connect(self) -> SqliteConnection:
+        connecting = self._loop.run_in_executor(None, self._file.connect)
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(self._let_go)  # the thread goes on, and nobody takes what it opens
+            raise
+
+    def _let_go(self, connecting: asyncio.Future[SqliteConnection]) -> None:
+        if not connecting.cancelled() and connecting.exception() is None:
+            connecting.result().raw.close()
+        self._file.let_go()
 
     async def read(self, call: Call[T]) -> T:
         if self._closed:
             raise Closed
+        refuse_other_loop(self._loop)
         if self._file.in_memory:
             with self._connected:
                 return step(call(self._connection))
@@ -95,21 +121,31 @@ class AsyncSqliteEngine:
 
     async def close(self) -> None:
         """Finish what was accepted, then close every connection. Closing twice is fine."""
-        if self._closed:
-            return
-        self._closed = True
-        self._flush_turn()
-        self._writes.put(_Order.STOP)
-        for _ in self._readers:
-            self._reads.put(None)
-        await asyncio.to_thread(self._join)
+        async with self._opening:
+            if self._closed:
+                return
+            self._closed = True
+            self._flush_turn()
+            self._writes.put(_Order.STOP)
+            for _ in self._readers:
+                self._reads.put(None)
+            await asyncio.to_thread(self._join)
+            forks.closed(self)
 
     def _join(self) -> None:
         for thread in (self._write_thread, *self._readers):
             thread.join()
         if self._reader is not None:
             self._reader.raw.close()
-        self._connection.raw.close()
+        if not self._connected.acquire(blocking=False):
+            # A migration whose caller was cancelled goes on in its thread. Otherwise nothing is interrupted: it would keep the
+            # log from being moved into the file by the last one who closes it.
+            self._connection.raw.interrupt()
+            self._connected.acquire()
+        try:
+            self._connection.raw.close()
+        finally:
+            self._connected.release()
         self._file.let_go()
 
     def _run_exclusively(self, call: Call[T]) -> T:
@@ -128,6 +164,7 @@ class AsyncSqliteEngine:
     async def _submit(self, call: Call[Any] | None, group: Group[Any, Any] | None = None, item: Any = None) -> Any:
         if self._closed:
             raise Closed
+        refuse_other_loop(self._loop)
         job = _FutureJob(self._loop, call, group, item)
         if self._write_pace.quick() or self._file.in_memory:
             if not self._turn:
@@ -159,7 +196,7 @@ class AsyncSqliteEngine:
             done = self._writer.run(jobs, patient=patient)
         except Exception as error:  # a defect of ours must not leave callers waiting for ever
             for job in jobs:
-                job.error = job.error or error
+                job.fail(error)
             return True
         return done
 

@@ -6,13 +6,15 @@ leader and commits for all that wait; whoever is still waiting then leads next.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ...errors import Closed, OutcomeUnknown
+from ...errors import Closed, OutcomeUnknown, Unavailable
+from .. import forks
 from ..dialect import Dialect
 from ..protocol import Call, Group
 from .file import SqliteConnection, SqliteFile
@@ -37,15 +39,16 @@ class SqliteEngine:
         self._waiting: deque[_WaitingJob] = deque()
         self._readers: deque[SqliteConnection] = deque()
         self._led: list[_WaitingJob] = []
+        self._inside: set[int] = set()  # threads that write or wait for it, or were interrupted doing so
         self._ran = False
         self._closed = False
+        forks.opened(self)
 
     async def read(self, call: Call[T]) -> T:
         if self._closed:
             raise Closed
         if self._file.in_memory:
-            with self._leadership():
-                return await call(self._connection)
+            return await self.exclusive(call)
         reader = self._take_reader()
         try:
             return await call(reader)
@@ -71,6 +74,7 @@ class SqliteEngine:
             if self._closed:
                 return
             self._closed = True
+            forks.closed(self)
             while self._readers:
                 self._readers.pop().raw.close()
             self._connection.raw.close()
@@ -89,7 +93,9 @@ class SqliteEngine:
             self._readers.append(reader)
 
     def _settle(self, job: _WaitingJob) -> Any:
+        self._refuse_if_inside()
         try:
+            self._inside.add(job.thread)
             self._waiting.append(job)
             while not job.settled:
                 if self._leading.acquire(blocking=False):
@@ -98,6 +104,7 @@ class SqliteEngine:
                 else:
                     job.signal.acquire()
         finally:
+            self._inside.discard(job.thread)
             if self._waiting:
                 # Interrupted, perhaps by Ctrl-C: a call nobody waits for any more must not be run with somebody else's.
                 self._withdraw(job)
@@ -109,11 +116,27 @@ class SqliteEngine:
     @contextmanager
     def _leadership(self) -> Iterator[None]:
         """The writing connection for this thread alone; whoever queues meanwhile is woken at the end."""
+        self._refuse_if_inside()
         try:
             self._leading.acquire()
             yield
         finally:
             self._stop_leading()
+
+    def _refuse_if_inside(self) -> None:
+        """Refuse a call that a signal handler or a finalizer makes while this thread is in another one.
+
+        Going on, it would end the other's transaction, or wait for a turn that only the other can be given. That it leads
+        is no proof: whoever was interrupted twice may still have the lock, and comes again.
+        """
+        if not (threading.get_ident() in self._inside or self._leading._is_owned()):  # type: ignore[attr-defined]
+            return
+        frame, inside = sys._getframe(), 0
+        while frame.f_back is not None:
+            frame = frame.f_back
+            inside += id(frame.f_code) in _HOLDING and frame.f_locals.get("self") is self
+        if inside > 1:
+            raise Unavailable(_INSIDE)
 
     def _withdraw(self, job: _WaitingJob) -> None:
         try:
@@ -130,7 +153,7 @@ class SqliteEngine:
             while self._led:
                 job = self._led[-1]
                 if not self._ran:  # interrupted: what it did for the others is anybody's guess
-                    job.error = job.error or OutcomeUnknown()
+                    job.fail(OutcomeUnknown())
                 job.settled = True
                 job.wake()
                 self._led.pop()
@@ -166,14 +189,23 @@ class SqliteEngine:
                 return  # it has just been taken
 
 
+_HOLDING = {id(method.__code__) for method in (SqliteEngine._settle, SqliteEngine.exclusive, SqliteEngine.close)}
+"""The code that waits for the writing connection or has it; by identity, because a code object is slow to hash."""
+_INSIDE = (
+    "this thread is in the middle of a write: a signal handler or callback cannot use the same handle; "
+    "nothing was changed by it"
+)
+
+
 class _WaitingJob(Job):
     """A job whose thread sleeps on ``signal`` until it is settled or may lead."""
 
-    __slots__ = ("settled", "signal")
+    __slots__ = ("settled", "signal", "thread")
 
     def __init__(self, call: Call[Any] | None = None, group: Group[Any, Any] | None = None, item: Any = None) -> None:
         super().__init__(call, group, item)
         self.settled = False
+        self.thread = threading.get_ident()
         self.signal = threading.Lock()
         self.signal.acquire()
 

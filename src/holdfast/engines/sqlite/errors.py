@@ -26,6 +26,7 @@ _BUSY, _LOCKED, _NOMEM, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _TOOBIG, 
     18,
     26,
 )
+_BUSY_SNAPSHOT = 517
 _CONSTRAINT_CHECK, _CONSTRAINT_FOREIGNKEY, _CONSTRAINT_NOTNULL = 275, 787, 1299
 _CONSTRAINT_PRIMARYKEY, _CONSTRAINT_UNIQUE = 1555, 2067
 
@@ -38,9 +39,14 @@ class Busy(Unavailable):
     """Another process was writing for longer than we wait; nothing was changed, and a retry is safe."""
 
 
+class OldSnapshot(Unavailable):
+    """Your transaction read before somebody else wrote, so it cannot write: roll it back and begin again (BEGIN IMMEDIATE)."""
+
+
 def translate(code: int, message: str) -> HoldfastError:
     """The error for an extended result code and SQLite's own words."""
     exact: dict[int, type[HoldfastError]] = {
+        _BUSY_SNAPSHOT: OldSnapshot,
         _CONSTRAINT_PRIMARYKEY: AlreadyExists,
         _CONSTRAINT_UNIQUE: AlreadyExists,
         _CONSTRAINT_FOREIGNKEY: NotFound,

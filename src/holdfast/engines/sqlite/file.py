@@ -67,10 +67,11 @@ class SqliteFile:
 
         Raises:
             InvalidInput: this process has the file open through the other library.
+            Unavailable: it cannot be opened, or, for a reader, is not there any more.
         """
         # Before it is opened: opening and closing it would be enough to take the other library's locks away.
         Claim([self.path], self.library)
-        connection = self._open_or_say_why()
+        connection = self._open_or_say_why(reader=reader)
         try:
             self._prepare(connection, reader=reader)
         except BaseException:
@@ -99,22 +100,26 @@ class SqliteFile:
         if reader:
             connection.execute("PRAGMA query_only = ON")
 
-    def _open_or_say_why(self) -> SqliteConnection:
+    def _open_or_say_why(self, *, reader: bool) -> SqliteConnection:
         try:
-            return self._open()
+            return self._open(create=not reader)
         except Unavailable as error:
+            if reader and not self.vfs and not os.path.exists(self.path):
+                raise Unavailable(f"{self.path} was moved or deleted while it was open") from error.__cause__
             folder = os.path.dirname(os.path.abspath(self.path))
             if self.vfs or os.path.isdir(folder):
                 raise
             raise Unavailable(f"{error}; the folder {folder} does not exist") from error.__cause__
 
-    def _open(self) -> SqliteConnection:
+    def _open(self, *, create: bool) -> SqliteConnection:
         path = os.fspath(self.path)
         if self.library == "stdlib":
             from . import stdlib
 
-            return stdlib.connect(path, read_only=self.read_only, statements=STATEMENTS)
-        mode = apsw.SQLITE_OPEN_READONLY if self.read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+            return stdlib.connect(path, read_only=self.read_only, create=create, statements=STATEMENTS)
+        mode = apsw.SQLITE_OPEN_READONLY if self.read_only else apsw.SQLITE_OPEN_READWRITE
+        if create and not self.read_only:
+            mode |= apsw.SQLITE_OPEN_CREATE
         return ApswConnection(_open(path, mode, self.vfs))
 
 

@@ -20,7 +20,7 @@ class _Raw(sqlite3.Connection):
         self.execute(f"PRAGMA busy_timeout = {milliseconds}")
 
 
-def connect(path: str, *, read_only: bool, statements: int) -> Sqlite3Connection:
+def connect(path: str, *, read_only: bool, create: bool, statements: int) -> Sqlite3Connection:
     """A new connection that opens no transaction by itself.
 
     Raises:
@@ -31,11 +31,12 @@ def connect(path: str, *, read_only: bool, statements: int) -> Sqlite3Connection
         raise InvalidInput(
             f"this Python's SQLite is {sqlite3.sqlite_version}; it must be {oldest} or newer, or use apsw"
         )
-    place = f"{Path(path).absolute().as_uri()}?mode=ro" if read_only else path
+    by_uri = read_only or not create
+    place = f"{Path(path).absolute().as_uri()}?mode={'ro' if read_only else 'rw'}" if by_uri else path
     with translating(f"cannot open {path}: "):
         raw = sqlite3.connect(
             place,
-            uri=read_only,
+            uri=by_uri,
             isolation_level=None,
             check_same_thread=False,  # the engine sees to it that one thread at a time uses it
             cached_statements=statements,

@@ -38,6 +38,20 @@ class Job:
         assert self.group is not None
         return run_one(self.group, connection, self.item)
 
+    def fail(self, error: BaseException) -> None:
+        """Settle it with an error, unless it has met one itself: then it knows best what it was.
+
+        Each is told the id of its own with which it can ask again, if nobody knows what became of it.
+        """
+        if self.error is not None:
+            return
+        if isinstance(error, OutcomeUnknown) and self.group is not None:
+            id = self.group.id_of(self.item)
+            own = OutcomeUnknown(f"{error}; retry with id={id!r} to settle it", id=id)
+            own.__cause__ = error.__cause__
+            error = own
+        self.error = error
+
 
 class Writer:
     """The one connection that writes. Not for several threads at once: its owner sees to that.
@@ -49,31 +63,38 @@ class Writer:
         self._connection = connection
         self._committed = committed
         self._poison: str | None = None
+        self._patient = True
 
     def run(self, jobs: Sequence[Job], *, patient: bool = True) -> bool:
         """Settle all jobs: afterwards each has its result, durably, or its error, without a trace.
 
-        While another process is writing, this waits for it; or, if not ``patient``, returns ``False`` with nothing done.
+        While another process is writing, this waits for it; or, if not ``patient``, returns ``False`` with nothing done. So it
+        does if a shared commit failed: to run the calls one by one may mean to wait.
         """
         if self._poison is not None:
-            _fail(jobs, Unavailable(self._poison))
+            for job in jobs:
+                job.fail(Unavailable(self._poison))
             return True
+        self._patient = patient
         try:
-            self._commit(jobs, patient)
+            self._commit(jobs)
         except Exception as error:
-            if isinstance(error, Busy) and not patient:
+            if not patient and not isinstance(error, OutcomeUnknown) and (isinstance(error, Busy) or len(jobs) > 1):
+                for job in jobs:
+                    job.result = job.error = None
                 return False
             if isinstance(error, OutcomeUnknown) or len(jobs) == 1:
-                _fail(jobs, error)
+                for job in jobs:
+                    job.fail(error)
                 return True
             for job in jobs:
                 job.result = job.error = None
                 self.run([job])
         return True
 
-    def _commit(self, jobs: Sequence[Job], patient: bool) -> None:
+    def _commit(self, jobs: Sequence[Job]) -> None:
         try:
-            self._begin(patient)
+            self._begin()
             if len(jobs) == 1:
                 step(self._run_only(jobs[0]))
             else:
@@ -94,9 +115,9 @@ class Writer:
             self._roll_back()
             raise
 
-    def _begin(self, patient: bool) -> None:
-        self._roll_back()  # what somebody left open who was interrupted right after BEGIN
-        if patient:
+    def _begin(self) -> None:
+        self._roll_back()  # what was tried in vain, or what somebody left open who was interrupted right after BEGIN
+        if self._patient:
             self._connection.execute("BEGIN IMMEDIATE")
             return
         self._connection.raw.set_busy_timeout(0)
@@ -113,8 +134,7 @@ class Writer:
         try:
             (outcome,) = await job.group.run(self._connection, [job.item], careful=False)
         except AlreadyExists:
-            self._roll_back()
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._begin()
             outcome = await job.start(self._connection)
         if isinstance(outcome, Exception):
             raise outcome
@@ -147,8 +167,7 @@ class Writer:
                     outcomes = await group.run(self._connection, items, careful=False)
         except HoldfastError:
             if alone:
-                self._roll_back()
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._begin()
             return False
         for job, outcome in zip(jobs, outcomes, strict=True):
             if isinstance(outcome, Exception):
@@ -173,9 +192,3 @@ class Writer:
 
 class _Undone(Unavailable):
     """The transaction was undone as a whole; nothing was changed, and a retry is safe."""
-
-
-def _fail(jobs: Sequence[Job], error: Exception) -> None:
-    for job in jobs:
-        # The job that met the failure knows best what it was.
-        job.error = job.error or error

@@ -56,6 +56,7 @@ class Head(Struct, frozen=True):
     view: View
     next_place: int
     blocks: int
+    compactions: int = 0
 
     @property
     def last_seq(self) -> int:
@@ -80,6 +81,7 @@ class AsyncBranches(TenantStore):
         Raises:
             NotFound: there is no such live session.
             InvalidInput: ``at`` is not the number of a message that the session shows, nor 0.
+            Conflict: a summary that comes after ``at`` stands for something before it.
         """
         params = self._params(session_id, label)
         return await self._fork(connection, params, await lock_head(connection, params), at, "fork")
@@ -104,6 +106,7 @@ class AsyncBranches(TenantStore):
         Raises:
             NotFound: there is no such live session.
             InvalidInput: ``to`` is not the number of a message that the session shows, nor 0.
+            Conflict: a summary that comes after ``to`` stands for something before it.
         """
         params = self._params(session_id, label)
         head = await lock_head(connection, params)
@@ -175,7 +178,8 @@ class AsyncBranches(TenantStore):
         return _branches(connection, await queries.create.all(connection, {**params, **new}))[0]
 
     async def _message(self, connection: Connection, params: dict[str, Any], head: Head, seq: int) -> int:
-        """The number of a message that is there: one that was compacted away has no before and after any more."""
+        """The number of a message that is there, with all that came before it: one that was compacted away has no before and
+        after any more, and one that was kept in the middle of what was compacted has its before in a summary after it."""
         if _number(seq) in (0, head.last_seq):
             return seq
         place = views.place_of(head.view, seq)
@@ -183,7 +187,17 @@ class AsyncBranches(TenantStore):
             raise InvalidInput(
                 f"the session shows no message {seq}: take the number of one in messages.list, or 0 for the beginning"
             )
+        if head.compactions:
+            await self._check_summaries(connection, params, head, seq)
         return seq
+
+    async def _check_summaries(self, connection: Connection, params: dict[str, Any], head: Head, seq: int) -> None:
+        for event_id, place in await queries.summarised_later.all(connection, {**params, "at": seq}):
+            if views.shows(head.view, place):
+                raise Conflict(
+                    f"what came before message {seq} was compacted away, and the summary comes after it:"
+                    f" roll that compaction back first: {event_id}"
+                )
 
     async def _show(self, connection: Connection, params: dict[str, Any], head: Head, number: int) -> Branch:
         """Leave the branch that is shown, as it is now, for another one."""
@@ -310,7 +324,7 @@ async def shared_places(connection: Connection, params: dict[str, Any], branch: 
 def _head(row: Row | None, params: dict[str, Any]) -> Head:
     if row is None:
         raise _missing(params)
-    return Head(row[0], views.load(row[1]), row[2], row[3])
+    return Head(row[0], views.load(row[1]), row[2], row[3], row[4])
 
 
 def _missing(params: dict[str, Any]) -> NotFound:

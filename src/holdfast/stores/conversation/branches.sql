@@ -1,12 +1,12 @@
 -- name: lock
 -- What a live session shows now, held until the transaction ends.
-SELECT branch, view/*pg ::text*/, next_seq, blocks FROM sessions
+SELECT branch, view/*pg ::text*/, next_seq, blocks, compaction_count FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE*/;
 
 -- name: head
 -- The same, without holding it.
-SELECT branch, view/*pg ::text*/, next_seq, blocks FROM sessions
+SELECT branch, view/*pg ::text*/, next_seq, blocks, compaction_count FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: first
@@ -22,6 +22,28 @@ RETURNING blocks - 1;
 -- name: message
 -- Whether there is a message at a place.
 SELECT 1 FROM messages WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq = :place;
+
+-- name: summarised_later
+-- Live compactions, the newest first, whose summary stands after a message and whose originals, or those of a summary among
+-- them, began before it; with the summary's place, which this branch shows or not.
+WITH RECURSIVE later (event_id, top_id, top_number, top_place) AS (
+    SELECT e.id, e.id, e.number, m.seq FROM compaction_events AS e
+    JOIN messages AS m ON m.tenant_id = e.tenant_id AND m.id = e.summary_message_id
+    WHERE e.tenant_id = :tenant_id AND m.tenant_id = :tenant_id AND e.session_id = :session_id
+      AND e.rolled_back_at IS NULL AND m.seq & 1099511627775 > :at
+    UNION ALL
+    SELECT e.id, l.top_id, l.top_number, l.top_place FROM later AS l
+    JOIN message_archive AS a ON a.compaction_event_id = l.event_id
+    JOIN compaction_events AS e ON e.tenant_id = a.tenant_id AND e.summary_message_id = a.id
+    WHERE e.tenant_id = :tenant_id AND a.tenant_id = :tenant_id AND e.session_id = :session_id
+      AND e.rolled_back_at IS NULL AND a.is_rewritten IS FALSE
+      AND a.id IN (SELECT summary_message_id FROM compaction_events WHERE tenant_id = :tenant_id AND session_id = :session_id)
+)
+SELECT l.top_id/*pg ::text*/, l.top_place FROM later AS l
+WHERE EXISTS (SELECT 1 FROM message_archive AS a
+              WHERE a.tenant_id = :tenant_id AND a.compaction_event_id = l.event_id AND a.is_rewritten IS FALSE
+                AND a.seq & 1099511627775 <= :at)
+ORDER BY l.top_number DESC;
 
 -- name: remember
 -- The branch that is shown, as it is now; the first time, it gets its row.
@@ -54,7 +76,8 @@ SELECT view/*pg ::text*/ FROM branches
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND number <> :number;
 
 -- name: show
--- Make a branch the one that is seen and appended to.
+-- Make a branch the one that is seen and appended to. The next automatic compaction is due as after another one (settle, in
+-- compactions.sql), but never later than before.
 UPDATE sessions SET
     branch = :number,
     view = :view,
@@ -62,5 +85,16 @@ UPDATE sessions SET
     message_count = :message_count,
     token_count = :tokens,
     updated_at = :now_at,
-    updated_minute = :now_minute
+    updated_minute = :now_minute,
+    compact_from = CASE WHEN compact_from IS NULL THEN NULL ELSE COALESCE(
+        (SELECT CASE WHEN compact_from > :tokens THEN compact_from
+                     WHEN :tokens + compact_from / 16 < sessions.compact_from THEN :tokens + compact_from / 16 + 1
+                     ELSE sessions.compact_from END
+         FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+        (SELECT CASE WHEN compact_from > :tokens THEN compact_from
+                     WHEN :tokens + compact_from / 16 < sessions.compact_from THEN :tokens + compact_from / 16 + 1
+                     ELSE sessions.compact_from END
+         FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = sessions.agent_id)) END
 WHERE tenant_id = :tenant_id AND id = :session_id;

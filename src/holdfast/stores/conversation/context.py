@@ -1,9 +1,10 @@
 """What to send to the model: as much of a session as fits, chosen so that every model accepts it.
 
-Always there: system messages, what is preserved, and the latest summary. The rest of the room goes to the newest messages, as
-many as fit without a gap. Calls of tools and their results stay together: a result whose call is left out is left out
-too, and a call that has no result, because the agent died before it came, is answered with a result that says so. Nothing
-is stored, and the log is read from its end and no further than the answer needs: mostly by one statement.
+Always there: system messages, what is preserved, the latest summary, and the other halves of tool calls in any of these. The
+rest of the room goes to the newest messages, as many as fit without a gap. Calls of tools and their results stay together: a
+result whose call is left out is left out too, and a call that has no result, because the agent died before it came, is
+answered with a result that says so. Nothing is stored, and the log is read from its end and no further than the answer
+needs: mostly by one statement.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from ...errors import InvalidInput, LimitExceeded, NotFound, Unavailable
 from . import views
 from .log_reading import read_log
 from .message_log import Message, Role
+from .partners import Surroundings
 from .tokens import TokenCounter, tokens_of
-from .tool_pairs import calls_in, results_in
+from .tool_pairs import Pairs, has_tools, results_in
 
 FIRST_PAGE = 50
 """Messages read from the end at first; if there is room for more, what follows is as long as the room seems to need."""
 PAGE_LEAST = 16
 PAGE_MOST = 1_000
 TRIES = 16
-"""How often everything is read anew because the session was switched or compacted meanwhile."""
+"""How often everything is read anew because the session was switched or compacted, or lost messages, meanwhile."""
 UNFINISHED = "[the call was interrupted: there is no result]"
-LEFT_OUT = "[the result is left out]"
 
 queries = Queries(__package__, "context.sql", Message)
 _seq = attrgetter("seq")
@@ -85,9 +86,12 @@ class Budget:
 class Found:
     """What has been read of a session so far."""
 
-    def __init__(self, view: str | None, message_count: int, compactions: int, summary: str) -> None:
-        self.state = (view, compactions)
-        self.message_count, self.summary = message_count, summary
+    def __init__(self, view: str | None, next_place: int, message_count: int, compactions: int, summary: str) -> None:
+        self.state = (view, compactions, next_place - message_count)
+        self.view, self.message_count, self.summary = view, message_count, summary
+        self.before = views.seq_of(next_place)
+        """What is appended from now on has this number or a higher one, and is not looked at: it is not counted either."""
+        self.around = Surroundings(view, self.before)
         self.pinned: dict[str, Message] = {}
         self.recent: list[Message] = []
         """The newest messages, newest first."""
@@ -103,6 +107,8 @@ async def build_context(connection: Connection, scope: Scope, params: Mapping[st
     """
     for _ in range(TRIES):
         found = await _start(connection, scope, params)
+        if not await _add_partners(connection, params, found):
+            continue
         tokens = await _fill(connection, params, found, budget)
         if found.in_one_moment or await _state(connection, params) == found.state:
             return _assembled(found, tokens, budget)
@@ -114,16 +120,17 @@ async def _start(connection: Connection, scope: Scope, params: Mapping[str, Any]
     most = scope.limits.page_rows
     asked = {**params, "before": views.BLOCK, "pinned": most + 1, "limit": FIRST_PAGE}
     rows = await queries.start.all(connection, asked)
-    session = next((row for row in rows if row[4] is None), None)
+    session = next((row for row in rows if row[5] is None), None)
     if session is None:
         raise NotFound(f"there is no session {params['session_id']} here")
-    view, message_count, compactions, summary = session[:4]
-    found = Found(view, message_count, compactions, text.unescape(summary))
+    view, next_place, message_count, compactions, summary = session[:5]
+    found = Found(view, next_place, message_count, compactions, text.unescape(summary))
     if view is None:
-        pinned, newest = [row[5:] for row in rows if row[4] == 0], [row[5:] for row in rows if row[4]]
+        pinned, newest = [row[6:] for row in rows if row[5] == 0], [row[6:] for row in rows if row[5]]
     else:
         found.in_one_moment = False
-        ranges = msgspec.json.encode(views.load(view)).decode()
+        asked["before"] = found.before
+        ranges = msgspec.json.encode([*views.within(views.load(view), 0, found.before)]).decode()
         pinned = [*await queries.pinned.all(connection, {**asked, "ranges": ranges, "mask": views.LAST})]
         newest = [*await read_log(connection, {**asked, "after": 0}, newest_first=True)]
     messages = mapper(Message, connection.dialect)([*newest, *pinned])
@@ -132,6 +139,16 @@ async def _start(connection: Connection, scope: Scope, params: Mapping[str, Any]
     if len(found.pinned) > most:
         raise LimitExceeded(f"the session has more than page_rows = {most:,} system and preserved messages")
     return found
+
+
+async def _add_partners(connection: Connection, params: Mapping[str, Any], found: Found) -> bool:
+    """What belongs to what is there in any case; whether the session still showed what it did."""
+    if not any(map(has_tools, found.pinned.values())):
+        return True
+    found.around.add_newest(found.recent)
+    still = await found.around.complete(connection, params, found.pinned)
+    found.in_one_moment = found.in_one_moment and not found.around.looked
+    return still
 
 
 async def _state(connection: Connection, params: Mapping[str, Any]) -> tuple[Any, ...] | None:
@@ -165,7 +182,7 @@ async def _fill(connection: Connection, params: Mapping[str, Any], found: Found,
 async def _read_on(connection: Connection, params: Mapping[str, Any], found: Found, rows: int) -> bool:
     """About as many messages more as there is room for; whether there are any."""
     found.in_one_moment = False
-    before = found.recent[-1].seq if found.recent else views.BLOCK
+    before = found.recent[-1].seq if found.recent else found.before
     asked = {**params, "after": 0, "before": before, "limit": min(rows, PAGE_MOST)}
     more = mapper(Message, connection.dialect)(await read_log(connection, asked, newest_first=True))
     found.recent += more
@@ -185,12 +202,13 @@ def _summary_tokens(summary: str, budget: Budget) -> int:
 def _assembled(found: Found, tokens: Mapping[str, int], budget: Budget) -> Context:
     recent, summary = found.recent, _summary_tokens(found.summary, budget)
     ordered = _ordered(found.pinned, recent)
-    if not any(map(_has_tools, ordered)):
+    if not any(map(has_tools, ordered)):
         messages = [_stored(message, message.content, tokens[message.id]) for message in ordered]
         return Context(messages, sum(tokens.values()) + summary, found.summary, found.message_count - len(messages))
+    found.around.add_newest(recent)
+    pairs = found.around.pairs()
     while True:
-        reasons = {call: UNFINISHED for message in recent for call in calls_in(message)}
-        messages = _closed(_without_orphans(ordered, tokens, budget), reasons, budget)
+        messages = _closed([*_without_orphans(ordered, pairs, tokens, budget)], pairs, budget)
         total = sum(message.token_count for message in messages) + summary
         # Results that were made up take room as well.
         if total <= budget.most:
@@ -210,57 +228,52 @@ def _ordered(pinned: Mapping[str, Message], recent: Sequence[Message]) -> Sequen
     return sorted([*(each for each in pinned.values() if each.id not in there), *recent[::-1]], key=_seq)
 
 
-def _has_tools(message: Message) -> bool:
-    """Whether it can hold a call or a result: a quick look, because most messages are nothing but text."""
-    content = message.content
-    return message.kind == "message" and not (len(content) == 1 and content[0].get("type") == "text")
-
-
 def _without_orphans(
-    messages: Sequence[Message], tokens: Mapping[str, int], budget: Budget
+    messages: Sequence[Message], pairs: Pairs, tokens: Mapping[str, int], budget: Budget
 ) -> Iterator[ContextMessage]:
-    """The messages, without results whose calls are not before them."""
-    called: set[str] = set()
+    """The messages, without results whose calls are not among them."""
+    there = {message.id for message in messages}
     for message in messages:
-        made = calls_in(message)
-        orphans = results_in(message) - called - made
-        called |= made
+        orphans = {tool for tool in results_in(message) if pairs.call_of.get((message.id, tool)) not in there}
         if not orphans:
             yield _stored(message, message.content, tokens[message.id])
             continue
         content = [block for block in message.content if block.get("tool_use_id") not in orphans]
         if content:
-            yield _stored(message, content, budget.count(content))
+            # The whole may have been counted in another way; without something it is not more.
+            yield _stored(message, content, min(tokens[message.id], budget.count(content)))
 
 
-def _closed(messages: Iterator[ContextMessage], reasons: Mapping[str, str], budget: Budget) -> list[ContextMessage]:
+def _closed(messages: Sequence[ContextMessage], pairs: Pairs, budget: Budget) -> list[ContextMessage]:
     """The messages, with a result for every call: in the message that holds its neighbours' results, or in one of its own."""
-    given = [*messages]
-    answered = {block["tool_use_id"] for message in given for block in _results(message)}
+    answered = {
+        (pairs.call_of.get((message.message_id or "", block["tool_use_id"])), block["tool_use_id"])
+        for message in messages
+        for block in _results(message)
+    }
     closed: list[ContextMessage] = []
     missing: list[str] = []
-    for message in given:
-        results = [_stand_in(call, reasons) for call in missing]
+    for message in messages:
         if missing and message.role == "user" and _results(message):
+            results = _stand_ins(missing)
             more = message.token_count + budget.count(results)
             content = [*results, *message.content]
             closed.append(structs.replace(message, content=content, token_count=more, made_up=tuple(missing)))
         else:
-            closed += [*_made_up(missing, reasons, budget), message]
-        missing = [block["id"] for block in _calls(message) if block["id"] not in answered]
-    return [*closed, *_made_up(missing, reasons, budget)]
+            closed += [*_made_up(missing, budget), message]
+        missing = [block["id"] for block in _calls(message) if (message.message_id, block["id"]) not in answered]
+    return [*closed, *_made_up(missing, budget)]
 
 
-def _made_up(calls: Sequence[str], reasons: Mapping[str, str], budget: Budget) -> list[ContextMessage]:
+def _made_up(calls: Sequence[str], budget: Budget) -> list[ContextMessage]:
     if not calls:
         return []
-    results = [_stand_in(call, reasons) for call in calls]
+    results = _stand_ins(calls)
     return [ContextMessage("user", results, budget.count(results), None, None, made_up=tuple(calls))]
 
 
-def _stand_in(call: str, reasons: Mapping[str, str]) -> dict[str, Any]:
-    reason = reasons.get(call, LEFT_OUT)
-    return {"type": "tool_result", "tool_use_id": call, "content": reason, "is_error": True}
+def _stand_ins(calls: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"type": "tool_result", "tool_use_id": call, "content": UNFINISHED, "is_error": True} for call in calls]
 
 
 def _stored(message: Message, content: Any, tokens: int) -> ContextMessage:

@@ -2,62 +2,62 @@
 -- All that most contexts need, of one moment: the session, what is there in any case, and the last messages, which are marked.
 -- Each arm has an index that holds nothing else. Where the session has a view there is only the session. Nothing is joined,
 -- because SQLite would copy all of it first.
-SELECT s.view, s.message_count, s.compaction_count, COALESCE(t.summary, ''), NULL,
+SELECT s.view, s.next_seq, s.message_count, s.compaction_count, COALESCE(t.summary, ''), NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM sessions AS s
 LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = :session_id
 WHERE s.tenant_id = :tenant_id AND s.id = :session_id AND (s.deleted_at IS NULL) IS TRUE
 UNION ALL
-SELECT * FROM (SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_system
+SELECT * FROM (SELECT NULL, NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_system
                WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND role = 'system'
                  AND EXISTS (SELECT 1 FROM sessions
                              WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
                ORDER BY seq DESC LIMIT :pinned)
 UNION ALL
-SELECT * FROM (SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_preserved
+SELECT * FROM (SELECT NULL, NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_preserved
                WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND is_preserved = 1
                  AND EXISTS (SELECT 1 FROM sessions
                              WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
                ORDER BY seq DESC LIMIT :pinned)
 UNION ALL
-SELECT * FROM (SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_summary
+SELECT * FROM (SELECT NULL, NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages INDEXED BY messages_summary
                WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND is_summary = 1
                  AND EXISTS (SELECT 1 FROM sessions
                              WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
                ORDER BY seq DESC LIMIT 1)
 UNION ALL
-SELECT * FROM (SELECT NULL, NULL, NULL, NULL, TRUE, /*columns Message*/ * FROM messages
+SELECT * FROM (SELECT NULL, NULL, NULL, NULL, NULL, TRUE, /*columns Message*/ * FROM messages
                WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before
                  AND EXISTS (SELECT 1 FROM sessions
                              WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
                ORDER BY seq DESC LIMIT :limit);
 
 -- name: start @postgres
-SELECT s.view::text, s.message_count, s.compaction_count, COALESCE(t.summary, ''), NULL::boolean,
+SELECT s.view::text, s.next_seq, s.message_count, s.compaction_count, COALESCE(t.summary, ''), NULL::boolean,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM sessions AS s
 LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = :session_id
 WHERE s.tenant_id = :tenant_id AND s.id = :session_id AND (s.deleted_at IS NULL) IS TRUE
 UNION ALL
-(SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
+(SELECT NULL, NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
  WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND role = 'system'
    AND EXISTS (SELECT 1 FROM sessions
                WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
  ORDER BY seq DESC LIMIT :pinned)
 UNION ALL
-(SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
+(SELECT NULL, NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
  WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND is_preserved
    AND EXISTS (SELECT 1 FROM sessions
                WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
  ORDER BY seq DESC LIMIT :pinned)
 UNION ALL
-(SELECT NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
+(SELECT NULL, NULL, NULL, NULL, NULL, FALSE, /*columns Message*/ * FROM messages
  WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before AND is_summary
    AND EXISTS (SELECT 1 FROM sessions
                WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
  ORDER BY seq DESC LIMIT 1)
 UNION ALL
-(SELECT NULL, NULL, NULL, NULL, TRUE, /*columns Message*/ * FROM messages
+(SELECT NULL, NULL, NULL, NULL, NULL, TRUE, /*columns Message*/ * FROM messages
  WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq < :before
    AND EXISTS (SELECT 1 FROM sessions
                WHERE tenant_id = :tenant_id AND id = :session_id AND (view IS NULL) IS TRUE)
@@ -104,6 +104,7 @@ UNION ALL
  ORDER BY m.seq & :mask::bigint DESC LIMIT 1);
 
 -- name: state
--- What a live session shows, and how often it was compacted: if neither changes, what is read in between belongs together.
-SELECT view/*pg ::text*/, compaction_count FROM sessions
+-- What a live session shows, how often it was compacted, and what no append changes but every removal does: if all of it is
+-- the same, what was read in between belongs together, up to the message that was the last.
+SELECT view/*pg ::text*/, compaction_count, next_seq - message_count FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;

@@ -2,13 +2,14 @@
 
 Appends are a group (see ``engines.protocol.Group``): whatever has queued up for one tenant is written together. On PostgreSQL
 that is one statement; on SQLite it is one UPDATE for each session and one INSERT for each message, inside the writer's shared
-commit. Other stores that write messages as part of a larger transaction call ``append_entries``.
+commit. Other stores that write messages as part of a larger transaction call ``append_at``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import count, repeat
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
@@ -113,19 +114,6 @@ class AppendGroup:
 append_group = AppendGroup()
 
 
-async def append_entries(connection: Connection, append: Append) -> list[Message]:
-    """Add entries to a session's log as part of a larger transaction.
-
-    Raises:
-        NotFound: there is no such live session.
-        AlreadyExists: there is a message with one of the ids.
-    """
-    (found,) = await _reserve_and_insert(connection, [append])
-    if found is None:
-        raise _missing(append.session_id)
-    return appended(append, found).messages
-
-
 async def append_at(connection: Connection, append: Append) -> Row | None:
     """Add entries to a session's log as part of a larger transaction: the place of the first and whether the session is to be
     compacted now, from which ``appended`` makes the messages; or ``None`` where there is no live session.
@@ -137,18 +125,26 @@ async def append_at(connection: Connection, append: Append) -> Row | None:
     return found
 
 
-async def append_all(
-    connection: Connection, tenant: str, session_id: str, entries: Sequence[Entry], moments: Sequence[int]
-) -> bool:
-    """Add entries, each of its moment, to a session's log, as part of a larger transaction that holds the session; and say
-    whether it is to be compacted now.
+async def insert_all(
+    connection: Connection, tenant: str, session_id: str, first: int, entries: Sequence[Entry], moments: Sequence[int]
+) -> None:
+    """Write entries, each of its moment, from a place of a session's log on, as part of a larger transaction that holds the
+    session and counts them itself.
 
     Raises:
         AlreadyExists: there is a message with one of the ids.
     """
-    appends = [Append(tenant, session_id, [entry], moment) for entry, moment in zip(entries, moments, strict=True)]
-    found = await _reserve_and_insert(connection, appends)
-    return any(each is not None and each[1] for each in found)
+    if not entries:
+        return
+    columns = zip(*map(astuple, entries), strict=True)
+    if not connection.dialect.changes_in_ctes:
+        rows = zip(repeat(tenant), repeat(session_id), count(first), *columns, moments, strict=False)
+        await queries.insert.many_in_order(connection, _INSERTED, rows)
+        return
+    together: dict[str, Any] = dict(zip(Entry.__struct_fields__, map(list, columns), strict=True))
+    together |= {name: unless_usual(together[name], usual) for name, usual in _USUAL.items() if name in together}
+    together.update(tenant_id=tenant, session_id=session_id, first_seq=first, created_at=[*moments])
+    await queries.insert_all.all(connection, together)
 
 
 async def _reserve_and_insert(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:

@@ -29,11 +29,12 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...ids import parse as parse_id
-from ...limits import Limits
 from . import views
 from .branches import lock_head
 from .compaction.attachments import concern
-from .compaction.automatic import compact_if_attached, with_tokens
+from .compaction.automatic import compact_if_attached, counted, with_tokens
+from .compaction.rollback import forget_originals
+from .contents import stored_content
 from .context import Budget, Context, build_context
 from .log_reading import count_log, read_log
 from .message_log import Append, Entry, Message, Role, append_group, queries
@@ -44,6 +45,7 @@ from .tokens import TokenCounter, counter_of
 ROLES = get_args(Role)
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _SEQ_MOST = 2**63 - 1
+_MESSAGE, _UNCOUNTED = "message", 0
 _TOKENS_MOST = 2**31 - 1
 
 
@@ -226,7 +228,8 @@ class AsyncMessages(TenantStore):
     ) -> Message:
         """Change what is given; the message keeps its place and the time it was made.
 
-        Branches that share the message all show it changed.
+        Branches that share the message all show it changed. A new content without a ``token_count`` is counted where an append
+        would be (``compactions.attach``); elsewhere the count stays as it is.
 
         Raises:
             NotFound: there is no such message in a live session.
@@ -236,10 +239,13 @@ class AsyncMessages(TenantStore):
         session_id = (await self._get(connection, message_id)).session_id
         head = await lock_head(connection, self._scope.params(session_id=session_id))
         before = await self._get(connection, message_id, queries.lock)
+        stored = None if content is None else stored_content(content, before.kind, limits)
+        if stored is not None and token_count is None and concern(self._scope, session_id):
+            token_count = counted(self._scope, stored)
         params = self._at_now(
             id=before.id,
             session_id=session_id,
-            content=None if content is None else _stored_content(content, before.kind, limits),
+            content=stored,
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
             token_count=None if token_count is None else _tokens(token_count),
             is_preserved=None if is_preserved is None else _flag(is_preserved, "is_preserved"),
@@ -258,7 +264,8 @@ class AsyncMessages(TenantStore):
     async def delete(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> int:
         """Remove exactly these messages of a session and say how many there were. Their places stay empty.
 
-        They may be on any branch, and are gone from every branch that shares them.
+        They may be on any branch, and are gone from every branch that shares them. What compactions keep of them goes too, so
+        that no rollback brings them back; a message that was compacted away is deleted as well.
 
         Raises:
             NotFound: there is no such live session.
@@ -271,11 +278,14 @@ class AsyncMessages(TenantStore):
         head = await lock_head(connection, params)
         rows = await queries.delete.all(connection, params)
         await queries.delete_feedback.all(connection, params)
-        if rows:
-            shown = [tokens for tokens, place in rows if views.shows(head.view, place)]
+        gone = {id_ for id_, _, _ in rows}
+        if head.compactions:
+            gone |= await forget_originals(connection, params)
+        if gone:
+            shown = [tokens for _, tokens, place in rows if views.shows(head.view, place)]
             await self._recount(connection, params, removed=len(shown), more_tokens=-sum(shown))
             await forget(connection, params)
-        return len(rows)
+        return len(gone)
 
     async def search(
         self,
@@ -387,35 +397,19 @@ def new_entry(
         raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
     elif role is not None and role not in ROLES:
         raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
+    alone = metadata is None and id is None and is_preserved is False and is_summary is False
+    if alone and token_count is _UNCOUNTED and kind is _MESSAGE and type(role) is str:
+        # Most messages are nothing but a role and content, so that there is nothing else to look at.
+        return Entry(scope.ids.new(), kind, role, stored_content(content, kind, scope.limits), 0, "{}", False, False)
     return Entry(
         scope.ids.new() if id is None else parse_id(id, "message id"),
         text.plain(kind),
         text.plain(role),
-        _stored_content(content, kind, scope.limits),
+        stored_content(content, kind, scope.limits),
         _tokens(token_count),
         scopes.metadata(metadata, scope.limits),
         _flag(is_preserved, "is_preserved"),
         _flag(is_summary, "is_summary"),
-    )
-
-
-def _stored_content(content: Any, kind: str, limits: Limits) -> str:
-    if kind != "message":
-        stored = text.dump(content, depth=limits.json_depth)
-    elif isinstance(content, str):
-        # Plain text is the common case, and its block need not be searched for anything.
-        stored = f'[{{"type":"text","text":{text.dump(content)}}}]'
-    elif _are_blocks(content):
-        stored = text.dump(content, depth=limits.json_depth)
-    else:
-        raise InvalidInput("content must be text or a list of content blocks, each with a 'type'")
-    limits.check("content_bytes", text.size(stored), "content")
-    return stored
-
-
-def _are_blocks(content: Any) -> bool:
-    return isinstance(content, (list, tuple)) and all(
-        isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content
     )
 
 

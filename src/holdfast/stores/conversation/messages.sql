@@ -30,6 +30,17 @@ INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token
 VALUES (:tenant_id, :session_id, :seq, :id, :kind, :role, :content, :token_count, :metadata,
         :is_preserved, :is_summary, :now_at, :now_at);
 
+-- name: insert_all @postgres
+-- Many at consecutive places of one session. Why an array may be empty: see append.
+INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
+                      is_preserved, is_summary, created_at, updated_at)
+SELECT :tenant_id, :session_id, :first_seq::bigint + i.number - 1, i.id, COALESCE(i.kind, 'message'), i.role, i.content,
+       COALESCE(i.token_count, 0), COALESCE(i.metadata, '{}'), COALESCE(i.is_preserved, FALSE),
+       COALESCE(i.is_summary, FALSE), i.created_at, i.created_at
+FROM unnest(:id::uuid[], :kind::text[], :role::text[], :content::jsonb[], :token_count::integer[], :metadata::jsonb[],
+            :is_preserved::boolean[], :is_summary::boolean[], :created_at::timestamptz[]) WITH ORDINALITY
+     AS i (id, kind, role, content, token_count, metadata, is_preserved, is_summary, created_at, number);
+
 -- name: append_one @postgres
 -- Both halves in one statement: PostgreSQL lets an INSERT use the rows an UPDATE returned, so that an append is one round trip.
 WITH head AS (
@@ -130,7 +141,7 @@ LIMIT :limit;
 SELECT view/*pg ::text*/ FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: update
--- What is not given stays. The old token count is returned by `get` before.
+-- What is not given stays. The old token count is returned by `lock` before.
 UPDATE messages SET
     content = COALESCE(:content, content),
     metadata = COALESCE(:metadata, metadata),
@@ -144,12 +155,12 @@ RETURNING /*columns Message*/ *, seq;
 -- Exactly these messages of this session: SQLite takes the list as JSON, PostgreSQL as an array.
 DELETE FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND id IN (SELECT value FROM json_each(:ids))
-RETURNING token_count, seq;
+RETURNING id/*pg ::text*/, token_count, seq;
 
 -- name: delete @postgres
 DELETE FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = ANY(:ids::uuid[])
-RETURNING token_count, seq;
+RETURNING id/*pg ::text*/, token_count, seq;
 
 -- name: delete_feedback @sqlite
 -- What hangs on them, in so many words, because a caller's own SQLite connection may have foreign keys switched off. After them,
@@ -162,11 +173,25 @@ DELETE FROM feedback
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND message_id = ANY(:ids::uuid[]);
 
 -- name: recount
--- The session's counters follow what was changed or removed.
+-- The session's counters follow what was changed or removed, and where it is smaller now, its next automatic compaction does:
+-- see show in branches.sql.
 UPDATE sessions SET
     message_count = message_count - :removed,
     token_count = token_count + :more_tokens,
     updated_at = :now_at,
-    updated_minute = :now_minute
+    updated_minute = :now_minute,
+    compact_from = CASE WHEN compact_from IS NULL OR :more_tokens >= 0 THEN compact_from ELSE COALESCE(
+        (SELECT CASE WHEN compact_from > token_count + :more_tokens THEN compact_from
+                     WHEN token_count + :more_tokens + compact_from / 16 < sessions.compact_from
+                     THEN token_count + :more_tokens + compact_from / 16 + 1
+                     ELSE sessions.compact_from END
+         FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+        (SELECT CASE WHEN compact_from > token_count + :more_tokens THEN compact_from
+                     WHEN token_count + :more_tokens + compact_from / 16 < sessions.compact_from
+                     THEN token_count + :more_tokens + compact_from / 16 + 1
+                     ELSE sessions.compact_from END
+         FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = sessions.agent_id)) END
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
 RETURNING id;

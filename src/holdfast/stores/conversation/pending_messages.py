@@ -1,8 +1,8 @@
 """Pending messages: what was said in group chats while nobody answered.
 
 A *group* is a channel's name and a history key. Messages wait in it in the order they came, by ``seq`` and never by time, until
-they are answered and cleared, or until old ones are replaced by a summary. The summary takes the place of the last message it
-stands for, so it comes before everything that was not summarised.
+they are answered and cleared, or until old ones are replaced by a summary. The summary takes the place of the first message it
+stands for, so it comes before everything that stays of what came after that one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class NewPendingMessage(Struct, frozen=True, kw_only=True):
 
 
 class PendingGroup(Struct, frozen=True):
-    """A group in which something waits. ``has_summary``: there is a summary, and no message has come since."""
+    """A group in which something waits. ``has_summary``: the last that waits is a summary."""
 
     channel_name: str
     history_key: str
@@ -147,7 +147,7 @@ class AsyncPendingMessages(TenantStore):
     async def compact(
         self, connection: Connection, message_ids: Sequence[str], summary: str, *, id: str | None = None
     ) -> PendingMessage | None:
-        """Replace messages of one group by their summary, in the place of the last of them.
+        """Replace messages of one group by their summary, in the place of the first of them.
 
         ``None``, and no summary, when none of them is there any more: somebody else has compacted or cleared them. With an
         ``id`` of the caller's the call can be repeated: the summary that is there is returned.
@@ -165,8 +165,7 @@ class AsyncPendingMessages(TenantStore):
         gone = await self._take_out(connection, ids)
         if not gone:
             return None
-        last = max(gone, key=lambda message: message.seq)
-        return await self._put_summary(connection, last, new_id, body)
+        return await self._put_summary(connection, gone, new_id, body)
 
     @writes
     async def delete_stale(self, connection: Connection, *, older_than: timedelta) -> int:
@@ -268,19 +267,24 @@ class AsyncPendingMessages(TenantStore):
                 return mapper(PendingMessage, connection.dialect)(await queries.delete.all(connection, params))
         return []
 
-    async def _put_summary(self, connection: Connection, last: PendingMessage, id: str, body: str) -> PendingMessage:
+    async def _put_summary(
+        self, connection: Connection, gone: Sequence[PendingMessage], id: str, body: str
+    ) -> PendingMessage:
+        """Order is by place, so a summary may be as young as the youngest message it stands for: it is no activity, and neither
+        does a group become less active by it. It goes stale by its making, and never before what it stands for would have."""
+        first = min(gone, key=lambda message: message.seq)
         summary = self._scope.params(
-            channel_name=text.escape(last.channel_name),
-            history_key=text.escape(last.history_key),
-            seq=last.seq,
+            channel_name=text.escape(first.channel_name),
+            history_key=text.escape(first.history_key),
+            seq=first.seq,
             id=id,
             sender="",
             sender_id="",
             body=body,
             platform_msg_id="",
             is_summary=True,
-            created_at=to_us(last.created_at),
-            now_at=self._scope.clock.now_us(),
+            created_at=max(to_us(message.created_at) for message in gone),
+            now_at=max(self._scope.clock.now_us(), *(to_us(message.updated_at) for message in gone)),
         )
         try:
             async with connection.savepoint():

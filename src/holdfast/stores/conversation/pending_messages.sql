@@ -39,7 +39,7 @@ WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = 
 SELECT COUNT(*) FROM pending_messages WHERE tenant_id = :tenant_id;
 
 -- name: groups
--- Groups, the one with the newest message first. A summary has the time of the last message it stands for.
+-- Groups, the one with the newest message first. A summary has the time of the youngest message it stands for.
 SELECT channel_name, history_key, COUNT(*),
        COALESCE(MAX(CASE WHEN is_summary THEN seq END) = MAX(seq), FALSE),
        MAX(created_at)

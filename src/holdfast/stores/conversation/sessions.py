@@ -107,7 +107,8 @@ class AsyncSessions(TenantStore):
             return _session(connection, row)
         if id is not None and (there := await queries.get.one(connection, params)) is not None:
             return _same(_session(connection, there), params)
-        raise AlreadyExists(f"there is a live session with the key {str(key)!r}{_of(user)}; find it or upsert it")
+        taken = text.unescape(params["identifier"])
+        raise AlreadyExists(f"there is a live session with the key {taken!r}{_of(user)}; find it or upsert it")
 
     @writes_acting
     async def upsert(
@@ -125,7 +126,11 @@ class AsyncSessions(TenantStore):
 
         Without a user, it is the session of the one who is acting. The agent who is acting is filled in only where the
         session is made: one that is there keeps its agent unless ``agent`` says otherwise.
+
+        Raises:
+            InvalidInput: the key is none.
         """
+        _stored_key(key, self._scope.limits)
         user = acting.user if user is None else user
         made_for = acting.agent if agent is None else agent
         params = self._new(key=key, user=user, agent=made_for, metadata=metadata)
@@ -236,24 +241,23 @@ class AsyncSessions(TenantStore):
             agent_id=None if agent is None else scopes.name(agent, "agent", limits),
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
         )
-        there = None if expected is None else await queries.lock.one(connection, params)
-        # Everything is compared, not only the time: two changes can happen within one tick of the clock.
-        if there is not None and _session(connection, there) != expected:
-            raise Conflict(f"session {session_id} has been changed since; read it again")
+        await _check_expected(connection, params, expected)
         row = await queries.update.one(connection, params)
         if row is None:
             raise _missing(session_id)
         return _session(connection, row)
 
-    async def delete(self, session_id: str) -> None:
-        """Hide a session and everything below it. Its key is free at once; ``restore`` undoes it.
+    async def delete(self, session_id: str, *, expected: Session | None = None) -> None:
+        """Hide a session and everything below it. Its key is free at once; ``restore`` undoes it. With ``expected``, only if it
+        has not changed since.
 
         A buffer of it, with all that was not saved, is dropped.
 
         Raises:
             NotFound: there is no such live session.
+            Conflict: it is no longer as ``expected``.
         """
-        await self._delete(session_id)
+        await self._delete(session_id, expected)
         self._buffers.drop(parse_id(session_id, "session id"))
 
     @writes
@@ -262,19 +266,15 @@ class AsyncSessions(TenantStore):
 
         Raises:
             NotFound: there is no such session.
-            Conflict: its key has been taken by another session.
+            Conflict: its key has been taken by another session, or something that was hidden with it is there again.
         """
         there = await find_session(connection, self._scope, session_id)
         if there is None:
             raise _missing(session_id)
         if there.deleted_at is None:
             return there
-        try:
-            async with connection.savepoint():
-                row = await queries.restore.one(connection, self._scope.params(id=there.id))
-                await threads.show(connection, self._scope, _stored_names(there))
-        except AlreadyExists:
-            raise Conflict(f"the key {there.key!r}{_of(there.user)} belongs to another session by now") from None
+        async with connection.savepoint():
+            row = await self._bring_back(connection, there)
         if row is None:
             raise Conflict(f"session {session_id} was changed meanwhile; try again")
         return _session(connection, row)
@@ -311,9 +311,24 @@ class AsyncSessions(TenantStore):
         named = None if agent is None else text.unescape(scopes.name(agent, "agent", limits))
         return face_of(await self._buffers.open(_stored_key(key, limits), stored_user, named, now.agent))
 
+    async def _bring_back(self, connection: Connection, there: Session) -> Row | None:
+        try:
+            row = await queries.restore.one(connection, self._scope.params(id=there.id))
+        except AlreadyExists:
+            raise Conflict(f"the key {there.key!r}{_of(there.user)} belongs to another session by now") from None
+        try:
+            await threads.show(connection, self._scope, _stored_names(there))
+        except AlreadyExists:
+            raise Conflict(
+                f"a task, checkpoint, flow or memory under the key {there.key!r}{_of(there.user)} was made again since the"
+                " session was deleted; delete that one first"
+            ) from None
+        return row
+
     @writes
-    async def _delete(self, connection: Connection, session_id: str) -> None:
+    async def _delete(self, connection: Connection, session_id: str, expected: Session | None) -> None:
         params = self._at_now(id=parse_id(session_id, "session id"))
+        await _check_expected(connection, params, expected)
         row = await queries.delete.one(connection, params)
         if row is None:
             raise _missing(session_id)
@@ -400,6 +415,14 @@ def _missing(session_id: str) -> NotFound:
 
 def _of(user: str | None) -> str:
     return f" of the user {user!r}" if user else ""
+
+
+async def _check_expected(connection: Connection, params: Mapping[str, Any], expected: Session | None) -> None:
+    """Hold a session until the transaction ends, if it is still as it was read."""
+    there = None if expected is None else await queries.lock.one(connection, params)
+    # Everything is compared, not only the time: two changes can happen within one tick of the clock.
+    if there is not None and _session(connection, there) != expected:
+        raise Conflict(f"session {params['id']} has been changed since; read it again")
 
 
 def _same(there: Session, params: Mapping[str, Any]) -> Session:

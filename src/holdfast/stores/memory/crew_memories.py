@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from string import ascii_lowercase, ascii_uppercase
 from typing import Annotated, Any
 
 from msgspec import Struct
@@ -32,6 +33,8 @@ from . import similarity
 PART = 1_000
 """Memories that are compared at a time."""
 OFFSET_MOST = 2**31
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+"""The letters a to z alone, as both engines do it to what is stored."""
 
 
 class CrewMemory(Struct, frozen=True):
@@ -184,9 +187,9 @@ class AsyncCrewMemories(TenantStore):
         params = self._at(user, thread_id) | {"limit": limit, "offset": offset}
         clause = self._inside(scope, params)
         if containing is not None:
-            params["part"] = scopes.free_text(containing, "containing", self._scope.limits)
+            params["part"] = scopes.free_text(containing, "containing", self._scope.limits).translate(_LOWER)
             place = "strpos" if connection.dialect.native_time else "instr"
-            clause += f"\n  AND {place}(lower(content), lower(:part)) > 0"
+            clause += f"\n  AND {place}(lower(content), :part) > 0"
         return mapper(CrewMemory, connection.dialect)(await queries.list.all(connection, params, clause))
 
     @writes

@@ -232,7 +232,9 @@ def prefix_of(key: str) -> str:
         InvalidInput: it is not a key. The message does not repeat it.
     """
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise InvalidInput("a key is hf_ and 48 hexadecimal digits; new_api_key() draws one")
+        raise InvalidInput(
+            "a key is hf_ and 48 hexadecimal digits; new_api_key() draws one, and so does: echo hf_$(openssl rand -hex 24)"
+        )
     return key[: len("hf_") + SHOWN]
 
 

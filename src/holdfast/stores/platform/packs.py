@@ -24,7 +24,7 @@ from ...core.objects import Packed
 from ...core.queries import Queries
 from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine
-from ...errors import Corrupt, CrossTenant, NotFound, Unavailable
+from ...errors import Corrupt, CrossTenant, NotFound, PacksUnknown
 
 T = TypeVar("T")
 
@@ -218,5 +218,5 @@ def _path(scope: Scope, pack: str) -> str:
 
 def _place(scope: Scope) -> packs.PackPlace:
     if scope.packs is None:
-        raise Unavailable(f"objects of this tenant lie in packs: {packs.OPEN_WITH}")
+        raise PacksUnknown(f"objects of this tenant lie in packs: {packs.SAY_WHERE}")
     return scope.packs

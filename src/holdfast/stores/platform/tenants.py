@@ -100,12 +100,13 @@ class AsyncTenants(Store):
         return await records.update(connection, self._key(tenant), changes)
 
     async def delete(self, tenant: str, *, cascade: bool = False) -> None:
-        """Remove a tenant; with ``cascade``, everything that belongs to it as well, packs of large objects included.
+        """Remove a tenant, its API keys and its activity log; with ``cascade``, everything that belongs to it as well, packs of
+        large objects included.
 
         Raises:
             NotFound: there is no such tenant.
-            Conflict: it still has sessions, contacts or pending messages, and ``cascade`` was not asked for; or something
-                of it is held.
+            Conflict: it still has sessions, runs, checkpoints or anything else of its own, and ``cascade`` was not asked for;
+                or something of it is held.
         """
         await self._delete(tenant, cascade)
         if cascade:
@@ -115,15 +116,17 @@ class AsyncTenants(Store):
     async def _delete(self, connection: Connection, tenant: str, cascade: bool) -> None:
         key = self._key(tenant)
         params = {"tenant_id": key["id"]}
+        # Its own row first: whoever registers it from now on waits, and then begins anew.
+        await records.delete(connection, key, now_us=self._setting.clock.now_us())
         if cascade:
             await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
-            await queries.run_all("purge_", connection, params)
-            await forget(connection, params)
-        elif await queries.live_sessions.one(connection, params) is not None:
+        elif await queries.anything.one(connection, params) is not None:
             raise Conflict(
-                f"tenant {tenant!r} still has sessions, contacts or pending messages; cascade=True removes them too"
+                f"tenant {tenant!r} still has sessions, runs, checkpoints or something else; cascade=True removes them too"
             )
-        await records.delete(connection, key, now_us=self._setting.clock.now_us())
+        # Whoever has the name next must find nothing of it, and no key may open what is theirs.
+        await queries.run_all("purge_", connection, params)
+        await forget(connection, params)
 
     def _key(self, tenant: str) -> dict[str, str]:
         return {"id": scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_bytes")}

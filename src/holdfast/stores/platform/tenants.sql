@@ -1,5 +1,5 @@
--- name: live_sessions
--- Whether anything hangs on a tenant.
+-- name: anything
+-- Whether anything hangs on a tenant that somebody may miss. The rest, such as its keys and its log, goes with it.
 SELECT 1 FROM sessions WHERE tenant_id = :tenant_id
 UNION ALL
 SELECT 1 FROM contacts WHERE tenant_id = :tenant_id
@@ -7,6 +7,30 @@ UNION ALL
 SELECT 1 FROM agents WHERE tenant_id = :tenant_id
 UNION ALL
 SELECT 1 FROM pending_messages WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM runs WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM lg_thread WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM crewai_flow WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM crewai_agent_memory WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM agent_memories WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM objects WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM snapshots WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM a2a_tasks WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM a2a_push_configs WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM tool_servers WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM remarks WHERE tenant_id = :tenant_id
+UNION ALL
+SELECT 1 FROM retention_holds WHERE tenant_id = :tenant_id
 LIMIT 1;
 
 -- name: purge_messages
@@ -71,6 +95,13 @@ DELETE FROM pending_messages WHERE tenant_id = :tenant_id;
 -- name: purge_contacts
 DELETE FROM contacts WHERE tenant_id = :tenant_id;
 
+-- name: purge_lg_thread
+-- Before what is in it, because it waits for whoever is saving a checkpoint.
+DELETE FROM lg_thread WHERE tenant_id = :tenant_id;
+
+-- name: purge_lg_log
+DELETE FROM lg_log WHERE tenant_id = :tenant_id;
+
 -- name: purge_lg_checkpoint_write
 DELETE FROM lg_checkpoint_write WHERE tenant_id = :tenant_id;
 
@@ -80,30 +111,27 @@ DELETE FROM lg_checkpoint WHERE tenant_id = :tenant_id;
 -- name: purge_lg_piece
 DELETE FROM lg_piece WHERE tenant_id = :tenant_id;
 
--- name: purge_lg_thread
-DELETE FROM lg_thread WHERE tenant_id = :tenant_id;
+-- name: purge_object_packs
+-- Before the objects in them, because it waits for whoever is sealing one. What no note speaks of is removed from where packs
+-- are kept, by whoever looks there next.
+DELETE FROM object_packs WHERE tenant_id = :tenant_id;
 
--- name: purge_lg_log
-DELETE FROM lg_log WHERE tenant_id = :tenant_id;
+-- name: purge_object_totals
+-- Before the objects and what needs them, because it waits for whoever has stored one.
+DELETE FROM object_totals WHERE tenant_id = :tenant_id;
+
+-- name: purge_objects
+-- Before the references, because it waits for whoever takes hold of one.
+DELETE FROM objects WHERE tenant_id = :tenant_id;
+
+-- name: purge_object_refs
+DELETE FROM object_refs WHERE tenant_id = :tenant_id;
 
 -- name: purge_snapshots
 DELETE FROM snapshots WHERE tenant_id = :tenant_id;
 
 -- name: purge_snapshot_layers
 DELETE FROM snapshot_layers WHERE tenant_id = :tenant_id;
-
--- name: purge_object_refs
-DELETE FROM object_refs WHERE tenant_id = :tenant_id;
-
--- name: purge_objects
-DELETE FROM objects WHERE tenant_id = :tenant_id;
-
--- name: purge_object_packs
--- What no note speaks of is removed from where packs are kept, by whoever looks there next.
-DELETE FROM object_packs WHERE tenant_id = :tenant_id;
-
--- name: purge_object_totals
-DELETE FROM object_totals WHERE tenant_id = :tenant_id;
 
 -- name: purge_crewai_flow
 -- Before its states, because it waits for whoever is saving one.

@@ -27,6 +27,14 @@ async def refused(world: World, buffer: AsyncBufferedSession, *, saying: str = "
     assert buffer.has_unsaved
 
 
+async def refused_by_state(world: World, buffer: AsyncBufferedSession) -> None:
+    """The same for a buffer that holds nothing but what it believes to be stored."""
+    before = (await everything(world.tenant()), buffer.history(), buffer.state)
+    with raises(Conflict, saying="changed by somebody else"):
+        await buffer.save()
+    assert (await everything(world.tenant()), buffer.history(), buffer.state) == before
+
+
 Writer = Callable[[AsyncTenantHandle, AsyncBufferedSession], Awaitable[object]]
 
 
@@ -278,10 +286,81 @@ async def a_save_lives_and_dies_with_the_callers_transaction(world: World) -> No
     await as_stored(world, buffer)
     await world.caller.rollback()
     await world.caller.begin()
+    assert len(await acme.messages.list(buffer.id)) == 5
+    await buffer.save()  # what was undone is saved again
+    await as_stored(world, buffer)
     buffer.add_message(role="user", content="more")
-    await refused(world, buffer)
+    await buffer.save()
+    assert said(buffer) == ["3", "4", "undone", "more"]
+    await as_stored(world, buffer)
+    await world.caller.rollback()
+    await world.caller.begin()
+    await acme.messages.append(buffer.id, role="user", content="theirs")
+    await refused_by_state(world, buffer)
     await buffer.reload()
-    assert said(buffer) == ["0", "1", "2", "3", "4"]
+    assert said(buffer) == ["0", "1", "2", "3", "4", "theirs"]
     buffer.set_history([*buffer.history(), NewMessage(role="user", content="5")])
+    await buffer.save()
+    await as_stored(world, buffer)
+
+
+@contract("joining")
+async def a_session_that_was_undone_is_said_to_be_and_can_be_made_again(world: World) -> None:
+    acme = world.tenant()
+    buffer = await acme.sessions.buffered("k")
+    buffer.add_message(role="user", content="hello")
+    await buffer.save()
+    buffer.add_message(role="user", content="again")
+    await buffer.save()
+    await world.caller.rollback()
+    await world.caller.begin()
+    with raises(Conflict, saying="undone with the transaction"):
+        await buffer.save()
+    await buffer.reload(keep_unsaved=True)
+    await buffer.save()
+    assert said(buffer) == ["hello", "again"]
+    await as_stored(world, buffer)
+    await world.caller.commit()
+    await world.caller.begin()
+    before = await acme.sessions.get(buffer.id)
+    await buffer.save()
+    assert await acme.sessions.get(buffer.id) == before, "nothing is written where nothing was undone"
+    await acme.sessions.purge(buffer.id)
+    await world.caller.commit()
+    await world.caller.begin()
+
+
+@contract()
+async def what_was_not_saved_can_be_kept_after_what_others_wrote(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme, count=2)
+    await acme.messages.append(buffer.id, role="user", content="theirs")
+    added = uuid_of(7)
+    buffer.add_message(role="assistant", content="mine", id=added, is_preserved=True, metadata={"a": 1}, token_count=77)
+    buffer.add_message(kind="note", content={"any": "JSON"})
+    mine = buffer.unsaved()
+    await refused(world, buffer)
+    await buffer.reload(keep_unsaved=True)
+    await buffer.save()
+    await as_stored(world, buffer)
+    kept = buffer.history()[-2:]
+    assert [each.content for each in buffer.history()[:3]] == [
+        [{"type": "text", "text": text}] for text in ("0", "1", "theirs")
+    ]
+    assert [
+        (each.id, each.kind, each.content, each.metadata, each.token_count, each.is_preserved) for each in kept
+    ] == [(each.id, each.kind, each.content, each.metadata, each.token_count, each.is_preserved) for each in mine]
+
+
+@contract()
+async def a_copy_of_what_is_stored_is_not_unsaved(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme, count=3)
+    buffer.set_history([NewMessage(role="user", content="first"), *buffer.history()])
+    assert [each.content[0]["text"] for each in buffer.unsaved()] == ["first"]
+    await acme.messages.append(buffer.id, role="user", content="theirs")
+    await refused(world, buffer)
+    await buffer.reload(keep_unsaved=True)
+    assert said(buffer) == ["0", "1", "2", "theirs", "first"]
     await buffer.save()
     await as_stored(world, buffer)

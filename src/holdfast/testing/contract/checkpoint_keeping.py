@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import Conflict, Fenced, InvalidInput, NotFound
+from ...errors import Conflict, Fenced, InvalidInput, NotFound, Stale
 from ...stores.execution.checkpoints.task_writes import Write
 from .checkpoints import LARGE, grown, ids
 from .suite import contract
@@ -96,3 +96,28 @@ async def verify_looks_at_the_threads_of_everybody(world: World) -> None:
     for wrong in ("x", "-1", 7):
         with raises(InvalidInput):
             await acme.checkpoints.verify(after=wrong)  # type: ignore[arg-type]
+
+
+@contract("joining")
+async def places_of_what_was_rolled_back_are_refused(world: World) -> None:
+    acme = world.tenant()
+    kept = await acme.checkpoints.put("t", id="1", state=b"", pieces=[b"one" * 30])
+    await world.caller.commit()
+    await world.caller.begin()
+    undone = await acme.checkpoints.put("t", id="2", state=b"", pieces=[b"undone" * 30])
+    written = await acme.checkpoints.put_writes("t", id="2", task_id="x", new=[Write(0, "c", b"", [b"too" * 30])])
+    seen = await acme.checkpoints.find("t")
+    await world.caller.rollback()
+    await world.caller.begin()
+    outside = await world.outside()
+    await acme.checkpoints.put("t", id="3", state=b"", pieces=[kept.places[0]], stamp=kept.stamp)
+    await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"another" * 30, b"and one more" * 30])
+    await world.caller.commit()
+    assert seen is not None
+    for stamp, place in ((undone.stamp, undone.places[0]), (written.stamp, written.places[0]), (seen.stamp, 2)):
+        with raises(Stale):
+            await outside.checkpoints.put("t", id="5", state=b"", pieces=[place], stamp=stamp)
+    found = await outside.checkpoints.find("t", id="3")
+    assert found is not None
+    assert found.pieces == [b"one" * 30]
+    await world.caller.begin()

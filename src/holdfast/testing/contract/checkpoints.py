@@ -105,7 +105,7 @@ async def known_pieces_can_be_named_by_their_place(world: World) -> None:
     assert list((await found(acme, "t")).pieces) == [pieces[2], pieces[0], b"new", pieces[0]]
     for place in (0, 5, -1):
         with raises(InvalidInput, saying="1 to 4"):
-            await acme.checkpoints.put("t", id="10", state=b"", pieces=[place], stamp=there.stamp)
+            await acme.checkpoints.put("t", id="10", state=b"", pieces=[place], stamp=stored.stamp)
     for stamp in (None, uuid_of("another")):
         with raises(Stale):
             await acme.checkpoints.put("t", id="10", state=b"", pieces=[1], stamp=stamp)
@@ -237,8 +237,9 @@ async def prune_keeps_the_newest_and_what_they_lean_on(world: World) -> None:
 async def pruning_removes_exactly_the_pieces_nothing_needs(world: World) -> None:
     acme = world.tenant()
     stored = await acme.checkpoints.put("t", id="1", state=b"", pieces=[b"a", LARGE, b"c"])
-    await acme.checkpoints.put_writes("t", id="2", task_id="x", new=[Write(0, "w", b"", [b"c", b"written"])])
-    await acme.checkpoints.put("t", id="2", state=b"", pieces=[b"d", 1], stamp=stored.stamp)
+    new = [Write(0, "w", b"", [b"c", b"written"])]
+    written = await acme.checkpoints.put_writes("t", id="2", task_id="x", new=new)
+    await acme.checkpoints.put("t", id="2", state=b"", pieces=[b"d", stored.places[0]], stamp=written.stamp)
     assert await acme.checkpoints.prune(["t"]) == 1
     left = await found(acme, "t")
     assert list(left.pieces) == [b"d", b"a"]
@@ -275,7 +276,11 @@ async def a_copy_goes_its_own_way(world: World) -> None:
     assert (await found(acme, "copy")).tasks == (await found(acme, "t")).tasks
     await acme.checkpoints.put("copy", id="005", state=b"", pieces=[b"only in the copy", *pieces])
     assert (await found(acme, "t")).id == "004"
-    assert await acme.checkpoints.delete("t") == 4
+    await acme.checkpoints.put("t", id="006", state=b"", pieces=pieces)
+    with raises(AlreadyExists, saying="gone its own way"):
+        await acme.checkpoints.copy("t", "copy")
+    assert await ids(acme, "copy") == ["005", "004", "003", "002", "001"]
+    assert await acme.checkpoints.delete("t") == 5
     assert [list(each.pieces) for each in await acme.checkpoints.list("copy", before="005")] == [
         pieces[:n] for n in (4, 3, 2, 1)
     ]

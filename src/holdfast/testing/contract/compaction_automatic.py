@@ -14,7 +14,10 @@ from ...stores.conversation.compaction.policy import CompactionPolicy
 from ...stores.conversation.compaction.strategies import PRUNED
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.messages import NewMessage
+from ...stores.conversation.tokens import estimate
 from .compactions import LONG, POLICY, Greedy, call, result, shown, tokens, told
+from .messages import recounted
+from .runs import claimed, stepped
 from .suite import contract
 from .world import World, raises
 
@@ -298,3 +301,171 @@ async def an_undone_compaction_is_not_repeated_at_once(world: World) -> None:
     assert (await acme.sessions.get(session.id)).compaction_count == 0
     await _grow(acme, session.id, 1)
     assert (await acme.sessions.get(session.id)).compaction_count == 1
+
+
+@contract("concurrency")
+async def a_session_that_has_become_smaller_is_due_as_its_policy_says(world: World) -> None:
+    """However far a compaction that failed or was undone has been put off, and whatever made the session smaller."""
+    acme = world.tenant()
+    fails = [True]
+
+    async def think(messages: Sequence[Message]) -> str:
+        if fails[0]:
+            raise OSError("no model")
+        return "so far"
+
+    async def rewind(session_id: str, made: Sequence[Message]) -> None:
+        await acme.branches.rewind(session_id, to=1)
+
+    async def switch(session_id: str, made: Sequence[Message]) -> None:
+        fork = await acme.branches.fork(session_id, at=1)
+        await acme.branches.switch(session_id, fork.number)
+
+    async def delete(session_id: str, made: Sequence[Message]) -> None:
+        await acme.messages.delete(session_id, [each.id for each in made[1:]])
+
+    async def update(session_id: str, made: Sequence[Message]) -> None:
+        for each in made[1:]:
+            await acme.messages.update(each.id, token_count=1)
+
+    async def truncate(session_id: str, made: Sequence[Message]) -> None:
+        buffer = await acme.sessions.buffered((await acme.sessions.get(session_id)).key)
+        buffer.truncate_history(1)
+        await buffer.save()
+
+    await acme.compactions.attach(SMALL, agent="writer", summarize=summarizer(world, think))
+    for shrink in (rewind, switch, delete, update, truncate):
+        fails[0] = True
+        session = await acme.sessions.create(key=shrink.__name__, agent="writer")
+        made = await _grow(acme, session.id, 15)
+        assert (await acme.sessions.get(session.id)).compaction_count == 0
+        await shrink(session.id, made)
+        fails[0] = False
+        await _grow(acme, session.id, 3)
+        assert (await acme.sessions.get(session.id)).compaction_count == 0, shrink
+        await _grow(acme, session.id, 1)
+        assert (await acme.sessions.get(session.id)).compaction_count == 1, shrink
+
+
+@contract("concurrency")
+async def a_session_that_is_still_too_large_is_not_tried_again_at_every_change(world: World) -> None:
+    acme = world.tenant()
+    tried: list[int] = []
+
+    async def fails(messages: Sequence[Message]) -> str:
+        tried.append(len(messages))
+        raise OSError("no model")
+
+    large = replace(SMALL, window_tokens=10_000, target_tokens=9_000)  # due from 5,000 on
+    session = await acme.sessions.create()
+    await acme.compactions.attach(large, session_id=session.id, summarize=summarizer(world, fails))
+    made = await _grow(acme, session.id, 55)
+    assert len(tried) == 2
+    await acme.messages.update(made[0].id, metadata={"changed": True})
+    await acme.messages.update(made[1].id, token_count=101)
+    await acme.messages.append(session.id, role="user", content="more", token_count=1)
+    await acme.messages.delete(session.id, [made[1].id])
+    await _grow(acme, session.id, 3)
+    assert len(tried) == 2
+    await _grow(acme, session.id, 1)
+    assert len(tried) == 3
+
+
+@contract("concurrency")
+async def what_was_there_before_the_policy_counts_too(world: World) -> None:
+    """Whatever branch it is on, and however much it is; what came with a count keeps it."""
+    acme = world.tenant()
+    session, _ = await told(acme, *["short"] * 450)
+    given = await acme.messages.append(session.id, role="user", content="given", token_count=7)
+    foreign = await acme.messages.append(session.id, kind="other.item", content={"a": LONG})
+    before = await acme.sessions.get(session.id)
+    fork = await acme.branches.fork(session.id, at=1)
+    await acme.branches.switch(session.id, fork.number)
+    elsewhere = await acme.messages.append(session.id, role="user", content=LONG)
+    other, theirs = await told(acme, LONG)
+    world.clock.advance(60)
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=lambda messages: "so far")
+    there = await shown(acme, session)
+    assert [each.token_count for each in there] == [estimate(each.content) for each in there]
+    assert replace(there[-1], token_count=0) == elsewhere
+    await acme.branches.switch(session.id, 0)
+    there = await shown(acme, session)
+    assert there[450:] == [given, replace(foreign, token_count=estimate(foreign.content))]
+    assert {each.token_count for each in there[:450]} == {estimate(there[0].content)}
+    now = await acme.sessions.get(session.id)
+    assert (before.token_count, now.token_count) == (7, sum(each.token_count for each in there))
+    assert await shown(acme, other) == theirs, "and of other sessions nothing does"
+    await acme.messages.append(session.id, role="user", content="x")
+    assert (await acme.sessions.get(session.id)).compaction_count == 1
+    counted = await shown(acme, session)
+    await acme.compactions.attach(SMALL, session_id=session.id)
+    assert await shown(acme, session) == counted
+
+
+@contract()
+async def the_messages_of_a_step_count_where_something_is_attached(world: World) -> None:
+    acme = world.tenant()
+    run, other = await claimed(acme), await claimed(acme)
+    new = [NewMessage(role="user", content=LONG * 4), NewMessage(role="user", content="x", token_count=3)]
+    (plain,) = (await stepped(acme, other, messages=[NewMessage(role="user", content=LONG)])).messages
+    assert plain.token_count == 0
+    await acme.compactions.attach(SMALL, session_id=run.session_id, summarize=lambda messages: "so far")
+    done = await stepped(acme, run, messages=new)
+    assert [each.token_count for each in done.messages] == [estimate(done.messages[0].content), 3]
+    assert done.compaction_due
+    await recounted(acme, run.session_id)
+    await acme.compactions.detach(session_id=run.session_id)
+    again = await acme.runs.step(run.id, epoch=run.epoch, iteration=1, state=None, messages=new)
+    assert again.messages == done.messages, "the same step, whatever is attached"
+
+
+@contract()
+async def a_new_content_is_counted_where_an_append_would_be(world: World) -> None:
+    acme = world.tenant()
+    session, (plain, given) = await told(acme, "x", "y")
+    await acme.messages.update(given.id, token_count=9)
+    for each, tokens_then in ((plain, 0), (given, 9)):
+        assert (await acme.messages.update(each.id, content=LONG)).token_count == tokens_then
+    await acme.compactions.attach(SMALL, agent="writer", summarize=lambda messages: "so far")
+    for each in (plain, given):
+        changed = await acme.messages.update(each.id, content=LONG * 2)
+        assert changed.token_count == estimate(changed.content)
+    await shown(acme, session)
+    assert (await acme.messages.update(given.id, content="y", token_count=0)).token_count == 0
+    assert (await acme.messages.update(given.id, content="y", token_count=9)).token_count == 9
+    assert (await acme.messages.update(given.id, metadata={"a": 1}, is_preserved=True)).token_count == 9
+    await shown(acme, session)
+    assert (await acme.messages.context(session.id, max_tokens=100)).token_count <= 100
+
+
+@contract()
+async def a_buffer_says_when_its_session_is_due(world: World) -> None:
+    """By the policy of its session or agent, whoever its agent was before, and whether its messages came with a count or not."""
+    acme = world.tenant()
+    await acme.compactions.attach(SMALL, agent="writer", summarize=lambda messages: "so far")
+    made = await acme.sessions.buffered("made", agent="writer")
+    moved = await acme.sessions.buffered("moved", agent="reader")
+    await moved.save()
+    moved.set_agent_info(agent="writer")
+    reader = await acme.sessions.buffered("reader", agent="reader")
+    for buffer in (made, moved, reader):
+        buffer.add_message(role="user", content="short", token_count=499)
+        await buffer.save()
+        assert not buffer.compaction_due, buffer
+        buffer.add_message(role="user", content=LONG)
+        await buffer.save()
+        assert await acme.messages.list(buffer.id) == buffer.history()
+    assert [buffer.compaction_due for buffer in (made, moved, reader)] == [True, True, False]
+    assert made.history()[-1].token_count > 1
+    await acme.compactions.attach(SMALL, session_id=reader.id, summarize=lambda messages: "so far")
+    reader.set_label("read")
+    await reader.save()
+    assert reader.compaction_due
+    reader.set_agent_info(agent="painter")  # its own policy stays with it
+    await reader.save()
+    assert reader.compaction_due
+    moved.set_agent_info(agent="reader")  # and an agent's goes with the agent
+    await moved.save()
+    assert not moved.compaction_due
+    await made.reload()
+    assert not made.compaction_due, "the last save is of no importance any more"

@@ -161,6 +161,11 @@ async def feedback_comes_back_with_its_message(world: World) -> None:
     assert len(given) == 4
     event = await acme.compactions.compact(session.id, POLICY, summary="s")
     assert [each.message_id for each in await acme.feedback.list(session_id=session.id)] == [made[4].id]
+    again = next(each for each in given if each.message_id == made[0].id)
+    await acme.feedback.create(made[3].id, is_positive=False, id=again.id)
+    with raises(Conflict, saying="feedback that would come back"):
+        await acme.compactions.rollback(event.id)
+    await acme.feedback.delete(again.id)
     await acme.feedback.create(str(event.summary_message_id), is_positive=False)
     await acme.compactions.rollback(event.id)
     assert identical(await acme.feedback.list(session_id=session.id), given)
@@ -254,11 +259,12 @@ async def a_message_that_was_appended_again_is_not_overwritten(world: World) -> 
         await acme.messages.append(session.id, role="user", content="more")
     there = await shown(acme, session)
     event = await acme.compactions.compact(session.id, POLICY, summary="s")
-    again = await acme.messages.append(session.id, role="user", content="by its id", id=first.id)
+    other = await acme.sessions.create()
+    again = await acme.messages.append(other.id, role="user", content="by its id", id=first.id)
     with raises(Conflict, saying="appended again"):
         await acme.compactions.rollback(event.id)
     assert (await acme.sessions.get(session.id)).compaction_count == 1
-    await acme.messages.delete(session.id, [again.id])
+    await acme.messages.delete(other.id, [again.id])
     await acme.compactions.rollback(event.id)
     await is_again(acme, session, there)
 
@@ -320,3 +326,77 @@ async def a_fork_of_a_compacted_session_keeps_what_it_saw(world: World) -> None:
         again = await acme.compactions.compact(session.id, POLICY, summary="again")
         await acme.compactions.rollback(again.id)
         assert [each.seq for each in await shown(acme, session)] == [each.seq for each in there]
+
+
+@contract()
+async def no_branch_starts_between_what_was_removed_and_its_summary(world: World) -> None:
+    """What came before a message that was kept is in the summary after it, so that the branch would have neither."""
+    acme = world.tenant()
+    session, made = await told(acme, *[LONG] * 10)
+    for kept in (made[0], made[4]):
+        await acme.messages.update(kept.id, is_preserved=True)
+    there = await shown(acme, session)
+    event = await acme.compactions.compact(session.id, POLICY, summary="2 to 4 and 6 to 8")
+    assert [each.seq for each in await shown(acme, session)] == [1, 5, 8, 9, 10]
+    await acme.branches.switch(session.id, (await acme.branches.fork(session.id, at=9)).number)
+    for number in (1, 0):
+        await acme.branches.switch(session.id, number)
+        with raises(Conflict, saying=f"roll that compaction back first: {event.id}"):
+            await acme.branches.fork(session.id, at=5)
+        with raises(Conflict, saying=event.id):
+            await acme.branches.rewind(session.id, to=5)
+    for at, expected in ((1, [1]), (8, [1, 5, 8]), (0, [])):
+        await acme.branches.rewind(session.id, to=at)
+        assert [each.seq for each in await shown(acme, session)] == expected
+        await acme.branches.redo(session.id)
+    second = await acme.compactions.compact(session.id, ALL, summary="all of it")
+    assert [each.seq for each in await shown(acme, session)] == [1, 5, 10]
+    with raises(Conflict, saying=second.id):
+        await acme.branches.rewind(session.id, to=5)
+    await acme.compactions.rollback(second.id)
+    await acme.compactions.rollback(event.id)
+    await is_again(acme, session, there)
+    await acme.branches.rewind(session.id, to=5)
+    await is_again(acme, session, there[:5])
+
+
+@contract()
+async def what_is_deleted_leaves_the_archive_too(world: World) -> None:
+    acme = world.tenant()
+    session, made = await told(acme, call("a"), result("a", output="SECRET " * 300), LONG, "SECRET", "x", "y")
+    pruned = await acme.compactions.compact(session.id, replace(PRUNING, preserve_last=2), summary="s")
+    assert pruned.messages_rewritten == 1
+    removed = await acme.compactions.compact(session.id, POLICY, summary="s")
+    assert removed.messages_removed == 4
+    before = await acme.sessions.get(session.id)
+    assert await acme.messages.delete(session.id, [made[1].id, made[3].id, uuid_of("nobody")]) == 2
+    assert await acme.messages.delete(session.id, [made[1].id, made[3].id]) == 0
+    assert await world.tenant("zenith").sessions.list() == []
+    after = await acme.sessions.get(session.id)
+    assert (after.message_count, after.token_count) == (before.message_count, before.token_count)
+    assert await acme.compactions.search_archive(session.id, "SECRET") == []
+    left = await acme.compactions.archived(session_id=session.id)
+    assert {each.message.id for each in left} == {made[0].id, made[2].id}
+    await acme.compactions.rollback(removed.id)
+    await acme.compactions.rollback(pruned.id)
+    await is_again(acme, session, [made[0], made[2], made[4], made[5]])
+    assert await acme.messages.search("secret", session_id=session.id) == []
+
+
+@contract()
+async def a_rollback_leaves_no_summary_of_what_was_deleted(world: World) -> None:
+    """Wherever the summary went: its place is that of the last message it stands for, which does not come back."""
+    acme = world.tenant()
+    for fork_first, deleted in ((False, 1), (True, 1), (False, 3), (True, 3)):
+        session, made = await told(acme, LONG, LONG, LONG, "x", "y")
+        forks = [await acme.branches.fork(session.id)] if fork_first else []
+        event = await acme.compactions.compact(session.id, POLICY, summary="s")
+        forks += [] if forks else [await acme.branches.fork(session.id)]
+        compacted = await shown(acme, session)
+        gone = {each.id for each in made[3 - deleted : 3]}
+        assert await acme.messages.delete(session.id, [*gone]) == deleted
+        await acme.compactions.rollback(event.id)
+        await is_again(acme, session, [each for each in made if each.id not in gone])
+        await acme.branches.switch(session.id, forks[0].number)
+        seen = made if fork_first else compacted
+        await is_again(acme, session, [each for each in seen if each.id not in gone])

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...clock import from_us
-from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound, NothingToCompact
+from ...errors import Conflict, InvalidInput, InvalidText, LimitExceeded, NotFound, NothingToCompact
 from ...handles import AsyncTenantHandle
 from ...stores.conversation.compaction.events import CompactionEvent
 from ...stores.conversation.compaction.policy import CompactionPolicy
@@ -246,6 +246,24 @@ async def a_tool_call_is_never_separated_from_its_result(world: World) -> None:
 
 
 @contract()
+async def ids_of_tool_calls_may_come_again(world: World) -> None:
+    acme = world.tenant()
+    turns = [each for _ in range(4) for each in (call("a"), result("a"))]
+    session, _ = await told(acme, *turns, call("a"), "go on", *turns[:2])
+    plan = await acme.compactions.plan(session.id, replace(POLICY, preserve_last=1))
+    assert {each.seq: each.why for each in plan.protected} == {9: "unanswered", 11: "pair", 12: "last"}
+    await acme.messages.append_many(session.id, [NewMessage(role="user", content=each) for each in turns[:2]])
+    await acme.compactions.compact(session.id, plan=plan, summary="s")
+    assert [each.seq for each in await shown(acme, session)] == [9, 10, 11, 12, 13, 14], (
+        "a later turn is no late result"
+    )
+    plan = await acme.compactions.plan(session.id, replace(POLICY, preserve_last=0))
+    await acme.messages.append_many(session.id, [NewMessage(role="user", content=result("a")) for _ in range(2)])
+    with raises(Conflict, saying="got another result meanwhile"):
+        await acme.compactions.compact(session.id, plan=plan, summary="s")
+
+
+@contract()
 async def a_compaction_that_would_not_shrink_the_session_is_refused(world: World) -> None:
     acme = world.tenant()
     session, made = await told(acme, "a", "b", "c", "d", token_count=3)
@@ -399,6 +417,9 @@ async def a_strategy_of_ones_own_chooses_and_cannot_overreach(world: World) -> N
         {"rewrite": {made[2].id: []}},
         {"rewrite": {made[2].id: result("other")}},
         {"rewrite": {uuid_of("nobody"): []}},
+        {"rewrite": [made[0].id]},
+        {"remove": made[0].id},
+        {"remove": iter([made[0].id])},
     ]
     for changes in bad:
         with raises(InvalidInput, saying="the strategy"):
@@ -420,6 +441,45 @@ async def a_strategy_of_ones_own_chooses_and_cannot_overreach(world: World) -> N
     assert [each.id for each in good.seen[0].messages] == [*(each.id for each in made), kept.id]
     with raises(InvalidInput, saying="must answer with Changes"):
         await acme.compactions.plan(session.id, POLICY, strategy=_Silent())  # type: ignore[arg-type]
+
+
+@contract()
+async def what_a_strategy_rewrites_is_checked_as_an_append_is(world: World) -> None:
+    acme = world.tenant()
+    session, made = await told(acme, LONG, LONG, LONG, LONG, "x", "y", token_count=200)
+    foreign = await acme.messages.append(session.id, kind="other.item", content={"a": LONG})
+    await acme.messages.append_many(session.id, [NewMessage(role="user", content="z")] * 2)
+    there = await shown(acme, session)
+    bad = [None, 7, {"type": "text", "text": "one block"}, ["no block"], [{"no": "type"}], {1, 2}, b"bytes"]
+    for content in bad:
+        with raises(
+            InvalidInput, saying=f"the strategy would rewrite {made[0].id}, but content must be text or a list"
+        ):
+            await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite={made[0].id: content}))
+    with raises(InvalidText, saying=f"the strategy would rewrite {foreign.id}, but"):
+        await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite={foreign.id: {1, 2}}))
+    with raises(LimitExceeded, saying="content_bytes"):
+        large = Greedy(rewrite={made[0].id: "x" * world.limits.content_bytes})
+        await acme.compactions.plan(session.id, POLICY, strategy=large)
+    blocks = [{"type": "text", "text": "shorter"}]
+    rewrite = {made[0].id: "short", made[1].id: blocks, made[2].id: tuple(blocks), foreign.id: "as it is"}
+    plan = await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite=rewrite, remove=[made[3].id]))
+    stored = [[{"type": "text", "text": "short"}], blocks, blocks, "as it is"]
+    assert [(each.content, each.tokens) for each in plan.rewritten] == [(each, estimate(each)) for each in stored]
+    with raises(InvalidInput, saying="content must be text or a list"):
+        forged = replace(plan, rewritten=[replace(plan.rewritten[0], content=None), *plan.rewritten[1:]])
+        await acme.compactions.compact(session.id, plan=forged, summary="s")
+    assert await shown(acme, session) == there
+    event = await acme.compactions.compact(session.id, plan=plan, summary="s")
+    after = await shown(acme, session)
+    assert [each.content for each in after if each.id in rewrite] == stored
+    assert [each.token_count for each in after if each.id in rewrite] == [*map(estimate, stored[:3]), 0]
+    _is_honest(event, there, after)
+    assert (await acme.messages.context(session.id, max_tokens=1_000)).messages
+    gone = Greedy(rewrite={made[0].id: "a"}, remove=[made[0].id])
+    assert (await acme.compactions.plan(session.id, POLICY, strategy=gone)).to_summarize[0].content == [
+        {"type": "text", "text": "a"}
+    ]
 
 
 class _Silent:

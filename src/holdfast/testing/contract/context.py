@@ -149,6 +149,103 @@ async def a_preserved_call_far_from_its_result_is_whole_too(world: World) -> Non
     assert seqs(context) == [1, 4, 8, 9]
 
 
+async def say(acme: Any, session: str, count: int) -> None:
+    """Many messages of ten tokens."""
+    await acme.messages.append_many(
+        session, [NewMessage(role="user", content=f"m{number}", token_count=10) for number in range(count)]
+    )
+
+
+@contract()
+async def a_preserved_result_keeps_its_call_wherever_it_is(world: World) -> None:
+    acme = world.tenant()
+    for between in (0, 3, 40, 400):
+        session = (await acme.sessions.create()).id
+        await say(acme, session, 2)
+        await acme.messages.append(session, role="assistant", content=call("a"), token_count=10)
+        await say(acme, session, between)
+        kept = await acme.messages.append(session, role="user", content=result("a"), token_count=10, is_preserved=True)
+        await say(acme, session, 60)
+        await acme.messages.append(session, role="assistant", content="done", token_count=10)
+        for rewound in (False, True):
+            last = kept.seq + (50 if rewound else 61)
+            if rewound:
+                await acme.branches.rewind(session, to=last)
+            context = await acme.messages.context(session, max_tokens=40)
+            assert seqs(context) == [3, kept.seq, last - 1, last]
+            assert (context.token_count, context.left_out) == (40, last - 4)
+            assert context.messages[1].content == result("a")
+            assert seqs(await acme.messages.context(session, max_tokens=20)) == [3, kept.seq]
+            with raises(LimitExceeded):
+                await acme.messages.context(session, max_tokens=19)
+
+
+@contract()
+async def a_preserved_call_keeps_its_result_wherever_it_is(world: World) -> None:
+    acme = world.tenant()
+    for between in (0, 3, 40, 400):
+        session = (await acme.sessions.create()).id
+        await acme.messages.append(session, role="assistant", content=call("a"), token_count=10, is_preserved=True)
+        await say(acme, session, between)
+        there = await acme.messages.append(session, role="user", content=result("a"), token_count=10)
+        await say(acme, session, 60)
+        context = await acme.messages.context(session, max_tokens=40)
+        assert seqs(context) == [1, there.seq, there.seq + 59, there.seq + 60]
+        assert [message.made_up for message in context.messages] == [(), (), (), ()]
+        await acme.messages.delete(session, [there.id])
+        context = await acme.messages.context(session, max_tokens=100)
+        assert seqs(context)[:2] == [1, None], "it is gone, so one is made up"
+        assert unanswered(context.messages) == set()
+
+
+@contract()
+async def what_belongs_to_a_preserved_message_comes_with_all_that_belongs_to_it(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    await acme.messages.append(session, role="assistant", content=call("a", "b"), token_count=10)
+    await acme.messages.append(session, role="user", content=result("a"), token_count=10, is_preserved=True)
+    await say(acme, session, 100)
+    await acme.messages.append(session, role="user", content=[*result("b"), *call("c")], token_count=10)
+    await acme.messages.append(session, role="user", content=result("c"), token_count=10)
+    await say(acme, session, 100)
+    context = await acme.messages.context(session, max_tokens=50)
+    assert seqs(context) == [1, 2, 103, 104, 204]
+    assert unanswered(context.messages) == set()
+    assert not any(message.made_up for message in context.messages)
+
+
+@contract()
+async def a_call_is_closed_even_if_its_id_was_answered_before(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    for _ in range(2):
+        await acme.messages.append(session, role="assistant", content=call("a"), token_count=10)
+        await acme.messages.append(session, role="user", content=result("a"), token_count=10)
+        await acme.messages.append(session, role="assistant", content=call("a"), token_count=10)
+        await acme.messages.append(session, role="user", content="go on", token_count=10)
+    context = await acme.messages.context(session, max_tokens=1_000)
+    assert seqs(context) == [1, 2, 3, None, 4, 5, 6, 7, None, 8]
+    assert [message.made_up for message in context.messages if message.seq is None] == [("a",), ("a",)]
+
+
+@contract()
+async def halves_of_different_turns_are_no_pair_though_their_ids_are_the_same(world: World) -> None:
+    acme = world.tenant()
+    session = (await acme.sessions.create()).id
+    for turn in range(80):
+        await acme.messages.append_many(
+            session,
+            [
+                NewMessage(role="assistant", content=call("a"), token_count=10, is_preserved=turn == 3),
+                NewMessage(role="user", content=result("a"), token_count=10, is_preserved=turn == 7),
+            ],
+        )
+    context = await acme.messages.context(session, max_tokens=40)
+    assert seqs(context) == [7, 8, 15, 16]
+    assert seqs(await acme.messages.context(session, max_tokens=50)) == [7, 8, 15, 16], "160 is the half of 159"
+    assert seqs(await acme.messages.context(session, max_tokens=60)) == [7, 8, 15, 16, 159, 160]
+
+
 @contract()
 async def a_context_is_of_the_branch_that_is_shown(world: World) -> None:
     acme, session = await filled(world, 6)

@@ -256,8 +256,9 @@ async def what_is_no_memory_is_refused_and_nothing_is_kept(world: World) -> None
 @contract()
 async def memories_are_listed_by_a_part_of_their_content(world: World) -> None:
     memories = world.tenant().crew_memories
-    contents = ["Write a poem", "write code", "100% sure", "100 cents", "a_b", "axb"]
+    contents = ["Write a poem", "write code", "100% sure", "100 cents", "a_b", "axb", "ÉTÉ Été été"]
     await memories.save([NewCrewMemory(id=content, content=content) for content in contents])
     wanted = {"WRITE": contents[:2], "%": ["100% sure"], "a_b": ["a_b"], "": contents, "absent": []}
+    wanted |= dict.fromkeys(("É", "ÉtÉ", "Été", "ÉT", "é"), contents[-1:]) | {"éTÉ": []}
     for part, expected in wanted.items():
         assert sorted(each.content for each in await memories.list(containing=part)) == sorted(expected)

@@ -175,13 +175,13 @@ async def any_text_waits_in_any_group(world: World) -> None:
 
 
 @contract()
-async def a_summary_takes_the_place_of_the_last_it_replaces(world: World) -> None:
+async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> None:
     acme = world.tenant()
     made = await acme.pending_messages.append_batch(said(*"abcdef"))
     world.clock.advance(60)
     summary = await acme.pending_messages.compact([made[0].id, made[2].id.upper(), made[1].id, uuid_of("nobody")], "S")
     assert summary is not None
-    assert (summary.seq, summary.body, summary.is_summary) == (3, "S", True)
+    assert (summary.seq, summary.body, summary.is_summary) == (1, "S", True)
     assert (summary.channel_name, summary.history_key, summary.sender) == (*ROOM, "")
     assert summary.created_at == made[2].created_at
     assert summary.updated_at == from_us(world.clock.now_us())
@@ -190,8 +190,18 @@ async def a_summary_takes_the_place_of_the_last_it_replaces(world: World) -> Non
     again = await acme.pending_messages.compact([summary.id, made[3].id], "T")
     assert again is not None
     assert [(message.body, message.seq) for message in await acme.pending_messages.list_by_key(*ROOM)] == [
-        ("T", 4), ("e", 5), ("f", 6), ("g", 7)
+        ("T", 1), ("e", 5), ("f", 6), ("g", 7)
     ]  # fmt: skip
+
+
+@contract()
+async def a_summary_comes_before_what_stays_between_those_it_replaces(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.pending_messages.append_batch(said(*"abcde"))
+    await acme.pending_messages.compact([made[4].id, made[1].id], "S")
+    assert await bodies(acme) == ["a", "S", "c", "d"]
+    (group,) = await acme.pending_messages.list_groups()
+    assert not group.has_summary, "what waits after the summary is not in it"
 
 
 @contract()
@@ -277,6 +287,15 @@ async def a_summary_is_as_old_as_its_making(world: World) -> None:
     await acme.pending_messages.compact([made[0].id], "S")
     assert await acme.pending_messages.delete_stale(older_than=timedelta(minutes=30)) == 1
     assert await bodies(acme) == ["S"]
+    made = await acme.pending_messages.append_batch(said("a"))
+    youngest = from_us(world.clock.now_us())
+    world.clock.advance(-3_600)
+    later = await acme.pending_messages.append_batch(said("b"))
+    summary = await acme.pending_messages.compact([made[0].id, later[0].id], "T")
+    assert summary is not None
+    assert (summary.created_at, summary.updated_at) == (youngest, youngest), "a clock that goes back ages nothing"
+    (group,) = await acme.pending_messages.list_groups()
+    assert group.last_activity == youngest, "a summary makes no group less active"
 
 
 @contract()

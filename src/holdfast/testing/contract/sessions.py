@@ -204,6 +204,11 @@ async def upsert_goes_by_key_and_user_among_live_sessions(world: World) -> None:
     second = await acme.sessions.upsert("k", user="ada")
     assert second.id != first.id
     assert [each.id for each in await acme.sessions.list(deleted=True)] == [first.id]
+    count = await acme.sessions.count()
+    for none in (None, ""):
+        with raises(InvalidInput, saying="key"):
+            await acme.sessions.upsert(none)  # type: ignore[arg-type]
+    assert await acme.sessions.count() == count
 
 
 @contract()
@@ -311,6 +316,19 @@ async def an_expected_session_makes_update_a_compare_and_set(world: World) -> No
     await acme.sessions.delete(first.id)
     with raises(NotFound):
         await acme.sessions.update(first.id, agent="c", expected=fourth)
+
+
+@contract()
+async def an_expected_session_makes_delete_a_compare_and_set(world: World) -> None:
+    acme = world.tenant()
+    first = await acme.sessions.create(key="k", metadata={"n": 1})
+    second = await acme.sessions.update(first.id, metadata={"n": 2})
+    with raises(Conflict):
+        await acme.sessions.delete(first.id, expected=first)
+    assert await acme.sessions.get(first.id) == second
+    await acme.sessions.delete(first.id, expected=second)
+    with raises(NotFound):
+        await acme.sessions.delete(first.id, expected=second)
 
 
 @contract()

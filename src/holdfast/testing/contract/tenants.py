@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...clock import from_us
@@ -192,6 +193,27 @@ async def a_tenant_with_sessions_is_not_deleted_by_mistake(world: World) -> None
     await world.tenants.delete("acme")
     with raises(NotFound):
         await world.tenants.get("acme")
+
+
+@contract("tenants")
+async def whoever_has_the_name_of_a_deleted_tenant_next_finds_nothing_of_it(world: World) -> None:
+    """What may be missed keeps a tenant from being deleted without ``cascade``; what is left then goes with it."""
+    acme = world.tenant("acme")
+    keeping: tuple[Callable[[], Awaitable[object]], ...] = (
+        lambda: acme.checkpoints.put("thread", id="1", state=b"the private state"),
+        lambda: acme.flows.save("f", method="m", state={"secret": 1}),
+        lambda: acme.objects.put([b"body"], holder="somebody"),
+        lambda: acme.agents.create("helper"),
+    )
+    for make in keeping:
+        await make()
+        with raises(Conflict, saying="cascade=True"):
+            await world.tenants.delete("acme")
+        await world.tenants.delete("acme", cascade=True)
+    await acme.activity.record("secret.read", actor="ada")
+    await world.tenants.delete("acme")
+    await acme.sessions.create()
+    assert await acme.activity.list() == []
 
 
 @contract("tenants")

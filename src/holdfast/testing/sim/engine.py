@@ -6,7 +6,7 @@ simulation. Calls of one process that wait together are committed together, as t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -78,7 +78,7 @@ class _Suspending:
         await Turn()
         return self._connection.execute(sql, args)
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         await Turn()
         await self._connection.many(sql, rows)
 

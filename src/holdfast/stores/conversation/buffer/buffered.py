@@ -102,8 +102,8 @@ class Buffer:
 
     def unsaved(self) -> list[Message]:
         """The messages that were added and not saved: what would be lost with the process, or by ``reload``."""
-        stored = self._memory.stored_ids
-        return [message for message in self._memory.history() if message.id not in stored]
+        unsaved = {item.id for item in self._memory.unsaved_items()}
+        return [message for message in self._memory.history() if message.id in unsaved]
 
     def add_message(
         self,
@@ -126,8 +126,9 @@ class Buffer:
             Conflict: there is a message with this id and other content.
             LimitExceeded: there would be more than ``buffered_messages``.
         """
-        fields = (role, content, kind, metadata, token_count, is_preserved, is_summary, id)
-        return self._memory.add(new_entry(self._memory.scope, *fields), given_id=id is not None)
+        memory = self._memory
+        entry = new_entry(memory.scope, role, content, kind, metadata, token_count, is_preserved, is_summary, id)
+        return memory.add(entry, given_id=id is not None)
 
     def set_history(self, messages: Sequence[Message | NewMessage]) -> None:
         """Replace the history by these messages: some of it, new ones, or both.
@@ -238,6 +239,9 @@ class AsyncBufferedSession(Buffer):
     async def save(self) -> None:
         """Write what changed, in one transaction; durable when this returns. Makes the session if it is not there.
 
+        On your own connection (``join``) it is durable when you commit. After a rollback, save again; where the session itself
+        was undone, that is a ``Conflict``: see ``reload``.
+
         If it raises, nothing was written and the buffer is as it was, so a save can be repeated. After ``OutcomeUnknown`` the
         next save finds out what became of this one, and writes nothing twice.
 
@@ -247,20 +251,17 @@ class AsyncBufferedSession(Buffer):
         """
         await self._memory.save()
 
-    async def reload(self) -> None:
-        """Take what the database holds, and drop what was not saved. To keep it, add it again::
+    async def reload(self, *, keep_unsaved: bool = False) -> None:
+        """Take what the database holds, and drop what was not saved.
 
-            mine = buffer.unsaved()
-            await buffer.reload()
-            for message in mine:
-                buffer.add_message(role=message.role, content=message.content, id=message.id)
-
-        If the session is gone, the buffer is empty, and a save makes a new one: what others deleted does not come back.
+        With ``keep_unsaved``, messages that were added and not saved follow what is stored, as they were: the way on after a
+        ``Conflict``. If the session is gone, the buffer has nothing else, and a save makes a new one: what others deleted
+        does not come back.
 
         Raises:
             Conflict: the buffer is being saved.
         """
-        await self._memory.reload()
+        await self._memory.reload(keep_unsaved=keep_unsaved)
 
 
 class BufferedSession(Buffer):
@@ -272,6 +273,9 @@ class BufferedSession(Buffer):
     def save(self) -> None:
         """Write what changed, in one transaction; durable when this returns. Makes the session if it is not there.
 
+        On your own connection (``join``) it is durable when you commit. After a rollback, save again; where the session itself
+        was undone, that is a ``Conflict``: see ``reload``.
+
         If it raises, nothing was written and the buffer is as it was, so a save can be repeated. After ``OutcomeUnknown`` the
         next save finds out what became of this one, and writes nothing twice.
 
@@ -281,17 +285,14 @@ class BufferedSession(Buffer):
         """
         step(self._memory.save())
 
-    def reload(self) -> None:
-        """Take what the database holds, and drop what was not saved. To keep it, add it again::
+    def reload(self, *, keep_unsaved: bool = False) -> None:
+        """Take what the database holds, and drop what was not saved.
 
-            mine = buffer.unsaved()
-            buffer.reload()
-            for message in mine:
-                buffer.add_message(role=message.role, content=message.content, id=message.id)
-
-        If the session is gone, the buffer is empty, and a save makes a new one: what others deleted does not come back.
+        With ``keep_unsaved``, messages that were added and not saved follow what is stored, as they were: the way on after a
+        ``Conflict``. If the session is gone, the buffer has nothing else, and a save makes a new one: what others deleted
+        does not come back.
         """
-        step(self._memory.reload())
+        step(self._memory.reload(keep_unsaved=keep_unsaved))
 
 
 def face_of(memory: Memory) -> AsyncBufferedSession:

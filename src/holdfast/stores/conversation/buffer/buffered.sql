@@ -2,14 +2,14 @@
 
 -- name: open
 -- The live session of one user under a key, as a buffer begins with it, and what was last saved beside it.
-SELECT /*columns Mark s*/ *, /*columns SessionState t*/ *, t.save_id/*pg ::text*/
+SELECT /*columns Head s*/ *, /*columns SessionState t*/ *, t.save_id/*pg ::text*/
 FROM sessions AS s/*index*/
 LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = s.id
 WHERE s.tenant_id = :tenant_id AND s.identifier = :identifier AND s.user_id = :user_id AND s.deleted_at IS NULL;
 
 -- name: lock
 -- One live session, held until the transaction ends, to compare before it is saved.
-SELECT /*columns Mark*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
+SELECT /*columns Head*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE*/;
 
 -- name: last_save
@@ -17,11 +17,15 @@ SELECT /*columns Mark*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :i
 SELECT save_id/*pg ::text*/ FROM session_state WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: create
--- A session that is not there yet; nothing, where the user's key or the id is taken.
-INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute)
-VALUES (:tenant_id, :id, :identifier, :user_id, :agent_id, :metadata, :now_at, :now_at, :now_minute)
-ON CONFLICT DO NOTHING
-RETURNING /*columns Mark*/ *;
+-- A session that is not there yet, with what it begins with; nothing, where the user's key or the id is taken. What became of it
+-- is asked for afterwards: to return it, SQLite would build a table.
+INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
+                      next_seq, message_count, token_count, compact_from)
+VALUES (:tenant_id, :id, :identifier, :user_id, :agent_id, :metadata, :now_at, :now_at, :now_minute,
+        :rows + 1, :rows, :tokens,
+        (SELECT compact_from FROM compaction_policies
+         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id))
+ON CONFLICT DO NOTHING;
 
 -- name: register_tenant
 -- A tenant comes into being with its first session.
@@ -29,14 +33,27 @@ INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :n
 ON CONFLICT (id) DO NOTHING;
 
 -- name: touch
--- The session itself; what it looks like then is what the next save compares with.
+-- What a save changes in a session that is held.
 UPDATE sessions SET
     agent_id = :agent_id,
+    compact_from = CASE WHEN :agent_id = agent_id THEN compact_from ELSE
+        COALESCE((SELECT compact_from FROM compaction_policies
+                  WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
+                 (SELECT compact_from FROM compaction_policies
+                  WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)) END,
     metadata = :metadata,
+    next_seq = next_seq + :rows,
+    message_count = message_count + :rows,
+    token_count = token_count + :tokens,
     updated_at = :now_at,
-    updated_minute = :now_minute
-WHERE tenant_id = :tenant_id AND id = :id
-RETURNING /*columns Mark*/ *;
+    updated_minute = :now_minute,
+    search_behind = search_behind OR :rows > 0
+WHERE tenant_id = :tenant_id AND id = :id;
+
+-- name: mark
+-- What the session looks like then, which is what the next save compares with; and whether it is to be compacted now.
+SELECT /*columns Head*/ *, (token_count >= compact_from) IS TRUE FROM sessions
+WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: save
 -- What is kept beside the messages, made if it is not there.

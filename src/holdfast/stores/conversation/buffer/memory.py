@@ -7,7 +7,7 @@ database goes through ``saving``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec.structs import astuple, replace
@@ -18,6 +18,8 @@ from ....core import text
 from ....engines.protocol import Call, Connection, Engine
 from ....errors import AlreadyExists, Conflict, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from .. import views
+from ..compaction.attachments import concern
+from ..compaction.automatic import with_tokens
 from ..message_log import Entry, Message
 from ..messages import NewMessage, new_entry
 from . import saving
@@ -33,15 +35,16 @@ class Memory:
     metadata: dict[str, Any]
     state: SessionState
     items: list[Item]
-    stored_ids: set[str]
+    compaction_due: bool
 
     def __init__(self, engine: Engine, scope: scopes.Scope, home: Buffers, key: str, user: str) -> None:
         self.engine, self.scope, self.home = engine, scope, home
         self.place = (key, user)
         self.key, self.user = text.unescape(key), text.unescape(user)
+        self.kept = False
+        """Whether its home keeps it, which alone changes this."""
         self.face: object = None
         self.blocking_face: object = None
-        self.compaction_due = False
         self._saving = False
         self._take(None)
 
@@ -53,11 +56,16 @@ class Memory:
         same = len(self.items) == len(stored.items) and (not self.items or self.items[-1] is stored.items[-1])
         return not same or (self.agent, self.metadata, self.state) != (stored.agent, stored.metadata, stored.state)
 
-    async def reload(self) -> None:
-        """Take what is stored."""
+    async def reload(self, *, keep_unsaved: bool = False) -> None:
+        """Take what is stored, and after it, if that is wanted, the messages that are not."""
         self._refuse_while_saving()
         key, user = self.place
-        self._take(await self.engine.read(lambda connection: saving.load(connection, self.scope, key, user)))
+        there = await self.engine.read(lambda connection: saving.load(connection, self.scope, key, user))
+        certain = self._before[0].content if self._before else self.known.content
+        mine = self._added_to(certain) if keep_unsaved else []
+        self._take(there)
+        stored = self.stored_ids()
+        self.items += [item for item in mine if item.id not in stored]
 
     def begin(self, agent: str | None) -> None:
         """What a session that is not there yet begins with is not a change that could be lost."""
@@ -67,8 +75,9 @@ class Memory:
     async def save(self) -> None:
         """Store what is here."""
         self._refuse_while_saving()
-        if self.known.mark is not None and not self.has_unsaved and not self._unknown:
+        if self.known.mark is not None and not self.has_unsaved and not self._unknown and not self._before:
             return
+        before = Attempt(self.known.save_id, self.known.content, self.known.mark)
         content = Content(self.agent, self.metadata, self.state, tuple(self.items))
         attempt = Attempt(self.scope.ids.new(), content)
         self._saving = True
@@ -85,9 +94,11 @@ class Memory:
         finally:
             self._saving = False
         self._saved(attempt)
+        if self.engine.joined:
+            self._before.append(before)  # what there is again, should the caller's transaction be undone
 
     def _write(self, attempt: Attempt) -> Call[None]:
-        identity, known, earlier = Identity(self.id, *self.place), self.known, tuple(self._unknown)
+        identity, known, earlier = Identity(self.id, *self.place), self.known, (*self._unknown, *self._before)
         original = attempt.content
 
         async def write(connection: Connection) -> None:
@@ -103,7 +114,6 @@ class Memory:
             self._shown.clear()
         self.known = Known(attempt.content, attempt.mark, attempt.save_id)
         self.items = [*items, *self.items[len(items) :]]
-        self.stored_ids = {item.id for item in items}
         self.compaction_due = attempt.compaction_due
         self._unknown.clear()
 
@@ -113,9 +123,11 @@ class Memory:
             if not entry.same_as(there):
                 raise Conflict(f"there is a message with the id {entry.id} and other content")
             return entry.id
-        self._check_room(len(self.items) + 1)
-        self._come_home()
-        self.items.append(Pending(entry.id, entry, self.scope.clock.now_us()))
+        if len(self.items) >= self.scope.limits.buffered_messages:
+            self._check_room(len(self.items) + 1)
+        if not self.kept:
+            self.home.take_in(self)
+        self.items.append(self._pending(entry))
         return entry.id
 
     def replace(self, messages: Sequence[Message | NewMessage]) -> None:
@@ -151,12 +163,26 @@ class Memory:
 
     def history(self) -> list[Message]:
         """The messages as the next save will store them, each made only once."""
+        stored = self.stored_ids() if len(self._shown) < len(self.items) else ()
         for place in range(len(self._shown), len(self.items)):
             item = self.items[place]
             if isinstance(item, Pending):
-                item = _message(item, self.id, item.seq if item.id in self.stored_ids else self._next_seq(place))
+                item = _message(item, self.id, item.seq if item.id in stored else self._next_seq(place))
             self._shown.append(item)
         return [*self._shown]
+
+    def stored_ids(self) -> Collection[str]:
+        """The ids of the messages that are known to be stored."""
+        return {item.id for item in self.known.content.items}
+
+    def unsaved_items(self) -> list[Item]:
+        """What was added and is not known to be stored; not what only stands for something that is."""
+        return self._added_to(self.known.content)
+
+    def _added_to(self, content: Content) -> list[Item]:
+        stored = {item.id for item in content.items}
+        added = [item for item in self.items if item.id not in stored]
+        return [item for item in added if not (isinstance(item, Pending) and item.is_copy)]
 
     def forget_changes(self) -> None:
         """Back to what is known to be stored."""
@@ -170,9 +196,10 @@ class Memory:
         self.id = self.scope.ids.new() if known.mark is None else known.mark.id
         self.agent, self.metadata, self.state = known.content.agent, known.content.metadata, known.content.state
         self.items = [*known.content.items]
-        self.stored_ids = {item.id for item in self.items}
+        self.compaction_due = False
         self._shown: list[Message] = []
         self._unknown: list[Attempt] = []
+        self._before: list[Attempt] = []
 
     def _next_seq(self, place: int) -> int:
         stored, mark = self.known.content.items, self.known.mark
@@ -195,18 +222,22 @@ class Memory:
             entry = new_entry(self.scope, *fields, given.is_preserved, given.is_summary, None)
         else:
             entry = new_entry(self.scope, *astuple(given))
+        return self._pending(entry)
+
+    def _pending(self, entry: Entry) -> Pending:
+        if self.scope.shared and concern(self.scope, self.id):
+            (entry,) = with_tokens(self.scope, [entry])
         return Pending(entry.id, entry, self.scope.clock.now_us())
 
     def _find(self, id: str) -> Message | None:
         return next((message for message in self.history() if message.id == id), None)
 
     def _check_room(self, count: int) -> None:
-        if count > self.scope.limits.buffered_messages:
-            what = "messages of one buffered session; save it and compact it"
-            self.scope.limits.check("buffered_messages", count, what)
+        what = "messages of one buffered session; save it and compact it"
+        self.scope.limits.check("buffered_messages", count, what)
 
     def _come_home(self) -> None:
-        if not self.home.has(self):
+        if not self.kept:
             self.home.take_in(self)
 
     def _refuse_while_saving(self) -> None:
@@ -237,10 +268,6 @@ class Buffers:
             memory.set(agent=agent)
         return memory
 
-    def has(self, memory: Memory) -> bool:
-        """Whether this buffer is kept."""
-        return self._kept.get(memory.place) is memory
-
     def take_in(self, memory: Memory) -> Memory:
         """Keep a buffer: a new one, or one that was let go of and is changed again.
 
@@ -252,12 +279,14 @@ class Buffers:
             raise Conflict(f"this buffer of session {memory.id} was let go of, and there is another: use that one")
         self._make_room()
         self._kept[memory.place] = memory
+        memory.kept = True
         return memory
 
     def let_go(self, memory: Memory) -> None:
         """Keep a buffer no longer."""
-        if self.has(memory):
+        if memory.kept:
             del self._kept[memory.place]
+            memory.kept = False
 
     def drop(self, session_id: str) -> None:
         """Keep the buffer of a session no longer, whatever is in it: the session was deleted."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -30,7 +30,7 @@ from ....errors import Conflict, LimitExceeded
 from ....ids import Id
 from .. import branches, views
 from ..log_reading import read_log
-from ..message_log import Entry, Message, append_all
+from ..message_log import Entry, Message, insert_all
 from ..views import View
 
 TRIES = 3
@@ -59,7 +59,7 @@ class SessionState(Struct, frozen=True):
     spawn_depth: int = 0
 
 
-class Mark(Struct, frozen=True):
+class Head(Struct, frozen=True):
     """The row of a session, as far as every change of the session or of its messages shows in it."""
 
     id: Id
@@ -74,13 +74,24 @@ class Mark(Struct, frozen=True):
     updated_at: datetime
 
 
+class Mark(Struct, frozen=True):
+    """That row as the driver gives it, which is enough to compare it by, and what is wanted of it."""
+
+    id: str
+    next_place: int
+    compaction_count: int
+    row: tuple[Any, ...]
+
+
 class Pending(Struct, gc=False):
-    """A message that was added to a buffer. It has its ``seq`` from the save that wrote it."""
+    """A message that was added to a buffer. It has its ``seq`` from the save that wrote it. A copy stands for one that is
+    stored and could not stay where it was."""
 
     id: str
     entry: Entry
     added_us: int
     seq: int = 0
+    is_copy: bool = False
 
     @property
     def token_count(self) -> int:
@@ -111,7 +122,7 @@ class Known(Struct, frozen=True):
 class Attempt(Struct):
     """One save. It has its mark once all is written but the commit, and then says which messages it stored as copies."""
 
-    save_id: str
+    save_id: str | None
     content: Content
     mark: Mark | None = None
     copies: dict[str, Item] = {}
@@ -126,8 +137,10 @@ class Identity(Struct, frozen=True):
     user: str
 
 
-queries = Queries(__package__, "buffered.sql", Mark, SessionState)
-_MARK = len(Mark.__struct_fields__)
+queries = Queries(__package__, "buffered.sql", Head, SessionState)
+_HEAD = len(Head.__struct_fields__)
+_ID, _PLACE, _COMPACTIONS = map(Head.__struct_fields__.index, ("id", "next_place", "compaction_count"))
+_TEXTS = ("summary", "label", "model", "provider", "channel", "spawned_by")
 
 
 async def load(connection: Connection, scope: scopes.Scope, key: str, user: str) -> Known | None:
@@ -144,13 +157,13 @@ async def load(connection: Connection, scope: scopes.Scope, key: str, user: str)
         if not rows:
             return None
         row = rows[0]
-        mark = _mark(connection, row[:_MARK])
-        messages = await _messages(connection, scope, mark.id)
-        if len(messages) == mark.message_count:
+        head = mapper(Head, connection.dialect)([row[:_HEAD]])[0]
+        messages = await _messages(connection, scope, head.id)
+        if len(messages) == head.message_count:
             break
     # If they still do not agree, the next save will not find the session as it was, and say so.
-    state = SessionState() if row[-1] is None else mapper(SessionState, connection.dialect)([row[_MARK:-1]])[0]
-    return Known(Content(mark.agent, mark.metadata, state, tuple(messages)), mark, row[-1])
+    state = SessionState() if row[-1] is None else mapper(SessionState, connection.dialect)([row[_HEAD:-1]])[0]
+    return Known(Content(head.agent, head.metadata, state, tuple(messages)), _mark(row[:_HEAD]), row[-1])
 
 
 async def _messages(connection: Connection, scope: scopes.Scope, session_id: str) -> list[Message]:
@@ -180,26 +193,46 @@ async def save(
     """
     content = now.content
     params = _params(scope, identity, now)
-    row = await queries.lock.one(connection, params)
-    mark = None if row is None else _mark(connection, row)
-    there, copies = await _agreed(connection, params, mark, known, earlier)
-    if mark is None:
-        mark = await _create(connection, params)
-    wanted = tuple(copies.get(item.id, item) for item in content.items)
+    # What neither was there nor may have got there has an id of ours that nobody else knows: there is nothing to look for.
+    row = await queries.lock.one(connection, params) if earlier or known.mark is not None else None
+    mark = None if row is None else _mark(row)
+    row = None if mark is None else await queries.last_save.one(connection, params)
+    last_save = None if row is None else row[0]
+    if mark is not None and last_save == known.save_id and content == known.content:
+        now.save_id, now.mark = known.save_id, known.mark  # nothing to write, whatever others did since
+        return
+    there, copies = _agreed(params, mark, last_save, known, earlier)
+    wanted = tuple([copies.get(item.id, item) for item in content.items]) if copies else content.items
     kept, items = arranged(there.content.items, wanted, lambda item: copied(item, scope))
-    first_seq = views.seq_of(mark.next_place)
+    place = 1 if mark is None else mark.next_place
     if len(kept) < len(there.content.items):
-        first_seq = await _cut(connection, params, there.content.items, kept)
-    new = [item for item in items[len(kept) :] if isinstance(item, Pending)]
-    assert len(kept) + len(new) == len(items)
-    for seq, item in enumerate(new, first_seq):
+        place = await _cut(connection, params, there.content.items, kept)
+    new = cast("Sequence[Pending]", items[len(kept) :])
+    for seq, item in enumerate(new, views.seq_of(place)):
         item.seq = seq
-    now.compaction_due = await _append(connection, scope, identity, new)
+    entries = [item.entry for item in new]
+    params["rows"], params["tokens"] = len(entries), sum([entry.token_count for entry in entries])
+    mark, due = await _head(connection, params, new=mark is None)
+    await insert_all(connection, scope.stored_tenant, identity.id, place, entries, [item.added_us for item in new])
     await queries.save.all(connection, params)
-    touched = await queries.touch.one(connection, params)
-    assert touched is not None
-    now.content, now.mark = replace(content, items=items), _mark(connection, touched)
-    now.copies = {item.id: copy for item, copy in zip(content.items, items, strict=True) if item is not copy}
+    now.mark, now.compaction_due, now.copies = mark, due, {}
+    if items is not content.items:
+        now.content = replace(content, items=items)
+        now.copies = {item.id: copy for item, copy in zip(content.items, items, strict=True) if item is not copy}
+
+
+async def _head(connection: Connection, params: dict[str, Any], *, new: bool) -> tuple[Mark, bool]:
+    """Write the session itself: what it looks like then, and whether it is to be compacted now."""
+    if new:
+        await queries.register_tenant.all(connection, params)
+    await (queries.create if new else queries.touch).all(connection, params)
+    row = await queries.mark.one(connection, params)
+    if row is None:
+        raise Conflict(
+            f"another session has been made under the key {text.unescape(params['identifier'])!r} since this buffer"
+            " was loaded; nothing was saved: see reload()"
+        )
+    return _mark(row[:_HEAD]), bool(row[-1])
 
 
 def arranged(
@@ -210,6 +243,8 @@ def arranged(
     Messages have their order from where they are stored. So what is stored and comes after something new, or out
     of its order, is copied.
     """
+    if not stored:
+        return (), wanted
     order = {item.id: place for place, item in enumerate(stored)}
     last, count = -1, 0
     for item in wanted:
@@ -217,15 +252,15 @@ def arranged(
         if place <= last:
             break
         last, count = place, count + 1
-    rest = tuple(copy(item) if item.id in order else item for item in wanted[count:])
+    rest = [copy(item) if item.id in order else item for item in wanted[count:]]
     return wanted[:count], (*wanted[:count], *rest)
 
 
 def copied(item: Item, scope: scopes.Scope) -> Pending:
-    """The same message once more, under an id of its own."""
+    """A stored message once more, under an id of its own."""
     if isinstance(item, Pending):
         entry = replace(item.entry, id=scope.ids.new())
-        return Pending(entry.id, entry, item.added_us)
+        return Pending(entry.id, entry, item.added_us, is_copy=True)
     entry = Entry(
         scope.ids.new(),
         item.kind,
@@ -236,16 +271,17 @@ def copied(item: Item, scope: scopes.Scope) -> Pending:
         item.is_preserved,
         item.is_summary,
     )
-    return Pending(entry.id, entry, to_us(item.created_at))
+    return Pending(entry.id, entry, to_us(item.created_at), is_copy=True)
 
 
 def _params(scope: scopes.Scope, identity: Identity, now: Attempt) -> dict[str, Any]:
     content, now_us = now.content, scope.clock.now_us()
-    state = asdict(content.state)
-    flushed = content.state.memory_flush_at
-    return scope.params(
-        **{name: text.escape(value) if isinstance(value, str) else value for name, value in state.items()}
-        | {"memory_flush_at": None if flushed is None else to_us(flushed)},
+    params, flushed = asdict(content.state), content.state.memory_flush_at
+    for name in _TEXTS:
+        params[name] = text.escape(params[name])
+    params.update(
+        tenant_id=scope.stored_tenant,
+        memory_flush_at=None if flushed is None else to_us(flushed),
         id=identity.id,
         session_id=identity.id,
         identifier=identity.key,
@@ -256,39 +292,31 @@ def _params(scope: scopes.Scope, identity: Identity, now: Attempt) -> dict[str, 
         now_at=now_us,
         now_minute=now_us // MINUTE_US,
     )
+    return params
 
 
-async def _agreed(
-    connection: Connection, params: dict[str, Any], mark: Mark | None, known: Known, earlier: Sequence[Attempt]
+def _agreed(
+    params: dict[str, Any], mark: Mark | None, last_save: str | None, known: Known, earlier: Sequence[Attempt]
 ) -> tuple[Known, dict[str, Item]]:
     """What is stored, if it is what this buffer last saw there or itself put there; and what it put there as a copy."""
-    row = None if mark is None else await queries.last_save.one(connection, params)
-    last_save = None if row is None else row[0]
     if (known.mark, known.save_id) == (mark, last_save):
         return known, {}
     for each in earlier:
+        # Nothing being there is no state to go on from: what was deleted for good must not come back.
         if each.mark is not None and (each.mark, each.save_id) == (mark, last_save):
             return Known(each.content, each.mark, each.save_id), each.copies
-    happened = "was deleted" if mark is None else "has been changed by somebody else"
+    happened = "has been changed by somebody else"
+    if mark is None:
+        happened = "was deleted, or undone with the transaction it was saved in," if earlier else "was deleted"
     raise Conflict(f"session {params['id']} {happened} since this buffer was loaded; nothing was saved: see reload()")
 
 
-async def _create(connection: Connection, params: dict[str, Any]) -> Mark:
-    await queries.register_tenant.all(connection, params)
-    row = await queries.create.one(connection, params)
-    if row is None:
-        raise Conflict(
-            f"another session has been made under the key {text.unescape(params['identifier'])!r} since this buffer"
-            " was loaded; nothing was saved: see reload()"
-        )
-    return _mark(connection, row)
-
-
 async def _cut(connection: Connection, params: dict[str, Any], stored: Sequence[Item], kept: Sequence[Item]) -> int:
-    """Go on, on a branch of its own, from what is kept; the number of the next message."""
+    """Go on, on a branch of its own, from what is kept; the place of the next message."""
     head = await branches.lock_head(connection, params)
     number = await branches.take_block(connection, params)
     last = kept[-1].seq if kept else 0
+    place = views.first_of(number) + last + 1
     branch = {
         "number": number,
         "parent": head.branch,
@@ -296,13 +324,13 @@ async def _cut(connection: Connection, params: dict[str, Any], stored: Sequence[
         "origin": "rewind",
         "label": "",
         "view": views.dump(views.followed_by(_kept_of(head.view, stored, kept), number, last + 1)),
-        "next_seq": views.first_of(number) + last + 1,
+        "next_seq": place,
     }
     counts = {"message_count": len(kept), "tokens": sum(item.token_count for item in kept)}
     await branches.queries.remember.all(connection, params)
     await branches.queries.create.all(connection, {**params, **branch})
     await branches.queries.show.all(connection, {**params, **branch, **counts})
-    return last + 1
+    return place
 
 
 def _kept_of(view: View, stored: Sequence[Item], kept: Sequence[Item]) -> View:
@@ -319,10 +347,5 @@ def _kept_of(view: View, stored: Sequence[Item], kept: Sequence[Item]) -> View:
     return (*found, *views.within(view, first - 1, last + 1)) if first else tuple(found)
 
 
-async def _append(connection: Connection, scope: scopes.Scope, identity: Identity, new: Sequence[Pending]) -> bool:
-    entries = [item.entry for item in new]
-    return await append_all(connection, scope.stored_tenant, identity.id, entries, [item.added_us for item in new])
-
-
-def _mark(connection: Connection, row: Row) -> Mark:
-    return mapper(Mark, connection.dialect)([row])[0]
+def _mark(row: Row) -> Mark:
+    return Mark(row[_ID], row[_PLACE], row[_COMPACTIONS], tuple(row))

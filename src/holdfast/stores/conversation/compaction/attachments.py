@@ -1,7 +1,8 @@
 """What compacts by itself: which policy belongs to what, and the functions that a process brings along for it.
 
 A policy is stored and so holds for every process. The function that summarises cannot be stored; it lives with the Holdfast it
-was given to, shared by all its handles.
+was given to, shared by all its handles. It is used only for a policy that is stored, so one that is left over does nothing;
+that is how it can outlive a caller's transaction, of which nobody here learns whether it was committed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ from ....core import text
 from ....core.scope import Scope
 from ....engines.protocol import Connection
 from ....errors import Corrupt, InvalidInput, NotFound
+from .. import views
+from ..branches import lock_head
+from ..tokens import counter_of
 from .events import queries
+from .plan import messages_of, place_of
 from .policy import CompactionPolicy
 from .strategies import Strategy, Summarizer
 
 Target = Literal["session", "agent"]
 _SHARED = "compactions"
+_COUNTED_ROWS = 200
+"""Messages that are read at once to be counted."""
 
 
 class Attachment(Struct, frozen=True):
@@ -28,6 +35,8 @@ class Attachment(Struct, frozen=True):
 
     summarize: Summarizer | None
     strategy: Strategy | None
+    policy: CompactionPolicy
+    """What it was attached with."""
 
 
 class Attached(Struct, frozen=True):
@@ -42,26 +51,34 @@ class Attachments:
     """What was attached through one Holdfast, and the sessions that are being compacted by it."""
 
     def __init__(self) -> None:
-        self._by_target: dict[tuple[str, Target, str], Attachment] = {}
+        self._by_target: dict[tuple[str, Target, str], list[Attachment]] = {}
+        self._tenants: set[str] = set()
         self._agents: set[str] = set()
         self._busy: dict[tuple[str, str], object] = {}
 
-    def put(self, scope: Scope, target: Target, name: str, attachment: Attachment) -> None:
-        """Attach something."""
-        self._by_target[scope.stored_tenant, target, name] = attachment
-        self._note_agents()
+    def put(self, scope: Scope, target: Target, name: str, attachment: Attachment, *, beside: bool = False) -> None:
+        """Attach something, in place of what was there or, if nobody knows yet which of them will hold, beside it."""
+        there = self._by_target.get((scope.stored_tenant, target, name), []) if beside else []
+        others = [each for each in there if each.policy != attachment.policy]
+        self._by_target[scope.stored_tenant, target, name] = [*others, attachment]
+        self._note_whose()
 
     def take(self, scope: Scope, target: Target, name: str) -> None:
         """Detach it, if it is there."""
         self._by_target.pop((scope.stored_tenant, target, name), None)
-        self._note_agents()
+        self._note_whose()
 
     def find(self, scope: Scope, attached: Attached) -> Attachment | None:
-        """What this process brings along for a policy."""
-        return self._by_target.get((scope.stored_tenant, attached.target, attached.name))
+        """What this process brings along for a policy: what was attached with it, or else, if it is another process's, last."""
+        there = self._by_target.get((scope.stored_tenant, attached.target, attached.name), [])
+        candidates = [each for each in there if each.policy == attached.policy] or there
+        return candidates[-1] if candidates else None
 
-    def may_concern(self, scope: Scope, session_id: str) -> bool:
-        """Whether something is attached to a session or, since nobody knows here whose it is, to any agent of the tenant."""
+    def may_concern(self, scope: Scope, session_id: str | None) -> bool:
+        """Whether something is attached to a session or, since nobody knows here whose it is, to any agent of the tenant; where
+        the session is not known either, to anything of the tenant."""
+        if session_id is None:
+            return scope.stored_tenant in self._tenants
         return scope.stored_tenant in self._agents or (scope.stored_tenant, "session", session_id) in self._by_target
 
     def begin(self, scope: Scope, session_id: str) -> bool:
@@ -73,7 +90,8 @@ class Attachments:
         """It is not any more."""
         self._busy.pop((scope.stored_tenant, session_id), None)
 
-    def _note_agents(self) -> None:
+    def _note_whose(self) -> None:
+        self._tenants = {tenant for tenant, _, _ in self._by_target}
         self._agents = {tenant for tenant, target, _ in self._by_target if target == "agent"}
 
 
@@ -83,14 +101,16 @@ def of(scope: Scope) -> Attachments:
     return found
 
 
-def concern(scope: Scope, session_id: str) -> bool:
-    """Whether anything attached here may concern a session; asked by every append, so it costs nothing where nothing is."""
+def concern(scope: Scope, session_id: str | None) -> bool:
+    """Whether anything attached here may concern a session, or any of the tenant's if it is not known; asked by every append,
+    so it costs nothing where nothing is."""
     attachments: Attachments | None = scope.shared.get(_SHARED)
     return attachments is not None and attachments.may_concern(scope, session_id)
 
 
 async def store(connection: Connection, scope: Scope, target: Target, name: str, policy: CompactionPolicy) -> None:
-    """Store a policy, and let what it is for follow it.
+    """Store a policy, and let what it is for follow it: a session's messages that came without a token count are counted, or
+    it would not be due before as many tokens have come after them.
 
     Raises:
         NotFound: there is no such live session.
@@ -104,6 +124,8 @@ async def store(connection: Connection, scope: Scope, target: Target, name: str,
     }
     await queries.attach.all(connection, scope.params(**values))
     await _follow(connection, scope, target, name)
+    if target == "session":
+        await _count(connection, scope, name)
 
 
 async def remove(connection: Connection, scope: Scope, target: Target, name: str) -> None:
@@ -127,6 +149,23 @@ async def find(connection: Connection, params: dict[str, Any]) -> Attached | Non
         return Attached(row[0], row[1], msgspec.convert(text.load(row[2]), CompactionPolicy))
     except (msgspec.ValidationError, InvalidInput) as error:
         raise Corrupt(f"a stored compaction policy cannot be read: {error}") from error
+
+
+async def _count(connection: Connection, scope: Scope, session_id: str) -> None:
+    """Give the messages of a session that have no token count that of the counter, whatever branch they are on."""
+    params, count = scope.params(session_id=session_id), counter_of(scope)
+    head = await lock_head(connection, params)
+    more_tokens, after = 0, {**params, "after": 0, "limit": _COUNTED_ROWS}
+    while rows := await queries.uncounted.all(connection, after):
+        messages = messages_of(rows, connection)
+        tokens = {place_of(row): count(message.content) for row, message in zip(rows, messages, strict=True)}
+        await queries.count.many(
+            connection, [{**params, "place": each, "token_count": tokens[each]} for each in tokens]
+        )
+        more_tokens += sum(tokens[each] for each in tokens if views.shows(head.view, each))
+        after["after"] = max(tokens)
+    if more_tokens:
+        await queries.add_tokens.all(connection, {**params, "more_tokens": more_tokens})
 
 
 async def _follow(connection: Connection, scope: Scope, target: Target, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,11 +17,23 @@ from .attachments import Attachments
 from .compactions import AsyncCompactions
 from .events import queries
 
+if TYPE_CHECKING:
+    from logging import Logger
+
 
 def with_tokens(scope: Scope, entries: Sequence[Entry]) -> list[Entry]:
     """Entries with the counter's tokens where none were given: a session whose messages do not count is never due."""
-    count = counter_of(scope)
-    return [each if each.token_count else replace(each, token_count=count(text.load(each.content))) for each in entries]
+    return [each if each.token_count else replace(each, token_count=counted(scope, each.content)) for each in entries]
+
+
+def counted(scope: Scope, content: str) -> int:
+    """The counter's tokens of a content in its stored form. Never raises what the counter does, so that no append fails because
+    of it: that is logged, and the content stays without a count."""
+    try:
+        return counter_of(scope)(text.load(content))
+    except Exception as error:
+        _log().warning("a message is stored without a token count: %s: %s", type(error).__name__, error)
+        return 0
 
 
 async def compact_if_attached(engine: Engine, scope: Scope, session_id: str) -> None:
@@ -48,12 +61,16 @@ async def _compact(engine: Engine, scope: Scope, session_id: str, here: Attachme
 
 async def _failed(engine: Engine, scope: Scope, session_id: str, error: Exception) -> None:
     """Say so, and let the session grow a little before the next try."""
-    import logging  # nobody else here needs it, and it takes its time to load
-
-    log = logging.getLogger("holdfast")
+    log = _log()
     log.warning("session %s was not compacted by itself: %s: %s", session_id, type(error).__name__, error)
     params = scope.params(session_id=session_id)
     try:
         await engine.write(lambda connection: queries.postpone.all(connection, params))
     except Exception as second:
         log.warning("and its next compaction was not put off: %s: %s", type(second).__name__, second)
+
+
+def _log() -> Logger:
+    import logging  # nobody else here needs it, and it takes its time to load
+
+    return logging.getLogger("holdfast")

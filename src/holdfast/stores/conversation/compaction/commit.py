@@ -22,11 +22,12 @@ from ....engines.protocol import Connection, Row
 from ....errors import Conflict, NothingToCompact
 from .. import message_log, views
 from ..branches import Head, lock_head, shared_places, take_block
+from ..contents import stored_content
 from ..search.index import forget, reconsider
 from ..tokens import counter_of, tokens_of
-from ..tool_pairs import calls_in, results_in
+from ..tool_pairs import Pairs, results_in
 from .events import CompactionEvent, events_of, queries
-from .plan import Plan, Snapshot, given_tokens, id_of, messages_of, place_of, take_snapshot
+from .plan import Plan, Snapshot, given_tokens, id_of, kind_of, messages_of, place_of, take_snapshot
 
 SUMMARY_ROLE = "user"
 """The role of a summary: a conversation may begin with a user's message, and with no other."""
@@ -122,7 +123,8 @@ class _Writing:
         return [
             {
                 "place": place_of(by_id[each.message_id]),
-                "content": text.dump(each.content, depth=self._scope.limits.json_depth),
+                # A plan may have been away, and what it brings along is stored like everything else.
+                "content": stored_content(each.content, kind_of(by_id[each.message_id]), self._scope.limits),
                 "token_count": each.tokens if given_tokens(by_id[each.message_id]) else 0,
             }
             for each in self._plan.rewritten
@@ -237,14 +239,11 @@ def _repeated(there: CompactionEvent, plan: Plan) -> CompactionEvent:
 
 def _check_late_results(snapshot: Snapshot, plan: Plan, connection: Connection) -> None:
     """Refuse to remove a call for which something was appended since the plan was made."""
-    late = [row for row in snapshot.rows if views.seq_of(place_of(row)) > plan.last_seq]
-    if not late:
+    late = messages_of([row for row in snapshot.rows if views.seq_of(place_of(row)) > plan.last_seq], connection)
+    if not any(map(results_in, late)):
         return
-    removed = messages_of(snapshot.rows_of(plan.removed), connection)
-    going = set().union(*(calls_in(each) | results_in(each) for each in removed))
-    for message in messages_of(late, connection):
-        if going & (calls_in(message) | results_in(message)):
-            raise Conflict("a tool call that this compaction covers got another result meanwhile; plan it again")
+    if Pairs(snapshot.messages(connection)).bound_to(each.id for each in late) & set(plan.removed):
+        raise Conflict("a tool call that this compaction covers got another result meanwhile; plan it again")
 
 
 def _account(

@@ -59,7 +59,7 @@ class AsyncCompactions(TenantStore):
 
         Raises:
             NotFound: there is no such live session.
-            InvalidInput: there is no such strategy, or it chose what it may not touch.
+            InvalidInput: there is no such strategy, it chose what it may not touch, or a new content cannot be stored.
             LimitExceeded: the session has more than ``compaction_rows`` messages.
         """
         return await self._plan(connection, session_id, checked(policy), strategy)
@@ -234,9 +234,13 @@ class AsyncCompactions(TenantStore):
 
         The policy is stored. The function and the strategy are not: they belong to this Holdfast and all its handles, so each
         process that is to compact attaches its own. The append that makes a session due compacts it before it returns, and
-        succeeds whether that works or not; what went wrong is logged under ``holdfast``. A message without a token count is
-        counted where it is appended through a Holdfast with something attached to its session or to any agent. A
-        session's own policy comes before its agent's. Attaching again replaces what was there.
+        succeeds whether that works or not; what went wrong is logged under ``holdfast``. A session's own policy comes before its
+        agent's. Attaching again replaces what was there.
+
+        A message without a token count weighs nothing here, so it is counted where it is appended, by itself or with a step,
+        through a Holdfast with something attached to its session or to any agent. Those that a session has already are
+        counted when something is attached to the session, which a buffer that was loaded before takes for the change that
+        it is; those that the sessions of an agent have already are not: attach to such a session, or compact it by hand.
 
         Raises:
             NotFound: there is no such live session.
@@ -248,10 +252,14 @@ class AsyncCompactions(TenantStore):
             self._check_function(summarize)
         scope, name = self._target(session_id, agent)
         await self._engine.write(lambda connection: attachments.store(connection, self._scope, scope, name, policy))
-        attachments.of(self._scope).put(self._scope, scope, name, attachments.Attachment(summarize, strategy))
+        mine = attachments.Attachment(summarize, strategy, policy)
+        attachments.of(self._scope).put(self._scope, scope, name, mine, beside=self._engine.joined)
 
     async def detach(self, *, session_id: str | None = None, agent: str | None = None) -> None:
         """No longer compact a session, or the sessions of an agent, by itself.
+
+        Inside your own transaction, this process keeps the function, which is not called without a policy, and if the
+        transaction is rolled back everything is as it was.
 
         Raises:
             NotFound: nothing was attached to it.
@@ -259,7 +267,8 @@ class AsyncCompactions(TenantStore):
         """
         scope, name = self._target(session_id, agent)
         await self._engine.write(lambda connection: attachments.remove(connection, self._scope, scope, name))
-        attachments.of(self._scope).take(self._scope, scope, name)
+        if not self._engine.joined:
+            attachments.of(self._scope).take(self._scope, scope, name)
 
     @reads
     async def attached(self, connection: Connection, session_id: str) -> CompactionPolicy | None:
@@ -281,7 +290,8 @@ class AsyncCompactions(TenantStore):
         head = await find_head(connection, params)
         snapshot = await take_snapshot(connection, queries, params, head, self._scope.limits)
         messages = snapshot.messages(connection)
-        return make_plan(snapshot, messages, params["session_id"], policy, chosen, counter_of(self._scope))
+        count, limits = counter_of(self._scope), self._scope.limits
+        return make_plan(snapshot, messages, params["session_id"], policy, chosen, count, limits)
 
     async def _summary(self, plan: Plan, summarize: Summarizer | None, summary: str | None) -> str | None:
         """The summary a plan needs: the caller's text, or what the caller's function says."""

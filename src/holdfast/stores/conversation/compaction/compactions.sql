@@ -237,7 +237,8 @@ SELECT seq FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq >= :first_place AND seq <= :last_place;
 
 -- name: restore @sqlite
--- Removed messages back into the log, byte for byte, each as far from its old place as is said.
+-- Removed messages back into the log, byte for byte: each to its old place where :block is -1, or else to the same
+-- number in that block.
 INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
                       is_preserved, is_summary, created_at, updated_at)
 SELECT a.tenant_id, a.session_id, CASE WHEN :block = -1 THEN a.seq ELSE :block + (a.seq & 1099511627775) END, a.id,
@@ -340,6 +341,24 @@ FROM jsonb_array_elements(:rewrites::jsonb) AS r (new)
 JOIN message_archive AS a ON a.tenant_id = :tenant_id AND a.compaction_event_id = :event_id
                              AND a.seq = (r.new ->> 'place')::bigint;
 
+-- name: forget_originals @sqlite
+-- What is kept of messages that are deleted on purpose.
+DELETE FROM message_archive
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND id IN (SELECT value FROM json_each(:ids))
+RETURNING id, compaction_event_id, is_rewritten;
+
+-- name: forget_originals @postgres
+DELETE FROM message_archive
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = ANY(:ids::uuid[])
+RETURNING id::text, compaction_event_id::text, is_rewritten;
+
+-- name: discount
+-- So many originals of an event fewer, which are then no longer missed.
+UPDATE compaction_events SET
+    messages_removed = messages_removed - :fewer_removed,
+    messages_rewritten = messages_rewritten - :fewer_rewritten
+WHERE tenant_id = :tenant_id AND id = :event_id;
+
 -- name: empty_archive
 -- The originals are in the log again.
 DELETE FROM message_archive WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id;
@@ -419,6 +438,21 @@ UPDATE sessions/*index*/ SET compact_from = COALESCE(
     (SELECT compact_from FROM compaction_policies
      WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = sessions.agent_id))
 WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND deleted_at IS NULL;
+
+-- name: uncounted
+-- Messages of a session that have no token count, from a place on, each with its place.
+SELECT /*columns Message*/ *, seq FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND token_count = 0
+ORDER BY seq
+LIMIT :limit;
+
+-- name: count
+-- Give one of them its count.
+UPDATE messages SET token_count = :token_count WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq = :place;
+
+-- name: add_tokens
+-- What the messages that a session shows have then more.
+UPDATE sessions SET token_count = token_count + :more_tokens WHERE tenant_id = :tenant_id AND id = :session_id;
 
 -- name: postpone
 -- A compaction by itself did not work out: the next try is made when the session has grown.

@@ -27,10 +27,10 @@ from ..branches import Head
 from ..message_log import Message
 from ..tokens import TokenCounter
 from .policy import CompactionPolicy
-from .strategies import Changes, History, Reason, Strategy, check
+from .strategies import Changes, History, Reason, Strategy, checked
 
 _FIELDS = len(Message.__struct_fields__)
-_ID, _TOKENS = (Message.__struct_fields__.index(name) for name in ("id", "token_count"))
+_ID, _KIND, _TOKENS = (Message.__struct_fields__.index(name) for name in ("id", "kind", "token_count"))
 _compared = itemgetter(
     _FIELDS,  # its place
     *(
@@ -120,6 +120,8 @@ place_of: Callable[[Row], int] = itemgetter(_FIELDS)
 """Where a row of a snapshot stands in the log."""
 id_of: Callable[[Row], str] = itemgetter(_ID)
 """The id of the message of a row."""
+kind_of: Callable[[Row], str] = itemgetter(_KIND)
+"""The kind of the message of a row."""
 given_tokens: Callable[[Row], int] = itemgetter(_TOKENS)
 """The token count that is stored with a row."""
 
@@ -171,15 +173,15 @@ def make_plan(
     policy: CompactionPolicy,
     strategy: Strategy,
     count: TokenCounter,
+    limits: Limits,
 ) -> Plan:
     """What a strategy would do to a session under a policy.
 
     Raises:
-        InvalidInput: the strategy chose something it may not touch.
+        InvalidInput: the strategy chose something it may not touch, or a content that cannot be stored.
     """
     history = History(messages, policy, count)
-    changes = strategy.choose(history, policy)
-    check(changes, history)
+    changes = checked(strategy.choose(history, policy), history, limits)
     removed, rewritten = _sorted_out(changes, history)
     covered = {*removed, *(each.message_id for each in rewritten)}
     covered_tokens = sum(history.tokens[each] for each in covered)

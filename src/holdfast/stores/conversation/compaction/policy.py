@@ -54,7 +54,7 @@ class CompactionPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.target_tokens >= self.window_tokens:
             raise InvalidInput(
                 f"target_tokens must be less than window_tokens; {self.target_tokens:,} is not less than"
-                f" {self.window_tokens:,}: set both"
+                f" {self.window_tokens:,}: choose a smaller target or a larger window"
             )
 
     @property

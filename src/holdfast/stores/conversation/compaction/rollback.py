@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -38,12 +39,7 @@ async def roll_back(connection: Connection, scope: Scope, event_id: str) -> Comp
     head = await lock_head(connection, params)
     event = await find_event(connection, scope, event_id)  # as it is now that nobody else can change it
     block = await _check(connection, params, event, head)
-    try:
-        view = await _Undoing(connection, params, scope, event, head).run(block)
-    except AlreadyExists:
-        raise Conflict(
-            "a message that would come back was appended again under its id; delete that one first"
-        ) from None
+    view = await _Undoing(connection, params, scope, event, head).run(block)
     rewritten = [row[0] for row in await queries.rewritten_ids.all(connection, params)] if block is None else []
     await queries.empty_archive.all(connection, params)
     row = await queries.mark_rolled_back.one(connection, params)
@@ -54,6 +50,21 @@ async def roll_back(connection: Connection, scope: Scope, event_id: str) -> Comp
     await forget(connection, params)
     await reconsider(connection, params, rewritten)
     return events_of(connection, [row])[0]
+
+
+async def forget_originals(connection: Connection, params: dict[str, Any]) -> set[str]:
+    """Take messages that are deleted on purpose, the ``ids``, out of the archive of a session that is held, and say which were
+    there. Their events count them no longer, so that a rollback brings back all others."""
+    rows = await queries.forget_originals.all(connection, params)
+    counts = Counter((event_id, bool(is_rewritten)) for _, event_id, is_rewritten in rows)
+    events = sorted({event_id for event_id, _ in counts})
+    fewer = [
+        {**params, "event_id": each, "fewer_removed": counts[each, False], "fewer_rewritten": counts[each, True]}
+        for each in events
+    ]
+    if fewer:
+        await queries.discount.many(connection, fewer)
+    return {row[0] for row in rows}
 
 
 async def find_event(connection: Connection, scope: Scope, event_id: str) -> CompactionEvent:
@@ -106,18 +117,20 @@ class _Undoing:
         places = [int(row[0]) for row in rows]
         if block is not None:
             return await self._by_view(block, places)
-        at_home = all(views.shows(self._head.view, place) for place in places)
-        if at_home and not await self._needed(places):
+        # The summary is mostly at one of these places, but its original may have been deleted.
+        summary = await self._summary_place()
+        touched = {*places, *summary}
+        at_home = all(views.shows(self._head.view, place) for place in touched)
+        if at_home and not await self._needed([*touched]):
             return await self._in_place()
-        return await self._into_new_block(places)
+        return await self._into_new_block(places, summary)
 
     async def _in_place(self) -> View:
         """Nobody else sees what was compacted: everything goes back to where it was."""
         await self._drop_summary()
         restored = {**self._params, "block": _SAME_PLACE}
         if self._event.messages_removed:
-            await queries.restore.all(self._connection, restored)
-            await queries.restore_feedback.all(self._connection, restored)
+            await self._restore(restored)
         if self._event.messages_rewritten:
             await queries.unwrite.all(self._connection, restored)
         return self._head.view
@@ -129,7 +142,7 @@ class _Undoing:
         there = {int(row[0]) for row in await queries.block.all(self._connection, {**self._params, **ends})}
         rewritten = await queries.archived_rewritten.all(self._connection, self._params)
         deleted = {row[0] for row in rewritten if start + views.seq_of(row[0]) not in there}
-        view, current = self._back_to(places)
+        view, current = self._back_to(places, there)
         view = views.without(view, deleted)
         made = [place for place in current if place in there]
         if made and not await self._needed(made):
@@ -138,26 +151,43 @@ class _Undoing:
             await queries.remove.all(self._connection, gone)
         return view
 
-    async def _into_new_block(self, places: Sequence[int]) -> View:
+    async def _into_new_block(self, places: Sequence[int], summary: Sequence[int]) -> View:
         """Others see the summary, or what was rewritten, or would see what comes back: it goes beside that."""
         block = views.first_of(await take_block(self._connection, self._params))
-        if self._event.summary_message_id is not None:
-            row = await queries.place.one(self._connection, self._of_summary())
-            if row is not None and not await self._needed([int(row[0])]):
-                await self._drop_summary()
+        if summary and not await self._needed(summary):
+            await self._drop_summary()
         restored = {**self._params, "block": block}
-        await queries.restore.all(self._connection, restored)
-        await queries.restore_feedback.all(self._connection, restored)
+        await self._restore(restored)
         rewritten = await queries.still_rewritten.all(self._connection, self._params)
         copies = [{"place": row[0], "id": self._scope.ids.new()} for row in rewritten]
         await queries.uncopy.all(self._connection, {**restored, "rewrites": msgspec.json.encode(copies).decode()})
-        return self._back_to([block + views.seq_of(place) for place in places])[0]
+        return self._back_to([block + views.seq_of(place) for place in places], summary)[0]
 
-    def _back_to(self, places: Sequence[int]) -> tuple[View, list[int]]:
-        """A view with these places instead of what it shows under the same numbers, and what that was."""
+    async def _restore(self, params: dict[str, Any]) -> None:
+        try:
+            await queries.restore.all(self._connection, params)
+        except AlreadyExists:
+            raise Conflict(
+                "a message that would come back was appended again under its id; delete that one first"
+            ) from None
+        try:
+            await queries.restore_feedback.all(self._connection, params)
+        except AlreadyExists:
+            raise Conflict(
+                "feedback that would come back with its message was given again under its id; delete that one first"
+            ) from None
+
+    def _back_to(self, places: Sequence[int], made: Iterable[int]) -> tuple[View, set[int]]:
+        """A view with these places instead of what it shows under the same numbers and of what was made, and what that was."""
         numbers = [views.place_of(self._head.view, views.seq_of(place)) for place in places]
-        current = [place for place in numbers if place is not None]
+        current = {place for place in numbers if place is not None}
+        current |= {place for place in made if views.shows(self._head.view, place)}
         return views.including(views.without(self._head.view, current), places), current
+
+    async def _summary_place(self) -> list[int]:
+        """Where the summary is, if there is one."""
+        row = await queries.place.one(self._connection, self._of_summary())
+        return [] if row is None else [int(row[0])]
 
     async def _drop_summary(self) -> None:
         if self._event.summary_message_id is not None:

@@ -7,13 +7,15 @@ harm: what the policy protects, and whatever would separate the call of a tool f
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct, structs
 
 from ....core import text
 from ....errors import InvalidInput
+from ....limits import Limits
+from ..contents import stored_content
 from ..message_log import Message
 from ..tokens import TokenCounter, tokens_of
 from ..tool_pairs import Pairs, calls_in, results_in
@@ -93,7 +95,7 @@ class Changes(Struct, frozen=True, kw_only=True):
     remove: Sequence[str] = ()
     """The ids of the messages that go."""
     rewrite: Mapping[str, Any] = {}
-    """New contents, by the ids of their messages."""
+    """New contents, by the ids of their messages: each is what ``append`` takes, so text or a list of content blocks."""
     summarize: bool = True
 
 
@@ -158,14 +160,20 @@ def find(policy: CompactionPolicy, own: Strategy | None) -> Strategy:
     return STRATEGIES[policy.strategy]
 
 
-def check(changes: Changes, history: History) -> None:
-    """Refuse what no strategy may choose.
+def checked(changes: Changes, history: History, limits: Limits) -> Changes:
+    """What a strategy chose, with its new contents as they are read once they are stored.
 
     Raises:
-        InvalidInput: a message is not there or is protected, or a call would be separated from its result.
+        InvalidInput: a message is not there or is protected, a call would be separated from its result, or a new content is not
+            what an append takes.
+        LimitExceeded: a new content is too large.
     """
     if not isinstance(changes, Changes):
         raise InvalidInput(f"a strategy must answer with Changes, not {type(changes).__name__}")
+    if not isinstance(changes.remove, Collection) or isinstance(changes.remove, str):
+        raise InvalidInput("the strategy must say what to remove as a list of ids")
+    if not isinstance(changes.rewrite, Mapping):
+        raise InvalidInput("the strategy must say what to rewrite as new contents by the ids of their messages")
     by_id = {message.id: message for message in history.messages}
     for each in {*changes.remove, *changes.rewrite} - by_id.keys():
         raise InvalidInput(f"the strategy chose {each!r}, which is not a message of this history")
@@ -175,16 +183,23 @@ def check(changes: Changes, history: History) -> None:
     staying = by_id.keys() - set(changes.remove)
     for each in history.pairs.bound_to(staying):
         raise InvalidInput(f"the strategy would remove {each} and leave the other half of a tool call")
-    for each, content in changes.rewrite.items():
+    for each in changes.rewrite:
         if not history.may_rewrite(each):
             raise InvalidInput(f"the strategy would rewrite {each}, which is protected: {history.kept[each]}")
-        _check_rewritten(by_id[each], content)
+    new = {each: _rewritten(by_id[each], content, limits) for each, content in changes.rewrite.items()}
+    return structs.replace(changes, rewrite=new)
 
 
-def _check_rewritten(message: Message, content: Any) -> None:
-    new = structs.replace(message, content=content)
+def _rewritten(message: Message, content: Any, limits: Limits) -> Any:
+    """A new content for a message, checked as that of an append."""
+    try:
+        found = text.load(stored_content(content, message.kind, limits))
+    except InvalidInput as error:
+        raise type(error)(f"the strategy would rewrite {message.id}, but {error}") from None
+    new = structs.replace(message, content=found)
     if (calls_in(new), results_in(new)) != (calls_in(message), results_in(message)):
         raise InvalidInput(f"the strategy would rewrite {message.id} and lose a tool call or its result")
+    return found
 
 
 def _pruned(history: History) -> tuple[dict[str, Any], int]:

@@ -11,6 +11,7 @@ from ....core import objects as bodies
 from ....core import text
 from ....core.rows import mapper
 from ....core.scope import Scope
+from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, InvalidInput, NotFound
 from ...platform import objects, packs
@@ -77,8 +78,8 @@ async def verify(engine: Engine, scope: Scope, limit: int, after: str | None) ->
 async def _looked_at(connection: Connection, scope: Scope, row: Row) -> _Thread:
     number, thread_id, user_id, log = row
     params = scope.params(thread=number)
-    stored = mapper(CheckpointRow, connection.dialect)(await queries.everything.all(connection, params))
-    parts = [_checkpoint(each) for each in stored]
+    stored = await queries.everything.all(connection, params)
+    parts = [_checkpoint(connection.dialect, each) for each in stored]
     parts += [_writes(*each) for each in await queries.every_write.all(connection, params)]
     wanted = places.union(each for part in parts for each in part.ranges)
     rows = await piece_log.rows_at(connection, scope, log, wanted)
@@ -94,7 +95,11 @@ async def _looked_at(connection: Connection, scope: Scope, row: Row) -> _Thread:
     return _Thread(text.unescape(thread_id), text.unescape(user_id) or None, len(stored), parts, wrong, in_packs)
 
 
-def _checkpoint(row: CheckpointRow) -> _Part:
+def _checkpoint(dialect: Dialect, stored: Row) -> _Part:
+    try:
+        (row,) = mapper(CheckpointRow, dialect)([stored])
+    except Corrupt as error:
+        return _Part(text.unescape(stored[1]), text.unescape(stored[2]), reason=str(error))
     head = places.head(row.namespace, row.id, row.parent, row.leans or ())
     try:
         return _Part(row.namespace, row.id, places.unseal(row.pieces, "it", bytes(row.state), head))

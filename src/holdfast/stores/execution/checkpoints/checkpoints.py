@@ -22,11 +22,10 @@ from ....core.queries import Query
 from ....core.store import TenantStore, only_reads, reads, writes
 from ....engines.protocol import Connection
 from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound
-from ....limits import Limits
 from ...platform import packs
 from ...platform.packs import Staged
 from ..runs.states import check_holder, lock_run
-from . import checking, lineage, piece_log, places, reading, task_writes
+from . import arguments, checking, lineage, piece_log, places, reading, task_writes
 from .checking import CheckedThreads
 from .piece_log import NewPiece
 from .reading import Checkpoint, Held, queries
@@ -88,16 +87,18 @@ class AsyncCheckpoints(TenantStore):
         Raises:
             Conflict: ``only_after_head`` was asked for, and another checkpoint is the newest; or the run is not held.
             Fenced: somebody else has claimed the run since.
-            Stale: pieces were removed since the ``stamp`` was given; nothing was changed.
+            Stale: pieces were removed, or a transaction was undone, since the ``stamp`` was given; nothing was changed.
         """
         limits = self._scope.limits
         params = self._at(thread_id, user, namespace, id)
         params |= {
             "parent_id": None if parent is None else scopes.name(parent, "parent", limits),
             "metadata": scopes.metadata(metadata, limits),
-            "run_id": _run_of(metadata, limits),
-            "checkpoint": _bytes(state, "state"),
-            "leans": text.dump([_channel(each) for each in _names(leans, "leans", limits)]) if leans else None,
+            "run_id": arguments.run_of(metadata, limits),
+            "checkpoint": arguments.bytes_of(state, "state"),
+            "leans": text.dump([arguments.channel(each) for each in arguments.names(leans, "leans", limits)])
+            if leans
+            else None,
         }
         if params["parent_id"] == params["checkpoint_id"]:
             raise InvalidInput("a checkpoint is not its own parent")
@@ -125,10 +126,10 @@ class AsyncCheckpoints(TenantStore):
         await self._check_lease(connection, params, lease)
         if only_after_head:
             await self._check_head(connection, params)
-        found = await piece_log.add(connection, self._scope, log, pieces, stamp=stamp, staged=staged)
+        after, found = await self._add(connection, log, pieces, stamp, staged)
         sealed = places.seal(places.ranges_of(found), params["checkpoint"], head)
         await queries.put.all(connection, {**params, "pieces": sealed, "now_at": self._scope.clock.now_us()})
-        return Stored(log.stamp, found)
+        return Stored(after, found)
 
     async def put_writes(
         self,
@@ -148,14 +149,19 @@ class AsyncCheckpoints(TenantStore):
         A task's write with an index from 0 on is kept as it came first; one with a negative index replaces the one before.
 
         Raises:
-            Stale: pieces were removed since the ``stamp`` was given; nothing was changed.
+            Stale: pieces were removed, or a transaction was undone, since the ``stamp`` was given; nothing was changed.
             Fenced: somebody else has claimed the run of the ``lease`` since.
         """
         limits = self._scope.limits
         params = self._at(thread_id, user, namespace, id)
-        params |= {"task_id": scopes.name(task_id, "task id", limits), "task_path": _text(task_path, "task path")}
+        params |= {
+            "task_id": scopes.name(task_id, "task id", limits),
+            "task_path": arguments.text_of(task_path, "task path"),
+        }
         limits.check("metadata_bytes", text.size(params["task_path"]), "task path")
-        prepared = [(each, self._prepared(each.pieces)) for each in _checked(_names(new, "writes", limits))]
+        prepared = [
+            (each, self._prepared(each.pieces)) for each in arguments.checked(arguments.names(new, "writes", limits))
+        ]
         staged = await self._staged([piece for _, pieces in prepared for piece in pieces])
         return await self._put_writes(params, prepared, stamp, staged, lease)
 
@@ -173,13 +179,25 @@ class AsyncCheckpoints(TenantStore):
         params = {**params, "thread": log.thread}
         await self._check_lease(connection, params, lease)
         everything = [piece for _, pieces in new for piece in pieces]
-        found = await piece_log.add(connection, self._scope, log, everything, stamp=stamp, staged=staged)
+        after, found = await self._add(connection, log, everything, stamp, staged)
         rest = iter(found)
         placed = [Placed(each.index, each.channel, each.value, [next(rest) for _ in pieces]) for each, pieces in new]
         packed, sealed = task_writes.pack(task_writes.merged([], placed))
         if await queries.put_writes.one(connection, {**params, "writes": packed, "pieces": sealed}) is None:
             await self._merge(connection, params, placed)
-        return Stored(log.stamp, found)
+        return Stored(after, found)
+
+    async def _add(
+        self,
+        connection: Connection,
+        log: piece_log.Log,
+        pieces: Sequence[NewPiece | int],
+        stamp: str | None,
+        staged: Staged | None,
+    ) -> tuple[str, list[int]]:
+        return await piece_log.add(
+            connection, self._scope, log, pieces, stamp=stamp, staged=staged, may_be_undone=self._engine.joined
+        )
 
     async def _merge(self, connection: Connection, params: dict[str, Any], placed: Sequence[Placed]) -> None:
         row = await queries.task.one(connection, params)
@@ -201,6 +219,7 @@ class AsyncCheckpoints(TenantStore):
 
         Raises:
             Corrupt: it is not what was saved.
+            Unavailable: some of it lies in packs, and the place where packs are kept cannot be reached.
         """
         query = queries.latest if id is None else queries.exact
         params = self._at(thread_id, user, namespace, "-" if id is None else id)
@@ -293,7 +312,7 @@ class AsyncCheckpoints(TenantStore):
 
         Raises:
             NotFound: there is no thread ``source``.
-            AlreadyExists: there is a thread ``target``, and it is not a copy of this one.
+            AlreadyExists: there is a thread ``target``, and it is not a copy of this one, or has checkpoints of its own by now.
         """
         params, new = self._thread(source, user), self._thread(target, user)
         await piece_log.queries.lock_tenant.all(connection, params)
@@ -304,8 +323,11 @@ class AsyncCheckpoints(TenantStore):
         if there is not None and there.number != log.number:
             raise AlreadyExists(f"there is another thread {target!r}; delete it first")
         copied = there or await piece_log.create(connection, new, log.stamp, log=log.number)
-        await queries.copy.all(connection, {**params, "thread": log.thread, "target": copied.thread})
-        await queries.copy_writes.all(connection, {**params, "thread": log.thread, "target": copied.thread})
+        both = {**params, "thread": log.thread, "target": copied.thread}
+        if there is not None and await queries.own.one(connection, both) is not None:
+            raise AlreadyExists(f"the thread {target!r} has gone its own way since it was copied; delete it first")
+        await queries.copy.all(connection, both)
+        await queries.copy_writes.all(connection, both)
         return len(await queries.ids.all(connection, {**params, "thread": copied.thread}))
 
     @writes
@@ -321,7 +343,7 @@ class AsyncCheckpoints(TenantStore):
 
         What a checkpoint of another run cannot do without stays.
         """
-        runs = {_text(each, "run id") for each in _names(run_ids, "run ids", self._scope.limits)}
+        runs = {arguments.text_of(each, "run id") for each in arguments.names(run_ids, "run ids", self._scope.limits)}
         listed_runs = id_list(sorted(runs), connection.dialect)
         params = self._scope.params(run_ids=listed_runs, user_id=self._user(user))
         removed = 0
@@ -339,6 +361,7 @@ class AsyncCheckpoints(TenantStore):
         keep: int = 1,
         younger_than_s: int | None = None,
         runs: int | None = None,
+        without_past_calls: bool = False,
         user: str | None = None,
     ) -> int:
         """Keep the newest ``keep`` checkpoints of every namespace of these threads; how many were removed. With 0, all are.
@@ -348,10 +371,12 @@ class AsyncCheckpoints(TenantStore):
         Args:
             younger_than_s: keep also what was saved in these last seconds.
             runs: keep also the checkpoints of the last runs, this many.
+            without_past_calls: keep no newest one of a call of a subgraph (a namespace such as ``node:<uuid>``) that ended before
+                all that is kept of the graph itself.
         """
-        rules = lineage.Rules(keep, younger_than_s, runs)
+        rules = lineage.Rules(keep, younger_than_s, runs, without_past_calls=bool(without_past_calls))
         removed = 0
-        for thread_id in sorted(set(_names(thread_ids, "thread ids", self._scope.limits))):
+        for thread_id in sorted(set(arguments.names(thread_ids, "thread ids", self._scope.limits))):
             removed += await self._keep(connection, self._thread(thread_id, user), rules)
         return removed
 
@@ -409,7 +434,7 @@ class AsyncCheckpoints(TenantStore):
         return [each if type(each) is int else piece_log.prepare(self._piece(each)) for each in pieces]
 
     def _piece(self, piece: object) -> bytes:
-        body = _bytes(piece, "a piece")
+        body = arguments.bytes_of(piece, "a piece")
         self._scope.limits.check("content_bytes", len(body), "piece")
         return body
 
@@ -450,46 +475,3 @@ def _filters(
     equal = {"thread_id": thread_id, "user": text.unescape(user), "namespace": namespace, "id": id}
     found = [Filter("eq", value, column=name) for name, value in equal.items() if value is not None]
     return found if before is None else [*found, Filter("lt", before, column="id")]
-
-
-def _run_of(metadata: Mapping[str, Any] | None, limits: Limits) -> str | None:
-    run = metadata.get("run_id") if isinstance(metadata, Mapping) else None
-    return scopes.free_text(run, "run id", limits, limit="key_bytes") if isinstance(run, str) else None
-
-
-def _checked(new: Sequence[Write]) -> Sequence[Write]:
-    for each in new:
-        if not isinstance(each, Write) or type(each.index) is not int or not -(2**31) <= each.index < 2**31:
-            raise InvalidInput("writes are a list of Write, each with an index of 32 bits")
-        _bytes(each.value, "the value of a write")
-        _channel(each.channel)
-    return new
-
-
-def _names(values: Sequence[Any], what: str, limits: Limits) -> Sequence[Any]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise InvalidInput(f"{what} come as a list")
-    limits.check("batch_rows", len(values), what)
-    return values
-
-
-def _channel(name: object) -> str:
-    if not isinstance(name, str):
-        raise InvalidInput(f"the name of a channel is text, not {type(name).__name__}")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise InvalidInput("the name of a channel must be text that can be encoded") from None
-    return name
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
-    return text.escape(value)
-
-
-def _bytes(value: object, what: str) -> bytes:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise InvalidInput(f"{what} is bytes, not {type(value).__name__}")
-    return bytes(value)

@@ -147,6 +147,15 @@ SELECT checkpoint_ns, checkpoint_id, writes, pieces FROM lg_checkpoint_write
 WHERE tenant_id = :tenant_id AND thread = :thread
 ORDER BY checkpoint_ns, checkpoint_id, task_id;
 
+-- name: own
+-- A checkpoint of a copy that the thread it was copied from has not.
+SELECT 1 FROM lg_checkpoint AS c
+WHERE c.tenant_id = :tenant_id AND c.thread = :target
+  AND NOT EXISTS (SELECT 1 FROM lg_checkpoint AS s
+                  WHERE s.tenant_id = :tenant_id AND s.tenant_id = c.tenant_id AND s.thread = :thread
+                    AND s.checkpoint_ns = c.checkpoint_ns AND s.checkpoint_id = c.checkpoint_id)
+LIMIT 1;
+
 -- name: copy
 -- All checkpoints of a thread into another that has the same log.
 INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -13,6 +14,8 @@ from ....errors import InvalidInput
 
 Key = tuple[str, str]
 """Namespace and id of a checkpoint."""
+_CALL = re.compile(r":[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\||$)")
+"""In a namespace: one call of a subgraph, which gets another the next time."""
 
 
 class Kin(Struct, frozen=True):
@@ -51,6 +54,8 @@ class Rules(Struct, frozen=True):
     runs: int | None = None
     without_runs: frozenset[str] | None = None
     """If this is given, everything but these runs is kept."""
+    without_past_calls: bool = False
+    """The newest of a namespace does not stay if that is a call of a subgraph that ended before all that is kept of the graph."""
 
     def __post_init__(self) -> None:
         for name in ("keep", "younger_than_s", "runs"):
@@ -69,7 +74,17 @@ class Rules(Struct, frozen=True):
             return {each.key for each in family if each.run_id not in self.without_runs}
         last = set(list(dict.fromkeys(each.run_id for each in family if each.run_id is not None))[: self.runs or 0])
         young = {each.key for each in family if self.younger_than_s is not None and each.is_young}
-        return newest(family, self.keep) | young | {each.key for each in family if each.run_id in last}
+        named = young | {each.key for each in family if each.run_id in last}
+        latest = newest(family, self.keep)
+        past = _past_calls(family, latest | named) if self.without_past_calls else frozenset()
+        return named | {key for key in latest if key[0] not in past}
+
+
+def _past_calls(family: Sequence[Kin], kept: Iterable[Key]) -> frozenset[str]:
+    """The namespaces of calls whose newest checkpoint is older than all of the graph's own that are kept."""
+    oldest = min((id for namespace, id in kept if not namespace), default="")
+    latest = {each.namespace: each.id for each in reversed(family)}
+    return frozenset(namespace for namespace, id in latest.items() if id < oldest and _CALL.search(namespace))
 
 
 def newest(family: Sequence[Kin], count: int) -> set[Key]:

@@ -6,7 +6,8 @@ tenant, so that they are shared between threads as well.
 
 Pieces never change. They are removed only while the log is locked, when no checkpoint and no write of any thread that has
 the log needs them; the log then gets a new *stamp*. Whoever remembers where a piece lies says under which stamp, and
-is refused if it is not the log's any more.
+is refused if it is not the log's any more. What is added in a transaction of the caller's own changes the stamp too: if it is
+rolled back its places are given to other pieces, and whoever remembers them must be refused.
 """
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ async def lock_or_create(connection: Connection, scope: Scope, params: Mapping[s
     there = await lock(connection, params)
     if there is not None:
         return there
-    now = scope.clock.now_us()
-    await queries.register_tenant.all(connection, {**params, "now_at": now})
-    await queries.lock_tenant.all(connection, params)
+    new = {**params, "now_at": scope.clock.now_us()}
+    await queries.register_tenant.all(connection, new)
+    while await queries.lock_tenant.one(connection, params) is None:
+        await queries.register_tenant.all(connection, new)  # it was deleted after it had been seen
     there = await lock(connection, params)
     return there or await create(connection, params, scope.ids.new())
 
@@ -108,8 +110,12 @@ async def add(
     *,
     stamp: str | None,
     staged: Staged | None = None,
-) -> list[int]:
-    """The places of these pieces; those that are new are added to the log, which the caller has locked.
+    may_be_undone: bool = False,
+) -> tuple[str, list[int]]:
+    """The log's stamp and the places of these pieces; those that are new are added to the log, which the caller has locked.
+
+    Args:
+        may_be_undone: whether this is part of a transaction that somebody else commits.
 
     Raises:
         Stale: places were given that were learnt under another stamp.
@@ -120,8 +126,9 @@ async def add(
     new = [each for digest, each in wanted.items() if digest not in found]
     for place, each in enumerate(new, log.next_place):
         found[each.packed.digest] = place
-    await _insert(connection, scope, log, new, staged)
-    return [each if isinstance(each, int) else found[each.packed.digest] for each in pieces]
+    after = scope.ids.new() if may_be_undone and new else log.stamp
+    await _insert(connection, scope, log, new, after, staged)
+    return after, [each if isinstance(each, int) else found[each.packed.digest] for each in pieces]
 
 
 async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[Range]) -> dict[int, Body]:
@@ -187,7 +194,7 @@ async def _known(connection: Connection, scope: Scope, log: Log, digests: list[b
 
 
 async def _insert(
-    connection: Connection, scope: Scope, log: Log, new: Sequence[NewPiece], staged: Staged | None
+    connection: Connection, scope: Scope, log: Log, new: Sequence[NewPiece], stamp: str, staged: Staged | None
 ) -> None:
     if not new:
         return
@@ -198,7 +205,7 @@ async def _insert(
         for place, piece in enumerate(new, log.next_place)
     ]
     await queries.add.many(connection, rows)
-    await queries.advance.all(connection, scope.params(log=log.number, count=len(new)))
+    await queries.advance.all(connection, scope.params(log=log.number, count=len(new), stamp=stamp))
     large = [piece.large for piece in new if piece.large is not None]
     if large:
         await objects.keep(connection, scope, large, holder=_holder(log.number), staged=staged)

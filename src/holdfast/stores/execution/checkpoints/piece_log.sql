@@ -49,7 +49,7 @@ INSERT INTO lg_piece (tenant_id, log, place, digest, codec, body)
 VALUES (:tenant_id, :log, :place, :digest, :codec, :body);
 
 -- name: advance
-UPDATE lg_log SET next_place = next_place + :count WHERE tenant_id = :tenant_id AND number = :log;
+UPDATE lg_log SET next_place = next_place + :count, stamp = :stamp WHERE tenant_id = :tenant_id AND number = :log;
 
 -- name: read @sqlite
 -- The pieces in some ranges of places.

@@ -134,10 +134,10 @@ async def fetched(engine: Engine, scope: Scope, found: Sequence[Checkpoint]) -> 
 
     Raises:
         NotFound: a pack is not there.
+        PacksUnknown: nobody said where packs are.
         Corrupt: a piece is not what it was.
+        Unavailable: the place where packs are kept is not known here, or cannot be reached.
     """
-    if scope.packs is None:
-        return found  # then none was read
     wanted = [each for checkpoint in found for each in _all_pieces(checkpoint) if isinstance(each, InPack)]
     if not wanted:
         return found

@@ -25,6 +25,8 @@ from ....engines.protocol import Connection, Row
 from ....errors import InvalidInput
 from ....ids import Id
 from ....limits import Limits
+from ...conversation.compaction.attachments import concern
+from ...conversation.compaction.automatic import with_tokens
 from ...conversation.message_log import Append, Entry, Message, append_at, appended
 from ...conversation.messages import NewMessage, new_entry
 from ...conversation.views import LAST
@@ -275,6 +277,8 @@ def new_step(
         kept,
         ends,
     ]
+    if entries and concern(scope, None):  # not part of the fingerprint: what is attached changes
+        entries = with_tokens(scope, entries)
     return NewStep(
         scope.stored_tenant,
         run_id,

@@ -1,0 +1,61 @@
+"""What callers hand to the checkpoint store, looked at before anything is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....core import scope as scopes
+from ....core import text
+from ....errors import InvalidInput
+from ....limits import Limits
+from .task_writes import Write
+
+
+def run_of(metadata: Mapping[str, Any] | None, limits: Limits) -> str | None:
+    """The run that metadata speak of."""
+    run = metadata.get("run_id") if isinstance(metadata, Mapping) else None
+    return scopes.free_text(run, "run id", limits, limit="key_bytes") if isinstance(run, str) else None
+
+
+def checked(new: Sequence[Write]) -> Sequence[Write]:
+    """Writes, if that is what they are."""
+    for each in new:
+        if not isinstance(each, Write) or type(each.index) is not int or not -(2**31) <= each.index < 2**31:
+            raise InvalidInput("writes are a list of Write, each with an index of 32 bits")
+        bytes_of(each.value, "the value of a write")
+        channel(each.channel)
+    return new
+
+
+def names(values: Sequence[Any], what: str, limits: Limits) -> Sequence[Any]:
+    """A list of no more than one call may carry."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidInput(f"{what} come as a list")
+    limits.check("batch_rows", len(values), what)
+    return values
+
+
+def channel(name: object) -> str:
+    """The name of a channel."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"the name of a channel is text, not {type(name).__name__}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("the name of a channel must be text that can be encoded") from None
+    return name
+
+
+def text_of(value: object, what: str) -> str:
+    """A text as it is stored."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
+    return text.escape(value)
+
+
+def bytes_of(value: object, what: str) -> bytes:
+    """Bytes of whatever kind."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise InvalidInput(f"{what} is bytes, not {type(value).__name__}")
+    return bytes(value)

@@ -1,0 +1,225 @@
+"""What a saver remembers: by several threads at once, of objects that change in place, and of such as cannot be copied."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from threading import Lock
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.adapters.langgraph import HoldfastSaver, Retention
+from holdfast.adapters.langgraph.memory import THREADS_MOST, Memory
+from holdfast.errors import InvalidInput
+from tests.adapters.langgraph.graphs import thread
+
+
+class Locked(BaseModel):
+    """Something that cannot be copied, and is not written down."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    name: str
+    lock: Any = Field(default_factory=Lock, exclude=True)
+
+
+class Unlike(BaseModel):
+    """Something that cannot be compared."""
+
+    name: str
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("not today")
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class Holder(BaseModel):
+    """Something with another object in it."""
+
+    name: str
+    inside: Any
+
+
+class Mine(BaseModel):
+    """A class that nobody has allowed."""
+
+    a: int = 1
+
+
+@pytest.fixture
+def saver(tmp_path: Path) -> HoldfastSaver:
+    return HoldfastSaver(str(tmp_path / "a.db"), allow=[Locked, Unlike, Holder])
+
+
+def put(saver: HoldfastSaver, value: Any, name: str = "t", parent: Any = None) -> Any:
+    checkpoint = empty_checkpoint()
+    checkpoint |= {"channel_values": {"v": value}, "channel_versions": {"v": 1}}
+    at = {"thread_id": name, "checkpoint_ns": "", **({} if parent is None else parent["configurable"])}
+    return saver.put({"configurable": at}, checkpoint, {"source": "loop", "step": 1}, {"v": 1})
+
+
+def value_of(saver: HoldfastSaver, name: str = "t") -> Any:
+    found = saver.get_tuple(thread(name))
+    assert found is not None
+    return found.checkpoint["channel_values"]["v"]
+
+
+def elsewhere(saver: HoldfastSaver) -> HoldfastSaver:
+    """A saver that remembers nothing, as in another process."""
+    return HoldfastSaver(str(saver._where), allow=[Locked, Unlike, Holder])
+
+
+class Meanwhile:
+    """A store in which something else happens between an answer and its arrival."""
+
+    def __init__(self, saver: HoldfastSaver, happens: Callable[[], Any]) -> None:
+        self._store, self._happens = saver._store(), [happens]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def find(self, **arguments: Any) -> Any:
+        found = self._store.find(**arguments)
+        while self._happens:
+            self._happens.pop()()
+        return found
+
+
+@pytest.mark.parametrize("what", ["pruned", "forgotten", "deleted"])
+def test_a_reader_is_not_misled_by_what_others_do_meanwhile(
+    saver: HoldfastSaver, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = put(saver, [HumanMessage("a" * 100), HumanMessage("b" * 100)])
+    value_of(saver)
+
+    def pruned() -> None:
+        put(saver, [HumanMessage("c" * 100)], parent=first)
+        saver.prune(["t"])
+        put(saver, [HumanMessage("d" * 100)], parent=first)
+
+    def forgotten() -> None:
+        for number in range(THREADS_MOST):
+            put(saver, [1], name=f"other {number}")
+
+    happens = {"pruned": pruned, "forgotten": forgotten, "deleted": lambda: saver.delete_thread("t")}[what]
+    there = Meanwhile(saver, happens)
+    monkeypatch.setattr(saver, "_store", lambda: there)
+    assert [each.content[0] for each in value_of(saver)] == ["a", "b"]
+
+
+def test_many_threads_use_one_saver(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [str(number) for number in range(2 * THREADS_MOST)]
+    for name in names:
+        put(saver, [HumanMessage("a" * 100, id=str(each)) for each in range(3)], name)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        for _ in range(40):
+            name = random.choice(names)
+            found = saver.get_tuple(thread(name))
+            assert found is not None
+            if random.random() < 0.3:
+                put(saver, [*found.checkpoint["channel_values"]["v"], AIMessage("x" * 90)], name, found.config)
+            if random.random() < 0.1:
+                saver.prune([name])
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_memory_is_used_by_many_threads() -> None:
+    memory, keeping = Memory(), HoldfastSaver(":memory:", retention=Retention(last=1))
+    keeping.retain = lambda names: 0  # type: ignore[method-assign]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work(seed: int) -> None:
+        for number in range(5_000):
+            name = str((number * 7 + seed * 31) % 100)
+            memory.under(name, "stamp")
+            keeping._retain_now_and_then(name, "")
+
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(1, True), (0, 0.0), (False, 0), ([1], [True]), ({"a": {"b": 1}}, {"a": {"b": 1.0}})],
+    ids=repr,
+)
+def test_a_change_in_place_to_something_equal_is_noticed(tmp_path: Path, old: Any, new: Any) -> None:
+    saver = HoldfastSaver(str(tmp_path / "a.db"))
+    message = AIMessage("x" * 100, additional_kwargs={"v": old})
+    first = put(saver, [message])
+    message.additional_kwargs["v"] = new
+    put(saver, [message], parent=first)
+    found = value_of(elsewhere(saver))[0].additional_kwargs["v"]
+    assert repr(found) == repr(new)
+
+
+def test_what_cannot_be_copied_or_compared_is_saved_all_the_same(saver: HoldfastSaver) -> None:
+    values = [Holder(name="h" * 100, inside={"n": Unlike(name="u" * 100)}), Locked(name="l" * 100)]
+    first = put(saver, values)
+    put(saver, values, parent=first)
+    for each in (saver, elsewhere(saver)):
+        found = value_of(each)
+        assert found[0].inside == {"n": {"name": "u" * 100}}
+        assert found[1].name == "l" * 100
+        assert found[1].lock is not values[1].lock, "what is not written down is the same in no process"
+
+
+class State(TypedDict):
+    m: Annotated[Mine, "a value of that class"]
+
+
+def test_no_switch_of_the_environment_widens_what_may_be_saved() -> None:
+    code = """
+import sys
+from tests.adapters.langgraph.test_memory import Mine, State, compiled
+from holdfast.adapters.langgraph import HoldfastSaver
+from holdfast.errors import InvalidInput
+saver = HoldfastSaver(":memory:")
+try:
+    compiled(saver).invoke({"m": Mine()}, {"configurable": {"thread_id": "t"}})
+except InvalidInput as error:
+    print(error)
+"""
+    import subprocess
+
+    environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true", "PYTHONPATH": ":".join(["src", ".", *sys.path])}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert "Mine is not among the types" in ran.stdout, ran.stderr
+
+
+def compiled(saver: HoldfastSaver) -> Any:
+    graph = StateGraph(State)
+    graph.add_node("node", lambda state: {"m": Mine(a=2)})
+    graph.add_edge(START, "node")
+    return graph.compile(checkpointer=saver)
+
+
+def test_a_graph_uses_the_saver_it_was_given(saver: HoldfastSaver) -> None:
+    assert saver.with_allowlist([("somewhere", "Mine")]) is saver
+    with pytest.raises(InvalidInput, match="Mine"):
+        put(saver, [Mine()])
