@@ -187,8 +187,8 @@ class AsyncObjects(TenantStore):
         if removed:
             gone = self._scope.params(count=-len(removed), size_bytes=-size, stored_bytes=-stored)
             await queries.count.all(connection, gone)
-        if until is None and await packs.queries.lock_empty.all(connection, params):
-            await packs.queries.condemn.all(connection, params)
+        if until is None:
+            await packs.condemn(connection, self._scope, params)
         return Pruned(len(condemned), len(removed), size)
 
     @only_reads

@@ -28,8 +28,8 @@ from ...errors import Corrupt, CrossTenant, NotFound, PacksUnknown
 
 T = TypeVar("T")
 
-TRIES = 3
-"""How often something is read again because the pack it lay in was removed meanwhile."""
+TRIES = 100
+"""How often something is read again because the pack it lay in was removed meanwhile, and it lies in another one now."""
 REPACKED_MOST = 8
 """Packs that are mostly dead and are written anew by one prune."""
 
@@ -84,6 +84,12 @@ async def seal(connection: Connection, scope: Scope, staged: Staged | None) -> S
     return None if await queries.seal.one(connection, scope.params(pack=staged.id)) is None else staged
 
 
+async def condemn(connection: Connection, scope: Scope, params: Mapping[str, Any]) -> None:
+    """Condemn packs in which nothing lies: sealed ones, and those that nobody sealed for long enough."""
+    empty = await queries.lock_empty.all(connection, params)
+    await queries.condemn.many(connection, [scope.params(pack=id, now_at=params["now_at"]) for (id,) in empty])
+
+
 async def fetch(engine: Engine, scope: Scope, wanted: Sequence[InPack]) -> dict[bytes, bytes]:
     """Bodies out of their packs by their digests, each looked at.
 
@@ -112,14 +118,18 @@ async def settled(read: Callable[[], Awaitable[T]]) -> T:
     """Read again while packs are removed, together with the objects in them, between the rows and the packs.
 
     Raises:
-        Corrupt: a pack is missing.
+        Corrupt: a pack is missing, and what lies in it was not moved.
     """
+    said = ""
     for _ in range(TRIES):
         try:
             return await read()
         except NotFound as error:
             if not str(error).startswith("there is no pack"):
                 raise
+            # A pack is removed after what lay in it: rows that are read again speak of another one, or it was lost.
+            if str(error) == said:
+                break
             said = str(error)
     raise Corrupt(f"{said}, and objects lie in it")
 

@@ -18,17 +18,18 @@ RETURNING 1;
 SELECT 1 FROM objects WHERE tenant_id = :tenant_id AND digest = :digest;
 
 -- name: lock_empty
--- Those that may be condemned, held first: whoever is sealing one is waited for, and then what lies in it is seen.
-SELECT id FROM object_packs
+-- Those that may be condemned, held first: whoever is sealing one is waited for.
+SELECT id/*pg ::text*/ FROM object_packs
 WHERE tenant_id = :tenant_id AND condemned_at IS NULL AND (is_sealed OR created_at <= :before_at)
   AND NOT EXISTS (SELECT 1 FROM objects AS o
                   WHERE o.tenant_id = :tenant_id AND o.tenant_id = object_packs.tenant_id AND o.pack = object_packs.id)
 /*pg FOR UPDATE*/;
 
 -- name: condemn
--- Packs in which nothing lies: sealed ones, to which nothing is ever added, and those that nobody sealed for long enough.
+-- One that is held, if still nothing lies in it: what its last holder put there is seen by now. One that is not held must not
+-- be asked for here: it may be sealed at this moment, by a transaction whose objects are not seen yet.
 UPDATE object_packs SET condemned_at = :now_at
-WHERE tenant_id = :tenant_id AND condemned_at IS NULL AND (is_sealed OR created_at <= :before_at)
+WHERE tenant_id = :tenant_id AND id = :pack AND condemned_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM objects AS o
                   WHERE o.tenant_id = :tenant_id AND o.tenant_id = object_packs.tenant_id AND o.pack = object_packs.id);
 
