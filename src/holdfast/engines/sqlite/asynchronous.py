@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Generator, Sequence
 from enum import Enum, auto
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -102,9 +103,10 @@ class AsyncSqliteEngine:
             return self._read_inline(call)
         if len(self._readers) < READERS and self._reads.qsize() >= len(self._readers):
             self._readers.append(_start(self._read_loop, "holdfast-reader"))
-        job = _FutureJob(self._loop, call)
+        job = _FutureJob(call)
+        future = job.expected(self._loop)
         self._reads.put(job)
-        result: T = await job.future
+        result: T = await future
         return result
 
     async def write(self, call: Call[T]) -> T:
@@ -165,14 +167,31 @@ class AsyncSqliteEngine:
         if self._closed:
             raise Closed
         refuse_other_loop(self._loop)
-        job = _FutureJob(self._loop, call, group, item)
-        if self._write_pace.quick() or self._file.in_memory:
-            if not self._turn:
-                self._loop.call_soon(self._flush_turn)
-            self._turn.append(job)
-        else:
+        job = _FutureJob(call, group, item)
+        if not (self._write_pace.quick() or self._file.in_memory):
+            future = job.expected(self._loop)
             self._writes.put(job)
-        return await job.future
+            return await future
+        self._turn.append(job)
+        if len(self._turn) > 1:
+            return await job.expected(self._loop)
+        return await self._lead(job)
+
+    async def _lead(self, job: _FutureJob) -> Any:
+        """Whoever is first in a turn of the loop lets the others ask, and commits for all of them. Being called back for that,
+        and then once more with the answer, would take a lone writer as long as its statements."""
+        try:
+            await _next_turn()
+        except BaseException:
+            # Cancelled: what was asked for is done all the same, as it is for everybody who no longer waits.
+            self._loop.call_soon(self._flush_turn)
+            raise
+        self._flush_turn()
+        if not job.settled:
+            return await job.expected(self._loop)
+        if job.error is not None:
+            raise job.error
+        return job.result
 
     def _flush_turn(self) -> None:
         """Commit what was asked for in this turn of the loop; if the writing thread is busy, leave it to that."""
@@ -262,19 +281,35 @@ class _Pace:
 
 
 class _FutureJob(Job):
-    """A job answered through a future of the event loop."""
+    """A job answered in the event loop: through a future, unless whoever asked did it."""
 
-    __slots__ = ("future",)
+    __slots__ = ("future", "settled")
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        call: Call[Any] | None,
-        group: Group[Any, Any] | None = None,
-        item: Any = None,
-    ) -> None:
+    def __init__(self, call: Call[Any] | None, group: Group[Any, Any] | None = None, item: Any = None) -> None:
         super().__init__(call, group, item)
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.future: asyncio.Future[Any] | None = None
+        self.settled = False
+
+    def expected(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+        """What the answer will be; asked for before anybody can have settled the job."""
+        self.future = loop.create_future()
+        return self.future
+
+    def settle(self) -> None:
+        """Hand over the result or the error, if somebody still waits for it."""
+        self.settled = True
+        if self.future is None or self.future.done():
+            return  # who asked looks by itself, or was cancelled
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+@types.coroutine
+def _next_turn() -> Generator[None, None, None]:
+    """Let everybody else go on once; what ``asyncio.sleep(0)`` does, without a call more."""
+    yield
 
 
 def _start(target: Callable[[], None], name: str) -> threading.Thread:
@@ -285,9 +320,4 @@ def _start(target: Callable[[], None], name: str) -> threading.Thread:
 
 def _resolve(jobs: Sequence[_FutureJob]) -> None:
     for job in jobs:
-        if job.future.done():
-            continue  # its caller was cancelled
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.result)
+        job.settle()

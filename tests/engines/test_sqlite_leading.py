@@ -1,0 +1,122 @@
+"""Under asyncio, whoever asks first in a turn of the loop commits for everybody who asks in it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast, Message
+from holdfast.errors import Closed
+from holdfast.testing.disk import Attempt, Disk
+from tests.engines.sqlite_handles import on_disk_async
+
+
+@pytest.mark.parametrize("cancelled", [0, 1, 2])
+def test_one_that_is_cancelled_takes_nobody_along_and_is_done_all_the_same(tmp_path: Path, cancelled: int) -> None:
+    async def main() -> tuple[list[Any], list[Message]]:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            acme = hf.tenant("acme")
+            session = (await acme.sessions.create()).id
+            tasks = [
+                asyncio.create_task(acme.messages.append(session, role="user", content=str(number)))
+                for number in range(3)
+            ]
+            await asyncio.sleep(0)  # now all three have asked, and the first is about to commit
+            tasks[cancelled].cancel()
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+            await acme.messages.append(session, role="user", content="after")
+            return answers, [*await acme.messages.list(session)]
+
+    answers, there = asyncio.run(main())
+    assert [isinstance(answer, asyncio.CancelledError) for answer in answers].index(True) == cancelled
+    assert [answer.seq for answer in answers if isinstance(answer, Message)] == [
+        seq for seq in (1, 2, 3) if seq != cancelled + 1
+    ]
+    assert [message.content[0]["text"] for message in there] == ["0", "1", "2", "after"]
+
+
+def test_a_writer_that_never_pauses_lets_everybody_else_go_on(tmp_path: Path) -> None:
+    async def main() -> int:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            acme = hf.tenant("acme")
+            session = (await acme.sessions.create()).id
+            turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            beside = asyncio.create_task(other())
+            for _ in range(50):
+                await acme.messages.append(session, role="user", content="x")
+            beside.cancel()
+            return turns
+
+    assert asyncio.run(main()) >= 50
+
+
+def test_all_who_ask_in_one_turn_share_one_flush(tmp_path: Path) -> None:
+    flushes = 0
+
+    def count(kind: Attempt, file: str) -> None:
+        nonlocal flushes
+        flushes += kind == "sync"
+
+    async def main() -> tuple[int, list[Message]]:
+        with Disk(watch=count) as disk:
+            handle = await on_disk_async(tmp_path, disk)
+            acme = handle.tenant("acme")
+            sessions = [(await acme.sessions._async.create()).id for _ in range(8)]
+            before = flushes
+            made = await asyncio.gather(
+                *(acme.messages._async.append(session, role="user", content="x") for session in sessions)
+            )
+            took = flushes - before
+            await handle.engine.close()
+            return took, [*made]
+
+    took, made = asyncio.run(main())
+    assert took == 1
+    assert [message.seq for message in made] == [1] * 8
+
+
+def test_an_error_reaches_who_asked_whether_first_or_not(tmp_path: Path) -> None:
+    async def main() -> list[Any]:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            acme = hf.tenant("acme")
+            session = (await acme.sessions.create()).id
+            gone = (await acme.sessions.create()).id
+            await acme.sessions.delete(gone)
+            asked = [gone, session, gone, session]
+            return await asyncio.gather(
+                *(acme.messages.append(each, role="user", content="x") for each in asked), return_exceptions=True
+            )
+
+    first, second, third, fourth = asyncio.run(main())
+    assert (type(first).__name__, second.seq, type(third).__name__, fourth.seq) == ("NotFound", 1, "NotFound", 2)
+
+
+def test_one_that_leads_while_the_handle_is_closed_gets_its_answer(tmp_path: Path) -> None:
+    async def main() -> tuple[list[Any], Any]:
+        hf = await AsyncHoldfast(str(tmp_path / "a.db")).open()
+        acme = hf.tenant("acme")
+        session = (await acme.sessions.create()).id
+        tasks = [
+            asyncio.create_task(acme.messages.append(session, role="user", content=str(number))) for number in range(2)
+        ]
+        closing = asyncio.create_task(hf.close())
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        await closing
+        with pytest.raises(Closed):
+            await acme.messages.append(session, role="user", content="late")
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as again:
+            return answers, await again.tenant("acme").messages.count(session)
+
+    answers, count = asyncio.run(main())
+    assert [answer.seq for answer in answers] == [1, 2]
+    assert count == 2
