@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import count, repeat
+from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
@@ -184,14 +185,12 @@ async def _advance(connection: Connection, params: Mapping[str, Any]) -> Row | N
 async def _step_by_step(
     connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
 ) -> list[Row | None]:
+    heads = {session_id: _head([appends[index] for index in indexes]) for session_id, indexes in by_session.items()}
+    found = await _advance_all(connection, heads)
     reserved: list[Row | None] = [None] * len(appends)
     rows: list[tuple[Any, ...]] = []
-    for session_id, indexes in by_session.items():
-        found = await _advance(connection, _head([appends[index] for index in indexes]))
-        if found is None:
-            continue
-        seq, due = found
-        for index in indexes:
+    for session_id, (seq, due) in found.items():
+        for index in by_session[session_id]:
             tenant, _, entries, now_us = astuple(appends[index])
             reserved[index] = (seq, due)
             for entry in entries:
@@ -202,6 +201,30 @@ async def _step_by_step(
     return reserved
 
 
+async def _advance_all(connection: Connection, heads: Mapping[str, dict[str, Any]]) -> dict[str, Row]:
+    """Reserve places in the logs of several sessions; those that are not there are missing from the answer."""
+    there: dict[str, Row] = {}
+    if len(heads) > 1:  # more than one, so this is the writer's own transaction, and nobody can come in between
+        asked = {"tenant_id": next(iter(heads.values()))["tenant_id"], "session_ids": id_list([*heads], connection.dialect)}
+        there = {row[0]: row for row in await queries.heads.all(connection, asked)}
+    reserved: dict[str, Row] = {}
+    known: list[tuple[Any, ...]] = []
+    for session_id, head in heads.items():
+        row = there.get(session_id)
+        if row is not None and row[4] == head["now_minute"] and row[5]:
+            reserved[session_id] = (row[1], row[3] is not None and row[2] + head["token_count"] >= row[3])
+            known.append(_in_order(head))
+        elif row is not None or not there:
+            found = await _advance(connection, head)
+            if found is not None:
+                reserved[session_id] = found
+    if known:
+        await queries.advance_known.many_in_order(connection, _ADVANCED, known)
+    return reserved
+
+
+_ADVANCED = ("rows", "token_count", "now_at", "tenant_id", "session_id")
+_in_order = itemgetter(*_ADVANCED)
 _INSERTED = ("tenant_id", "session_id", "seq", *Entry.__struct_fields__, "now_at")
 
 
