@@ -205,7 +205,10 @@ async def _advance_all(connection: Connection, heads: Mapping[str, dict[str, Any
     """Reserve places in the logs of several sessions; those that are not there are missing from the answer."""
     there: dict[str, Row] = {}
     if len(heads) > 1:  # more than one, so this is the writer's own transaction, and nobody can come in between
-        asked = {"tenant_id": next(iter(heads.values()))["tenant_id"], "session_ids": id_list([*heads], connection.dialect)}
+        asked = {
+            "tenant_id": next(iter(heads.values()))["tenant_id"],
+            "session_ids": id_list([*heads], connection.dialect),
+        }
         there = {row[0]: row for row in await queries.heads.all(connection, asked)}
     reserved: dict[str, Row] = {}
     known: list[tuple[Any, ...]] = []
