@@ -236,30 +236,28 @@ async def _in_one_statement(
 ) -> list[Row | None]:
     sessions = sorted(by_session)
     heads = [_head([appends[index] for index in by_session[session_id]]) for session_id in sessions]
-    places: dict[str, int] = dict.fromkeys(sessions, 0)
-    rows: list[dict[str, Any]] = []
+    taken: dict[str, int] = dict.fromkeys(sessions, 0)
+    rows: list[tuple[Any, ...]] = []
     for append in appends:
-        for entry in append.entries:
-            params = _insert_params(append, entry)
-            params["place"] = places[append.session_id]
-            rows.append(params)
-            places[append.session_id] += 1
-    together: dict[str, Any] = {name: [row[name] for row in rows] for name in _COLUMNS}
-    together |= {name: unless_usual([row[name] for row in rows], usual) for name, usual in _USUAL.items()}
+        tenant, session_id, entries, now_us = astuple(append)
+        for entry in entries:
+            rows.append((session_id, taken[session_id], *astuple(entry), now_us))
+            taken[session_id] += 1
+    together: dict[str, Any] = dict(zip(_TOGETHER, map(list, zip(*rows, strict=True)), strict=True))
+    together |= {name: unless_usual(together[name], usual) for name, usual in _USUAL.items()}
     together.update(
-        tenant_id=appends[0].tenant,
+        tenant_id=tenant,
         session_ids=sessions,
         rows=unless_usual([head["rows"] for head in heads], 1),
         tokens=unless_usual([head["token_count"] for head in heads], 0),
-        created_at=[row["now_at"] for row in rows],
-        now_at=max(head["now_at"] for head in heads),
-        now_minute=max(head["now_minute"] for head in heads),
+        now_at=max(together["created_at"]),
+        now_minute=max(together["created_at"]) // MINUTE_US,
     )
     written = {id_: (seq, due) for id_, seq, due in await queries.append.all(connection, together)}
     return [written.get(append.entries[0].id) for append in appends]
 
 
-_COLUMNS = ("session_id", "id", "role", "content")
+_TOGETHER = ("session_id", "place", *Entry.__struct_fields__, "created_at")
 _USUAL: Mapping[str, Any] = {
     "place": 0,
     "kind": "message",
