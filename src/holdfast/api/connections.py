@@ -53,8 +53,7 @@ class Connection(asyncio.Protocol):
         self._scope: dict[str, Any] = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "root_path": config.root_path,
-            "state": app_state,
+            "root_path": "",
         }
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # until it is connected
         self.is_clogged, self._cleared = False, asyncio.Event()
@@ -62,7 +61,8 @@ class Connection(asyncio.Protocol):
         self._running: Exchange | None = None  # what is being answered
         self._waiting: deque[Exchange] = deque()  # what is answered after it
         self._coming: Exchange | None = None  # what a body comes for
-        self._url, self._headers = b"", []
+        self._url, self._wants_word = b"", False
+        self._headers: list[tuple[bytes, bytes]] = []
         self._head_most = self.limits.header_bytes
         self._is_in_head = self._is_head_new = self._is_suspect = self._is_too_large = False
         self._head_bytes = 0
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who is still at work for it."""
-        self._state.connections.discard(self)  # type: ignore[arg-type]
+        self._state.connections.discard(self)
         for each in (self._running, self._coming, *self._waiting):
             if each is not None:
                 each.lose()
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
             (self._waiting[-1] if self._waiting else self._running).is_last = True
 
     def _look(self) -> None:
-        """Close what has been idle for ``idle_s``. One timer looks again when that can be: to set it for each answer costs more."""
+        """Close what has been idle for ``idle_s``; otherwise look again when that can be. A timer for each answer costs more."""
         now_s, until_s = self._loop.time(), self.limits.idle_s
         if self._idle_from_s is not None and self._idle_from_s + until_s <= now_s:
             self.transport.close()
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._url, self._headers = b"", []
+        self._url, self._headers, self._wants_word = b"", [], False
         self._is_in_head = self._is_head_new = True
 
     def on_url(self, url: bytes) -> None:
@@ -140,7 +140,10 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One of its headers; or what comes behind chunks, which nobody reads."""
         if self._is_in_head:
-            self._headers.append((name.lower(), value))
+            name = name.lower()
+            self._headers.append((name, value))
+            if name == b"expect":
+                self._wants_word = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         """Begin with a request, unless its head is over the limit; the parser makes an invalid request of what is raised."""
@@ -159,20 +162,15 @@ class Connection(asyncio.Protocol):
 
     def _asked(self) -> Exchange:
         """What was asked, once its head is there."""
-        parser, headers, scope = self._parser, self._headers, self._scope.copy()
-        version = parser.get_http_version()
-        raw_path, query = _split(self._url)
+        parser, scope = self._parser, self._scope.copy()
+        raw_path, scope["query_string"] = _split(self._url)
         path = raw_path.decode("ascii")
         scope["method"] = parser.get_method().decode("ascii")
-        scope["http_version"] = version
-        scope["headers"] = headers
-        scope["path"] = scope["root_path"] + (unquote(path) if "%" in path else path)
-        scope["raw_path"] = scope["root_path"].encode("ascii") + raw_path
-        scope["query_string"] = query
-        scope["state"] = scope["state"].copy()
+        scope["http_version"] = version = parser.get_http_version()
+        scope["headers"] = self._headers
+        scope["path"], scope["raw_path"] = unquote(path) if "%" in path else path, raw_path
         is_last = version == "1.0" or not parser.should_keep_alive() or parser.should_upgrade()
-        wants_word = any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
-        return Exchange(self, scope, is_last=is_last, wants_word=wants_word)
+        return Exchange(self, scope, is_last, self._wants_word)
 
     def on_chunk_header(self) -> None:
         """A body comes in chunks: there may be more headers behind it."""

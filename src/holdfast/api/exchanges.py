@@ -32,9 +32,12 @@ class Line(Protocol):
     """The connection that an exchange is on."""
 
     transport: asyncio.Transport
-    limits: ServerLimits
     is_clogged: bool
     """Whether more was written than goes through at the moment."""
+
+    @property
+    def limits(self) -> ServerLimits:
+        """What one request may carry."""
 
     def listen(self) -> None:
         """Take in what comes."""
@@ -70,7 +73,7 @@ class Exchange:
         "wants_word",
     )
 
-    def __init__(self, line: Line, scope: dict[str, Any], *, is_last: bool, wants_word: bool) -> None:
+    def __init__(self, line: Line, scope: dict[str, Any], is_last: bool, wants_word: bool) -> None:
         self._line, self.scope = line, scope
         self.is_last = is_last
         """Whether the connection ends with the answer."""
