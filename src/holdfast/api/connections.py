@@ -28,6 +28,9 @@ from .problems import HeadTooLarge, HttpError
 LINGER_S = 1.0
 """How long whoever was refused is heard out: what is closed with bytes unread is cut off, and the answer with it."""
 
+IDLE_LEAST_S = 0.1
+"""How long is waited for a request where no time is to be waited: it is still to be read."""
+
 log = logging.getLogger("uvicorn.error")
 
 
@@ -67,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._is_in_head = self._is_head_new = self._is_suspect = self._is_too_large = False
         self._head_bytes = 0
         self._has_chunks = self._had_body = False
+        self._idle_s = max(self.limits.idle_s, IDLE_LEAST_S)
         self._idle_from_s: float | None = self._loop.time()
         self._looking: asyncio.TimerHandle | None = None
 
@@ -81,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._scope["scheme"] = "https" if is_ssl(self.transport) else "http"
         if len(self._state.connections) > self.limits.connections:
             self._app = self._no_room
-        self._look()
+        self._looking = self._loop.call_later(self._idle_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who is still at work for it."""
@@ -103,11 +107,12 @@ class Connection(asyncio.Protocol):
 
     def _look(self) -> None:
         """Close what has been idle for ``idle_s``; otherwise look again when that can be. A timer for each answer costs more."""
-        now_s, until_s = self._loop.time(), self.limits.idle_s
-        if self._idle_from_s is not None and self._idle_from_s + until_s <= now_s:
+        now_s = self._loop.time()
+        since_s = now_s if self._idle_from_s is None else self._idle_from_s
+        if since_s + self._idle_s <= now_s:
             self.transport.close()
         else:
-            self._looking = self._loop.call_at((self._idle_from_s or now_s) + until_s, self._look)
+            self._looking = self._loop.call_at(since_s + self._idle_s, self._look)
 
     # What comes
 

@@ -145,7 +145,6 @@ class Exchange:
 
     def _write(self, start: MutableMapping[str, Any], body: bytes, more: bool) -> None:
         head = b"" if self._has_begun else self._head(start["status"], start.get("headers", ()))
-        self._has_begun, self.wants_word = True, False
         if self.scope["method"] == "HEAD":
             body = b""
         elif self._is_in_chunks:
@@ -155,6 +154,7 @@ class Exchange:
             self._left -= len(body)
             if self._left < 0 or (self._left and not more):
                 raise RuntimeError("the body of an answer has not the length that its head says")
+        self._has_begun, self.wants_word = True, False
         if len(body) < BUFFERED_MOST:
             self._line.transport.write(head + body)
         else:
