@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -14,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Meta, Struct
-from starlette.routing import Match
 from starlette.types import Message as Event
 
 from holdfast import Filter, Message, Session
@@ -193,16 +193,16 @@ async def lose(service: Service, *, thing: str) -> Body:
 
 PARTS: list[Operation] = [each.operation for each in (get_part, first_part, add, break_it, lose)]  # type: ignore[attr-defined]
 SMALL = Service(":memory:", ServerLimits(request_bytes=20))
+PATHS = Paths(SMALL, PARTS)
 
 
 def part(path: str, method: str = "GET", **more: Any) -> Answer | None:
     """Ask the operations above."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        paths = Paths(SMALL, PARTS)
-        match, more_scope = paths.matches(scope)
-        assert match is Match.FULL
-        await paths.handle({**scope, **more_scope}, receive, send)
+        endpoint = PATHS.find(scope)
+        assert endpoint is not None
+        await endpoint(scope, receive, send)
 
     return asked(app, method, path, **more)
 
@@ -225,13 +225,35 @@ def test_any_name_fits_into_a_path(thing: str, name: str) -> None:
     "path", ["/", "/things", "/things/", "/things/a/", "/things/a/parts", "/things//parts/b", "//", "/x"]
 )
 def test_other_paths_are_not_ours(path: str) -> None:
-    assert Paths(SMALL, PARTS).matches({"type": "http", "path": path, "raw_path": path.encode()}) == (Match.NONE, {})
+    assert PATHS.find({"type": "http", "path": path, "raw_path": path.encode()}) is None
 
 
 def test_a_path_below_a_mount_is_found() -> None:
-    scope = {"type": "http", "path": "/hf/things/a", "raw_path": b"/hf/things/a", "root_path": "/hf"}
-    assert Paths(SMALL, PARTS).matches(scope)[1]["path_params"] == {"thing": "a"}
-    assert Paths(SMALL, PARTS).matches({"type": "http", "path": "/things/ä"})[1]["path_params"] == {"thing": "%C3%A4"}
+    mounted = {"type": "http", "path": "/hf/things/a", "raw_path": b"/hf/things/a", "root_path": "/hf"}
+    without_raw = {"type": "http", "path": "/things/ä"}
+    assert PATHS.find(mounted) is PATHS.find(without_raw) is not None
+    assert (mounted["path_params"], without_raw["path_params"]) == ({"thing": "a"}, {"thing": "%C3%A4"})
+
+
+def test_a_path_that_was_asked_for_before_leads_to_the_same_and_no_number_of_them_is_kept() -> None:
+    paths = Paths(SMALL, PARTS)
+    for _ in range(2):
+        for number in range(1_500):
+            scope: dict[str, Any] = {"path": f"/things/{number}/parts/p", "raw_path": b"/things/%d/parts/p" % number}
+            endpoint = paths.find(scope)
+            assert endpoint is not None
+            assert scope["path_params"] == {"thing": str(number), "part": "p"}
+    long = {"path": "", "raw_path": b"/things/" + b"x" * 10_000}
+    assert paths.find(long) is not None
+    kept = sys.getsizeof(paths._lately) + sum(map(sys.getsizeof, paths._lately))
+    assert kept < 300_000
+
+
+def test_names_of_a_path_are_each_requests_own() -> None:
+    for _ in range(2):
+        found = read(part("/things/a%2Fb/parts/b?limit=3"))
+        assert (found["thing"], found["part"], found["limit"]) == ("a/b", "b", 3)
+        assert read(part("/things/a%2Fb/parts/b"))["limit"] == 10
 
 
 def test_one_place_cannot_have_two_names() -> None:

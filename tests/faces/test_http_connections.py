@@ -239,3 +239,75 @@ def test_a_body_that_does_not_come_is_the_callers_fault_and_ends_the_connection(
     assert said.startswith(b"HTTP/1.1 408 "), said
     assert b"connection: close" in said
     assert b"answer_s = 0.3 s" in said
+
+
+def appending(session: str, text: str) -> bytes:
+    """A request to append a message."""
+    body = json.dumps({"role": "user", "content": text}).encode()
+    head = (
+        f"POST /v1/tenants/acme/sessions/{session}/messages HTTP/1.1\r\nHost: localhost\r\n"
+        f"Authorization: {BEARER['Authorization']}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def texts(server: ServerProcess, session: str) -> list[str]:
+    """What a session's messages say, in the order of the log."""
+    page = answered(server.http.get(f"/v1/tenants/acme/sessions/{session}/messages"))
+    return [each["content"][0]["text"] for each in page["items"]]
+
+
+def test_appends_sent_without_waiting_are_done_and_answered_in_their_order(strict: ServerProcess) -> None:
+    session = answered(strict.http.post("/v1/tenants/acme/sessions", json={}), 201)["id"]
+    words = [f"text {number}" for number in range(40)]
+    requests = b"".join(appending(session, each) for each in words)
+    with connected(strict) as raw:
+        raw.say(*(requests[place : place + 700] for place in range(0, len(requests), 700)), HEAD)
+        raw.say(b"Connection: close\r\n\r\n")
+        answers = raw.hear().split(b"HTTP/1.1 ")[1:]
+    assert [each[:3] for each in answers] == [b"201"] * 40 + [b"200"]
+    told = [json.loads(each.partition(b"\r\n\r\n")[2])["content"][0]["text"] for each in answers[:-1]]
+    assert told == words == texts(strict, session)
+
+
+@pytest.mark.parametrize("how", ["half a body", "half a head", "unread answers"])
+def test_who_goes_away_leaves_the_server_well_and_nothing_half_done(strict: ServerProcess, how: str) -> None:
+    session = answered(strict.http.post("/v1/tenants/acme/sessions", json={}), 201)["id"]
+    whole = appending(session, "whole")
+    for _ in range(20):
+        with connected(strict) as raw:
+            if how == "unread answers":
+                raw.say(whole * 3)
+            else:
+                raw.say(whole[: -10 if how == "half a body" else 60])
+    assert answered(strict.http.get("/healthz")) == {"status": "ok"}
+    assert set(texts(strict, session)) <= ({"whole"} if how == "unread answers" else set())
+    assert "Traceback" not in strict.log
+
+
+def test_who_wants_another_protocol_is_answered_in_this_one(strict: ServerProcess) -> None:
+    with connected(strict) as raw:
+        raw.say(HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        said = raw.hear()
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in said
+    assert said.endswith(b'{"status":"ok"}')
+
+
+def test_requests_sent_without_waiting_are_finished_when_the_server_stops(start: Start) -> None:
+    server = start()
+    session = answered(server.http.post("/v1/tenants/acme/sessions", json={}), 201)["id"]
+    server.http.close()
+    path = f"/v1/tenants/acme/sessions/{session}/events?wait_s=20"
+    listening = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {BEARER['Authorization']}\r\n\r\n".encode()
+    with connected(server) as raw:
+        raw.say(listening + appending(session, "behind"))
+        assert raw._more().startswith(b"HTTP/1.1 200 ")
+        server.terminate()
+        said = raw.hear()
+    stream, _, appended = said.partition(b"HTTP/1.1 ")
+    assert stream.endswith(b"0\r\n\r\n"), "the stream comes to its end"
+    assert appended.startswith(b"201 "), "and what was accepted behind it is done"
+    assert b"connection: close" in appended
+    assert server.wait() == 0
+    assert "Traceback" not in server.log

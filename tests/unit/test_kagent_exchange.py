@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from starlette.routing import Match
 
 from holdfast import Session, TaskWrites, Write
 from holdfast.api import ServerLimits
@@ -175,8 +174,7 @@ def test_a_word_of_a_path_goes_before_a_name_and_names_are_decoded() -> None:
 def test_only_kagents_paths_are_taken(path: str, is_ours: bool) -> None:
     service = Service(":memory:", ServerLimits())
     scope = {"type": "http", "path": path, "raw_path": path.encode(), "method": "GET"}
-    assert KagentPaths(service).matches(scope)[0] is (Match.FULL if is_ours else Match.NONE)
-    assert KagentPaths(service).matches({"type": "websocket", "path": path})[0] is Match.NONE
+    assert KagentPaths(service).is_ours(scope) is is_ours
 
 
 def answered(path: str, **more: Any) -> tuple[int, bytes]:

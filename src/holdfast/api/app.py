@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable
 from functools import cache
 
-from starlette.routing import BaseRoute, Match, Router
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import openapi
@@ -48,8 +48,8 @@ def build(service: Service, *, local_only: bool, access: AccessOptions | None = 
     service.access = letting_in
     service.document = _document
     router = Router(redirect_slashes=False, default=Nowhere(service.limits), lifespan=service.lifespan)
-    routes: list[BaseRoute] = [Paths(service, OPERATIONS), KagentPaths(service)]
-    return Guard(_Directed(routes, router), letting_in, service.limits, local_only=local_only)
+    directed = _Directed(Paths(service, OPERATIONS), KagentPaths(service), router)
+    return Guard(directed, letting_in, service.limits, local_only=local_only)
 
 
 @cache
@@ -59,20 +59,19 @@ def _document() -> bytes:
 
 
 class _Directed:
-    """Hands a request to the route whose it is; everything else, starting and stopping among it, is Starlette's.
+    """Hands a request to whoever answers it; everything else, starting and stopping among it, is Starlette's.
 
     A router of Starlette's does the same and more for each request, which takes as long as a tenth of an append.
     """
 
-    def __init__(self, routes: Sequence[BaseRoute], others: ASGIApp) -> None:
-        self._routes, self._others = routes, others
+    def __init__(self, paths: Paths, kagent: KagentPaths, others: ASGIApp) -> None:
+        self._paths, self._kagent, self._others = paths, kagent, others
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
-            for route in self._routes:
-                found, more = route.matches(scope)
-                if found is Match.FULL:
-                    scope.update(more)
-                    await route.handle(scope, receive, send)
-                    return
-        await self._others(scope, receive, send)
+            endpoint = self._paths.find(scope)
+            if endpoint is not None:
+                return endpoint(scope, receive, send)
+            if self._kagent.is_ours(scope):
+                return self._kagent.handle(scope, receive, send)
+        return self._others(scope, receive, send)

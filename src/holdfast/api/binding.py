@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown, Unavailable
 
@@ -30,6 +30,15 @@ _NEVER_STORED = ((b"cache-control", b"no-store"),)
 _AS_JSON = (*_NEVER_STORED, (b"content-type", JSON_TYPE.encode()))
 
 
+class Sendable(Protocol):
+    """An answer that is ready to be sent."""
+
+    status_code: int
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Send it."""
+
+
 class Handler:
     """One operation, ready to answer."""
 
@@ -42,11 +51,14 @@ class Handler:
         self._made_anew = is_made and (b"idempotency-key", "idempotency_key") not in self._headers
         self._query = {each.wire_name: each for each in found if each.place == "query"}
         self._arguments = parameters.arguments(operation)
+        self._are_names_enough = parameters.are_names_enough(operation)
         self._may_be_empty = parameters.may_be_empty(operation)
         self._wants_caller = "caller" in operation.function.__annotations__
         self._bodies = [(msgspec.json.Decoder(kind), _required(kind)) for kind in parameters.bodies(operation)]
 
-    async def answer(self, service: Service, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> ASGIApp:
+    async def answer(
+        self, service: Service, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
+    ) -> Sendable:
         """Do what the request asks for, if whoever asks may."""
         caller = await self._caller(service, scope, headers)
         if self._changes_unseen and b"if-match" in headers:
@@ -80,7 +92,7 @@ class Handler:
 
     async def _streamed(
         self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any], receive: Receive
-    ) -> ASGIApp:
+    ) -> Sendable:
         """What is not bound by ``answer_s``: events as they come, and what is too large to be quick."""
         if self._operation.takes_upload:
             arguments["upload"] = Upload(receive, headers, service.limits)
@@ -94,11 +106,14 @@ class Handler:
             return EventStream(found, service)
         return self._response(found, service.limits)
 
-    async def _done(self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any]) -> Any:
+    def _done(self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any]) -> Awaitable[Any]:
         user = headers.get(b"x-user-id")
         if user is None or "tenant" not in arguments:
-            return await self._operation.function(service, **arguments)
-        with service.tenant(arguments["tenant"]).acting(user=user.decode("utf-8", "replace")):
+            return self._operation.function(service, **arguments)
+        return self._done_by(user.decode("utf-8", "replace"), service, arguments)
+
+    async def _done_by(self, user: str, service: Service, arguments: dict[str, Any]) -> Any:
+        with service.tenant(arguments["tenant"]).acting(user=user):
             return await self._operation.function(service, **arguments)
 
     def _too_late(self, limits: ServerLimits, is_read: bool) -> HoldfastError:
@@ -125,8 +140,11 @@ class Handler:
             return None
         if service.access is None:
             raise Closed
-        caller = await service.access.caller(scope, headers, though_away=operation.need == "watch")
-        service.access.check(caller, operation.need, self._area, scope["path_params"].get("tenant"), scope)
+        access = service.access
+        caller = access.seen_lately(scope, headers)
+        if caller is None:
+            caller = await access.caller(scope, headers, though_away=operation.need == "watch")
+        access.check(caller, operation.need, self._area, scope["path_params"].get("tenant"), scope)
         return caller
 
     def _parameters(self, scope: Scope, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
@@ -136,6 +154,8 @@ class Handler:
                 values[name] = headers[wire_name].decode("latin-1")
         if scope["query_string"]:
             self._read_query(scope["query_string"], values)
+        if self._are_names_enough and len(values) == len(scope["path_params"]):
+            return values
         try:
             return given(msgspec.convert(values, self._arguments, strict=False))
         except msgspec.ValidationError as error:
@@ -177,7 +197,7 @@ class Handler:
         sent = set(found) if isinstance(found, dict) else set()
         return next((place for place, (_, required) in enumerate(self._bodies) if required & sent), 0)
 
-    def _response(self, result: Any, limits: ServerLimits) -> ASGIApp:
+    def _response(self, result: Any, limits: ServerLimits) -> Sendable:
         if isinstance(result, Response):
             return result
         if result is None:

@@ -11,6 +11,7 @@ from .limits import ServerLimits
 from .problems import BodyTooLarge, TooSlow, WrongContentType
 
 JSON_TYPE = "application/json"
+_JSON = JSON_TYPE.encode()
 _DISCARDED_MOST = 4
 """How many times the limit of a body is read and thrown away, so that a caller still sending hears the answer."""
 
@@ -26,31 +27,28 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: Se
         WrongContentType: it does not say that it is JSON. A web page of somebody else cannot say so without asking first.
         BodyTooLarge: it is over ``request_bytes``.
     """
-    if _content_type(headers) != JSON_TYPE.encode():
+    if headers.get(b"content-type") != _JSON and _content_type(headers) != _JSON:
         raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
     declared = int(headers.get(b"content-length", b"0"))
     patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
     if declared > limits.request_bytes and not patient:
         raise _too_large(limits)
-    return await _chunks(receive, limits)
-
-
-async def _chunks(receive: Receive, limits: ServerLimits) -> bytes:
     chunks: list[bytes] = []
     size, more = 0, True
     while more:
         event = await receive()
         if event["type"] == "http.disconnect":
             raise Disconnected
-        size += len(event.get("body", b""))
+        chunk = event.get("body", b"")
+        size += len(chunk)
         more = event.get("more_body", False)
         if size <= limits.request_bytes:
-            chunks.append(event.get("body", b""))
+            chunks.append(chunk)
         elif size > _DISCARDED_MOST * limits.request_bytes:
             break
     if size > limits.request_bytes:
         raise _too_large(limits)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return b"".join(chunks)
 
 
 def _too_large(limits: ServerLimits) -> BodyTooLarge:

@@ -20,17 +20,13 @@ class Deadlines:
         self._is_looking = False
 
     def begin(self) -> Deadline:
-        """A deadline for the running task, as a block around what it does."""
-        return Deadline(self)
-
-    def _add(self, deadline: Deadline) -> None:
+        """A deadline for the running task, from now to the end of the block that this is to be around."""
+        deadline = Deadline(self._under_way, asyncio.current_task())
         self._under_way[deadline] = monotonic_s() + self._seconds
         if not self._is_looking:
             self._is_looking = True
             asyncio.get_running_loop().call_later(self._look_s, self._look)
-
-    def _remove(self, deadline: Deadline) -> None:
-        del self._under_way[deadline]
+        return deadline
 
     def _look(self) -> None:
         now_s = monotonic_s()
@@ -45,11 +41,10 @@ class Deadlines:
 class Deadline:
     """One that is under way. Leaving the block too late is a ``TimeoutError``."""
 
-    __slots__ = ("_all", "_passed", "_task")
+    __slots__ = ("_passed", "_task", "_under_way")
 
-    def __init__(self, all: Deadlines) -> None:
-        self._all, self._passed = all, False
-        self._task: asyncio.Task[Any] | None = None
+    def __init__(self, under_way: dict[Deadline, float], task: asyncio.Task[Any] | None) -> None:
+        self._under_way, self._task, self._passed = under_way, task, False
 
     def pass_(self) -> None:
         """It is too late: end what the task is doing."""
@@ -58,12 +53,10 @@ class Deadline:
             self._task.cancel()
 
     def __enter__(self) -> Self:
-        self._task = asyncio.current_task()
-        self._all._add(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._all._remove(self)
+        del self._under_way[self]
         if not self._passed or self._task is None:
             return
         # Somebody else may want the task to end as well, and that must not be forgotten.

@@ -9,35 +9,32 @@ TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class _Times:
-    __slots__ = ("count", "in_buckets", "sum_s")
+class _Counted:
+    """What was counted of one operation."""
+
+    __slots__ = ("in_buckets", "statuses", "sum_s")
 
     def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
         self.in_buckets = [0] * (len(BOUNDS_S) + 1)
-        self.count, self.sum_s = 0, 0.0
-
-    def add(self, seconds: float) -> None:
-        self.in_buckets[bisect_left(BOUNDS_S, seconds)] += 1
-        self.count += 1
-        self.sum_s += seconds
+        self.sum_s = 0.0
 
 
 class Metrics:
     """Counts of requests and how long they took, by operation and status."""
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[str, int], int] = {}
-        self._times: dict[str, _Times] = {}
+        self._operations: dict[str, _Counted] = {}
         self.under_way = 0
 
     def add(self, operation: str, status: int, seconds: float) -> None:
         """One request was answered."""
-        key = (operation, status)
-        self._requests[key] = self._requests.get(key, 0) + 1
-        times = self._times.get(operation)
-        if times is None:
-            times = self._times[operation] = _Times()
-        times.add(seconds)
+        counted = self._operations.get(operation)
+        if counted is None:
+            counted = self._operations[operation] = _Counted()
+        counted.statuses[status] = counted.statuses.get(status, 0) + 1
+        counted.in_buckets[bisect_left(BOUNDS_S, seconds)] += 1
+        counted.sum_s += seconds
 
     def text(self, *, is_ready: bool, streams: int) -> str:
         """Everything counted so far."""
@@ -51,11 +48,13 @@ class Metrics:
         yield from _head("holdfast_streams", "gauge", "Streams of events that are open.")
         yield f"holdfast_streams {streams}"
         yield from _head("holdfast_requests_total", "counter", "Requests that were answered.")
-        for (operation, status), count in sorted(self._requests.items()):
-            yield f'holdfast_requests_total{{operation="{operation}",status="{status}"}} {count}'
+        operations = sorted(self._operations.items())
+        for operation, counted in operations:
+            for status, count in sorted(counted.statuses.items()):
+                yield f'holdfast_requests_total{{operation="{operation}",status="{status}"}} {count}'
         yield from _head("holdfast_request_seconds", "histogram", "How long answers took.")
-        for operation, times in sorted(self._times.items()):
-            yield from _histogram(operation, times)
+        for operation, counted in operations:
+            yield from _histogram(operation, counted)
 
 
 def _head(name: str, kind: str, words: str) -> Iterator[str]:
@@ -63,10 +62,10 @@ def _head(name: str, kind: str, words: str) -> Iterator[str]:
     yield f"# TYPE {name} {kind}"
 
 
-def _histogram(operation: str, times: _Times) -> Iterator[str]:
+def _histogram(operation: str, counted: _Counted) -> Iterator[str]:
     so_far = 0
-    for bound, count in zip((*BOUNDS_S, "+Inf"), times.in_buckets, strict=True):
+    for bound, count in zip((*BOUNDS_S, "+Inf"), counted.in_buckets, strict=True):
         so_far += count
         yield f'holdfast_request_seconds_bucket{{operation="{operation}",le="{bound}"}} {so_far}'
-    yield f'holdfast_request_seconds_sum{{operation="{operation}"}} {times.sum_s:.6f}'
-    yield f'holdfast_request_seconds_count{{operation="{operation}"}} {times.count}'
+    yield f'holdfast_request_seconds_sum{{operation="{operation}"}} {counted.sum_s:.6f}'
+    yield f'holdfast_request_seconds_count{{operation="{operation}"}} {so_far}'

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
-from starlette.datastructures import URLPath
-from starlette.routing import BaseRoute, Match, NoMatchFound
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from holdfast.clock import monotonic_s
 from holdfast.errors import InvalidInput
@@ -22,6 +19,9 @@ from .limits import ServerLimits
 from .operations import Operation
 from .problems import NoSuchRoute, WrongMethod
 from .service import Service
+
+_LATELY_MOST, _LATELY_CHARACTERS = 1_000, 200
+"""Paths that are known again at once, because who asks for one mostly asks for it again; and how long they may be."""
 
 
 class Endpoint:
@@ -40,10 +40,17 @@ class Endpoint:
         metrics.under_way += 1
         status = 0
         try:
-            response = await self._answer(scope, receive)
-            status = getattr(response, "status_code", 0)
-            if response is not None:
-                await response(scope, receive, send)
+            try:
+                handler = self._handler(scope)
+                response = await handler.answer(
+                    self._service, scope, scope.get(HEADERS) or dict(scope["headers"]), receive
+                )
+            except Disconnected:
+                return
+            except Exception as error:
+                response = problems.answer(error, self._service.limits)
+            status = response.status_code
+            await response(scope, receive, send)
         except asyncio.CancelledError:
             if not self._service.news.is_over:
                 raise  # otherwise the server stops, and whoever takes so long to hear the answer is left without the rest
@@ -51,18 +58,13 @@ class Endpoint:
             metrics.under_way -= 1
             metrics.add(self._names.get(scope["method"], "none"), status, monotonic_s() - started_s)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp | None:
-        """The answer, or ``None`` if nobody is left to hear it."""
-        try:
-            handler = self._handlers.get(scope["method"])
-            if handler is None:
-                raise WrongMethod(f"there is no {scope['method']} here", headers={"allow": self._allowed})
+    def _handler(self, scope: Scope) -> Handler:
+        handler = self._handlers.get(scope["method"])
+        if handler is None:
+            raise WrongMethod(f"there is no {scope['method']} here", headers={"allow": self._allowed})
+        if b"%" in (scope.get("raw_path") or b"%"):
             scope["path_params"] = _decoded(scope["path_params"])
-            return await handler.answer(self._service, scope, scope.get(HEADERS) or dict(scope["headers"]), receive)
-        except Disconnected:
-            return None
-        except Exception as error:
-            return problems.answer(error, self._service.limits)
+        return handler
 
 
 class Nowhere:
@@ -98,7 +100,7 @@ class _Place:
         return self.named
 
 
-class Paths(BaseRoute):
+class Paths:
     """All paths as one tree: as quick for the last as for the first, and a word goes before a name.
 
     A path is split before it is decoded, so a name may have a slash in it, written ``%2F``.
@@ -106,6 +108,7 @@ class Paths(BaseRoute):
 
     def __init__(self, service: Service, operations: Sequence[Operation]) -> None:
         self._root = _Place()
+        self._lately: dict[str, tuple[Endpoint, Mapping[str, str]]] = {}
         by_path: dict[str, list[Operation]] = {}
         for each in operations:
             by_path.setdefault(each.path, []).append(each)
@@ -115,30 +118,32 @@ class Paths(BaseRoute):
                 place = place.after(part)
             place.endpoint = Endpoint(service, there)
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether the path is ours, whatever the method."""
-        if scope["type"] != "http":
-            return Match.NONE, {}
+    def find(self, scope: Scope) -> Endpoint | None:
+        """What is at the path, whatever the method, if it is ours; the names in it are noted in the scope."""
+        path = _raw_path(scope)
+        found = self._lately.get(path) or self._found(path)
+        if found is None:
+            return None
+        endpoint, scope["path_params"] = found
+        return endpoint
+
+    def _found(self, path: str) -> tuple[Endpoint, Mapping[str, str]] | None:
         place, names = self._root, {}
-        for part in _raw_path(scope).split("/")[1:]:
+        for part in path.split("/")[1:]:
             found = place.words.get(part)
             if found is None:
                 if place.named is None or not part:
-                    return Match.NONE, {}
+                    return None
                 names[place.name] = part
                 found = place.named
             place = found
         if place.endpoint is None:
-            return Match.NONE, {}
-        return Match.FULL, {"endpoint": place.endpoint, "path_params": names}
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request over to what was found."""
-        await scope["endpoint"](scope, receive, send)
-
-    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
-        """Paths have no names here."""
-        raise NoMatchFound(name, path_params)
+            return None
+        if len(path) <= _LATELY_CHARACTERS:
+            if len(self._lately) >= _LATELY_MOST:
+                self._lately.clear()
+            self._lately[path] = place.endpoint, names
+        return place.endpoint, names
 
 
 def _raw_path(scope: Scope) -> str:
@@ -148,8 +153,6 @@ def _raw_path(scope: Scope) -> str:
 
 
 def _decoded(raw: Mapping[str, str]) -> Mapping[str, str]:
-    if "%" not in "".join(raw.values()):
-        return raw
     try:
         return {name: unquote_to_bytes(value).decode() for name, value in raw.items()}
     except UnicodeDecodeError:

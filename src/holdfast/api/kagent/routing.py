@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 from urllib.parse import unquote
 
-from starlette.datastructures import URLPath
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 from holdfast.clock import monotonic_s
@@ -69,7 +67,7 @@ class _Tree:
         return found
 
 
-class KagentPaths(BaseRoute):
+class KagentPaths:
     """All of kagent's paths. A client whose address ends in a slash asks for ``//api/...``, and is answered all the same."""
 
     def __init__(self, service: Service) -> None:
@@ -79,14 +77,10 @@ class KagentPaths(BaseRoute):
         for each in routes():
             self._tree.add(each.path.split("/")[1:], each)
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+    def is_ours(self, scope: Scope) -> bool:
         """Whether the path is kagent's, whatever the method."""
-        path = _path(scope) if scope["type"] == "http" else ""
-        return (Match.FULL if path.startswith("/api/") or path in _OPEN else Match.NONE), {}
-
-    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
-        """Paths have no names here."""
-        raise NoMatchFound(name, path_params)
+        path = _path(scope)
+        return path.startswith("/api/") or path in _OPEN
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
