@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -139,12 +140,14 @@ def _fill(url: str, sessions: int | None) -> None:
 
 
 def _fill_sqlite(path: str, sessions: int | None) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA cache_size = -400000")
-    for statement in _statements(sessions, "printf('00000000-0000-7000-8000-%012x', {})", "1700000000000000"):
-        connection.execute(statement)
-    connection.commit()
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    # Closed here and now: left to the garbage collector it is closed while Holdfast has the file open through another library, and
+    # the last one of its library to close takes the write-ahead log away.
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA cache_size = -400000")
+        for statement in _statements(sessions, "printf('00000000-0000-7000-8000-%012x', {})", "1700000000000000"):
+            connection.execute(statement)
+        connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _fill_postgres(url: str, sessions: int | None) -> None:
