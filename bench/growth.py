@@ -140,8 +140,8 @@ def _fill(url: str, sessions: int | None) -> None:
 
 
 def _fill_sqlite(path: str, sessions: int | None) -> None:
-    # Closed here and now: left to the garbage collector it is closed while Holdfast has the file open through another library, and
-    # the last one of its library to close takes the write-ahead log away.
+    # Closed here and now: left to the garbage collector it is closed while Holdfast has the file open through another
+    # library, and the last one of its library to close takes the write-ahead log away.
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA cache_size = -400000")
         for statement in _statements(sessions, "printf('00000000-0000-7000-8000-%012x', {})", "1700000000000000"):
