@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -90,10 +91,11 @@ def _path(job: Job) -> str:
 
 @contextmanager
 def decoding_alone(job: Job) -> Iterator[Load]:
+    """Whole items, as the OpenAI SDK stores them and the standard library writes them."""
     import msgspec
 
     decode = msgspec.json.Decoder().decode
-    stored = [msgspec.json.encode(message).decode() for message in messages(MESSAGES)]
+    stored = [json.dumps({"type": "message", **message}) for message in messages(MESSAGES)]
     yield lambda _, count: [decode(text) for text in stored[-count:]]
 
 

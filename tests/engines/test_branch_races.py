@@ -13,7 +13,6 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Message, NewMessage, TenantHandle
-from holdfast.core.rows import mapper
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Connection, Row
 from holdfast.errors import NotFound, Unavailable
@@ -78,12 +77,11 @@ def read(hf: Holdfast, id: str, what: Callable[[int], object], *, newest_first: 
     """What the session shows, read while something is done before one of the statements."""
     params = {"tenant_id": "acme", "session_id": id, "after": 0, "before": views.BLOCK, "limit": 100}
 
-    async def call(connection: Connection) -> Sequence[Row]:
+    async def call(connection: Connection) -> Sequence[Message]:
         interrupted = Interrupted(connection, what)
         return await log_reading.read_log(interrupted, params, clause, newest_first=newest_first)
 
-    rows = step(hf._engine.read(call))
-    found = mapper(Message, hf._engine.dialect)(rows)
+    found = step(hf._engine.read(call))
     return words(found[::-1] if newest_first else found)
 
 

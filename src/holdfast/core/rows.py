@@ -132,7 +132,7 @@ def _jsons(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _times(values: Sequence[Any]) -> Sequence[Any]:
-    return list(map(_moment, values))
+    return list(map(moment, values))
 
 
 def _native_times(values: Sequence[Any]) -> Sequence[Any]:
@@ -143,5 +143,6 @@ def _bools(values: Sequence[Any]) -> Sequence[Any]:
     return list(map(bool, values)) if any(values) else [False] * len(values)
 
 
-# A row is mostly changed when it was made, and read more than once: a moment is worth keeping for a while.
-_moment = lru_cache(16_384)(from_us)
+moment = lru_cache(16_384)(from_us)
+"""The moment of a stored time on SQLite. A row is mostly changed when it was made, and read more than once: it is worth keeping
+for a while."""

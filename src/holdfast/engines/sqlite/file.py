@@ -102,7 +102,7 @@ class SqliteFile:
 
     def _open_or_say_why(self, *, reader: bool) -> SqliteConnection:
         try:
-            return self._open(create=not reader)
+            return self._open(reader=reader)
         except Unavailable as error:
             if reader and not self.vfs and not os.path.exists(self.path):
                 raise Unavailable(f"{self.path} was moved or deleted while it was open") from error.__cause__
@@ -111,8 +111,8 @@ class SqliteFile:
                 raise
             raise Unavailable(f"{error}; the folder {folder} does not exist") from error.__cause__
 
-    def _open(self, *, create: bool) -> SqliteConnection:
-        path = os.fspath(self.path)
+    def _open(self, *, reader: bool) -> SqliteConnection:
+        path, create = os.fspath(self.path), not reader
         if self.library == "stdlib":
             from . import stdlib
 
@@ -120,6 +120,9 @@ class SqliteFile:
         mode = apsw.SQLITE_OPEN_READONLY if self.read_only else apsw.SQLITE_OPEN_READWRITE
         if create and not self.read_only:
             mode |= apsw.SQLITE_OPEN_CREATE
+        if reader:
+            # Whoever reads has the connection to itself, and SQLite would take and release its lock for every value of every row.
+            mode |= apsw.SQLITE_OPEN_NOMUTEX
         return ApswConnection(_open(path, mode, self.vfs))
 
 

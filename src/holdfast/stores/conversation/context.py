@@ -125,17 +125,17 @@ async def _start(connection: Connection, scope: Scope, params: Mapping[str, Any]
         raise NotFound(f"there is no session {params['session_id']} here")
     view, next_place, message_count, compactions, summary = session[:5]
     found = Found(view, next_place, message_count, compactions, text.unescape(summary))
+    messages = mapper(Message, connection.dialect)
     if view is None:
-        pinned, newest = [row[6:] for row in rows if row[5] == 0], [row[6:] for row in rows if row[5]]
+        pinned = [row[6:] for row in rows if row[5] == 0]
+        found.recent = messages([row[6:] for row in rows if row[5]])
     else:
         found.in_one_moment = False
         asked["before"] = found.before
         ranges = msgspec.json.encode([*views.within(views.load(view), 0, found.before)]).decode()
         pinned = [*await queries.pinned.all(connection, {**asked, "ranges": ranges, "mask": views.LAST})]
-        newest = [*await read_log(connection, {**asked, "after": 0}, newest_first=True)]
-    messages = mapper(Message, connection.dialect)([*newest, *pinned])
-    found.recent = messages[: len(newest)]
-    found.pinned = {message.id: message for message in messages[len(newest) :]}
+        found.recent = await read_log(connection, {**asked, "after": 0}, newest_first=True)
+    found.pinned = {message.id: message for message in messages(pinned)}
     if len(found.pinned) > most:
         raise LimitExceeded(f"the session has more than page_rows = {most:,} system and preserved messages")
     return found
@@ -184,7 +184,7 @@ async def _read_on(connection: Connection, params: Mapping[str, Any], found: Fou
     found.in_one_moment = False
     before = found.recent[-1].seq if found.recent else found.before
     asked = {**params, "after": 0, "before": before, "limit": min(rows, PAGE_MOST)}
-    more = mapper(Message, connection.dialect)(await read_log(connection, asked, newest_first=True))
+    more = await read_log(connection, asked, newest_first=True)
     found.recent += more
     return bool(more)
 

@@ -15,7 +15,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ...core import text
 from ...core.queries import Queries
+from ...core.rows import mapper, moment
+from ...engines.dialect import Dialect
 from ...engines.protocol import Connection, Row
 from ...errors import NotFound, Unavailable
 from . import message_log, views
@@ -28,6 +31,7 @@ WIDER = 4
 """How many times as many places are read when there were too few messages in the first."""
 
 queries = Queries(__package__, "log_reading.sql", Message)
+_CONTENT = 4  # where in a row of `list`, on SQLite
 _seq = itemgetter(Message.__struct_fields__.index("seq"))
 
 
@@ -42,8 +46,8 @@ class Shown(Struct, frozen=True):
 
 async def read_log(
     connection: Connection, params: Mapping[str, Any], clause: str = "", *, newest_first: bool = False
-) -> Sequence[Row]:
-    """The rows of a live session between the messages ``after`` and ``before``, ``limit`` of them at most.
+) -> list[Message]:
+    """What a live session shows between the messages ``after`` and ``before``, ``limit`` of them at most.
 
     Raises:
         NotFound: there is no such live session.
@@ -51,14 +55,16 @@ async def read_log(
     query = message_log.queries.list_newest if newest_first else message_log.queries.list
     rows = await query.all(connection, params, clause)
     if rows:
-        return rows
+        if connection.dialect is Dialect.SQLITE:
+            return _messages(rows, params["session_id"])
+        return mapper(Message, connection.dialect)(rows)
     for _ in range(TRIES):
         shown = await _shown(connection, params)
         if not shown.message_count:
-            return rows
+            return []
         found = await _read_view(connection, params, clause, shown, newest_first)
         if found is not None:
-            return found
+            return mapper(Message, connection.dialect)(found)
     raise _restless(params)
 
 
@@ -119,6 +125,27 @@ async def _read_view(
         if len(found) >= limit or near == ranges:
             return found[:limit]
         places *= WIDER
+
+
+def _messages(rows: Sequence[Row], session_id: str) -> list[Message]:
+    """The messages of a session in rows of ``list`` on SQLite.
+
+    Message by message, and not column by column as ``mapper`` does it: a long history is more than the processor's cache
+    holds, and this way it goes through it once.
+    """
+    contents = text.load_many([row[_CONTENT] for row in rows])
+    return [
+        Message(
+            id, session_id, seq, kind, role, content, tokens, {} if metadata == "{}" else text.load(metadata),
+            False, False, (made := moment(created_us)), made,
+        )
+        if more is None
+        else Message(
+            id, session_id, seq, kind, role, content, tokens, {} if metadata == "{}" else text.load(metadata),
+            more & 2 != 0, more & 1 != 0, moment(created_us), moment(more >> 2),
+        )
+        for (id, seq, kind, role, _, tokens, metadata, created_us, more), content in zip(rows, contents, strict=True)
+    ]  # fmt: skip
 
 
 def _nearest(ranges: View, places: int, shown: Shown, newest_first: bool) -> View:

@@ -149,8 +149,7 @@ class AsyncMessages(TenantStore):
         """
         params = self._stretch(session_id, 0, None)
         params["limit"] = rows_to_read(count, self._scope.limits) - 1
-        rows = await read_log(connection, params, newest_first=True)
-        return mapper(Message, connection.dialect)(rows[::-1])
+        return (await read_log(connection, params, newest_first=True))[::-1]
 
     @reads
     async def list(
@@ -182,8 +181,8 @@ class AsyncMessages(TenantStore):
         params = self._stretch(session_id, after, before)
         params["limit"] = rows_to_read(limit, limits)
         clause = FILTERS.compile(where, params, connection.dialect, limits)
-        rows = await read_log(connection, params, clause, newest_first=newest_first)
-        return _page(mapper(Message, connection.dialect)(rows), limit, limits.list_rows, listing)
+        found = await read_log(connection, params, clause, newest_first=newest_first)
+        return _page(found, limit, limits.list_rows, listing)
 
     @reads
     async def context(

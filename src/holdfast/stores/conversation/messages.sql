@@ -132,8 +132,22 @@ JOIN sessions AS s ON s.tenant_id = m.tenant_id AND s.id = m.session_id
 WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND (s.deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE OF m*/;
 
--- name: list
--- A stretch of a live session's log, oldest first. Where the session has a view, nothing: see log_reading.sql.
+-- name: list @sqlite
+-- A stretch of a live session's log, oldest first. Where the session has a view, nothing: see log_reading.sql. SQLite hands over
+-- value by value, and each costs as much as finding it: so not what is asked for, and in one what hardly any message has (see
+-- log_reading.py).
+SELECT id, seq & 1099511627775, kind, role, content, token_count, metadata, created_at,
+       CASE WHEN updated_at = created_at AND is_preserved = 0 AND is_summary = 0 THEN NULL
+            ELSE updated_at * 4 + (is_preserved <> 0) * 2 + (is_summary <> 0) END
+FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
+  AND EXISTS (SELECT 1 FROM sessions
+              WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
+                AND (view IS NULL) IS TRUE)
+ORDER BY seq
+LIMIT :limit;
+
+-- name: list @postgres
 SELECT /*columns Message*/ * FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
   AND EXISTS (SELECT 1 FROM sessions
@@ -142,8 +156,20 @@ WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND s
 ORDER BY seq
 LIMIT :limit;
 
--- name: list_newest
+-- name: list_newest @sqlite
 -- The same stretch, newest first: the last N cost the same however long the log is.
+SELECT id, seq & 1099511627775, kind, role, content, token_count, metadata, created_at,
+       CASE WHEN updated_at = created_at AND is_preserved = 0 AND is_summary = 0 THEN NULL
+            ELSE updated_at * 4 + (is_preserved <> 0) * 2 + (is_summary <> 0) END
+FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
+  AND EXISTS (SELECT 1 FROM sessions
+              WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
+                AND (view IS NULL) IS TRUE)
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: list_newest @postgres
 SELECT /*columns Message*/ * FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
   AND EXISTS (SELECT 1 FROM sessions

@@ -45,6 +45,39 @@ async def seqs(handle: AsyncTenantHandle, session_id: str, *where: Filter, **how
 
 
 @contract()
+async def a_log_shows_each_message_as_it_is_by_itself(world: World) -> None:
+    """Whatever is unusual about it: a log is read by shorter ways than a message."""
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    new = [
+        NewMessage(role="user", content=str(TEXTS), metadata=metadata, is_preserved=preserved, is_summary=summary)
+        for metadata in (None, {"texts": [*TEXTS]})
+        for preserved in (False, True)
+        for summary in (False, True)
+    ]
+    new += [NewMessage(kind="x.item", content=[text], token_count=3) for text in TEXTS]
+    made = await acme.messages.append_many(session.id, new)
+    world.clock.advance(0.000001)
+    made[::2] = [await acme.messages.update(each.id, metadata=each.metadata) for each in made[::2]]
+    assert all((each.updated_at == each.created_at) is bool(place % 2) for place, each in enumerate(made))
+    assert [await acme.messages.get(each.id) for each in made] == made
+    assert await acme.messages.list(session.id) == made
+    assert await acme.messages.list(session.id, newest_first=True) == made[::-1]
+    assert await acme.messages.last(session.id) == made[-50:]
+
+
+@contract()
+async def what_is_done_to_a_message_that_was_read_is_done_to_nothing_else(world: World) -> None:
+    acme, id, _ = await a_session(world, 2)
+    await acme.messages.append_many(id, [NewMessage(role="user", content="plain") for _ in range(2)])
+    before = await acme.messages.list(id)
+    for message in await acme.messages.list(id):
+        message.metadata["mine"] = message.seq
+        message.content.append(message.seq)
+    assert await acme.messages.list(id) == before
+
+
+@contract()
 async def the_last_messages_are_read_oldest_first(world: World) -> None:
     acme, id, made = await a_session(world, 7)
     for count in (1, 2, 6, 7, 8, 1_000):

@@ -169,7 +169,7 @@ async def load(connection: Connection, scope: scopes.Scope, key: str, user: str)
 async def _messages(connection: Connection, scope: scopes.Scope, session_id: str) -> list[Message]:
     most = scope.limits.buffered_messages
     params = scope.params(session_id=session_id, after=0, before=views.BLOCK, limit=most + 1)
-    messages = mapper(Message, connection.dialect)(await read_log(connection, params))
+    messages = await read_log(connection, params)
     if len(messages) > most:
         raise LimitExceeded(
             f"session {session_id} has more than buffered_messages = {most:,} messages: compact it first, or read what is"
