@@ -38,11 +38,13 @@ WITH RECURSIVE wanted (n, digest) AS (
     SELECT n + 1, substr(:digests, n * 16 + 1, 16) FROM wanted WHERE n * 16 < length(:digests)
 )
 SELECT p.digest, p.place FROM wanted CROSS JOIN lg_piece AS p
-WHERE p.tenant_id = :tenant_id AND p.log = :log AND p.digest = wanted.digest;
+WHERE p.tenant_id = :tenant_id AND p.log = :log AND substr(p.digest, 1, 3) = substr(wanted.digest, 1, 3)
+  AND p.digest = wanted.digest;
 
 -- name: known @postgres
-SELECT digest, place FROM lg_piece
-WHERE tenant_id = :tenant_id AND log = :log AND digest = ANY(:digests::bytea[]);
+SELECT p.digest, p.place FROM unnest(:digests::bytea[]) AS wanted (digest)
+JOIN lg_piece AS p ON p.tenant_id = :tenant_id AND p.log = :log
+     AND substr(p.digest, 1, 3) = substr(wanted.digest, 1, 3) AND p.digest = wanted.digest;
 
 -- name: add
 INSERT INTO lg_piece (tenant_id, log, place, digest, codec, body)
