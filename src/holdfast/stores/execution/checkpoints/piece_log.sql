@@ -42,9 +42,12 @@ WHERE p.tenant_id = :tenant_id AND p.log = :log AND substr(p.digest, 1, 3) = sub
   AND p.digest = wanted.digest;
 
 -- name: known @postgres
-SELECT p.digest, p.place FROM unnest(:digests::bytea[]) AS wanted (digest)
-JOIN lg_piece AS p ON p.tenant_id = :tenant_id AND p.log = :log
-     AND substr(p.digest, 1, 3) = substr(wanted.digest, 1, 3) AND p.digest = wanted.digest;
+-- One after the other: of a table it has no statistics of yet, PostgreSQL believes that the whole log is read as quickly.
+SELECT wanted.digest, p.place FROM unnest(:digests::bytea[]) AS wanted (digest)
+CROSS JOIN LATERAL (SELECT place FROM lg_piece
+                    WHERE tenant_id = :tenant_id AND log = :log
+                      AND substr(digest, 1, 3) = substr(wanted.digest, 1, 3) AND digest = wanted.digest
+                    LIMIT 1) AS p;
 
 -- name: add
 INSERT INTO lg_piece (tenant_id, log, place, digest, codec, body)
