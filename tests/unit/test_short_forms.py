@@ -20,8 +20,10 @@ from holdfast.stores.execution.checkpoints.short_forms import (
     id_of,
     ids_of,
     metadata_of,
+    path_of,
     short_id,
     short_metadata,
+    short_path,
     spelled_id,
     spelled_metadata,
     stored_id,
@@ -104,6 +106,19 @@ def test_metadata_are_as_large_as_they_were_given() -> None:
 def test_text_that_is_no_metadata_is_damaged(short: str) -> None:
     with pytest.raises(Corrupt, match="cannot be read"):
         metadata_of(["{}", short])
+
+
+@given(st.sampled_from(["", "~__pregel_pull, ", "~__pregel_push, ", "~<", "~>", "~=", "~=~="]), st.text(max_size=4))
+def test_a_path_comes_back(begin: str, rest: str) -> None:
+    assert path_of(short_path(text.escape(begin + rest))) == begin + rest
+
+
+def test_paths_of_langgraph_are_short_and_keep_their_order() -> None:
+    paths = ["", *(f"~__pregel_{why}, {of}" for why in ("pull", "push") for of in ("a", "model", "~__pregel_push, x"))]
+    short = [short_path(each) for each in paths]
+    assert short == sorted(short) and paths == sorted(paths)
+    assert short_path("~__pregel_pull, model") == "~<model"
+    assert len(set(map(short_path, ["~<a", "~=<a", "~=~<a", "~__pregel_pull, a"]))) == 4
 
 
 class Sql:

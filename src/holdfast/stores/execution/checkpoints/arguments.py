@@ -53,6 +53,13 @@ def id_of(value: object, what: str, limits: Limits) -> bytes:
     return short_forms.short_id(scopes.name(value, what, limits))
 
 
+def path_of(value: object, limits: Limits) -> str:
+    """The path of a task, as it is stored."""
+    stored = text_of(value, "task path")
+    limits.check("metadata_bytes", text.size(stored), "task path")
+    return short_forms.short_path(stored)
+
+
 def text_of(value: object, what: str, error: type[HoldfastError] = InvalidInput) -> str:
     """A text as it is stored."""
     if not isinstance(value, str):

@@ -160,9 +160,8 @@ class AsyncCheckpoints(TenantStore):
         params = self._at(thread_id, user, namespace, id)
         params |= {
             "task_id": arguments.id_of(task_id, "task id", limits),
-            "task_path": arguments.text_of(task_path, "task path"),
+            "task_path": arguments.path_of(task_path, limits),
         }
-        limits.check("metadata_bytes", text.size(params["task_path"]), "task path")
         prepared = [
             (each, self._prepared(each.pieces)) for each in arguments.checked(arguments.names(new, "writes", limits))
         ]

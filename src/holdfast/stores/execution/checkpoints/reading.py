@@ -196,7 +196,7 @@ def _found(connection: Connection, row: Row, thread_id: str) -> _Found:
 
 
 def _task(task_id: bytes, task_path: str, packed: bytes, sealed: bytes) -> tuple[str, str, list[Placed]]:
-    return short_forms.id_of(task_id), text.unescape(task_path), task_writes.unpack(packed, sealed)
+    return short_forms.id_of(task_id), short_forms.path_of(task_path), task_writes.unpack(packed, sealed)
 
 
 async def _add_writes(connection: Connection, scope: Scope, found: Sequence[_Found]) -> None:

@@ -1,4 +1,4 @@
-"""What every checkpoint repeats, in few bytes: ids, and the metadata that a graph gives to each of its steps.
+"""What every checkpoint repeats, in few bytes: ids, the metadata that a graph gives to each of its steps, and the paths of tasks.
 
 An id is mostly a UUID. Its text is 36 bytes, and it stands in the row, in the key, at the child and at every write; so it is
 stored as the 16 bytes it means. Any other id is stored as text behind a byte 255, which no text has, and with a zero at the end
@@ -7,6 +7,8 @@ where that would be 16 bytes too. Among UUIDs and among other ids the order is t
 The metadata of a step say where it came from, which one it is and which graphs it is part of. Of a graph that is part of no
 other, ``{"source": "loop", "step": 7, "parents": {}}`` is stored as ``l7``, and whatever else the metadata say behind it as JSON.
 Everything else is stored as JSON. Filters see what was given: the expressions here say how it is spelled out in SQL.
+
+The path of a task begins with why it runs, in words that are LangGraph's own: ``~__pregel_pull, model`` is stored as ``~<model``.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ _SPELLED = {short: source for source, short in _SOURCES.items()}
 _UUID_PARTS = ((1, 4), (5, 2), (7, 2), (9, 2), (11, 6))
 """First byte and number of bytes of what the hyphens in a UUID part."""
 _STEP_KEYS = frozenset(("source", "step", "parents"))
+_REASONS = {"~__pregel_pull, ": "~<", "~__pregel_push, ": "~>"}
+"""How the path of a task begins, and its short form; in the same order."""
+_AS_IT_IS = "~="
 _STEP = re.compile("([iluf])(0|-?[1-9][0-9]{0,17})([{].*)?", re.DOTALL)
 
 
@@ -91,6 +96,22 @@ def metadata_of(column: Sequence[str]) -> list[dict[str, Any]]:
         Corrupt: some were not written by ``short_metadata``.
     """
     return list(map(_metadata, column))
+
+
+def short_path(stored: str) -> str:
+    """The path of a task as its column has it; two paths that LangGraph made sort as they did."""
+    for reason, short in _REASONS.items():
+        if stored.startswith(reason):
+            return short + stored[len(reason) :]
+    return _AS_IT_IS + stored if stored.startswith((*_REASONS.values(), _AS_IT_IS)) else stored
+
+
+def path_of(short: str) -> str:
+    """The path that was shortened, as it was given."""
+    for reason, begin in _REASONS.items():
+        if short.startswith(begin):
+            return reason + text.unescape(short[len(begin) :])
+    return text.unescape(short.removeprefix(_AS_IT_IS))
 
 
 def _is_of_step(given: Mapping[str, Any]) -> bool:
