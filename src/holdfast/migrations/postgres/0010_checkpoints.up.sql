@@ -20,7 +20,8 @@ CREATE TABLE lg_thread (
 );
 
 CREATE UNIQUE INDEX lg_thread_by_name ON lg_thread (tenant_id, thread_id, user_id);
-CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log);
+-- Copies only: a thread with a log of its own has its number.
+CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log) WHERE log <> number;
 
 -- Columns of a fixed width come first, and are as short as they can be: PostgreSQL fills up what is before a number. Keys of
 -- what only grows are kept full.

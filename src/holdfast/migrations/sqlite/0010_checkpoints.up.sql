@@ -20,7 +20,8 @@ CREATE TABLE lg_thread (
 ) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX lg_thread_by_name ON lg_thread (tenant_id, thread_id, user_id);
-CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log);
+-- Copies only: a thread with a log of its own has its number.
+CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log) WHERE log <> number;
 
 -- With a row number of its own: rows of a kilobyte do not fit well into an index.
 CREATE TABLE lg_piece (

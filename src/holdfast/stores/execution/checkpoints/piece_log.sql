@@ -67,13 +67,21 @@ SELECT p.place, p.digest, p.codec, p.body FROM unnest(:firsts::bigint[], :lasts:
 JOIN lg_piece AS p ON p.tenant_id = :tenant_id AND p.log = :log AND p.place BETWEEN r.first AND r.last;
 
 -- name: used
--- What everybody who shares a log needs of it.
-SELECT c.pieces FROM lg_thread AS t JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
-WHERE t.tenant_id = :tenant_id AND c.tenant_id = :tenant_id AND t.log = :log;
+-- What everybody who shares a log needs of it: the thread that it was made for, if it is still there, and its copies.
+WITH sharing AS (
+    SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND number = :log AND log = number
+    UNION ALL
+    SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND log = :log AND log <> number
+)
+SELECT c.pieces FROM sharing JOIN lg_checkpoint AS c ON c.tenant_id = :tenant_id AND c.thread = sharing.number;
 
 -- name: used_by_writes
-SELECT w.pieces FROM lg_thread AS t JOIN lg_checkpoint_write AS w ON w.tenant_id = t.tenant_id AND w.thread = t.number
-WHERE t.tenant_id = :tenant_id AND w.tenant_id = :tenant_id AND t.log = :log;
+WITH sharing AS (
+    SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND number = :log AND log = number
+    UNION ALL
+    SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND log = :log AND log <> number
+)
+SELECT w.pieces FROM sharing JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = sharing.number;
 
 -- name: remove @sqlite
 -- The pieces in some ranges of places, for good.
@@ -98,7 +106,8 @@ DELETE FROM lg_thread WHERE tenant_id = :tenant_id AND number = :thread;
 -- A log that no thread has any longer.
 DELETE FROM lg_log
 WHERE tenant_id = :tenant_id AND number = :log
-  AND NOT EXISTS (SELECT 1 FROM lg_thread AS t WHERE t.tenant_id = :tenant_id AND t.log = :log)
+  AND NOT EXISTS (SELECT 1 FROM lg_thread AS t WHERE t.tenant_id = :tenant_id AND t.number = :log AND t.log = t.number)
+  AND NOT EXISTS (SELECT 1 FROM lg_thread AS t WHERE t.tenant_id = :tenant_id AND t.log = :log AND t.log <> t.number)
 RETURNING number;
 
 -- name: delete_pieces
