@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import apsw
@@ -13,6 +14,7 @@ STORED_AS = {
     "jsonb": "TEXT",
     "bigint": "INTEGER",
     "integer": "INTEGER",
+    "smallint": "INTEGER",
     "boolean": "INTEGER",
     "timestamp with time zone": "INTEGER",
     "double precision": "REAL",
@@ -99,7 +101,13 @@ def _sqlite_table(connection: apsw.Connection, table: str) -> Table:
 
 def _index_columns(connection: apsw.Connection, name: str) -> tuple[str, ...]:
     found = connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
-    return tuple(row[0] for row in found)
+    # What is computed has no name; how it is computed stands only in the statement that made the index.
+    computed = (each for (sql,) in connection.execute(_MADE_BY, (name,)) for each in _COMPUTED.findall(sql or ""))
+    return tuple(next(computed) if column is None else column for (column,) in found)
+
+
+_MADE_BY = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name = ?"
+_COMPUTED = re.compile(r"\w+\([^()]*\)")
 
 
 _COLUMNS = """

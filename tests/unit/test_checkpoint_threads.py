@@ -355,8 +355,11 @@ def test_calls_of_subgraphs_that_ended_before_all_that_is_kept_do_not_stay() -> 
     ("sql", "reason"),
     [
         ("UPDATE lg_checkpoint SET checkpoint = x'00'", "is damaged"),
-        ("UPDATE lg_checkpoint SET parent_checkpoint_id = '0'", "is damaged"),
-        ("UPDATE lg_checkpoint SET checkpoint_id = '2'", "is damaged"),
+        ("UPDATE lg_checkpoint SET parent_checkpoint_id = x'ff30'", "is damaged"),
+        ("UPDATE lg_checkpoint SET checkpoint_id = x'ff32'", "is damaged"),
+        ("UPDATE lg_checkpoint SET checkpoint_id = x'32'", "the stored id 32 is damaged"),
+        ("UPDATE lg_checkpoint SET checkpoint_id = x'fff0'", "the stored id fff0 is damaged"),
+        ("UPDATE lg_checkpoint SET metadata = 'l07'", "cannot be read"),
         ("UPDATE lg_checkpoint SET pieces = x''", "is damaged"),
         ("UPDATE lg_piece SET body = x'00'", "digest"),
         ("UPDATE lg_piece SET codec = 7", "does not know: 7"),
@@ -389,8 +392,8 @@ def test_a_row_that_cannot_be_read_is_named_and_the_rest_is_looked_at(tmp_path: 
             for id in ("1", "2", "3"):
                 put(hf.tenant("acme"), thread, id, pieces=[f"piece {id}".encode()])
     raw = apsw.Connection(str(path))
-    raw.execute("UPDATE lg_checkpoint SET metadata = '{' WHERE thread = 1 AND checkpoint_id = '2'")
-    raw.execute("UPDATE lg_checkpoint SET leans = '[1' WHERE thread = 2 AND checkpoint_id = '1'")
+    raw.execute("UPDATE lg_checkpoint SET metadata = '{' WHERE thread = 1 AND checkpoint_id = x'ff32'")
+    raw.execute("UPDATE lg_checkpoint SET leans = '[1' WHERE thread = 2 AND checkpoint_id = x'ff31'")
     raw.execute("UPDATE lg_piece SET body = x'00' WHERE log = 3 AND place = 3")
     raw.close()
     with Holdfast(str(path)) as hf:

@@ -29,6 +29,8 @@ COMPRESS_FROM = 96
 """Shorter bodies are not worth the attempt."""
 CHECKSUM_BYTES = 4
 LEVEL = 3
+WORDS_LEVEL = 1
+"""How hard to compress with the list of words: in so little text, looking harder takes longer and finds nothing that is shorter."""
 BULK_LEVEL = 2
 """How hard to compress where there is much of it: two thirds of the time, for a twenty-fifth more bytes."""
 UNPACKED_MOST = 64 * 1024 * 1024
@@ -120,13 +122,13 @@ class _Library:
         self._size_of = zstandard.frame_content_size
         self._error = zstandard.ZstdError
         words = zstandard.ZstdCompressionDict(WORDS, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-        words.precompute_compress(level=LEVEL)
+        words.precompute_compress(level=WORDS_LEVEL)
         self._idle: dict[_Kind, list[Any]] = {}
         self._make: dict[_Kind, Callable[[], Any]] = {
             (ZSTD, LEVEL): lambda: zstandard.ZstdCompressor(level=LEVEL),
             (ZSTD, BULK_LEVEL): lambda: zstandard.ZstdCompressor(level=BULK_LEVEL),
             (ZSTD, None): zstandard.ZstdDecompressor,
-            (ZSTD_WORDS, LEVEL): lambda: zstandard.ZstdCompressor(dict_data=words),
+            (ZSTD_WORDS, WORDS_LEVEL): lambda: zstandard.ZstdCompressor(level=WORDS_LEVEL, dict_data=words),
             (ZSTD_WORDS, None): lambda: zstandard.ZstdDecompressor(dict_data=words),
         }
 
@@ -134,7 +136,7 @@ class _Library:
         return bytes(self._blake3(body).digest(length=length))
 
     def compress(self, body: bytes, codec: int, level: int) -> bytes:
-        kind = (codec, level if codec == ZSTD else LEVEL)
+        kind = (codec, level if codec == ZSTD else WORDS_LEVEL)
         frame = self._with_one(kind, lambda each: bytes(each.compress(body)))
         # Some bits of a frame mean nothing, so flipping them leaves the digest of the content as it is.
         return frame + crc32(frame).to_bytes(CHECKSUM_BYTES, "big")

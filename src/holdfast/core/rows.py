@@ -2,7 +2,8 @@
 
 A row type is a msgspec Struct; its fields are its columns, in order. The field's type says how a value is mapped:
 ``datetime``, ``bool`` and JSON (``dict``, ``list``, ``Any``) are converted, ``Id`` and ``Literal`` are taken as they are,
-``str`` is unescaped. ``Annotated[str, Column("user_id")]`` names a column other than the field.
+``str`` is unescaped. ``Annotated[str, Column("user_id")]`` names a column other than the field, and ``Column("id", load=...)`` has a
+way of its own to write values down.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ Convert = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Column(Struct, frozen=True):
-    """The name of a field's column, where it is not the field's own."""
+    """The name of a field's column, where it is not the field's own, and how its values come back, where the type does not say."""
 
     name: str
+    load: Convert | None = None
 
 
 def column_names(row: type[Struct]) -> dict[str, str]:
@@ -90,10 +92,18 @@ def _column(field: str, hint: Any) -> str:
     return field
 
 
+def _own_converter(hint: Any) -> Convert | None:
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((note.load for note in notes if isinstance(note, Column)), None)
+
+
 def _converter(hint: Any, dialect: Dialect) -> Convert | None:
     kind = kind_of(hint)
-    if kind == "bool" and dialect is Dialect.SQLITE:
-        convert: Convert = _bools
+    own = _own_converter(hint)
+    if own is not None:
+        convert: Convert = own
+    elif kind == "bool" and dialect is Dialect.SQLITE:
+        convert = _bools
     elif kind in ("text", "json"):
         convert = _texts if kind == "text" else _jsons
     elif kind == "time":

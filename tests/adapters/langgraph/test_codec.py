@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from holdfast.adapters.langgraph import StrictSerializer
@@ -62,19 +65,30 @@ def test_a_value_comes_back(value: Any) -> None:
     ts=st.sampled_from(
         ["2026-01-01T00:00:00.123456+00:00", "2026-01-01T00:00:00+00:00", "2026-01-01T02:00:00+02:00", "?"]
     ),
+    id=st.sampled_from(["i", str(uuid6(clock_seq=1)), str(uuid4()), "ffffffff-ffff-6fff-ffff-ffffffffffff"]),
     extra=st.booleans(),
 )
 def test_a_checkpoint_comes_back(
-    values: dict[str, Any], versions: Any, seen: Any, updated: Any, ts: str, extra: bool
+    values: dict[str, Any], versions: Any, seen: Any, updated: Any, ts: str, id: str, extra: bool
 ) -> None:
     checkpoint: dict[str, Any] = {
-        "v": 4, "id": "i", "ts": ts, "channel_values": values, "channel_versions": versions, "versions_seen": seen,
+        "v": 4, "id": id, "ts": ts, "channel_values": values, "channel_versions": versions, "versions_seen": seen,
     }  # fmt: skip
     checkpoint |= {"pending_sends": [1]} if extra else {"updated_channels": updated}
     encoder = Encoder(SERDE, None)
     state = dump_checkpoint(checkpoint, encoder)
     decoder = Decoder(SERDE, encoder.pieces, range(len(encoder.pieces)))  # type: ignore[arg-type]
-    assert load_checkpoint("i", state, decoder) == checkpoint
+    assert load_checkpoint(id, state, decoder) == checkpoint
+
+
+def test_versions_and_the_moment_take_a_byte_or_two_however_long_a_thread_is() -> None:
+    versions = {name: 1_000_000 - at for at, name in enumerate("abcdef")}
+    checkpoint: dict[str, Any] = {
+        "v": 4, "id": str(uuid6(clock_seq=1)), "ts": datetime.now(UTC).isoformat(), "channel_values": {},
+        "channel_versions": versions, "versions_seen": {"n": versions}, "updated_channels": [],
+    }  # fmt: skip
+    encoder = Encoder(SERDE, None)
+    assert len(dump_checkpoint(checkpoint, encoder)) < 30
 
 
 def test_many_small_elements_share_pieces() -> None:

@@ -7,6 +7,7 @@ graph, which is a piece too. Pieces are used up in the order in which the skelet
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -28,6 +29,9 @@ DEPTH_MOST = 4
 CHUNK = 64
 """Small elements of a list that share a piece."""
 FORMAT = 1
+_VERSION_6 = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-6[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_GREGORIAN_US = 12_219_292_800_000_000
+"""Microseconds from the day from which on such UUIDs count to 1970."""
 _KINDS = ("null", "bytes", "bytearray", "msgpack")
 _LIST, _DICT, _SKELETON, _SNAPSHOT = 3, 4, 5, 6
 _pack = msgspec.msgpack.Encoder().encode
@@ -224,11 +228,14 @@ def dump_checkpoint(checkpoint: Mapping[str, Any], encoder: Encoder) -> bytes:
     encoder.pieces.append(_pack(shape))
     known = {"v", "id", "ts", "channel_versions", "versions_seen", "channel_values", "updated_channels"}
     extra = {key: value for key, value in checkpoint.items() if key not in known}
+    own, of_seen = list(versions.values()), [version for each in seen.values() for version in each.values()]
+    newest = _newest([*own, *of_seen])
     state = [
         FORMAT,
-        _moment(checkpoint["ts"]),
-        list(versions.values()),
-        [version for each in seen.values() for version in each.values()],
+        _moment(checkpoint["ts"], checkpoint["id"]),
+        newest,
+        _turned(own, newest),
+        _turned(of_seen, newest),
         None if updated is None else [number[name] for name in updated],
         [encoder.bounded(value) for value in values.values()],
     ]
@@ -239,14 +246,14 @@ def dump_checkpoint(checkpoint: Mapping[str, Any], encoder: Encoder) -> bytes:
 
 def load_checkpoint(id: str, state: bytes, decoder: Decoder) -> dict[str, Any]:
     """The checkpoint that was dumped."""
-    form, moment, versions, seen_versions, updated, nodes, *extra = _unpack(state)
+    form, moment, newest, versions, seen_versions, updated, nodes, *extra = _unpack(state)
     if form != FORMAT:
         raise Corrupt(f"the checkpoint {id} is written in a way this release does not know: {form}")
     v, names, channels, seen, valued = _unpack(decoder.raw())
-    rest = iter(seen_versions)
+    versions, rest = _turned(versions, newest), iter(_turned(seen_versions, newest))
     checkpoint = {
         "v": v,
-        "ts": moment if isinstance(moment, str) else from_us(moment).isoformat(),
+        "ts": moment if isinstance(moment, str) else from_us(moment + _made_us(id)).isoformat(),
         "id": id,
         "channel_values": {names[at]: decoder.value(node) for at, node in zip(valued, nodes, strict=True)},
         "channel_versions": {names[at]: version for at, version in zip(channels, versions, strict=True)},
@@ -270,10 +277,27 @@ def load_value(state: bytes, pieces: Sequence[bytes], serde: Serde) -> Any:
     return Decoder(serde, pieces, range(len(pieces))).value(_unpack(state))
 
 
-def _moment(ts: str) -> int | str:
-    """A moment as microseconds, if that is all there is to it."""
+def _moment(ts: str, id: str) -> int | str:
+    """A moment as microseconds since the id was made, if that is all there is to it."""
     try:
         us = to_us(datetime.fromisoformat(ts))
-        return us if from_us(us).isoformat() == ts else ts
+        return us - _made_us(id) if from_us(us).isoformat() == ts else ts
     except (ValueError, TypeError, OverflowError):
         return ts
+
+
+def _made_us(id: str) -> int:
+    """When an id was made, in microseconds, if it says so: LangGraph's ids, which are UUIDs of version 6, do. Otherwise 0."""
+    if not _VERSION_6.fullmatch(id):
+        return 0
+    return int(f"{id[:8]}{id[9:13]}{id[15:18]}", 16) // 10 - _GREGORIAN_US
+
+
+def _newest(versions: Sequence[Any]) -> int | None:
+    """The highest version, if all of them are numbers."""
+    return max(versions) if versions and all(type(each) is int for each in versions) else None
+
+
+def _turned(versions: Sequence[Any], newest: int | None) -> Sequence[Any]:
+    """Versions as what they are behind the newest, which is little, and back again."""
+    return versions if newest is None else [newest - each for each in versions]

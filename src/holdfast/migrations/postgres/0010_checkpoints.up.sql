@@ -3,8 +3,8 @@
 
 CREATE TABLE lg_log (
     tenant_id  TEXT COLLATE "C" NOT NULL,
-    number     BIGINT           NOT NULL,
-    next_place BIGINT           NOT NULL DEFAULT 1,
+    number     INTEGER          NOT NULL,
+    next_place INTEGER          NOT NULL DEFAULT 1,
     -- Another one whenever pieces are removed: who remembers places under an older one must look again.
     stamp      UUID             NOT NULL,
     PRIMARY KEY (tenant_id, number)
@@ -12,60 +12,65 @@ CREATE TABLE lg_log (
 
 CREATE TABLE lg_thread (
     tenant_id TEXT COLLATE "C" NOT NULL,
-    number    BIGINT           NOT NULL,
+    number    INTEGER          NOT NULL,
     user_id   TEXT COLLATE "C" NOT NULL DEFAULT '',
     thread_id TEXT COLLATE "C" NOT NULL,
-    log       BIGINT           NOT NULL,
+    log       INTEGER          NOT NULL,
     PRIMARY KEY (tenant_id, number)
 );
 
 CREATE UNIQUE INDEX lg_thread_by_name ON lg_thread (tenant_id, thread_id, user_id);
-CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log);
+-- Copies only: a thread with a log of its own has its number.
+CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log) WHERE log <> number;
 
+-- Columns of a fixed width come first, and are as short as they can be: PostgreSQL fills up what is before a number. Keys of
+-- what only grows are kept full.
 CREATE TABLE lg_piece (
-    tenant_id TEXT COLLATE "C" NOT NULL,
-    log       BIGINT           NOT NULL,
-    place     BIGINT           NOT NULL,
-    digest    BYTEA            NOT NULL,
+    log       INTEGER          NOT NULL,
+    place     INTEGER          NOT NULL,
     -- How the body is written down, as in objects; 9: it is the digest of an object.
-    codec     BIGINT           NOT NULL,
+    codec     SMALLINT         NOT NULL,
+    tenant_id TEXT COLLATE "C" NOT NULL,
+    digest    BYTEA            NOT NULL,
     body      BYTEA            NOT NULL,
-    PRIMARY KEY (tenant_id, log, place)
+    PRIMARY KEY (tenant_id, log, place) WITH (fillfactor = 100)
 );
 
 -- It is compressed already.
 ALTER TABLE lg_piece ALTER COLUMN body SET STORAGE EXTERNAL;
 
-CREATE UNIQUE INDEX lg_piece_by_digest ON lg_piece (tenant_id, log, digest);
+-- The beginning is enough to find a piece among those of one log; that none is there twice is seen to by who holds the log.
+CREATE INDEX lg_piece_by_digest ON lg_piece (tenant_id, log, substr(digest, 1, 3));
 
+-- How ids and metadata are written down: see stores/execution/checkpoints/short_forms.py.
 CREATE TABLE lg_checkpoint (
+    created_at           TIMESTAMPTZ      NOT NULL,
+    thread               INTEGER          NOT NULL,
     tenant_id            TEXT COLLATE "C" NOT NULL,
-    thread               BIGINT           NOT NULL,
     checkpoint_ns        TEXT COLLATE "C" NOT NULL DEFAULT '',
-    checkpoint_id        TEXT COLLATE "C" NOT NULL,
-    parent_checkpoint_id TEXT COLLATE "C",
+    checkpoint_id        BYTEA            NOT NULL,
+    parent_checkpoint_id BYTEA,
     run_id               TEXT COLLATE "C",
-    metadata             JSONB            NOT NULL DEFAULT '{}',
+    metadata             TEXT COLLATE "C" NOT NULL DEFAULT '{}',
     checkpoint           BYTEA            NOT NULL,
-    -- The places of its pieces, in order: see stores/execution/places.py.
+    -- The places of its pieces, in order: see stores/execution/checkpoints/places.py.
     pieces               BYTEA            NOT NULL,
     -- Channels whose value must be looked up at an ancestor, as a JSON list; nothing means none.
     leans                JSONB,
-    created_at           TIMESTAMPTZ      NOT NULL,
-    PRIMARY KEY (tenant_id, thread, checkpoint_ns, checkpoint_id)
+    PRIMARY KEY (tenant_id, thread, checkpoint_ns, checkpoint_id) WITH (fillfactor = 100)
 );
 
 CREATE INDEX lg_checkpoint_by_run ON lg_checkpoint (tenant_id, run_id) WHERE run_id IS NOT NULL;
 
 -- A row for all writes of one task. They may come before their checkpoint, so nothing refers to it.
 CREATE TABLE lg_checkpoint_write (
+    thread        INTEGER          NOT NULL,
     tenant_id     TEXT COLLATE "C" NOT NULL,
-    thread        BIGINT           NOT NULL,
     checkpoint_ns TEXT COLLATE "C" NOT NULL DEFAULT '',
-    checkpoint_id TEXT COLLATE "C" NOT NULL,
-    task_id       TEXT COLLATE "C" NOT NULL,
+    checkpoint_id BYTEA            NOT NULL,
+    task_id       BYTEA            NOT NULL,
     task_path     TEXT COLLATE "C" NOT NULL DEFAULT '',
     writes        BYTEA            NOT NULL,
     pieces        BYTEA            NOT NULL,
-    PRIMARY KEY (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id)
+    PRIMARY KEY (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) WITH (fillfactor = 100)
 );

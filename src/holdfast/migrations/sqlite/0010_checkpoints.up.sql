@@ -20,36 +20,39 @@ CREATE TABLE lg_thread (
 ) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX lg_thread_by_name ON lg_thread (tenant_id, thread_id, user_id);
-CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log);
+-- Copies only: a thread with a log of its own has its number.
+CREATE INDEX lg_thread_by_log ON lg_thread (tenant_id, log) WHERE log <> number;
 
 -- With a row number of its own: rows of a kilobyte do not fit well into an index.
 CREATE TABLE lg_piece (
-    tenant_id TEXT    NOT NULL,
     log       INTEGER NOT NULL,
     place     INTEGER NOT NULL,
-    digest    BLOB    NOT NULL,
     -- How the body is written down, as in objects; 9: it is the digest of an object.
     codec     INTEGER NOT NULL,
+    tenant_id TEXT    NOT NULL,
+    digest    BLOB    NOT NULL,
     body      BLOB    NOT NULL,
     PRIMARY KEY (tenant_id, log, place)
 ) STRICT;
 
-CREATE UNIQUE INDEX lg_piece_by_digest ON lg_piece (tenant_id, log, digest);
+-- The beginning is enough to find a piece among those of one log; that none is there twice is seen to by who holds the log.
+CREATE INDEX lg_piece_by_digest ON lg_piece (tenant_id, log, substr(digest, 1, 3));
 
+-- How ids and metadata are written down: see stores/execution/checkpoints/short_forms.py.
 CREATE TABLE lg_checkpoint (
-    tenant_id            TEXT    NOT NULL,
+    created_at           INTEGER NOT NULL,
     thread               INTEGER NOT NULL,
+    tenant_id            TEXT    NOT NULL,
     checkpoint_ns        TEXT    NOT NULL DEFAULT '',
-    checkpoint_id        TEXT    NOT NULL,
-    parent_checkpoint_id TEXT,
+    checkpoint_id        BLOB    NOT NULL,
+    parent_checkpoint_id BLOB,
     run_id               TEXT,
     metadata             TEXT    NOT NULL DEFAULT '{}',
     checkpoint           BLOB    NOT NULL,
-    -- The places of its pieces, in order: see stores/execution/places.py.
+    -- The places of its pieces, in order: see stores/execution/checkpoints/places.py.
     pieces               BLOB    NOT NULL,
     -- Channels whose value must be looked up at an ancestor, as a JSON list; nothing means none.
     leans                TEXT,
-    created_at           INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, thread, checkpoint_ns, checkpoint_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -57,11 +60,11 @@ CREATE INDEX lg_checkpoint_by_run ON lg_checkpoint (tenant_id, run_id) WHERE run
 
 -- A row for all writes of one task. They may come before their checkpoint, so nothing refers to it.
 CREATE TABLE lg_checkpoint_write (
-    tenant_id     TEXT    NOT NULL,
     thread        INTEGER NOT NULL,
+    tenant_id     TEXT    NOT NULL,
     checkpoint_ns TEXT    NOT NULL DEFAULT '',
-    checkpoint_id TEXT    NOT NULL,
-    task_id       TEXT    NOT NULL,
+    checkpoint_id BLOB    NOT NULL,
+    task_id       BLOB    NOT NULL,
     task_path     TEXT    NOT NULL DEFAULT '',
     writes        BLOB    NOT NULL,
     pieces        BLOB    NOT NULL,

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from ...clock import from_us
+from ...core.filters import column, meta
 from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound, Stale
 from ...handles import AsyncTenantHandle
 from ...limits import Limits
@@ -198,6 +199,59 @@ async def a_list_has_filters_and_pages(world: World) -> None:
         page = await checkpoints.list(limit=3, cursor=page.next)
     assert paged == everything
     assert await checkpoints.list("nobody") == []
+
+
+@contract()
+async def ids_that_are_uuids_are_ids_like_any_other(world: World) -> None:
+    acme = world.tenant()
+    made = sorted(uuid_of(number) for number in range(4))
+    for parent, id in zip([None, *made], made, strict=False):
+        await acme.checkpoints.put("t", id=id, parent=parent, state=id.encode(), only_after_head=True)
+    await acme.checkpoints.put_writes("t", id=made[3], task_id=made[0], new=[Write(0, "c", b"w", [b"p"])])
+    with raises(Conflict, saying=f"newest checkpoint is {made[3]}; this one was to come after {made[1]}"):
+        await acme.checkpoints.put("t", id=uuid_of(9), parent=made[1], state=b"", only_after_head=True)
+    there = await found(acme, "t")
+    assert (there.id, there.parent, there.tasks[0].task_id) == (made[3], made[2], made[0])
+    assert await found(acme, "t", made[3]) == there
+    assert (await acme.checkpoints.list("t"))[0] == there
+    assert [each.id for each in await acme.checkpoints.history("t")] == made[:1:-1]
+    listed = {
+        "before": await acme.checkpoints.list("t", before=made[2]),
+        "lt": await acme.checkpoints.list("t", where=[column("id").lt(made[2])]),
+        "parent": await acme.checkpoints.list("t", where=[column("parent").is_in([None, made[0]])]),
+        "contains": await acme.checkpoints.list("t", where=[column("id").contains("-"), column("id").ne(made[3])]),
+        "page": await acme.checkpoints.list("t", cursor=(await acme.checkpoints.list("t", limit=2)).next),
+    }
+    two = [made[1], made[0]]
+    assert {by: [each.id for each in page] for by, page in listed.items()} == {
+        "before": two, "lt": two, "parent": two, "contains": [made[2], *two], "page": two,
+    }  # fmt: skip
+    assert await acme.checkpoints.copy("t", "u") == 4
+    assert await acme.checkpoints.prune(["t"]) == 3
+    assert (await ids(acme, "t"), await ids(acme, "u")) == ([made[3]], made[::-1])
+    assert (await found(acme, "t")).tasks == there.tasks
+    assert (await acme.checkpoints.verify()).damaged == []
+
+
+@contract()
+async def the_metadata_of_a_step_are_filtered_as_they_were_given(world: World) -> None:
+    acme = world.tenant()
+    step = {"source": "loop", "step": 7, "parents": {}}
+    given = {"1": step, "2": {**step, "source": "input", "more": None}, "3": {**step, "parents": {"": "1"}}, "4": {}}
+    for id, metadata in given.items():
+        await acme.checkpoints.put("t", id=id, state=b"", metadata=metadata)
+    assert {each.id: each.metadata for each in await acme.checkpoints.list("t")} == given
+    for where, expected in (
+        ([meta("step").eq(7)], "321"),
+        ([meta("step").gt(6), meta("source").eq("loop")], "31"),
+        ([meta("source").is_in(["input", "fork"])], "2"),
+        ([meta("source").contains("oo")], "31"),
+        ([meta("source").ne("loop")], "42"),
+        ([meta("more").eq(None)], "2"),
+        ([meta("step").eq("7")], ""),
+    ):
+        assert "".join(each.id for each in await acme.checkpoints.list("t", where=where)) == expected
+    assert [each.id for each in await acme.checkpoints.list("t", metadata={"source": "input", "step": 7})] == ["2"]
 
 
 @contract()

@@ -7,8 +7,9 @@ from typing import Any
 
 from ....core import scope as scopes
 from ....core import text
-from ....errors import InvalidInput
+from ....errors import HoldfastError, InvalidInput
 from ....limits import Limits
+from . import short_forms
 from .task_writes import Write
 
 
@@ -47,10 +48,22 @@ def channel(name: object) -> str:
     return name
 
 
-def text_of(value: object, what: str) -> str:
+def id_of(value: object, what: str, limits: Limits) -> bytes:
+    """An id that the caller gave, as it is stored."""
+    return short_forms.short_id(scopes.name(value, what, limits))
+
+
+def path_of(value: object, limits: Limits) -> str:
+    """The path of a task, as it is stored."""
+    stored = text_of(value, "task path")
+    limits.check("metadata_bytes", text.size(stored), "task path")
+    return short_forms.short_path(stored)
+
+
+def text_of(value: object, what: str, error: type[HoldfastError] = InvalidInput) -> str:
     """A text as it is stored."""
     if not isinstance(value, str):
-        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
+        raise error(f"{what} must be a string, not {type(value).__name__}")
     return text.escape(value)
 
 

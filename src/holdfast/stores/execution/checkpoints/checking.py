@@ -16,7 +16,7 @@ from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, InvalidInput, NotFound
 from ...platform import objects, packs
 from ...platform.packs import InPack
-from . import piece_log, places, task_writes
+from . import piece_log, places, short_forms, task_writes
 from .places import Range
 from .reading import CheckpointRow, queries
 
@@ -99,7 +99,7 @@ def _checkpoint(dialect: Dialect, stored: Row) -> _Part:
     try:
         (row,) = mapper(CheckpointRow, dialect)([stored])
     except Corrupt as error:
-        return _Part(text.unescape(stored[1]), text.unescape(stored[2]), reason=str(error))
+        return _Part(text.unescape(stored[1]), _id(stored[2]), reason=str(error))
     head = places.head(row.namespace, row.id, row.parent, row.leans or ())
     try:
         return _Part(row.namespace, row.id, places.unseal(row.pieces, "it", bytes(row.state), head))
@@ -107,8 +107,16 @@ def _checkpoint(dialect: Dialect, stored: Row) -> _Part:
         return _Part(row.namespace, row.id, reason=str(error))
 
 
-def _writes(namespace: str, id: str, packed: bytes, sealed: bytes) -> _Part:
-    namespace, id = text.unescape(namespace), text.unescape(id)
+def _id(short: bytes) -> str:
+    """An id, or what is left of it."""
+    try:
+        return short_forms.id_of(short)
+    except Corrupt:
+        return bytes(short).hex()
+
+
+def _writes(namespace: str, short: bytes, packed: bytes, sealed: bytes) -> _Part:
+    namespace, id = text.unescape(namespace), _id(short)
     try:
         task_writes.unpack(packed, sealed)
         return _Part(namespace, id, task_writes.unsealed(packed, sealed))

@@ -9,7 +9,7 @@ what is new in it, a fork or a copy costs nothing, and removing checkpoints remo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -20,12 +20,13 @@ from ....core.filters import Filter, Filterable, equal_metadata, id_list, listed
 from ....core.paging import Page, rows_to_read
 from ....core.queries import Query
 from ....core.store import TenantStore, only_reads, reads, writes
+from ....engines.dialect import Dialect
 from ....engines.protocol import Connection
-from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from ....errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, NotFound
 from ...platform import packs
 from ...platform.packs import Staged
 from ..runs.states import check_holder, lock_run
-from . import arguments, checking, lineage, piece_log, places, reading, task_writes
+from . import arguments, checking, lineage, piece_log, places, reading, short_forms, task_writes
 from .checking import CheckedThreads
 from .piece_log import NewPiece
 from .reading import Checkpoint, Held, queries
@@ -44,17 +45,20 @@ class Stored(Struct, frozen=True):
     places: Sequence[int]
 
 
-FILTERS = Filterable(
-    {
-        "thread_id": ("thread_id", "text"),
-        "user": ("user_id", "text"),
-        "namespace": ("checkpoint_ns", "text"),
-        "id": ("checkpoint_id", "text"),
-        "parent": ("parent_checkpoint_id", "text"),
-        "run_id": ("run_id", "text"),
-    },
-    metadata="metadata",
-)
+FILTERS = {
+    dialect: Filterable(
+        {
+            "thread_id": ("thread_id", "text"),
+            "user": ("user_id", "text"),
+            "namespace": ("checkpoint_ns", "text"),
+            "id": (short_forms.spelled_id("checkpoint_id", dialect), "text"),
+            "parent": (short_forms.spelled_id("parent_checkpoint_id", dialect), "text"),
+            "run_id": ("run_id", "text"),
+        },
+        metadata=short_forms.spelled_metadata("metadata", dialect),
+    )
+    for dialect in Dialect
+}
 
 
 class AsyncCheckpoints(TenantStore):
@@ -92,8 +96,8 @@ class AsyncCheckpoints(TenantStore):
         limits = self._scope.limits
         params = self._at(thread_id, user, namespace, id)
         params |= {
-            "parent_id": None if parent is None else scopes.name(parent, "parent", limits),
-            "metadata": scopes.metadata(metadata, limits),
+            "parent_id": None if parent is None else arguments.id_of(parent, "parent", limits),
+            "metadata": short_forms.short_metadata(metadata, limits),
             "run_id": arguments.run_of(metadata, limits),
             "checkpoint": arguments.bytes_of(state, "state"),
             "leans": text.dump([arguments.channel(each) for each in arguments.names(leans, "leans", limits)])
@@ -155,10 +159,9 @@ class AsyncCheckpoints(TenantStore):
         limits = self._scope.limits
         params = self._at(thread_id, user, namespace, id)
         params |= {
-            "task_id": scopes.name(task_id, "task id", limits),
-            "task_path": arguments.text_of(task_path, "task path"),
+            "task_id": arguments.id_of(task_id, "task id", limits),
+            "task_path": arguments.path_of(task_path, limits),
         }
-        limits.check("metadata_bytes", text.size(params["task_path"]), "task path")
         prepared = [
             (each, self._prepared(each.pieces)) for each in arguments.checked(arguments.names(new, "writes", limits))
         ]
@@ -264,10 +267,12 @@ class AsyncCheckpoints(TenantStore):
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
-        wanted = _filters(thread_id, self._user(user), namespace, id, before)
+        wanted = _filters(thread_id, self._user(user), namespace)
         params = self._scope.params(limit=rows_to_read(limit, limits))
         filters = [*wanted, *equal_metadata(metadata), *listed(where)]
-        clause = FILTERS.compile(filters, params, self._engine.dialect, limits) + reading.after(cursor, params)
+        dialect = self._engine.dialect
+        clause = FILTERS[dialect].compile(filters, params, dialect, limits) + reading.after(cursor, params)
+        clause += _with_id("=", id, params) + _with_id("<", before, params)
         return await self._whole(lambda: self._page(params, clause, limit))
 
     @reads
@@ -394,7 +399,12 @@ class AsyncCheckpoints(TenantStore):
         if not kept:
             return await self._delete_all(connection, params, log)
         gone = [
-            {**params, "thread": log.thread, "checkpoint_ns": each.namespace, "checkpoint_id": each.id}
+            {
+                **params,
+                "thread": log.thread,
+                "checkpoint_ns": each.namespace,
+                "checkpoint_id": short_forms.short_id(each.id),
+            }
             for each in family
             if each.key not in kept
         ]
@@ -417,15 +427,21 @@ class AsyncCheckpoints(TenantStore):
         try:
             check_holder(await lock_run(connection, self._scope, lease[0]), lease[1])
         except Conflict as error:
-            row = await queries.head.one(connection, params)
-            raise type(error)(f"{error}; the newest checkpoint is {None if row is None else row[0]}") from None
+            newest = _shown(await self._head(connection, params))
+            raise type(error)(f"{error}; the newest checkpoint is {newest}") from None
 
     async def _check_head(self, connection: Connection, params: dict[str, Any]) -> None:
+        head, parent = await self._head(connection, params), params["parent_id"]
+        if head not in (parent, params["checkpoint_id"]):
+            after = "at the beginning" if parent is None else f"after {_shown(parent)}"
+            raise Conflict(
+                f"another writer was first: the newest checkpoint is {_shown(head)}; this one was to come {after}"
+            )
+
+    async def _head(self, connection: Connection, params: dict[str, Any]) -> bytes | None:
+        """The id of the newest checkpoint of a namespace, as it is stored."""
         row = await queries.head.one(connection, params)
-        head = None if row is None else row[0]
-        if head not in (params["parent_id"], params["checkpoint_id"]):
-            after = "at the beginning" if params["parent_id"] is None else f"after {params['parent_id']}"
-            raise Conflict(f"another writer was first: the newest checkpoint is {head}; this one was to come {after}")
+        return None if row is None else bytes(row[0])
 
     def _prepared(self, pieces: Sequence[bytes | int]) -> Sequence[NewPiece | int]:
         most = places.PLACES_MOST
@@ -450,7 +466,7 @@ class AsyncCheckpoints(TenantStore):
         at = "" if namespace == "" else scopes.name(namespace, "namespace", limits, limit="key_bytes")
         return self._thread(thread_id, user) | {
             "checkpoint_ns": at,
-            "checkpoint_id": scopes.name(id, "checkpoint id", limits),
+            "checkpoint_id": arguments.id_of(id, "checkpoint id", limits),
         }
 
 
@@ -469,9 +485,19 @@ class Checkpoints(Blocking[AsyncCheckpoints]):
     prune = blocking(AsyncCheckpoints.prune)
 
 
-def _filters(
-    thread_id: str | None, user: str, namespace: str | None, id: str | None, before: str | None
-) -> list[Filter]:
-    equal = {"thread_id": thread_id, "user": text.unescape(user), "namespace": namespace, "id": id}
-    found = [Filter("eq", value, column=name) for name, value in equal.items() if value is not None]
-    return found if before is None else [*found, Filter("lt", before, column="id")]
+def _filters(thread_id: str | None, user: str, namespace: str | None) -> list[Filter]:
+    equal = {"thread_id": thread_id, "user": text.unescape(user), "namespace": namespace}
+    return [Filter("eq", value, column=name) for name, value in equal.items() if value is not None]
+
+
+def _with_id(sign: Literal["=", "<"], id: str | None, params: dict[str, Any]) -> str:
+    """The condition that an id compares so with this one, in the form that is stored, which the key is made of."""
+    if id is None:
+        return ""
+    name = "exact_id" if sign == "=" else "before_id"
+    params[name] = short_forms.short_id(arguments.text_of(id, "the id of a checkpoint", InvalidFilter))
+    return f"\n  AND checkpoint_id {sign} :{name}"
+
+
+def _shown(short: bytes | None) -> str:
+    return "None" if short is None else short_forms.stored_id(short)

@@ -104,12 +104,12 @@ LIMIT :limit;
 -- The writes to several checkpoints; what does not belong to one of them is left out by who asks.
 SELECT thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces FROM lg_checkpoint_write
 WHERE tenant_id = :tenant_id AND thread IN (SELECT value FROM json_each(:threads))
-  AND checkpoint_id IN (SELECT value FROM json_each(:checkpoint_ids))
+  AND hex(checkpoint_id) IN (SELECT value FROM json_each(:checkpoint_ids))
 ORDER BY task_path, task_id;
 
 -- name: writes_of @postgres
 SELECT thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces FROM lg_checkpoint_write
-WHERE tenant_id = :tenant_id AND thread = ANY(:threads::bigint[]) AND checkpoint_id = ANY(:checkpoint_ids::text[])
+WHERE tenant_id = :tenant_id AND thread = ANY(:threads::bigint[]) AND checkpoint_id = ANY(:checkpoint_ids::bytea[])
 ORDER BY task_path, task_id;
 
 -- name: put_writes
@@ -132,7 +132,7 @@ WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoin
 -- name: threads
 -- All threads of a tenant, to look at everything in them.
 SELECT number, thread_id, user_id, log FROM lg_thread
-WHERE tenant_id = :tenant_id AND number > :after
+WHERE tenant_id = :tenant_id AND number > :after/*pg ::bigint*/
 ORDER BY number
 LIMIT :limit;
 
@@ -160,14 +160,14 @@ LIMIT 1;
 -- All checkpoints of a thread into another that has the same log.
 INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
                            checkpoint, pieces, leans, created_at)
-SELECT :tenant_id, :target /*pg ::bigint*/, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
+SELECT :tenant_id, :target /*pg ::integer*/, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
        checkpoint, pieces, leans, created_at
 FROM lg_checkpoint WHERE tenant_id = :tenant_id AND thread = :thread
 ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id) DO NOTHING;
 
 -- name: copy_writes
 INSERT INTO lg_checkpoint_write (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces)
-SELECT :tenant_id, :target /*pg ::bigint*/, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces
+SELECT :tenant_id, :target /*pg ::integer*/, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces
 FROM lg_checkpoint_write WHERE tenant_id = :tenant_id AND thread = :thread
 ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHING;
 

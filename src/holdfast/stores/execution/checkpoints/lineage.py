@@ -11,6 +11,7 @@ from ....clock import MICROSECONDS
 from ....core import text
 from ....engines.protocol import Row
 from ....errors import InvalidInput
+from .short_forms import stored_id
 
 Key = tuple[str, str]
 """Namespace and id of a checkpoint."""
@@ -37,7 +38,14 @@ class Kin(Struct, frozen=True):
 def of_rows(rows: Iterable[Row]) -> list[Kin]:
     """The checkpoints of a thread, the newest first."""
     return [
-        Kin(ns, id, parent, frozenset(text.load(leans)) if leans else frozenset(), run, bool(is_young))
+        Kin(
+            namespace=ns,
+            id=stored_id(id),
+            parent=None if parent is None else stored_id(parent),
+            leans=frozenset(text.load(leans)) if leans else frozenset(),
+            run_id=run,
+            is_young=bool(is_young),
+        )
         for ns, id, parent, leans, run, is_young in rows
     ]
 

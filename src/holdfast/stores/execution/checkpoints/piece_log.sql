@@ -38,11 +38,16 @@ WITH RECURSIVE wanted (n, digest) AS (
     SELECT n + 1, substr(:digests, n * 16 + 1, 16) FROM wanted WHERE n * 16 < length(:digests)
 )
 SELECT p.digest, p.place FROM wanted CROSS JOIN lg_piece AS p
-WHERE p.tenant_id = :tenant_id AND p.log = :log AND p.digest = wanted.digest;
+WHERE p.tenant_id = :tenant_id AND p.log = :log AND substr(p.digest, 1, 3) = substr(wanted.digest, 1, 3)
+  AND p.digest = wanted.digest;
 
 -- name: known @postgres
-SELECT digest, place FROM lg_piece
-WHERE tenant_id = :tenant_id AND log = :log AND digest = ANY(:digests::bytea[]);
+-- One after the other: of a table it has no statistics of yet, PostgreSQL believes that the whole log is read as quickly.
+SELECT wanted.digest, p.place FROM unnest(:digests::bytea[]) AS wanted (digest)
+CROSS JOIN LATERAL (SELECT place FROM lg_piece
+                    WHERE tenant_id = :tenant_id AND log = :log
+                      AND substr(digest, 1, 3) = substr(wanted.digest, 1, 3) AND digest = wanted.digest
+                    LIMIT 1) AS p;
 
 -- name: add
 INSERT INTO lg_piece (tenant_id, log, place, digest, codec, body)
@@ -62,13 +67,21 @@ SELECT p.place, p.digest, p.codec, p.body FROM unnest(:firsts::bigint[], :lasts:
 JOIN lg_piece AS p ON p.tenant_id = :tenant_id AND p.log = :log AND p.place BETWEEN r.first AND r.last;
 
 -- name: used
--- What everybody who shares a log needs of it.
-SELECT c.pieces FROM lg_thread AS t JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
-WHERE t.tenant_id = :tenant_id AND c.tenant_id = :tenant_id AND t.log = :log;
+-- What everybody who shares a log needs of it: the thread that it was made for, if it is still there, and its copies.
+WITH sharing AS (
+    SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND number = :log AND log = number
+    UNION ALL
+    SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND log = :log AND log <> number
+)
+SELECT c.pieces FROM sharing JOIN lg_checkpoint AS c ON c.tenant_id = :tenant_id AND c.thread = sharing.number;
 
 -- name: used_by_writes
-SELECT w.pieces FROM lg_thread AS t JOIN lg_checkpoint_write AS w ON w.tenant_id = t.tenant_id AND w.thread = t.number
-WHERE t.tenant_id = :tenant_id AND w.tenant_id = :tenant_id AND t.log = :log;
+WITH sharing AS (
+    SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND number = :log AND log = number
+    UNION ALL
+    SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND log = :log AND log <> number
+)
+SELECT w.pieces FROM sharing JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = sharing.number;
 
 -- name: remove @sqlite
 -- The pieces in some ranges of places, for good.
@@ -93,7 +106,8 @@ DELETE FROM lg_thread WHERE tenant_id = :tenant_id AND number = :thread;
 -- A log that no thread has any longer.
 DELETE FROM lg_log
 WHERE tenant_id = :tenant_id AND number = :log
-  AND NOT EXISTS (SELECT 1 FROM lg_thread AS t WHERE t.tenant_id = :tenant_id AND t.log = :log)
+  AND NOT EXISTS (SELECT 1 FROM lg_thread AS t WHERE t.tenant_id = :tenant_id AND t.number = :log AND t.log = t.number)
+  AND NOT EXISTS (SELECT 1 FROM lg_thread AS t WHERE t.tenant_id = :tenant_id AND t.log = :log AND t.log <> t.number)
 RETURNING number;
 
 -- name: delete_pieces

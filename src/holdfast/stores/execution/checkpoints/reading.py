@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Struct, structs
 
 from ....core import text
-from ....core.filters import id_list
 from ....core.paging import Page, decode_cursor, encode_cursor
 from ....core.queries import Queries, Query
 from ....core.rows import Column, mapper
@@ -19,12 +18,13 @@ from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, LimitExceeded
 from ...platform import packs
 from ...platform.packs import InPack
-from . import piece_log, places, task_writes
+from . import piece_log, places, short_forms, task_writes
 from .places import Range
 from .task_writes import Placed, TaskWrites
 
 T = TypeVar("T")
 
+_THREADS_MOST = 2**31 - 1
 TRIES = 4
 """How often a checkpoint is read anew because something was removed while it was read."""
 
@@ -34,9 +34,9 @@ class CheckpointRow(Struct, frozen=True):
 
     thread: int
     namespace: Annotated[str, Column("checkpoint_ns")]
-    id: Annotated[str, Column("checkpoint_id")]
-    parent: Annotated[str | None, Column("parent_checkpoint_id")]
-    metadata: dict[str, Any]
+    id: Annotated[str, Column("checkpoint_id", load=short_forms.ids_of)]
+    parent: Annotated[str | None, Column("parent_checkpoint_id", load=short_forms.ids_of)]
+    metadata: Annotated[dict[str, Any], Column("metadata", load=short_forms.metadata_of)]
     state: Annotated[bytes, Column("checkpoint")]
     pieces: bytes
     leans: list[str] | None
@@ -168,7 +168,8 @@ def after(cursor: str | None, params: dict[str, Any]) -> str:
     if cursor is None:
         return ""
     id, thread, namespace = decode_cursor(cursor, "checkpoints", str, int, str)
-    params.update(after_id=text.escape(id), after_thread=thread, after_ns=text.escape(namespace))
+    params.update(after_id=short_forms.short_id(text.escape(id)), after_ns=text.escape(namespace))
+    params["after_thread"] = min(thread, _THREADS_MOST)  # a forged cursor may hold any number
     return "\n  AND (checkpoint_id, thread, checkpoint_ns) < (:after_id, :after_thread, :after_ns)"
 
 
@@ -194,20 +195,20 @@ def _found(connection: Connection, row: Row, thread_id: str) -> _Found:
     return _Found(stored, row[_WIDTH], row[_WIDTH + 1], thread_id, ranges, [])
 
 
-def _task(task_id: str, task_path: str, packed: bytes, sealed: bytes) -> tuple[str, str, list[Placed]]:
-    return text.unescape(task_id), text.unescape(task_path), task_writes.unpack(packed, sealed)
+def _task(task_id: bytes, task_path: str, packed: bytes, sealed: bytes) -> tuple[str, str, list[Placed]]:
+    return short_forms.id_of(task_id), short_forms.path_of(task_path), task_writes.unpack(packed, sealed)
 
 
 async def _add_writes(connection: Connection, scope: Scope, found: Sequence[_Found]) -> None:
     if not found:
         return
     threads: Any = sorted({each.row.thread for each in found})
-    ids = id_list([text.escape(each.row.id) for each in found], connection.dialect)
+    ids: Any = [short_forms.short_id(text.escape(each.row.id)) for each in found]
     if connection.dialect is Dialect.SQLITE:
-        threads = text.dump(threads)
+        threads, ids = text.dump(threads), text.dump([each.hex().upper() for each in ids])
     by_key = {(each.row.thread, each.row.namespace, each.row.id): each for each in found}
     for row in await queries.writes_of.all(connection, scope.params(threads=threads, checkpoint_ids=ids)):
-        each = by_key.get((row[0], text.unescape(row[1]), text.unescape(row[2])))
+        each = by_key.get((row[0], text.unescape(row[1]), short_forms.id_of(row[2])))
         if each is not None:
             each.tasks.append(_task(*row[3:]))
 
