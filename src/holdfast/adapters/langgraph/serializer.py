@@ -7,7 +7,7 @@ saved, not months later when it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic import BaseModel
 
 from holdfast.errors import Corrupt, HoldfastError, InvalidInput
 
@@ -31,6 +32,13 @@ _OPTION = (
     | ormsgpack.OPT_REPLACE_SURROGATES
 )
 _KINDS = ("null", "bytes", "bytearray", "msgpack")
+_ARRAY = b"\xdd"
+"""How msgpack begins an array; its length follows, in four bytes."""
+_PYDANTIC = jsonplus.EXT_PYDANTIC_V2
+_new, _put = object.__new__, object.__setattr__
+_put_fields, _put_extra, _put_private = (
+    BaseModel.__dict__[f"__pydantic_{name}__"].__set__ for name in ("fields_set", "extra", "private")
+)
 
 
 class StrictSerializer(jsonplus.JsonPlusSerializer):
@@ -93,6 +101,26 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
         if kind != "msgpack":
             return super().loads_typed((kind, body))
         return self._unpack(body, [])
+
+    def loads_all(self, bodies: Sequence[bytes]) -> list[Any]:
+        """The values behind bodies of the kind msgpack: as one by one, but objects like messages all at once.
+
+        Raises:
+            InvalidInput: one holds an object of a class that is not on the list.
+            Corrupt: one cannot be read.
+        """
+        contents = _contents(bodies)
+        if contents is None:
+            return [self._unpack(body, []) for body in bodies]
+        kinds: dict[tuple[str, str], Any] = {}
+        found = []
+        for module, name, content, *_ in self._unpack(_array_of(contents), []):
+            kind = kinds.get((module, name))
+            if kind is None:
+                self._check((module, name))
+                kind = kinds[module, name] = getattr(import_module(module), name)
+            found.append(_build(jsonplus.EXT_PYDANTIC_V2, kind, content))
+        return found
 
     def _default(self, value: Any) -> Any:
         if not isinstance(value, (_DeltaSnapshot, BaseException)) and not _is_array(value):
@@ -160,6 +188,26 @@ def _raise_own(trouble: list[Exception]) -> None:
             raise error from None
 
 
+def _contents(bodies: Sequence[bytes]) -> list[bytes] | None:
+    """What stands inside of bodies, each of which is a pydantic object; ``None`` if one is something else."""
+    try:
+        found = ormsgpack.unpackb(_array_of(bodies), ext_hook=_as_it_is, option=ormsgpack.OPT_NON_STR_KEYS)
+    except ormsgpack.MsgpackDecodeError:
+        return None
+    # What is no object on the outside may have some inside, but is never a tuple itself.
+    if len(found) != len(bodies) or any(type(each) is not tuple or each[0] != _PYDANTIC for each in found):
+        return None
+    return [content for _, content in found]
+
+
+def _as_it_is(code: int, data: bytes) -> tuple[int, bytes]:
+    return code, data
+
+
+def _array_of(bodies: Sequence[bytes]) -> bytes:
+    return b"".join([_ARRAY, len(bodies).to_bytes(4, "big"), *bodies])
+
+
 def _build(code: int, kind: Any, content: Any) -> Any:
     if code == jsonplus.EXT_CONSTRUCTOR_SINGLE_ARG:
         return kind(content)
@@ -170,7 +218,7 @@ def _build(code: int, kind: Any, content: Any) -> Any:
     if code == jsonplus.EXT_CONSTRUCTOR_KW_ARGS:
         return kind(**content)
     if code in (jsonplus.EXT_PYDANTIC_V1, jsonplus.EXT_PYDANTIC_V2):
-        if kind in _MESSAGES and content.keys() <= _MESSAGES[kind]:
+        if kind in _MESSAGES and content.keys() == _MESSAGES[kind]:
             return _message(kind, content)
         try:
             return kind(**content)
@@ -186,14 +234,11 @@ _MESSAGES = {kind: frozenset(kind.model_fields) for kind in (AIMessage, HumanMes
 
 def _message(kind: Any, content: dict[str, Any]) -> Any:
     """A message from all its fields, without validating it again: a state is mostly messages, and this is most of the work."""
-    if len(content) != len(_MESSAGES[kind]):
-        return kind(**content)
-    value = kind.__new__(kind)
-    put = object.__setattr__
-    put(value, "__dict__", content)
-    put(value, "__pydantic_fields_set__", set(content))
-    put(value, "__pydantic_extra__", {})
-    put(value, "__pydantic_private__", None)
+    value = _new(kind)
+    _put(value, "__dict__", content)
+    _put_fields(value, set(content))
+    _put_extra(value, {})
+    _put_private(value, None)
     return value
 
 
