@@ -7,8 +7,11 @@ saved, not months later when it is needed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 import ormsgpack
@@ -35,9 +38,10 @@ _KINDS = ("null", "bytes", "bytearray", "msgpack")
 _ARRAY = b"\xdd"
 """How msgpack begins an array; its length follows, in four bytes."""
 _PYDANTIC = jsonplus.EXT_PYDANTIC_V2
-_new, _put = object.__new__, object.__setattr__
-_put_fields, _put_extra, _put_private = (
-    BaseModel.__dict__[f"__pydantic_{name}__"].__set__ for name in ("fields_set", "extra", "private")
+_new: Any = object.__new__
+_put_inside, _put_fields, _put_extra, _put_private = (
+    BaseModel.__dict__[f"__{name}__"].__set__
+    for name in ("dict", "pydantic_fields_set", "pydantic_extra", "pydantic_private")
 )
 
 
@@ -109,18 +113,20 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
             InvalidInput: one holds an object of a class that is not on the list.
             Corrupt: one cannot be read.
         """
-        contents = _contents(bodies)
-        if contents is None:
+        written = _contents(bodies)
+        if written is None:
             return [self._unpack(body, []) for body in bodies]
-        kinds: dict[tuple[str, str], Any] = {}
-        found = []
-        for module, name, content, *_ in self._unpack(_array_of(contents), []):
-            kind = kinds.get((module, name))
-            if kind is None:
-                self._check((module, name))
-                kind = kinds[module, name] = getattr(import_module(module), name)
-            found.append(_build(jsonplus.EXT_PYDANTIC_V2, kind, content))
-        return found
+        several = self._unpack(_array_of(written), [])
+        names = list(map(itemgetter(0, 1), several))
+        classes = {name: self._class(name) for name in set(names)}
+        kinds, contents = list(map(classes.get, names)), list(map(itemgetter(2), several))
+        if list(map(dict.keys, contents)) == list(map(_MESSAGES.get, kinds)):
+            return _messages(kinds, contents)
+        return [_build(_PYDANTIC, *each) for each in zip(kinds, contents, strict=True)]
+
+    def _class(self, name: Name) -> Any:
+        self._check(name)
+        return getattr(import_module(name[0]), name[1])
 
     def _default(self, value: Any) -> Any:
         if not isinstance(value, (_DeltaSnapshot, BaseException)) and not _is_array(value):
@@ -161,8 +167,7 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
             if (module, name, parts[3]) not in SAFE_MSGPACK_METHODS:
                 self._check((module, name, parts[3]))
             return getattr(getattr(import_module(module), name), parts[3])(content)
-        self._check((module, name))
-        return _build(code, getattr(import_module(module), name), content)
+        return _build(code, self._class((module, name)), content)
 
 
 class _noting:  # noqa: N801 - it reads as a word
@@ -219,7 +224,7 @@ def _build(code: int, kind: Any, content: Any) -> Any:
         return kind(**content)
     if code in (jsonplus.EXT_PYDANTIC_V1, jsonplus.EXT_PYDANTIC_V2):
         if kind in _MESSAGES and content.keys() == _MESSAGES[kind]:
-            return _message(kind, content)
+            return _messages([kind], [content])[0]
         try:
             return kind(**content)
         except ValueError:  # what was saved without validation is read without it
@@ -232,14 +237,17 @@ _MESSAGES = {kind: frozenset(kind.model_fields) for kind in (AIMessage, HumanMes
 """Messages with all their fields, as they are saved, were validated when they were made."""
 
 
-def _message(kind: Any, content: dict[str, Any]) -> Any:
-    """A message from all its fields, without validating it again: a state is mostly messages, and this is most of the work."""
-    value = _new(kind)
-    _put(value, "__dict__", content)
-    _put_fields(value, set(content))
-    _put_extra(value, {})
-    _put_private(value, None)
-    return value
+def _messages(kinds: Sequence[Any], contents: Sequence[dict[str, Any]]) -> list[Any]:
+    """Messages from all their fields, without validating them again: a state is mostly messages, and this is most of the work."""
+    values = list(map(_new, kinds))
+    for put, parts in (
+        (_put_inside, contents),
+        (_put_fields, map(set, contents)),
+        (_put_extra, ({} for _ in values)),
+        (_put_private, repeat(None)),
+    ):
+        deque(map(put, values, parts), maxlen=0)
+    return values
 
 
 def _written_name(value: Any) -> Name:

@@ -13,6 +13,7 @@ rolled back its places are given to other pieces, and whoever remembers them mus
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -138,9 +139,10 @@ async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[
         Corrupt: a piece is not what it was.
     """
     rows = await rows_at(connection, scope, log, places.union(ranges))
-    found: dict[int, Body] = {
-        place: bodies.unpack(digest, codec, body) for place, digest, codec, body in rows if codec != OBJECT
-    }
+    small = [row for row in rows if row[2] != OBJECT]
+    found: dict[int, Body] = dict(
+        zip(map(itemgetter(0), small), bodies.unpack_all([row[1:] for row in small]), strict=True)
+    )
     large = {place: bytes(body) for place, _, codec, body in rows if codec == OBJECT}
     if large:
         for place, digest, *_ in rows:
