@@ -111,7 +111,7 @@ def unpack_all(stored: Sequence[tuple[bytes, int, bytes]]) -> list[bytes]:
     for codec, group in groupby(stored, itemgetter(1)):
         several = list(group)
         bodies = _library().decompress_all([each for _, _, each in several], codec) if codec in _ZSTD else None
-        if bodies is None or _library().digests(bodies, SHORT_BYTES) != [digest for digest, _, _ in several]:
+        if bodies is None or _library().digests(bodies, len(several[0][0])) != [digest for digest, _, _ in several]:
             # The usual is done all at once, by functions that loop in C; whatever is not usual says itself what it is.
             bodies = [unpack(*each) for each in several]
         found += bodies

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from itertools import chain
+from enum import StrEnum
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def test_who_still_has_what_was_read_last_gets_what_was_read_before() -> None:
         seen.append(tuple(map(id, kept)))
         assert [each.model_dump() for each in kept] == whole
     assert len(set(seen)) == 2
-    assert all(one != other for one, other in zip(seen, seen[1:], strict=False))
+    assert all(one != other for one, other in pairwise(seen))
 
 
 def test_what_is_read_is_longer_than_what_was_let_go_of() -> None:
@@ -247,8 +248,29 @@ def test_two_savers_that_take_turns_see_all_of_it(tmp_path: Path) -> None:
         kept.append(result["messages"])
         wanted = [text(number) for number in range(1, 2 * turn + 1)]
         assert [each.content for each in result["messages"]] == wanted
-        assert [each.content for each in chat_graph(savers[turn % 2 - 1]).get_state(thread()).values["messages"]] == wanted
+        assert [
+            each.content for each in chat_graph(savers[turn % 2 - 1]).get_state(thread()).values["messages"]
+        ] == wanted
     assert [len(each) for each in kept] == list(range(2, 18, 2)), "and nobody's earlier answer has been changed"
+
+
+class Level(StrEnum):
+    """Something that is equal to a text, and written in another way."""
+
+    HIGH = "high"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("high", Level.HIGH), ({1}, frozenset({1})), (0.0, -0.0), (1, 1.0), (b"x", "x"), (2**70, 2.0**70)],
+    ids=repr,
+)
+def test_what_is_equal_and_of_another_type_is_another(old: Any, new: Any) -> None:
+    message = AIMessage("x" * 100, additional_kwargs={"a": {"b": [old]}})
+    was = Snapshot(message)
+    assert is_still(message, was)
+    message.additional_kwargs["a"]["b"][0] = new
+    assert not is_still(message, was)
 
 
 def test_a_copy_of_what_json_knows_is_one_all_the_way_down() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from operator import is_
 from typing import Any
 
@@ -21,7 +21,19 @@ _references = sys.getrefcount
 class Series:
     """Objects in the order of a list. What is known of them stands in lists side by side."""
 
-    __slots__ = ("_breaks", "_exact", "_extras", "_fields", "_insides", "_kinds", "_parts", "at", "places", "values", "were")
+    __slots__ = (
+        "_breaks",
+        "_exact",
+        "_extras",
+        "_fields",
+        "_insides",
+        "_kinds",
+        "_parts",
+        "at",
+        "places",
+        "values",
+        "were",
+    )
 
     def __init__(self) -> None:
         self.values, self.places, self.were = list[Any](), list[int](), list[Snapshot]()
@@ -140,7 +152,7 @@ class Series:
                 and list(map(inside_of, values)) == self._insides[start:stop]
                 and (self._extras > 0 or not any(map(extra_of, values)))
                 and (self._extras == 0 or all(map(is_still, values, self.were[start:stop])))
-                and all([self.were[at].is_exactly(values[at - start]) for at in exact])
+                and all(self.were[at].is_exactly(values[at - start]) for at in exact)
             )
         except Exception:
             return False
@@ -151,6 +163,4 @@ class Series:
             return []
         inner = self._breaks[bisect_right(self._breaks, start) : bisect_left(self._breaks, stop)]
         cuts = [start, *inner, stop]
-        return [
-            range(self.places[one], self.places[one] + other - one) for one, other in zip(cuts, cuts[1:], strict=False)
-        ]
+        return [range(self.places[one], self.places[one] + other - one) for one, other in pairwise(cuts)]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from copy import deepcopy
 from functools import lru_cache
 from itertools import chain
-from marshal import dumps
 from operator import attrgetter, is_
 from typing import Any
 
+import ormsgpack
 from pydantic import BaseModel
 
 _new, _put = object.__new__, object.__setattr__
@@ -30,8 +30,15 @@ _NO_LIST: list[Any] = []
 _NO_DICT: dict[str, Any] = {}
 """What is empty in every snapshot: to be compared with, never handed out."""
 _EQUAL_TO_OTHERS = _FIXED - {str, type(None)}
-_PLAIN_MARK = 2
-"""The version of marshal's format in which equal values are equal bytes, whoever else refers to them."""
+_JSON_ONLY = (
+    ormsgpack.OPT_NON_STR_KEYS
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
 
 
 class Snapshot:
@@ -65,12 +72,9 @@ class Snapshot:
     def is_exactly(self, value: Any) -> bool:
         """Whether an object that is equal to this is so in its types too."""
         inside = value.__dict__
-        now = [inside.get(name) for name in self.exact]
-        if self._mark is not None:
-            same = _mark(now) == self._mark
-        else:
-            same = all(map(_alike, now, map(self.values.get, self.exact)))
-        return same and _alike(value.__pydantic_extra__, self.extra)
+        now, then = [inside.get(name) for name in self.exact], map(self.values.get, self.exact)
+        are_alike = all(map(_alike, now, then)) if self._mark is None else _mark(now) == self._mark
+        return are_alike and _alike(value.__pydantic_extra__, self.extra)
 
     def parts(self, value: Any) -> tuple[Any, ...]:
         """What could be changed inside of an object without touching the object itself."""
@@ -78,7 +82,7 @@ class Snapshot:
             return NEVER_FREE
         inside = value.__dict__
         found = [inside[name] for name in chain(self._lists, self._dicts)]
-        if not all([_collect(inside[name], found) for name in self._deep]):
+        if not all(_collect(inside[name], found) for name in self._deep):
             return NEVER_FREE
         return tuple(found)
 
@@ -151,18 +155,18 @@ def _collect(value: Any, found: list[Any]) -> bool:
     kind = type(value)
     if kind is dict:
         found.append(value)
-        return all([_collect(each, found) for each in value.values()])
+        return all(_collect(each, found) for each in value.values())
     if kind is list:
         found.append(value)
-        return all([_collect(each, found) for each in value])
+        return all(_collect(each, found) for each in value)
     return kind in _FIXED
 
 
 def _mark(values: list[Any]) -> bytes | None:
     """Bytes that are equal exactly where values and their types are; ``None`` if there is more in them than JSON knows."""
     try:
-        return dumps(values, _PLAIN_MARK)
-    except ValueError:
+        return ormsgpack.packb(values, option=_JSON_ONLY)
+    except ormsgpack.MsgpackEncodeError:
         return None
 
 
