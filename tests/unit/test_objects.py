@@ -31,6 +31,31 @@ def test_a_body_comes_back(body: bytes) -> None:
         assert objects.unpack(packed.digest, packed.codec, packed.body) == body
 
 
+@given(st.lists(st.binary(max_size=300) | st.integers(0, 400).map(lambda n: TEXT[:n] * 20), max_size=12))
+def test_many_bodies_come_back_at_once(bodies: list[bytes]) -> None:
+    for length in (objects.SHORT_BYTES, objects.DIGEST_BYTES):
+        packed = [objects.pack(body, length) for body in bodies]
+        assert objects.unpack_all([(each.digest, each.codec, each.body) for each in packed]) == bodies
+
+
+@pytest.mark.parametrize("column", ["digest", "codec", "body"])
+@pytest.mark.parametrize("at", range(4))
+def test_one_damaged_body_among_many_is_noticed(at: int, column: str) -> None:
+    bodies = [TEXT, b"short", TEXT * 20, TEXT[::-1]]
+    rows = [[packed.digest, packed.codec, packed.body] for packed in map(objects.pack, bodies)]
+    number = ["digest", "codec", "body"].index(column)
+    was = rows[at][number]
+    rows[at][number] = 7 if isinstance(was, int) else was[:-1] + bytes([was[-1] ^ 1])
+    with pytest.raises(Corrupt):
+        objects.unpack_all([tuple(row) for row in rows])
+
+
+def test_bodies_in_each_others_place_are_noticed() -> None:
+    one, other = objects.pack(TEXT), objects.pack(TEXT[::-1])
+    with pytest.raises(Corrupt, match="another digest"):
+        objects.unpack_all([(one.digest, other.codec, other.body), (other.digest, one.codec, one.body)])
+
+
 def test_a_body_is_compressed_where_that_helps() -> None:
     assert objects.pack(TEXT).codec == objects.ZSTD_WORDS
     assert objects.pack(TEXT * 10).codec == objects.ZSTD

@@ -21,6 +21,17 @@ def test_places_come_back_from_ranges_and_bytes(given_places: list[int]) -> None
     assert places.unseal(places.seal(ranges, b"x", b"y"), "it", b"x", b"y") == ranges
 
 
+@given(
+    st.lists(
+        st.integers(1, 60) | st.builds(lambda at, count: range(at, at + count), st.integers(1, 60), st.integers(1, 9))
+    )
+)
+def test_places_may_be_given_as_ranges(given_places: list[int | range]) -> None:
+    one_by_one = places.flat(given_places)
+    assert places.ranges_of(given_places) == places.ranges_of(one_by_one)
+    assert places.places_in(places.ranges_of(given_places)) == one_by_one
+
+
 @given(st.lists(st.integers(1, 60), max_size=40))
 def test_a_union_and_what_is_left_are_everything(given_places: list[int]) -> None:
     live = places.union(places.ranges_of(given_places))

@@ -7,9 +7,12 @@ never an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hmac import compare_digest
-from typing import Any, TypeVar
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 from zlib import crc32
 
 from msgspec import Struct
@@ -30,13 +33,13 @@ COMPRESS_FROM = 96
 CHECKSUM_BYTES = 4
 LEVEL = 3
 WORDS_LEVEL = 1
-"""How hard to compress with the list of words: in so little text, looking harder takes longer and finds nothing that is shorter."""
+"""How hard to compress with the list of words: in so little text, looking harder takes longer and finds nothing shorter."""
 BULK_LEVEL = 2
 """How hard to compress where there is much of it: two thirds of the time, for a twenty-fifth more bytes."""
 UNPACKED_MOST = 64 * 1024 * 1024
 """Bytes that a stored body may unpack to, and so the longest that is stored, whatever the limits say."""
 
-T = TypeVar("T")
+_ZSTD = (ZSTD, ZSTD_WORDS)
 _Kind = tuple[int, int | None]
 """A codec, and how hard to compress with it; nothing to read what was compressed."""
 
@@ -96,14 +99,35 @@ def unpack(digest: bytes, codec: int, stored: bytes) -> bytes:
     """
     body = _inflate(codec, stored)
     if not compare_digest(digest_of(body, len(digest)), bytes(digest)):
-        raise Corrupt(f"the stored body {bytes(digest).hex()} is damaged: its content has another digest")
+        raise _damaged(digest)
     return body
+
+
+def unpack_all(stored: Sequence[tuple[bytes, int, bytes]]) -> list[bytes]:
+    """The bodies that were packed, of each the digest, the codec and what is stored: as one by one, in half the time.
+
+    Raises:
+        Corrupt: one of them is not what was packed.
+    """
+    found: list[bytes] = []
+    for codec, group in groupby(stored, itemgetter(1)):
+        several = list(group)
+        bodies = _library().decompress_all([each for _, _, each in several], codec) if codec in _ZSTD else None
+        if bodies is None or _library().digests(bodies, len(several[0][0])) != [digest for digest, _, _ in several]:
+            # The usual is done all at once, by functions that loop in C; whatever is not usual says itself what it is.
+            bodies = [unpack(*each) for each in several]
+        found += bodies
+    return found
+
+
+def _damaged(digest: bytes) -> Corrupt:
+    return Corrupt(f"the stored body {bytes(digest).hex()} is damaged: its content has another digest")
 
 
 def _inflate(codec: int, stored: bytes) -> bytes:
     if codec == RAW:
         return bytes(stored)
-    if codec in (ZSTD, ZSTD_WORDS):
+    if codec in _ZSTD:
         return _library().decompress(stored, codec)
     raise Corrupt(f"a stored body is written in a way this release does not know: {codec}")
 
@@ -137,7 +161,8 @@ class _Library:
 
     def compress(self, body: bytes, codec: int, level: int) -> bytes:
         kind = (codec, level if codec == ZSTD else WORDS_LEVEL)
-        frame = self._with_one(kind, lambda each: bytes(each.compress(body)))
+        with self._one(kind) as writer:
+            frame = bytes(writer.compress(body))
         # Some bits of a frame mean nothing, so flipping them leaves the digest of the content as it is.
         return frame + crc32(frame).to_bytes(CHECKSUM_BYTES, "big")
 
@@ -149,18 +174,39 @@ class _Library:
             size = self._size_of(frame)
             if not 0 <= size <= UNPACKED_MOST:
                 raise Corrupt(f"a stored body claims to be of {size:,} bytes; no body is longer than {UNPACKED_MOST:,}")
-            return self._with_one((codec, None), lambda each: bytes(each.decompress(frame)))
+            with self._one((codec, None)) as reader:
+                return bytes(reader.decompress(frame))
         except self._error as error:
             raise Corrupt(f"a stored body cannot be read: {error}") from error
 
-    def _with_one(self, kind: _Kind, use: Callable[[Any], T]) -> T:
+    def decompress_all(self, stored: Sequence[bytes], codec: int) -> list[bytes] | None:
+        """The same for many, or ``None`` if there is something wrong with one of them."""
+        frames = [each[:-CHECKSUM_BYTES] for each in stored]
+        checksums = [int.from_bytes(each[-CHECKSUM_BYTES:], "big") for each in stored]
+        if list(map(crc32, frames)) != checksums:
+            return None
+        try:
+            sizes = list(map(self._size_of, frames))
+            if min(sizes) < 0 or max(sizes) > UNPACKED_MOST:
+                return None
+            with self._one((codec, None)) as reader:
+                return list(map(reader.decompress, frames))
+        except self._error:
+            return None
+
+    def digests(self, several: Sequence[bytes], length: int) -> list[bytes]:
+        blake3 = self._blake3
+        return [blake3(body).digest(length) for body in several]
+
+    @contextmanager
+    def _one(self, kind: _Kind) -> Iterator[Any]:
         idle = self._idle.setdefault(kind, [])
         try:
             worker = idle.pop()
         except IndexError:
             worker = self._make[kind]()
         try:
-            return use(worker)
+            yield worker
         finally:
             idle.append(worker)
 

@@ -8,9 +8,9 @@ graph, which is a piece too. Pieces are used up in the order in which the skelet
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -19,7 +19,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from holdfast.clock import from_us, to_us
 from holdfast.errors import Corrupt, InvalidInput
 
-from .memory import Learnt, Thread, can_be_learnt, is_still, snapshot_of
+from .memory import NOTHING, Learnt, Thread
+from .serializer import StrictSerializer
+from .snapshots import can_be_learnt, is_still, snapshot_of
 
 PIECE_FROM = 64
 """Bytes from which on a value is a piece."""
@@ -33,16 +35,17 @@ _VERSION_6 = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-6[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-
 _GREGORIAN_US = 12_219_292_800_000_000
 """Microseconds from the day from which on such UUIDs count to 1970."""
 _KINDS = ("null", "bytes", "bytearray", "msgpack")
+_MSGPACK = bytes([_KINDS.index("msgpack")])
 _LIST, _DICT, _SKELETON, _SNAPSHOT = 3, 4, 5, 6
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
 Serde = Any
-Piece = bytes | int
+Piece = bytes | int | range
 
 
 class Encoder:
-    """Takes values apart. ``pieces`` are bodies, or places of what the thread has already."""
+    """Takes values apart. ``pieces`` are bodies, or places and ranges of places of what the thread has already."""
 
     def __init__(self, serde: Serde, thread: Thread | None) -> None:
         self._serde, self._thread = serde, thread
@@ -78,23 +81,36 @@ class Encoder:
 
     def _items(self, values: list[Any]) -> list[Any]:
         """The elements of a list: a number of pieces, or the bytes of small ones, or minus a number of pieces full of them."""
-        known = [] if self._thread is None else self._thread.known_prefix(values)
-        self.pieces += known
-        items: list[Any] = [len(known)] if known else []
+        values = values.copy()  # another thread may be adding to it
+        items: list[Any] = []
         small: list[Any] = []
-        for value in values[len(known) :]:
-            body, learnt = self._body(value)
-            if isinstance(body, bytes) and len(body) < PIECE_FROM:
-                small.append(value)
+        at = 0
+        while at < len(values):
+            known = self._known_run(values, at)
+            body, learnt = (b"", None) if known else self._written(values[at], values[at - 1] if at else NOTHING)
+            if not known and len(body) < PIECE_FROM:
+                small.append(values[at])
+                at += 1
                 continue
             self._flush(small, items)
-            self._add(body, learnt)
-            if items and type(items[-1]) is int and items[-1] > 0:
-                items[-1] += 1
+            if known:
+                self.pieces += known
             else:
-                items.append(1)
+                self._add(body, learnt)
+            count = sum(map(len, known)) or 1
+            at += count
+            if items and type(items[-1]) is int and items[-1] > 0:
+                items[-1] += count
+            else:
+                items.append(count)
         self._flush(small, items)
         return items
+
+    def _known_run(self, values: list[Any], at: int) -> Sequence[range]:
+        """Where the thread has an element of a list and those after it."""
+        if self._thread is None or not can_be_learnt(values[at]):
+            return ()
+        return self._thread.known_run(values, at)
 
     def _flush(self, small: list[Any], items: list[Any]) -> None:
         whole = len(small) // CHUNK
@@ -106,19 +122,24 @@ class Encoder:
             items.append(self._typed(small[whole * CHUNK :]))
         small.clear()
 
-    def _body(self, value: Any) -> tuple[Piece, Learnt | None]:
-        """The place or the bytes of a value, and what is to be remembered of it.
+    def _body(self, value: Any) -> tuple[bytes | int, Learnt | None]:
+        """The place or the bytes of a value that is in no list, and what is to be remembered of it."""
+        if self._thread is not None and can_be_learnt(value):
+            place = self._thread.place_of(value)
+            if place is not None:
+                return place, None
+        return self._written(value, NOTHING)
+
+    def _written(self, value: Any, after: Any) -> tuple[bytes, Learnt | None]:
+        """The bytes of a value, and what is to be remembered of it.
 
         What it was is noted before it is written down and compared afterwards: another thread may be changing it.
         """
         if not can_be_learnt(value):
             return self._typed(value), None
-        place = None if self._thread is None else self._thread.place_of(value)
-        if place is not None:
-            return place, None
         before = snapshot_of(value)
         body = self._typed(value)
-        return body, Learnt(value, before) if before is not None and is_still(value, before) else None
+        return body, Learnt(value, before, after) if before is not None and is_still(value, before) else None
 
     def _typed(self, value: Any) -> bytes:
         kind, data = self._serde.dumps_typed(value)
@@ -141,7 +162,7 @@ class Decoder:
         self, serde: Serde, pieces: Sequence[bytes | None], places: Sequence[int], thread: Thread | None = None
     ) -> None:
         self._serde, self._thread = serde, thread
-        self._rest: Iterator[tuple[bytes | None, int]] = zip(pieces, places, strict=True)
+        self._pieces, self._places, self._at = pieces, places, 0
 
     def value(self, node: Any) -> Any:
         """The value behind a skeleton."""
@@ -161,10 +182,7 @@ class Decoder:
 
     def raw(self) -> bytes:
         """The next piece as it is."""
-        body, _ = next(self._rest, (None, 0))
-        if body is None:
-            raise Corrupt("a saved value has fewer pieces than it should")
-        return body
+        return self._bodies(self._take(1))[0]
 
     def _list(self, items: Sequence[Any]) -> list[Any]:
         found: list[Any] = []
@@ -180,31 +198,56 @@ class Decoder:
 
     def _several(self, count: int) -> list[Any]:
         """The values behind the next pieces."""
+        taken = self._take(count)
         if self._thread is None:
-            return [self._next() for _ in range(count)]
-        pairs = list(islice(self._rest, count))
-        if len(pairs) < count:
-            raise Corrupt("a saved value has fewer pieces than it should")
-        known = self._thread.snapshots
-        first_new = next((at for at, (_, place) in enumerate(pairs) if place not in known), count)
-        found = self._thread.hand_out_all([place for _, place in pairs[:first_new]])
-        for body, place in pairs[first_new:]:
-            found.append(self._thread.hand_out(place) if place in known else self._loaded(body, place))
+            return self._load_all(self._bodies(taken))
+        known = self._thread.knows(self._places[taken])
+        if all(known):
+            return self._thread.hand_out_all(self._places[taken])
+        found: list[Any] = []
+        for is_known, numbers in groupby(range(count), known.__getitem__):
+            part = slice(taken.start + len(found), taken.start + len(found) + len(list(numbers)))
+            if is_known:
+                found += self._thread.hand_out_all(self._places[part])
+            else:
+                found += self._new(self._thread, part, found[-1] if found else NOTHING)
         return found
 
-    def _next(self) -> Any:
-        body, place = next(self._rest, (None, 0))
-        if self._thread is not None and place in self._thread.snapshots:
-            return self._thread.hand_out(place)
-        return self._loaded(body, place)
+    def _new(self, thread: Thread, part: slice, after: Any) -> list[Any]:
+        """Values of a list that the thread has not, which it learns."""
+        bodies = self._bodies(part)
+        values = self._load_all(bodies)
+        thread.learn_later(values, self._places[part], lambda: self._load_all(bodies), after)
+        return values
 
-    def _loaded(self, body: bytes | None, place: int) -> Any:
-        if body is None:
-            raise Corrupt("a saved value has fewer pieces than it should")
-        value = self._load(body)
+    def _next(self) -> Any:
+        taken = self._take(1)
+        place = self._places[taken.start]
+        if self._thread is not None and all(self._thread.knows([place])):
+            return self._thread.hand_out(place)
+        value = self._load(self._bodies(taken)[0])
         if self._thread is not None and can_be_learnt(value) and (was := snapshot_of(value)) is not None:
             self._thread.learn(Learnt(value, was), place)
         return value
+
+    def _take(self, count: int) -> slice:
+        taken = slice(self._at, self._at + count)
+        self._at += count
+        if self._at > len(self._pieces):
+            raise Corrupt("a saved value has fewer pieces than it should")
+        return taken
+
+    def _bodies(self, taken: slice) -> Sequence[bytes]:
+        found: list[Any] = list(self._pieces[taken])
+        if None in found:
+            raise Corrupt("a saved value has fewer pieces than it should")
+        return found
+
+    def _load_all(self, bodies: Sequence[bytes]) -> list[Any]:
+        """The values behind bodies; messages all at once."""
+        if isinstance(self._serde, StrictSerializer) and all(body[:1] == _MSGPACK for body in bodies):
+            return self._serde.loads_all([body[1:] for body in bodies])
+        return [self._load(body) for body in bodies]
 
     def _load(self, body: bytes) -> Any:
         return self._serde.loads_typed((_KINDS[body[0]], body[1:]))

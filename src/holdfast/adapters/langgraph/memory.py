@@ -9,124 +9,24 @@ any more. Forgetting costs time only.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from copy import deepcopy
-from functools import lru_cache
-from itertools import chain
-from operator import attrgetter, is_, itemgetter
-from threading import Lock
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from threading import Lock, RLock
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
+from .series import Series
+from .snapshots import Snapshot, can_be_learnt, is_still, snapshot_of
 
-_new, _put = object.__new__, object.__setattr__
-_put_fields = BaseModel.__dict__["__pydantic_fields_set__"].__set__
-_put_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
-_put_private = BaseModel.__dict__["__pydantic_private__"].__set__
-_references = sys.getrefcount
 _COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether the number of references to an object can be relied on: without the interpreter's lock it cannot."""
-_NEVER_FREE = (object(), object())
-"""Stands for parts that nobody could tell to be unused: it is referred to from elsewhere itself."""
-_FIXED = (str, int, float, bool, bytes, type(None))
 THREADS_MOST = 64
 """Threads that are remembered; the one used longest ago is forgotten first."""
-
-
-class Snapshot:
-    """What an object was when its bytes were made."""
-
-    __slots__ = ("_changing", "_deep", "_dicts", "_lists", "exact", "extra", "fields", "kind", "values")
-
-    def __init__(self, value: Any) -> None:
-        self.kind: Any = type(value)
-        self.values = value.__dict__.copy()
-        # Most of what could be changed is empty, and a new empty one is quicker than a copy.
-        self._lists, self._dicts, self._deep = list[str](), list[str](), list[str]()
-        for name, each in value.__dict__.items():
-            if not isinstance(each, _FIXED):
-                self._changeable(name, each)
-        self._changing = (*self._lists, *self._dicts)
-        extra = value.__pydantic_extra__
-        self.extra = deepcopy(extra) if extra else None if extra is None else {}
-        self.fields = value.__pydantic_fields_set__.copy()
-        # 1, True and 1.0 are equal and are written differently. Texts and what is empty need no such look.
-        self.exact = [
-            name
-            for name, each in self.values.items()
-            if each is not None and type(each) is not str and not _is_empty(each)
-        ]
-
-    def is_exactly(self, value: Any) -> bool:
-        """Whether an object that is equal to this is so in its types too."""
-        now, then = map(value.__dict__.get, self.exact), map(self.values.get, self.exact)
-        return all(map(_alike, now, then)) and _alike(value.__pydantic_extra__, self.extra)
-
-    def parts(self, value: Any) -> tuple[Any, ...]:
-        """What could be changed inside of an object without touching the object itself."""
-        if self._deep or self.extra:
-            return _NEVER_FREE
-        inside = value.__dict__
-        return tuple([inside[name] for name in self._changing])
-
-    def rebuilt(self) -> Any:
-        """A new object like it."""
-        value = _new(self.kind)
-        values = self.values.copy()
-        for name in self._lists:
-            values[name] = []
-        for name in self._dicts:
-            values[name] = {}
-        for name in self._deep:
-            values[name] = deepcopy(values[name])
-        _put(value, "__dict__", values)
-        _put_fields(value, self.fields.copy())
-        _put_extra(value, deepcopy(self.extra) if self.extra else None if self.extra is None else {})
-        _put_private(value, None)
-        return value
-
-    def _changeable(self, name: str, each: Any) -> None:
-        if not each and type(each) is list:
-            self._lists.append(name)
-            self.values[name] = []
-        elif not each and type(each) is dict:
-            self._dicts.append(name)
-            self.values[name] = {}
-        else:
-            self._deep.append(name)
-            self.values[name] = deepcopy(each)
-
-
-def _is_empty(value: Any) -> bool:
-    return type(value) in (list, dict) and not value
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two values are equal, and everything in them of the same types."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        if len(one) == len(other) and all(map(is_, one, other)) and all(map(is_, one.values(), other.values())):
-            return True  # most of what is in a copy is the very same
-        one, other = [*one, *one.values()], [*other, *other.values()]
-    elif isinstance(one, BaseModel):
-        one, other = [one.__dict__, one.__pydantic_extra__], [other.__dict__, other.__pydantic_extra__]
-    elif isinstance(one, (set, frozenset)):
-        return {(type(each), each) for each in one} == {(type(each), each) for each in other}
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    return bool(one == other)
-
-
-def snapshot_of(value: Any) -> Snapshot | None:
-    """What an object is; ``None`` if it cannot be noted, because something in it cannot be copied."""
-    try:
-        return Snapshot(value)
-    except Exception:
-        return None
+FOLLOWED, KEPT = 2, 3
+"""Readings whose objects are recognised when they come back, and whose objects are handed out again when all have let go of
+them: whoever reads again while still having what was read last gets what was read before."""
+NOTHING: Any = object()
+"""Stands before the first object of a list, and before one that is in no list."""
 
 
 class Learnt(NamedTuple):
@@ -134,128 +34,222 @@ class Learnt(NamedTuple):
 
     value: Any
     was: Snapshot
+    after: Any = NOTHING
+    """The object before it in a list."""
 
 
-_Known = tuple[Any, int, Snapshot, tuple[Any, ...]]
-"""An object, its place, what it was, and the parts of it that could be changed."""
-_value_of, _place_of, _was, _parts_of = (itemgetter(at) for at in range(4))
-_inside, _extra, _fields = (attrgetter(f"__{name}__") for name in ("dict", "pydantic_extra", "pydantic_fields_set"))
-_was_inside, _was_extra, _was_fields, _was_kind = map(attrgetter, ("values", "extra", "fields", "kind"))
+class _Alone(NamedTuple):
+    """An object that is in no series."""
+
+    value: Any
+    place: int
+    was: Snapshot
+
+
+class _Reading:
+    """What was handed out at one reading, and learnt since."""
+
+    __slots__ = ("alone", "lists")
+
+    def __init__(self) -> None:
+        self.lists: list[Series] = []
+        self.alone: dict[int, _Alone] = {}
+        """By identity."""
+
+
+class _Unread(NamedTuple):
+    """Objects of a list that were made to be handed out, and of which nobody has asked yet what they were."""
+
+    values: Sequence[Any]
+    places: Sequence[int]
+    again: Callable[[], Sequence[Any]]
+    """Makes them once more."""
+    after: Any
 
 
 class Thread:
-    """The objects of one thread's log, under the log's stamp.
-
-    A conversation comes and goes as a whole at every step. So what is done to one object is done here to all of them at once, by
-    functions that loop in C, and only where something is unusual one by one.
-    """
+    """The objects of one thread's log, under the log's stamp. Several may use it at once."""
 
     def __init__(self, stamp: str, *, follows: bool = True) -> None:
         self.stamp, self._follows = stamp, follows
-        self.snapshots: dict[int, Snapshot] = {}
-        self._objects: dict[int, _Known] = {}
-        self._older: dict[int, _Known] = {}
-        self._latest: dict[int, _Known] = {}
-        """What was last handed out or learnt for each place."""
-        self._counted, self._ranges = 0, list[list[int]]()
+        self._using = RLock()  # comparing runs code of others, which may come here again
+        self._snapshots: dict[int, Snapshot] = {}
+        self._readings: deque[_Reading] = deque([_Reading()], maxlen=KEPT)
+        self._unread: list[_Unread] = []
+        self._ranges: list[list[int]] = []
+
+    def knows(self, places: Sequence[int]) -> list[bool]:
+        """Whether objects like those that lie there can be handed out, for each."""
+        with self._using:
+            self._look_back()
+            return list(map(self._snapshots.__contains__, places))
 
     def place_of(self, value: Any) -> int | None:
         """Where this very object lies, unless it has been changed."""
-        found = self._objects.get(id(value)) or self._older.get(id(value))
-        return found[1] if found is not None and found[0] is value and is_still(value, found[2]) else None
+        with self._using:
+            self._look_back()
+            found = self._find(value)
+            return None if found is None or not is_still(value, found.was) else found.place
 
-    def known_prefix(self, values: Sequence[Any]) -> list[int]:
-        """Where the first of these objects lie, up to one that is not known or has been changed."""
-        known: list[Any] = list(map(self._objects.get, map(id, values)))
-        if None in known:
-            older = self._older.get
-            known = [found or older(id(value)) for found, value in zip(known, values, strict=True)]
-            known = known[: known.index(None)] if None in known else known
-        values = values[: len(known)]
-        if all(map(is_, values, map(_value_of, known))) and _are_still(values, list(map(_was, known))):
-            return list(map(_place_of, known))
-        places: list[int] = []
-        for value in values:
-            place = self.place_of(value)
-            if place is None:
-                break
-            places.append(place)
-        return places
+    def known_run(self, values: Sequence[Any], at: int) -> Sequence[range]:
+        """Where an object of a list and those after it lie, up to one that is not known or has been changed; or as far as is
+        quickly told."""
+        with self._using:
+            self._look_back()
+            value = values[at]
+            for series in self._lists():
+                start = series.index_of(value)
+                if start is not None:
+                    return series.known(values[at : at + len(series) - start], start)
+            alone = self._alone(value)
+            if alone is None or not is_still(value, alone.was):
+                return ()
+            self._join(alone, NOTHING if at == 0 else values[at - 1], is_list=len(values) > 1)
+            return [range(alone.place, alone.place + 1)]
 
     def learn(self, learnt: Learnt, place: int) -> None:
         """Remember that an object lies at a place."""
-        was = self.snapshots.setdefault(place, learnt.was)
-        if self._follows:
-            self._note(learnt.value, place, was)
+        with self._using:
+            self._look_back()
+            was = self._remember(place, learnt.was)
+            if not self._follows:
+                return
+            value = learnt.value
+            for series in self._lists():
+                at = series.index_of(value)
+                if at is not None:
+                    series.move(at, place, was)
+                    return
+            self._forget_alone(value)
+            alone = self._readings[0].alone[id(value)] = _Alone(value, place, was)
+            self._join(alone, learnt.after, is_list=False)
+
+    def learn_later(
+        self, values: Sequence[Any], places: Sequence[int], again: Callable[[], Sequence[Any]], after: Any = NOTHING
+    ) -> None:
+        """Remember that objects of a list, which were made just now to be handed out, lie at places.
+
+        What they were is only found out when it is needed, by making them ``again``: who reads and does not come back does
+        not pay for it.
+        """
+        with self._using:
+            self._unread.append(_Unread(values, places, again, after))
 
     def hand_out_all(self, places: Sequence[int]) -> list[Any]:
-        """Objects like those that lie there, which nobody else has: the last ones, if all have let go of them, or new ones."""
-        known: list[Any] = list(map(self._latest.get, places))
-        if _COUNTS and self._follows and None not in known:
-            values = list(map(_value_of, known))
-            if _are_free(values, known) and _are_still(values, list(map(_was, known))):
-                self._objects.update(zip(map(id, values), known, strict=True))
-                return values
-            del values
-        del known  # they would count as somebody who has the objects
-        return [self.hand_out(place) for place in places]
+        """Objects like those that lie there, which nobody else has: such as all have let go of, or new ones."""
+        with self._using:
+            self._look_back()
+            if not self._follows or len(places) < 2:
+                return [self.hand_out(place) for place in places]
+            series, values = self._spare(list(places)) if _COUNTS else (Series(), [])
+            for place in places[len(values) :]:
+                was = self._snapshots[place]
+                values.append(was.rebuilt())
+                series.append(values[-1], place, was)
+            self._readings[0].lists.append(series)
+            return values
 
     def hand_out(self, place: int) -> Any:
-        """An object like the one that lies there, which nobody else has."""
-        known = self._latest.get(place) if _COUNTS and self._follows else None
-        if known is not None:
-            values = [known[0]]
-            if _are_free(values, [known]) and _are_still(values, [known[2]]):
-                self._objects[id(values[0])] = known
-                return values[0]
-        new = self.snapshots[place].rebuilt()
-        if self._follows:
-            self._note(new, place, self.snapshots[place])
-        return new
+        """A new object like the one that lies there."""
+        with self._using:
+            self._look_back()
+            was = self._snapshots[place]
+            new = was.rebuilt()
+            if self._follows:
+                self._readings[0].alone[id(new)] = _Alone(new, place, was)
+            return new
 
     def turn(self) -> None:
-        """Another reading begins: objects handed out before the last one are let go."""
-        self._older, self._objects = self._objects, {}
+        """Another reading begins: objects of readings long past are let go."""
+        with self._using:
+            self._look_back()
+            self._readings.appendleft(_Reading())
 
     def places(self) -> Sequence[Sequence[int]]:
         """The places whose objects are remembered, as ranges."""
-        if self._counted != len(self.snapshots):
-            known = list(self.snapshots)  # at once, because others may be learning meanwhile
-            self._counted, self._ranges = len(known), _ranges(known)
-        return self._ranges
+        with self._using:
+            self._look_back()
+            return [list(each) for each in self._ranges]
 
-    def _note(self, value: Any, place: int, was: Snapshot) -> None:
-        self._objects[id(value)] = self._latest[place] = (value, place, was, was.parts(value))
+    def _spare(self, places: list[int]) -> tuple[Series, list[Any]]:
+        """A series that begins like these places, cut to what it has in common with them, and its objects, which nobody has."""
+        there = [(series.common(places), reading, series) for reading in self._readings for series in reading.lists]
+        there.sort(key=itemgetter(0), reverse=True)
+        for count, reading, series in there:
+            values = series.values[:count]
+            busy = series.unusable(values)
+            if 2 * len(busy) >= count:
+                continue  # mostly somebody else's
+            reading.lists.remove(series)
+            series.cut(count)
+            for at in busy:
+                values[at] = series.were[at].rebuilt()
+                series.renew(at, values[at])
+            return series, values
+        return Series(), []
 
+    def _look_back(self) -> None:
+        """Note what was handed out and has not been looked at yet."""
+        while self._unread:
+            unread = self._unread.pop()
+            series = self._ending_with(unread.after)
+            if series is None:
+                series = Series()
+                self._readings[0].lists.append(series)
+            for value, place, like in zip(unread.values, unread.places, unread.again(), strict=True):
+                if can_be_learnt(like) and (was := snapshot_of(like)) is not None:
+                    was = self._remember(place, was)
+                    if self._follows:
+                        series.append(value, place, was)
 
-def is_still(value: Any, was: Snapshot) -> bool:
-    """Whether an object has not been changed since."""
-    return _are_still([value], [was])
+    def _remember(self, place: int, was: Snapshot) -> Snapshot:
+        if place in self._snapshots:
+            return self._snapshots[place]
+        self._snapshots[place] = was
+        if self._ranges and place == self._ranges[-1][1] + 1:
+            self._ranges[-1][1] = place
+        elif not self._ranges or place > self._ranges[-1][1]:
+            self._ranges.append([place, place])
+        else:
+            self._ranges = _ranges(self._snapshots)
+        return was
 
+    def _find(self, value: Any) -> _Alone | None:
+        for series in self._lists():
+            at = series.index_of(value)
+            if at is not None:
+                return _Alone(value, series.places[at], series.were[at])
+        return self._alone(value)
 
-def _are_still(values: Sequence[Any], were: Sequence[Snapshot]) -> bool:
-    """Whether none of these objects has been changed. What cannot be compared has been."""
-    try:
-        return (
-            list(map(type, values)) == list(map(_was_kind, were))
-            and list(map(_inside, values)) == list(map(_was_inside, were))
-            and list(map(_extra, values)) == list(map(_was_extra, were))
-            and all(was.is_exactly(value) for value, was in zip(values, were, strict=True) if was.exact or was.extra)
-        )
-    except Exception:
-        return False
+    def _lists(self) -> Iterator[Series]:
+        for at in range(min(FOLLOWED, len(self._readings))):
+            yield from self._readings[at].lists
 
+    def _alone(self, value: Any) -> _Alone | None:
+        for at in range(min(FOLLOWED, len(self._readings))):
+            found = self._readings[at].alone.get(id(value))
+            if found is not None and found.value is value:
+                return found
+        return None
 
-def _are_free(values: list[Any], known: Sequence[_Known]) -> bool:
-    """Whether nobody but this memory refers to any of these objects or to a part that could be changed, and all have the
-    fields they had."""
-    # An object is in its tuple, in the list and in the argument; a part is in its object too.
-    if list(map(_references, values)).count(3) != len(values):
-        return False
-    parts = list(chain.from_iterable(map(_parts_of, known)))
-    return list(map(_references, parts)).count(4) == len(parts) and list(map(_fields, values)) == list(
-        map(_was_fields, map(_was, known))
-    )
+    def _forget_alone(self, value: Any) -> None:
+        for reading in self._readings:
+            found = reading.alone.get(id(value))
+            if found is not None and found.value is value:
+                del reading.alone[id(value)]
+
+    def _join(self, alone: _Alone, after: Any, *, is_list: bool) -> None:
+        """Let an object join the series that ends with the one before it, or begin one."""
+        series = self._ending_with(after)
+        if series is None and after is NOTHING and is_list:
+            series = Series()
+            self._readings[0].lists.append(series)
+        if series is not None:
+            self._forget_alone(alone.value)
+            series.append(*alone)
+
+    def _ending_with(self, value: Any) -> Series | None:
+        return next((each for each in self._lists() if each.ends_with(value)), None)
 
 
 class Memory:
@@ -303,17 +297,3 @@ def _ranges(places: Iterable[int]) -> list[list[int]]:
         else:
             found.append([place, place])
     return found
-
-
-def can_be_learnt(value: Any) -> bool:
-    """Whether an object can be recognised and rebuilt: a message, or another plain pydantic object."""
-    if not isinstance(value, BaseModel) or value.__pydantic_private__ is not None:
-        return False
-    kind: Any = type(value)
-    return _is_written_whole(kind)
-
-
-@lru_cache(maxsize=1_024)
-def _is_written_whole(kind: type[BaseModel]) -> bool:
-    """Whether no field is left out when an object is written down: rebuilt from memory it would have what it has lost."""
-    return not any(each.exclude for each in kind.model_fields.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from threading import Lock
 from typing import Any
 
@@ -123,9 +124,10 @@ class Requests:
             encoder = Encoder(serde, known)
             state = dump_value(value, encoder)
             sealed = self._cipher.seal(state, "value")
-            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, sealed, self._sealed(encoder.pieces)))
+            pieces = self._sealed(encoder.pieces)
+            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, sealed, pieces))
             learnt += [(count + at, each) for at, each in encoder.learnt]
-            count += len(encoder.pieces)
+            count += len(pieces)
         arguments = {
             "thread_id": thread,
             "namespace": namespace,
@@ -143,7 +145,7 @@ class Requests:
         """Remember where the pieces of what was saved lie."""
         thread = self.memory.under(request.arguments["thread_id"], stored.stamp)
         for number, learnt in request.learnt:
-            thread.learn(learnt, stored.places[number])
+            thread.learn(learnt, _place_at(stored, number))
         if self._single_writer and request.arguments.get("parent"):
             with self._choosing:
                 self._chosen.pop(_chosen(request, "parent"), None)
@@ -243,8 +245,14 @@ def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
     return [each for each in pieces if isinstance(each, bytes)]
 
 
+def _place_at(stored: Stored, number: int) -> int:
+    place = stored.places[number]
+    assert isinstance(place, int), "only what was a body has been learnt"
+    return place
+
+
 def _places(found: Checkpoint) -> list[int]:
-    return [place for first, last in found.places for place in range(first, last + 1)]
+    return list(chain.from_iterable(range(first, last + 1) for first, last in found.places))
 
 
 def _place(config: Config) -> tuple[str, str]:

@@ -7,8 +7,11 @@ saved, not months later when it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from importlib import import_module
+from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 import ormsgpack
@@ -16,6 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic import BaseModel
 
 from holdfast.errors import Corrupt, HoldfastError, InvalidInput
 
@@ -31,6 +35,14 @@ _OPTION = (
     | ormsgpack.OPT_REPLACE_SURROGATES
 )
 _KINDS = ("null", "bytes", "bytearray", "msgpack")
+_ARRAY = b"\xdd"
+"""How msgpack begins an array; its length follows, in four bytes."""
+_PYDANTIC = jsonplus.EXT_PYDANTIC_V2
+_new: Any = object.__new__
+_put_inside, _put_fields, _put_extra, _put_private = (
+    BaseModel.__dict__[f"__{name}__"].__set__
+    for name in ("dict", "pydantic_fields_set", "pydantic_extra", "pydantic_private")
+)
 
 
 class StrictSerializer(jsonplus.JsonPlusSerializer):
@@ -94,6 +106,28 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
             return super().loads_typed((kind, body))
         return self._unpack(body, [])
 
+    def loads_all(self, bodies: Sequence[bytes]) -> list[Any]:
+        """The values behind bodies of the kind msgpack: as one by one, but objects like messages all at once.
+
+        Raises:
+            InvalidInput: one holds an object of a class that is not on the list.
+            Corrupt: one cannot be read.
+        """
+        written = _contents(bodies)
+        if written is None:
+            return [self._unpack(body, []) for body in bodies]
+        several = self._unpack(_array_of(written), [])
+        names = list(map(itemgetter(0, 1), several))
+        classes = {name: self._class(name) for name in set(names)}
+        kinds, contents = list(map(classes.get, names)), list(map(itemgetter(2), several))
+        if list(map(dict.keys, contents)) == list(map(_MESSAGES.get, kinds)):
+            return _messages(kinds, contents)
+        return [_build(_PYDANTIC, *each) for each in zip(kinds, contents, strict=True)]
+
+    def _class(self, name: Name) -> Any:
+        self._check(name)
+        return getattr(import_module(name[0]), name[1])
+
     def _default(self, value: Any) -> Any:
         if not isinstance(value, (_DeltaSnapshot, BaseException)) and not _is_array(value):
             name = _written_name(value)
@@ -133,8 +167,7 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
             if (module, name, parts[3]) not in SAFE_MSGPACK_METHODS:
                 self._check((module, name, parts[3]))
             return getattr(getattr(import_module(module), name), parts[3])(content)
-        self._check((module, name))
-        return _build(code, getattr(import_module(module), name), content)
+        return _build(code, self._class((module, name)), content)
 
 
 class _noting:  # noqa: N801 - it reads as a word
@@ -160,6 +193,26 @@ def _raise_own(trouble: list[Exception]) -> None:
             raise error from None
 
 
+def _contents(bodies: Sequence[bytes]) -> list[bytes] | None:
+    """What stands inside of bodies, each of which is a pydantic object; ``None`` if one is something else."""
+    try:
+        found = ormsgpack.unpackb(_array_of(bodies), ext_hook=_as_it_is, option=ormsgpack.OPT_NON_STR_KEYS)
+    except ormsgpack.MsgpackDecodeError:
+        return None
+    # What is no object on the outside may have some inside, but is never a tuple itself.
+    if len(found) != len(bodies) or any(type(each) is not tuple or each[0] != _PYDANTIC for each in found):
+        return None
+    return [content for _, content in found]
+
+
+def _as_it_is(code: int, data: bytes) -> tuple[int, bytes]:
+    return code, data
+
+
+def _array_of(bodies: Sequence[bytes]) -> bytes:
+    return b"".join([_ARRAY, len(bodies).to_bytes(4, "big"), *bodies])
+
+
 def _build(code: int, kind: Any, content: Any) -> Any:
     if code == jsonplus.EXT_CONSTRUCTOR_SINGLE_ARG:
         return kind(content)
@@ -170,8 +223,8 @@ def _build(code: int, kind: Any, content: Any) -> Any:
     if code == jsonplus.EXT_CONSTRUCTOR_KW_ARGS:
         return kind(**content)
     if code in (jsonplus.EXT_PYDANTIC_V1, jsonplus.EXT_PYDANTIC_V2):
-        if kind in _MESSAGES and content.keys() <= _MESSAGES[kind]:
-            return _message(kind, content)
+        if kind in _MESSAGES and content.keys() == _MESSAGES[kind]:
+            return _messages([kind], [content])[0]
         try:
             return kind(**content)
         except ValueError:  # what was saved without validation is read without it
@@ -184,17 +237,17 @@ _MESSAGES = {kind: frozenset(kind.model_fields) for kind in (AIMessage, HumanMes
 """Messages with all their fields, as they are saved, were validated when they were made."""
 
 
-def _message(kind: Any, content: dict[str, Any]) -> Any:
-    """A message from all its fields, without validating it again: a state is mostly messages, and this is most of the work."""
-    if len(content) != len(_MESSAGES[kind]):
-        return kind(**content)
-    value = kind.__new__(kind)
-    put = object.__setattr__
-    put(value, "__dict__", content)
-    put(value, "__pydantic_fields_set__", set(content))
-    put(value, "__pydantic_extra__", {})
-    put(value, "__pydantic_private__", None)
-    return value
+def _messages(kinds: Sequence[Any], contents: Sequence[dict[str, Any]]) -> list[Any]:
+    """Messages from all their fields, without validating them again: a state is mostly messages, and this is most of the work."""
+    values = list(map(_new, kinds))
+    for put, parts in (
+        (_put_inside, contents),
+        (_put_fields, map(set, contents)),
+        (_put_extra, ({} for _ in values)),
+        (_put_private, repeat(None)),
+    ):
+        deque(map(put, values, parts), maxlen=0)
+    return values
 
 
 def _written_name(value: Any) -> Name:

@@ -37,6 +37,19 @@ def names(values: Sequence[Any], what: str, limits: Limits) -> Sequence[Any]:
     return values
 
 
+def pieces(given: Sequence[bytes | int | range], most: int) -> Sequence[bytes | int | range]:
+    """Pieces of a value: bodies, places and ranges of places, none of which is empty or leaves places out."""
+    wrong = InvalidInput(f"pieces come as a list of at most {most:,}")
+    if isinstance(given, (bytes, str)) or not isinstance(given, Sequence) or len(given) > most:
+        raise wrong
+    ranges = [each for each in given if type(each) is range]
+    if any(not each or each.step != 1 for each in ranges):
+        raise InvalidInput("a range of places is ascending, and has at least one place and every place in between")
+    if ranges and len(given) + sum(map(len, ranges)) > most:
+        raise wrong
+    return given
+
+
 def channel(name: object) -> str:
     """The name of a channel."""
     if not isinstance(name, str):

@@ -42,7 +42,8 @@ class Stored(Struct, frozen=True):
     """Where the pieces of a checkpoint lie now."""
 
     stamp: str
-    places: Sequence[int]
+    places: Sequence[int | range]
+    """For each of the pieces that were given."""
 
 
 FILTERS = {
@@ -70,7 +71,7 @@ class AsyncCheckpoints(TenantStore):
         *,
         id: str,
         state: bytes,
-        pieces: Sequence[bytes | int] = (),
+        pieces: Sequence[bytes | int | range] = (),
         stamp: str | None = None,
         namespace: str = "",
         parent: str | None = None,
@@ -83,7 +84,7 @@ class AsyncCheckpoints(TenantStore):
         """Save a checkpoint; the same id again replaces it. A thread comes into being with its first checkpoint.
 
         Args:
-            pieces: bodies, or places at which they lie according to an earlier answer with this ``stamp``.
+            pieces: bodies, or places and ranges of places at which they lie according to an earlier answer with this ``stamp``.
             leans: channels whose value is not here but at an ancestor, which is kept as long as this one is.
             only_after_head: only if ``parent`` is the newest checkpoint of the namespace, or none and there is none.
             lease: only if the caller still holds this run.
@@ -118,7 +119,7 @@ class AsyncCheckpoints(TenantStore):
         connection: Connection,
         params: dict[str, Any],
         head: bytes,
-        pieces: Sequence[NewPiece | int],
+        pieces: Sequence[NewPiece | int | range],
         stamp: str | None,
         staged: Staged | None,
         *,
@@ -173,7 +174,7 @@ class AsyncCheckpoints(TenantStore):
         self,
         connection: Connection,
         params: dict[str, Any],
-        new: Sequence[tuple[Write, Sequence[NewPiece | int]]],
+        new: Sequence[tuple[Write, Sequence[NewPiece | int | range]]],
         stamp: str | None,
         staged: Staged | None,
         lease: Lease | None,
@@ -184,7 +185,10 @@ class AsyncCheckpoints(TenantStore):
         everything = [piece for _, pieces in new for piece in pieces]
         after, found = await self._add(connection, log, everything, stamp, staged)
         rest = iter(found)
-        placed = [Placed(each.index, each.channel, each.value, [next(rest) for _ in pieces]) for each, pieces in new]
+        placed = [
+            Placed(each.index, each.channel, each.value, places.flat(next(rest) for _ in pieces))
+            for each, pieces in new
+        ]
         packed, sealed = task_writes.pack(task_writes.merged([], placed))
         if await queries.put_writes.one(connection, {**params, "writes": packed, "pieces": sealed}) is None:
             await self._merge(connection, params, placed)
@@ -194,10 +198,10 @@ class AsyncCheckpoints(TenantStore):
         self,
         connection: Connection,
         log: piece_log.Log,
-        pieces: Sequence[NewPiece | int],
+        pieces: Sequence[NewPiece | int | range],
         stamp: str | None,
         staged: Staged | None,
-    ) -> tuple[str, list[int]]:
+    ) -> tuple[str, list[int | range]]:
         return await piece_log.add(
             connection, self._scope, log, pieces, stamp=stamp, staged=staged, may_be_undone=self._engine.joined
         )
@@ -297,8 +301,8 @@ class AsyncCheckpoints(TenantStore):
 
         return await packs.settled(fetched)
 
-    async def _staged(self, pieces: Sequence[NewPiece | int]) -> Staged | None:
-        large = [each.large for each in pieces if not isinstance(each, int) and each.large is not None]
+    async def _staged(self, pieces: Sequence[NewPiece | int | range]) -> Staged | None:
+        large = [each.large for each in pieces if isinstance(each, NewPiece) and each.large is not None]
         return await packs.stage(self._engine, self._scope, large) if large else None
 
     @only_reads
@@ -443,11 +447,11 @@ class AsyncCheckpoints(TenantStore):
         row = await queries.head.one(connection, params)
         return None if row is None else bytes(row[0])
 
-    def _prepared(self, pieces: Sequence[bytes | int]) -> Sequence[NewPiece | int]:
-        most = places.PLACES_MOST
-        if isinstance(pieces, (bytes, str)) or not isinstance(pieces, Sequence) or len(pieces) > most:
-            raise InvalidInput(f"pieces come as a list of at most {most:,}")
-        return [each if type(each) is int else piece_log.prepare(self._piece(each)) for each in pieces]
+    def _prepared(self, pieces: Sequence[bytes | int | range]) -> Sequence[NewPiece | int | range]:
+        return [
+            each if type(each) is int or type(each) is range else piece_log.prepare(self._piece(each))
+            for each in arguments.pieces(pieces, places.PLACES_MOST)
+        ]
 
     def _piece(self, piece: object) -> bytes:
         body = arguments.bytes_of(piece, "a piece")

@@ -13,6 +13,7 @@ rolled back its places are given to other pieces, and whoever remembers them mus
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -106,12 +107,12 @@ async def add(
     connection: Connection,
     scope: Scope,
     log: Log,
-    pieces: Sequence[NewPiece | int],
+    pieces: Sequence[NewPiece | int | range],
     *,
     stamp: str | None,
     staged: Staged | None = None,
     may_be_undone: bool = False,
-) -> tuple[str, list[int]]:
+) -> tuple[str, list[int | range]]:
     """The log's stamp and the places of these pieces; those that are new are added to the log, which the caller has locked.
 
     Args:
@@ -120,15 +121,15 @@ async def add(
     Raises:
         Stale: places were given that were learnt under another stamp.
     """
-    _check_places([each for each in pieces if isinstance(each, int)], log, stamp)
-    wanted = {each.packed.digest: each for each in pieces if not isinstance(each, int)}
+    _check_places([each for each in pieces if not isinstance(each, NewPiece)], log, stamp)
+    wanted = {each.packed.digest: each for each in pieces if isinstance(each, NewPiece)}
     found = await _known(connection, scope, log, list(wanted))
     new = [each for digest, each in wanted.items() if digest not in found]
     for place, each in enumerate(new, log.next_place):
         found[each.packed.digest] = place
     after = scope.ids.new() if may_be_undone and new else log.stamp
     await _insert(connection, scope, log, new, after, staged)
-    return after, [each if isinstance(each, int) else found[each.packed.digest] for each in pieces]
+    return after, [found[each.packed.digest] if isinstance(each, NewPiece) else each for each in pieces]
 
 
 async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[Range]) -> dict[int, Body]:
@@ -138,9 +139,10 @@ async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[
         Corrupt: a piece is not what it was.
     """
     rows = await rows_at(connection, scope, log, places.union(ranges))
-    found: dict[int, Body] = {
-        place: bodies.unpack(digest, codec, body) for place, digest, codec, body in rows if codec != OBJECT
-    }
+    small = [row for row in rows if row[2] != OBJECT]
+    found: dict[int, Body] = dict(
+        zip(map(itemgetter(0), small), bodies.unpack_all([row[1:] for row in small]), strict=True)
+    )
     large = {place: bytes(body) for place, _, codec, body in rows if codec == OBJECT}
     if large:
         for place, digest, *_ in rows:
@@ -216,12 +218,14 @@ async def _release(connection: Connection, scope: Scope, log: int, digests: Sequ
         await objects.let_go(connection, scope.params(holder=_holder(log)), digests)
 
 
-def _check_places(given: Sequence[int], log: Log, stamp: str | None) -> None:
+def _check_places(given: Sequence[int | range], log: Log, stamp: str | None) -> None:
     if not given:
         return
     if stamp != log.stamp:
         raise Stale("places in the log of a thread were given that are no longer valid: read the checkpoint again")
-    if min(given) < 1 or max(given) >= log.next_place:
+    lowest = min(each if isinstance(each, int) else each[0] for each in given)
+    highest = max(each if isinstance(each, int) else each[-1] for each in given)
+    if lowest < 1 or highest >= log.next_place:
         raise InvalidInput(
             f"there are pieces at the places 1 to {log.next_place - 1} of this thread's log, and no others"
         )

@@ -20,17 +20,18 @@ PLACES_MOST = 2**24
 """No checkpoint has more pieces: a damaged row must not ask for all memory there is."""
 
 
-def ranges_of(places: Iterable[int]) -> list[Range]:
-    """Places in their order, as ranges."""
+def ranges_of(places: Iterable[int | range]) -> list[Range]:
+    """Places in their order, some of which may be given as ranges, as ranges."""
     ranges: list[Range] = []
     first = last = -1
-    for place in places:
-        if place == last + 1 and last >= 0:
-            last = place
+    for each in places:
+        start, end = (each, each) if isinstance(each, int) else (each[0], each[-1])
+        if start == last + 1 and last >= 0:
+            last = end
             continue
         if last >= 0:
             ranges.append((first, last))
-        first = last = place
+        first, last = start, end
     if last >= 0:
         ranges.append((first, last))
     return ranges
@@ -39,6 +40,11 @@ def ranges_of(places: Iterable[int]) -> list[Range]:
 def places_in(ranges: Iterable[Range]) -> list[int]:
     """The places of ranges, in their order."""
     return list(chain.from_iterable(range(first, last + 1) for first, last in ranges))
+
+
+def flat(places: Iterable[int | range]) -> list[int]:
+    """Places in their order, one by one."""
+    return list(chain.from_iterable([each] if isinstance(each, int) else each for each in places))
 
 
 def union(ranges: Iterable[Range]) -> list[Range]:

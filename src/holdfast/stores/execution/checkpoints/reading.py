@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Struct, structs
@@ -138,18 +139,19 @@ async def fetched(engine: Engine, scope: Scope, found: Sequence[Checkpoint]) -> 
         Corrupt: a piece is not what it was.
         Unavailable: the place where packs are kept is not known here, or cannot be reached.
     """
-    wanted = [each for checkpoint in found for each in _all_pieces(checkpoint) if isinstance(each, InPack)]
-    if not wanted:
+    if not any(InPack in map(type, pieces) for checkpoint in found for pieces in _all_pieces(checkpoint)):
         return found
+    every = chain.from_iterable(pieces for checkpoint in found for pieces in _all_pieces(checkpoint))
+    wanted = [each for each in every if isinstance(each, InPack)]
     bodies = await packs.fetch(engine, scope, wanted)
     return [_with_bodies(each, bodies) for each in found]
 
 
-def _all_pieces(found: Checkpoint) -> Iterable[Any]:
-    yield from found.pieces
+def _all_pieces(found: Checkpoint) -> Iterable[Sequence[Any]]:
+    yield found.pieces
     for task in found.tasks:
         for write in task.writes:
-            yield from write.pieces
+            yield write.pieces
 
 
 def _with_bodies(found: Checkpoint, bodies: Mapping[bytes, bytes]) -> Checkpoint:
@@ -249,7 +251,7 @@ def _checkpoint(found: _Found, pieces: Mapping[int, Any]) -> Checkpoint:
         parent=row.parent,
         metadata=row.metadata,
         state=bytes(row.state),
-        pieces=[pieces.get(place) for place in places.places_in(found.ranges)],
+        pieces=list(map(pieces.get, places.places_in(found.ranges))),
         places=found.ranges,
         stamp=found.stamp,
         leans=row.leans or [],

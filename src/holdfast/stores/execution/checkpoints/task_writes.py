@@ -25,7 +25,7 @@ class Write(Struct, frozen=True):
     index: int
     channel: str
     value: bytes = b""
-    pieces: Sequence[bytes | int] = ()
+    pieces: Sequence[bytes | int | range] = ()
 
 
 class TaskWrites(Struct, frozen=True):
