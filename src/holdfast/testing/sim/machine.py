@@ -187,8 +187,8 @@ class ProcessFile(SmallLog):
         self._disk = disk
         self.opened: list[Any] = []
 
-    def _open(self, *, create: bool) -> SqliteConnection:
-        raw = super()._open(create=create).raw
+    def _open(self, *, reader: bool) -> SqliteConnection:
+        raw = super()._open(reader=reader).raw
         self.opened.append(raw)
         return ProcessConnection(raw, self._disk)
 
