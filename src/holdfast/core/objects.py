@@ -30,7 +30,7 @@ COMPRESS_FROM = 96
 CHECKSUM_BYTES = 4
 LEVEL = 3
 WORDS_LEVEL = 1
-"""How hard to compress with the list of words: in so little text, looking harder takes longer and finds nothing that is shorter."""
+"""How hard to compress with the list of words: in so little text, looking harder takes longer and finds nothing shorter."""
 BULK_LEVEL = 2
 """How hard to compress where there is much of it: two thirds of the time, for a twenty-fifth more bytes."""
 UNPACKED_MOST = 64 * 1024 * 1024
