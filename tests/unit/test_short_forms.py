@@ -116,7 +116,7 @@ def test_a_path_comes_back(begin: str, rest: str) -> None:
 def test_paths_of_langgraph_are_short_and_keep_their_order() -> None:
     paths = ["", *(f"~__pregel_{why}, {of}" for why in ("pull", "push") for of in ("a", "model", "~__pregel_push, x"))]
     short = [short_path(each) for each in paths]
-    assert short == sorted(short) and paths == sorted(paths)
+    assert (short, paths) == (sorted(short), sorted(paths))
     assert short_path("~__pregel_pull, model") == "~<model"
     assert len(set(map(short_path, ["~<a", "~=<a", "~=~<a", "~__pregel_pull, a"]))) == 4
 

@@ -2,8 +2,8 @@
 
 A row type is a msgspec Struct; its fields are its columns, in order. The field's type says how a value is mapped:
 ``datetime``, ``bool`` and JSON (``dict``, ``list``, ``Any``) are converted, ``Id`` and ``Literal`` are taken as they are,
-``str`` is unescaped. ``Annotated[str, Column("user_id")]`` names a column other than the field, and ``Column("id", load=...)`` has a
-way of its own to write values down.
+``str`` is unescaped. ``Annotated[str, Column("user_id")]`` names a column other than the field; one with ``load=`` has a way of
+its own to write values down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Convert = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Column(Struct, frozen=True):
-    """The name of a field's column, where it is not the field's own, and how its values come back, where the type does not say."""
+    """The name of a field's column, and how its values come back, where the type does not say so."""
 
     name: str
     load: Convert | None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ....core import scope as scopes
 from ....core import text
-from ....errors import HoldfastError, InvalidInput
+from ....errors import HoldfastError, InvalidFilter, InvalidInput
 from ....limits import Limits
 from . import short_forms
 from .task_writes import Write
@@ -85,3 +85,12 @@ def bytes_of(value: object, what: str) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise InvalidInput(f"{what} is bytes, not {type(value).__name__}")
     return bytes(value)
+
+
+def with_id(sign: Literal["=", "<"], id: str | None, params: dict[str, Any]) -> str:
+    """The condition that an id compares so with this one, in the form that is stored, which the key is made of."""
+    if id is None:
+        return ""
+    name = "exact_id" if sign == "=" else "before_id"
+    params[name] = short_forms.short_id(text_of(id, "the id of a checkpoint", InvalidFilter))
+    return f"\n  AND checkpoint_id {sign} :{name}"

@@ -9,7 +9,7 @@ what is new in it, a fork or a copy costs nothing, and removing checkpoints remo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ from ....core.queries import Query
 from ....core.store import TenantStore, only_reads, reads, writes
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection
-from ....errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, NotFound
+from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ...platform import packs
 from ...platform.packs import Staged
 from ..runs.states import check_holder, lock_run
@@ -276,7 +276,7 @@ class AsyncCheckpoints(TenantStore):
         filters = [*wanted, *equal_metadata(metadata), *listed(where)]
         dialect = self._engine.dialect
         clause = FILTERS[dialect].compile(filters, params, dialect, limits) + reading.after(cursor, params)
-        clause += _with_id("=", id, params) + _with_id("<", before, params)
+        clause += arguments.with_id("=", id, params) + arguments.with_id("<", before, params)
         return await self._whole(lambda: self._page(params, clause, limit))
 
     @reads
@@ -492,15 +492,6 @@ class Checkpoints(Blocking[AsyncCheckpoints]):
 def _filters(thread_id: str | None, user: str, namespace: str | None) -> list[Filter]:
     equal = {"thread_id": thread_id, "user": text.unescape(user), "namespace": namespace}
     return [Filter("eq", value, column=name) for name, value in equal.items() if value is not None]
-
-
-def _with_id(sign: Literal["=", "<"], id: str | None, params: dict[str, Any]) -> str:
-    """The condition that an id compares so with this one, in the form that is stored, which the key is made of."""
-    if id is None:
-        return ""
-    name = "exact_id" if sign == "=" else "before_id"
-    params[name] = short_forms.short_id(arguments.text_of(id, "the id of a checkpoint", InvalidFilter))
-    return f"\n  AND checkpoint_id {sign} :{name}"
 
 
 def _shown(short: bytes | None) -> str:
