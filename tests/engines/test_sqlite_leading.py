@@ -85,6 +85,61 @@ def test_all_who_ask_in_one_turn_share_one_flush(tmp_path: Path) -> None:
     assert [message.seq for message in made] == [1] * 8
 
 
+@pytest.mark.parametrize(("turns_late", "most"), [(0, 20), (1, 20), (3, 20), (9, 40)])
+def test_those_who_shared_a_commit_are_waited_for_if_they_come_a_little_later(
+    tmp_path: Path, turns_late: int, most: int
+) -> None:
+    flushes = 0
+
+    def count(kind: Attempt, file: str) -> None:
+        nonlocal flushes
+        flushes += kind == "sync"
+
+    async def main() -> int:
+        with Disk(watch=count) as disk:
+            handle = await on_disk_async(tmp_path, disk)
+            acme = handle.tenant("acme")
+            sessions = [(await acme.sessions._async.create()).id for _ in range(8)]
+
+            async def write(place: int) -> None:
+                for number in range(20):
+                    for _ in range(turns_late if number and place % 2 else 0):
+                        await asyncio.sleep(0)
+                    await acme.messages._async.append(sessions[place], role="user", content="x")
+
+            before = flushes
+            await asyncio.gather(*map(write, range(8)))
+            took = flushes - before
+            await handle.engine.close()
+            return took
+
+    assert asyncio.run(main()) <= most
+
+
+def test_who_writes_alone_after_many_did_waits_for_nobody(tmp_path: Path) -> None:
+    async def main() -> int:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            acme = hf.tenant("acme")
+            session = (await acme.sessions.create()).id
+            await asyncio.gather(*(acme.messages.append(session, role="user", content="x") for _ in range(8)))
+            await acme.messages.append(session, role="user", content="the first alone still waits")
+            turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            beside = asyncio.create_task(other())
+            for _ in range(20):
+                await acme.messages.append(session, role="user", content="x")
+            beside.cancel()
+            return turns
+
+    assert asyncio.run(main()) <= 21
+
+
 def test_an_error_reaches_who_asked_whether_first_or_not(tmp_path: Path) -> None:
     async def main() -> list[Any]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:

@@ -38,6 +38,10 @@ INLINE_WAIT_S = 0.001
 INLINE_WAIT_EACH_S = 0.000025
 """A shared commit may wait this much longer for each call that shares it; a thread would cost each as much."""
 
+TURNS_MORE = 3
+"""Turns of the loop that are waited for those who shared the last commit. They come back over a few of them, since some have a
+connection to answer first; without them, one commit of all is followed by one of a single call. Who was alone never waits."""
+
 BUSY_WAIT_S = 0.1
 """What a commit that found another process writing counts for: the next few dozen go to the thread, which may wait."""
 
@@ -67,6 +71,7 @@ class AsyncSqliteEngine:
         self._connection = await self._connect()
         # All of it anew each time: what is left of an earlier opening must not be taken for threads that run.
         self._turn: list[_FutureJob] = []
+        self._came_last = 0
         self._writes: SimpleQueue[_FutureJob | _Order] = SimpleQueue()
         self._reads: SimpleQueue[_FutureJob | None] = SimpleQueue()
         self._readers: list[threading.Thread] = []
@@ -182,6 +187,10 @@ class AsyncSqliteEngine:
         and then once more with the answer, would take a lone writer as long as its statements."""
         try:
             await _next_turn()
+            for _ in range(TURNS_MORE):
+                if len(self._turn) >= self._came_last:
+                    break
+                await _next_turn()
         except BaseException:
             # Cancelled: what was asked for is done all the same, as it is for everybody who no longer waits.
             self._loop.call_soon(self._flush_turn)
@@ -196,6 +205,7 @@ class AsyncSqliteEngine:
     def _flush_turn(self) -> None:
         """Commit what was asked for in this turn of the loop; if the writing thread is busy, leave it to that."""
         jobs, self._turn = self._turn, []
+        self._came_last = len(jobs)
         if jobs and self._connected.acquire(blocking=False):
             try:
                 done = self._run(jobs, patient=False)
