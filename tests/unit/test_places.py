@@ -23,11 +23,12 @@ def test_places_come_back_from_ranges_and_bytes(given_places: list[int]) -> None
 
 @given(
     st.lists(
-        st.integers(1, 60) | st.builds(lambda at, count: range(at, at + count), st.integers(1, 60), st.integers(1, 9))
+        st.integers(1, 60) | st.builds(lambda at, count: (at, at + count - 1), st.integers(1, 60), st.integers(1, 9))
     )
 )
-def test_places_may_be_given_as_ranges(given_places: list[int | range]) -> None:
+def test_places_may_be_given_as_ranges(given_places: list[int | places.Range]) -> None:
     one_by_one = places.flat(given_places)
+    assert places.firsts(given_places) == [places.flat([each])[0] for each in given_places]
     assert places.ranges_of(given_places) == places.ranges_of(one_by_one)
     assert places.places_in(places.ranges_of(given_places)) == one_by_one
 

@@ -179,18 +179,37 @@ def failing(times: int, error: Exception, calls: list[int]) -> Callable[[], Awai
     return read
 
 
+def missing_another(times: int, calls: list[int]) -> Callable[[], Awaitable[str]]:
+    """A reader who so many times finds that a pack is gone, another one each time."""
+
+    async def read() -> str:
+        calls.append(1)
+        if len(calls) <= times:
+            raise NotFound(f"there is no pack {len(calls)}")
+        return "read"
+
+    return read
+
+
 @pytest.mark.parametrize("times", [0, 1, packs.TRIES - 1])
 def test_what_moved_while_it_was_read_is_read_again(times: int) -> None:
     calls: list[int] = []
-    assert asyncio.run(packs.settled(failing(times, NotFound("there is no pack p"), calls))) == "read"
+    assert asyncio.run(packs.settled(missing_another(times, calls))) == "read"
     assert len(calls) == times + 1
 
 
-def test_what_is_gone_each_time_is_damage() -> None:
+def test_what_moves_each_time_is_given_up() -> None:
+    calls: list[int] = []
+    with pytest.raises(Corrupt, match=f"there is no pack {packs.TRIES}, and objects lie in it"):
+        asyncio.run(packs.settled(missing_another(packs.TRIES, calls)))
+    assert len(calls) == packs.TRIES
+
+
+def test_a_pack_that_is_missing_twice_is_damage() -> None:
     calls: list[int] = []
     with pytest.raises(Corrupt, match="there is no pack p, and objects lie in it"):
         asyncio.run(packs.settled(failing(99, NotFound("there is no pack p"), calls)))
-    assert len(calls) == packs.TRIES
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("error", [NotFound("there is no object"), Unavailable("away"), Corrupt("hurt")], ids=repr)

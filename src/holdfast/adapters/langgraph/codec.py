@@ -41,7 +41,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
 Serde = Any
-Piece = bytes | int | range
+Piece = bytes | int | tuple[int, int]
 
 
 class Encoder:
@@ -94,7 +94,7 @@ class Encoder:
                 continue
             self._flush(small, items)
             if known:
-                self.pieces += known
+                self.pieces += [(run[0], run[-1]) for run in known]
             else:
                 self._add(body, learnt)
             count = sum(map(len, known)) or 1

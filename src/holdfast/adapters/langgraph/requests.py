@@ -145,7 +145,7 @@ class Requests:
         """Remember where the pieces of what was saved lie."""
         thread = self.memory.under(request.arguments["thread_id"], stored.stamp)
         for number, learnt in request.learnt:
-            thread.learn(learnt, _place_at(stored, number))
+            thread.learn(learnt, stored.places[number])
         if self._single_writer and request.arguments.get("parent"):
             with self._choosing:
                 self._chosen.pop(_chosen(request, "parent"), None)
@@ -243,12 +243,6 @@ def _chosen(request: Request, name: str) -> tuple[str, str, str]:
 
 def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
     return [each for each in pieces if isinstance(each, bytes)]
-
-
-def _place_at(stored: Stored, number: int) -> int:
-    place = stored.places[number]
-    assert isinstance(place, int), "only what was a body has been learnt"
-    return place
 
 
 def _places(found: Checkpoint) -> list[int]:

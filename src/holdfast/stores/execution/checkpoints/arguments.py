@@ -10,6 +10,7 @@ from ....core import text
 from ....errors import HoldfastError, InvalidFilter, InvalidInput
 from ....limits import Limits
 from . import short_forms
+from .places import Range
 from .task_writes import Write
 
 
@@ -37,15 +38,15 @@ def names(values: Sequence[Any], what: str, limits: Limits) -> Sequence[Any]:
     return values
 
 
-def pieces(given: Sequence[bytes | int | range], most: int) -> Sequence[bytes | int | range]:
+def pieces(given: Sequence[bytes | int | Range], most: int) -> Sequence[bytes | int | Range]:
     """Pieces of a value: bodies, places and ranges of places, none of which is empty or leaves places out."""
     wrong = InvalidInput(f"pieces come as a list of at most {most:,}")
     if isinstance(given, (bytes, str)) or not isinstance(given, Sequence) or len(given) > most:
         raise wrong
-    ranges = [each for each in given if type(each) is range]
-    if any(not each or each.step != 1 for each in ranges):
-        raise InvalidInput("a range of places is ascending, and has at least one place and every place in between")
-    if ranges and len(given) + sum(map(len, ranges)) > most:
+    ranges = [each for each in given if type(each) is tuple]
+    if not all(len(each) == 2 and all(type(place) is int for place in each) and each[0] <= each[1] for each in ranges):
+        raise InvalidInput("a range of places is its first place and its last, which does not come before it")
+    if ranges and len(given) + sum(last - first for first, last in ranges) > most:
         raise wrong
     return given
 

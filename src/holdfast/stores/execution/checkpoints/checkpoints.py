@@ -29,6 +29,7 @@ from ..runs.states import check_holder, lock_run
 from . import arguments, checking, lineage, piece_log, places, reading, short_forms, task_writes
 from .checking import CheckedThreads
 from .piece_log import NewPiece
+from .places import Range
 from .reading import Checkpoint, Held, queries
 from .task_writes import Placed, Write
 
@@ -42,8 +43,8 @@ class Stored(Struct, frozen=True):
     """Where the pieces of a checkpoint lie now."""
 
     stamp: str
-    places: Sequence[int | range]
-    """For each of the pieces that were given."""
+    places: Sequence[int]
+    """For each of the pieces that were given; of a range of places, the first."""
 
 
 FILTERS = {
@@ -71,7 +72,7 @@ class AsyncCheckpoints(TenantStore):
         *,
         id: str,
         state: bytes,
-        pieces: Sequence[bytes | int | range] = (),
+        pieces: Sequence[bytes | int | Range] = (),
         stamp: str | None = None,
         namespace: str = "",
         parent: str | None = None,
@@ -84,7 +85,7 @@ class AsyncCheckpoints(TenantStore):
         """Save a checkpoint; the same id again replaces it. A thread comes into being with its first checkpoint.
 
         Args:
-            pieces: bodies, or places and ranges of places at which they lie according to an earlier answer with this ``stamp``.
+            pieces: bodies, or places and ranges of places (the first and the last) at which they lie according to an earlier answer with this ``stamp``.
             leans: channels whose value is not here but at an ancestor, which is kept as long as this one is.
             only_after_head: only if ``parent`` is the newest checkpoint of the namespace, or none and there is none.
             lease: only if the caller still holds this run.
@@ -119,7 +120,7 @@ class AsyncCheckpoints(TenantStore):
         connection: Connection,
         params: dict[str, Any],
         head: bytes,
-        pieces: Sequence[NewPiece | int | range],
+        pieces: Sequence[NewPiece | int | Range],
         stamp: str | None,
         staged: Staged | None,
         *,
@@ -134,7 +135,7 @@ class AsyncCheckpoints(TenantStore):
         after, found = await self._add(connection, log, pieces, stamp, staged)
         sealed = places.seal(places.ranges_of(found), params["checkpoint"], head)
         await queries.put.all(connection, {**params, "pieces": sealed, "now_at": self._scope.clock.now_us()})
-        return Stored(after, found)
+        return Stored(after, places.firsts(found))
 
     async def put_writes(
         self,
@@ -174,7 +175,7 @@ class AsyncCheckpoints(TenantStore):
         self,
         connection: Connection,
         params: dict[str, Any],
-        new: Sequence[tuple[Write, Sequence[NewPiece | int | range]]],
+        new: Sequence[tuple[Write, Sequence[NewPiece | int | Range]]],
         stamp: str | None,
         staged: Staged | None,
         lease: Lease | None,
@@ -192,16 +193,16 @@ class AsyncCheckpoints(TenantStore):
         packed, sealed = task_writes.pack(task_writes.merged([], placed))
         if await queries.put_writes.one(connection, {**params, "writes": packed, "pieces": sealed}) is None:
             await self._merge(connection, params, placed)
-        return Stored(after, found)
+        return Stored(after, places.firsts(found))
 
     async def _add(
         self,
         connection: Connection,
         log: piece_log.Log,
-        pieces: Sequence[NewPiece | int | range],
+        pieces: Sequence[NewPiece | int | Range],
         stamp: str | None,
         staged: Staged | None,
-    ) -> tuple[str, list[int | range]]:
+    ) -> tuple[str, list[int | Range]]:
         return await piece_log.add(
             connection, self._scope, log, pieces, stamp=stamp, staged=staged, may_be_undone=self._engine.joined
         )
@@ -301,7 +302,7 @@ class AsyncCheckpoints(TenantStore):
 
         return await packs.settled(fetched)
 
-    async def _staged(self, pieces: Sequence[NewPiece | int | range]) -> Staged | None:
+    async def _staged(self, pieces: Sequence[NewPiece | int | Range]) -> Staged | None:
         large = [each.large for each in pieces if isinstance(each, NewPiece) and each.large is not None]
         return await packs.stage(self._engine, self._scope, large) if large else None
 
@@ -447,9 +448,9 @@ class AsyncCheckpoints(TenantStore):
         row = await queries.head.one(connection, params)
         return None if row is None else bytes(row[0])
 
-    def _prepared(self, pieces: Sequence[bytes | int | range]) -> Sequence[NewPiece | int | range]:
+    def _prepared(self, pieces: Sequence[bytes | int | Range]) -> Sequence[NewPiece | int | Range]:
         return [
-            each if type(each) is int or type(each) is range else piece_log.prepare(self._piece(each))
+            each if type(each) is int or type(each) is tuple else piece_log.prepare(self._piece(each))
             for each in arguments.pieces(pieces, places.PLACES_MOST)
         ]
 

@@ -107,12 +107,12 @@ async def add(
     connection: Connection,
     scope: Scope,
     log: Log,
-    pieces: Sequence[NewPiece | int | range],
+    pieces: Sequence[NewPiece | int | Range],
     *,
     stamp: str | None,
     staged: Staged | None = None,
     may_be_undone: bool = False,
-) -> tuple[str, list[int | range]]:
+) -> tuple[str, list[int | Range]]:
     """The log's stamp and the places of these pieces; those that are new are added to the log, which the caller has locked.
 
     Args:
@@ -218,13 +218,13 @@ async def _release(connection: Connection, scope: Scope, log: int, digests: Sequ
         await objects.let_go(connection, scope.params(holder=_holder(log)), digests)
 
 
-def _check_places(given: Sequence[int | range], log: Log, stamp: str | None) -> None:
+def _check_places(given: Sequence[int | Range], log: Log, stamp: str | None) -> None:
     if not given:
         return
     if stamp != log.stamp:
         raise Stale("places in the log of a thread were given that are no longer valid: read the checkpoint again")
     lowest = min(each if isinstance(each, int) else each[0] for each in given)
-    highest = max(each if isinstance(each, int) else each[-1] for each in given)
+    highest = max(each if isinstance(each, int) else each[1] for each in given)
     if lowest < 1 or highest >= log.next_place:
         raise InvalidInput(
             f"there are pieces at the places 1 to {log.next_place - 1} of this thread's log, and no others"

@@ -20,12 +20,12 @@ PLACES_MOST = 2**24
 """No checkpoint has more pieces: a damaged row must not ask for all memory there is."""
 
 
-def ranges_of(places: Iterable[int | range]) -> list[Range]:
+def ranges_of(places: Iterable[int | Range]) -> list[Range]:
     """Places in their order, some of which may be given as ranges, as ranges."""
     ranges: list[Range] = []
     first = last = -1
     for each in places:
-        start, end = (each, each) if isinstance(each, int) else (each[0], each[-1])
+        start, end = (each, each) if isinstance(each, int) else each
         if start == last + 1 and last >= 0:
             last = end
             continue
@@ -42,9 +42,14 @@ def places_in(ranges: Iterable[Range]) -> list[int]:
     return list(chain.from_iterable(range(first, last + 1) for first, last in ranges))
 
 
-def flat(places: Iterable[int | range]) -> list[int]:
+def firsts(places: Iterable[int | Range]) -> list[int]:
+    """Places in their order, of each range the first."""
+    return [each if isinstance(each, int) else each[0] for each in places]
+
+
+def flat(places: Iterable[int | Range]) -> list[int]:
     """Places in their order, one by one."""
-    return list(chain.from_iterable([each] if isinstance(each, int) else each for each in places))
+    return places_in((each, each) if isinstance(each, int) else each for each in places)
 
 
 def union(ranges: Iterable[Range]) -> list[Range]:

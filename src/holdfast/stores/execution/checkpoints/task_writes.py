@@ -25,7 +25,7 @@ class Write(Struct, frozen=True):
     index: int
     channel: str
     value: bytes = b""
-    pieces: Sequence[bytes | int | range] = ()
+    pieces: Sequence[bytes | int | Range] = ()
 
 
 class TaskWrites(Struct, frozen=True):
