@@ -85,7 +85,8 @@ class AsyncCheckpoints(TenantStore):
         """Save a checkpoint; the same id again replaces it. A thread comes into being with its first checkpoint.
 
         Args:
-            pieces: bodies, or places and ranges of places (the first and the last) at which they lie according to an earlier answer with this ``stamp``.
+            pieces: bodies, or places and ranges of places (the first and the last) at which they lie according to an earlier
+                answer with this ``stamp``.
             leans: channels whose value is not here but at an ancestor, which is kept as long as this one is.
             only_after_head: only if ``parent`` is the newest checkpoint of the namespace, or none and there is none.
             lease: only if the caller still holds this run.
