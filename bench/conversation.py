@@ -161,11 +161,12 @@ def _forking(tenant: Any, path: str, seconds: float) -> Result:
 
 
 def _buffering(tenant: Any, path: str, seconds: float) -> Result:
-    """100 messages kept in memory and saved once, against 100 durable appends."""
+    """100 messages kept in memory and saved once, against 100 durable appends; both to a session that is there and empty."""
     supply, numbers = messages(BUFFERED), count()
 
     def buffered() -> float:
-        buffer = tenant.sessions.buffered(f"conversation {next(numbers)}")
+        session = tenant.sessions.create(key=f"conversation {next(numbers)}")
+        buffer = tenant.sessions.buffered(session.key)
         started = perf_counter()
         for message in supply:
             buffer.add_message(role=message["role"], content=message["content"])

@@ -44,11 +44,13 @@ def channels(checkpoint: Checkpoint) -> Sequence[Channel]:
         Unreadable: it is not a graph's checkpoint, or is written in a way this release does not know.
     """
     try:
-        form, _, versions, _, _, nodes, *_ = _unpack(checkpoint.state)
+        form, _, newest, versions, _, _, nodes, *_ = _unpack(checkpoint.state)
         reader = _Reader(checkpoint.pieces)
         _, names, numbered, _, valued = _unpack(reader.next())
         if form != FORMAT:
             raise Unreadable(f"it is written in form {form}")
+        if newest is not None:  # then they are what each is behind it
+            versions = [newest - each for each in versions]
         known = {names[at]: version for at, version in zip(numbered, versions, strict=True)}
         values = {names[at]: reader.measured(node) for at, node in zip(valued, nodes, strict=True)}
     except (msgspec.MsgspecError, TypeError, ValueError, LookupError, RecursionError) as error:

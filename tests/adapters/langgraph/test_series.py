@@ -55,7 +55,10 @@ def known(found: Thread, values: list[Any]) -> list[int | None]:
     """The places of the elements of a list as they would be saved; ``None`` for one that would be written down."""
     pieces = Encoder(StrictSerializer(), found)
     pieces.node(values)
-    return list(chain.from_iterable([each] if not isinstance(each, range) else each for each in _noted(pieces.pieces)))
+    noted = _noted(pieces.pieces)
+    return list(
+        chain.from_iterable(range(each[0], each[1] + 1) if isinstance(each, tuple) else [each] for each in noted)
+    )
 
 
 def _noted(pieces: Any) -> list[Any]:
