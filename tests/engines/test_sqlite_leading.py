@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, Message
+from holdfast import AsyncHoldfast, AsyncMessages, Message
 from holdfast.errors import Closed
 from holdfast.testing.disk import Attempt, Disk
 from tests.engines.sqlite_handles import on_disk_async
@@ -43,19 +43,7 @@ def test_a_writer_that_never_pauses_lets_everybody_else_go_on(tmp_path: Path) ->
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
             session = (await acme.sessions.create()).id
-            turns = 0
-
-            async def other() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            beside = asyncio.create_task(other())
-            for _ in range(50):
-                await acme.messages.append(session, role="user", content="x")
-            beside.cancel()
-            return turns
+            return await _turns_beside(acme.messages, session, appends=50)
 
     assert asyncio.run(main()) >= 50
 
@@ -123,19 +111,7 @@ def test_who_writes_alone_after_many_did_waits_for_nobody(tmp_path: Path) -> Non
             session = (await acme.sessions.create()).id
             await asyncio.gather(*(acme.messages.append(session, role="user", content="x") for _ in range(8)))
             await acme.messages.append(session, role="user", content="the first alone still waits")
-            turns = 0
-
-            async def other() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            beside = asyncio.create_task(other())
-            for _ in range(20):
-                await acme.messages.append(session, role="user", content="x")
-            beside.cancel()
-            return turns
+            return await _turns_beside(acme.messages, session, appends=20)
 
     assert asyncio.run(main()) <= 21
 
@@ -175,3 +151,20 @@ def test_one_that_leads_while_the_handle_is_closed_gets_its_answer(tmp_path: Pat
     answers, count = asyncio.run(main())
     assert [answer.seq for answer in answers] == [1, 2]
     assert count == 2
+
+
+async def _turns_beside(messages: AsyncMessages, session: str, *, appends: int) -> int:
+    """How many turns of the loop somebody else gets while one appends so often without a pause."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    for _ in range(appends):
+        await messages.append(session, role="user", content="x")
+    beside.cancel()
+    return turns
