@@ -30,7 +30,7 @@ def state(texts: list[str], notes: dict[str, Any]) -> dict[str, Any]:
     """A graph's checkpoint: its shape, a list of messages, each a piece, and notes."""
     shape = pack([4, ["messages", "notes", "gone"], [0, 1, 2], [["node", [0]]], [0, 1]])
     nodes = [[3, [len(texts)]], [4, list(notes), [body(each) for each in notes.values()]]]
-    whole = pack([1, 0, ["00002.7", 2, 1], [1], None, nodes])
+    whole = pack([1, 0, None, ["00002.7", 2, 1], [1], None, nodes])
     return {"state": whole, "pieces": [shape, *map(message, texts)]}
 
 

@@ -29,7 +29,7 @@ def checkpoint(state: bytes, *pieces: bytes | None) -> Checkpoint:
 
 def with_value(node: Any, *pieces: bytes) -> Checkpoint:
     shape = pack([4, ["channel"], [0], [], [0]])
-    return checkpoint(pack([1, 0, [1], [], None, [node]]), shape, *pieces)
+    return checkpoint(pack([1, 0, 7, [0], [], None, [node]]), shape, *pieces)
 
 
 def value_of(found: Checkpoint) -> Any:
@@ -75,13 +75,21 @@ def test_sizes_are_those_of_the_values_pieces() -> None:
     assert value_of(with_value(b"\x07?")) == {"$unreadable": 1}
 
 
+def test_versions_are_what_they_were() -> None:
+    shape = pack([4, ["a", "b"], [0, 1], [], []])
+    counted = graph_values.channels(checkpoint(pack([1, 0, 7, [0, 2], [], None, []]), shape))
+    assert [each.version for each in counted] == [7, 5]
+    named = graph_values.channels(checkpoint(pack([1, 0, None, ["00002.7", 3], [], None, []]), shape))
+    assert [each.version for each in named] == ["00002.7", 3]
+
+
 @pytest.mark.parametrize(
     "found",
     [
         checkpoint(b""),
         checkpoint(b"\x93\x01\x02"),
-        checkpoint(pack([1, 0, [1], [], None, [1]]), pack([4, ["channel"], [0], [], [0]])),
-        checkpoint(pack([2, 0, [1], [], None, []]), pack([4, ["channel"], [0], [], []])),
+        checkpoint(pack([1, 0, 7, [0], [], None, [1]]), pack([4, ["channel"], [0], [], [0]])),
+        checkpoint(pack([2, 0, 7, [0], [], None, []]), pack([4, ["channel"], [0], [], []])),
         with_value([9, 1]),
         with_value(1, *[b"\x03\x01"][:0]),
     ],
