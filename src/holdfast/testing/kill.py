@@ -26,7 +26,9 @@ from msgspec import Struct
 
 from ..handles import AsyncHoldfast, Holdfast, TenantHandle
 from ..ids import RandomIds
+from ..stores.conversation.message_log import Message
 from ..stores.conversation.messages import NewMessage
+from ..stores.conversation.sessions import Session
 
 TENANT = "killed"
 SEVERAL = 3
@@ -84,7 +86,7 @@ class Ledger:
         return found
 
     def _session_problems(self, tenant: TenantHandle, session: str, calls: Sequence[Sequence[str]]) -> list[str]:
-        there = tenant.messages.list(session)
+        counted, there = _at_rest(tenant, session)
         seqs = {message.id: message.seq for message in there}
         found = [
             f"lost: {each} was acknowledged at {seq} and is at {seqs.get(each)}"
@@ -101,7 +103,6 @@ class Ledger:
         ]
         if [message.seq for message in there] != list(range(1, len(there) + 1)):
             found.append(f"the places of {session} have gaps: {[message.seq for message in there]}")
-        counted = tenant.sessions.get(session)
         if (counted.message_count, counted.token_count) != (len(there), len(there)):
             found.append(
                 f"{session} counts {counted.message_count} messages, {counted.token_count} tokens, of {len(there)}"
@@ -196,6 +197,14 @@ class Writers:
 def _say(line: Line) -> None:
     # One write of less than a page is never mixed with another's, and a killed process has said it or not.
     os.write(1, msgspec.json.encode(line) + b"\n")
+
+
+def _at_rest(tenant: TenantHandle, session: str) -> tuple[Session, Sequence[Message]]:
+    """A session and its messages at one moment: a server finishes what it began for a writer that is dead already."""
+    while True:
+        before, there = tenant.sessions.get(session), tenant.messages.list(session)
+        if tenant.sessions.get(session) == before:
+            return before, there
 
 
 def _text(message_id: str) -> str:
