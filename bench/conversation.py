@@ -139,11 +139,14 @@ def _by_hand(path: str, session: str) -> tuple[float, float]:
 
 
 def _move_log(path: str) -> None:
-    """Move what is in the log into the file, so that nobody's commit pays for what others wrote before it."""
+    """Move what is in the log into the file, so that nobody's commit pays for what others wrote before it, and each begins the
+    log anew."""
     import apsw
 
     connection = apsw.Connection(path)
-    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchall()  # before it has read, it does not know that there is a log
+    written, moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    assert written == moved >= 0
     connection.close()
 
 

@@ -20,9 +20,9 @@ Durability = Literal["full", "normal"]
 
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another process that is writing."""
-READER_CACHE_KIB, WRITER_CACHE_KIB = 65_536, 2_048
+READER_CACHE_KIB, WRITER_CACHE_KIB = 65_536, 4_096
 """Page cache of a connection; it grows only as pages are used. What is read is read again; what is written is rather not, and
-would stay in the memory of a process that only writes."""
+would stay in the memory of a process that only writes. A writer has room for what compacting a thousand messages changes."""
 CHECKPOINT_PAGES = 1_000
 """Pages in the write-ahead log after which they are moved into the file."""
 STATEMENTS = 512
