@@ -50,6 +50,17 @@ UPDATE sessions SET
     search_behind = search_behind OR :rows > 0
 WHERE tenant_id = :tenant_id AND id = :id;
 
+-- name: touch_this_minute @sqlite
+-- The same where agent and minute stay what they are; why they are not named then: see advance_this_minute in messages.sql.
+UPDATE sessions SET
+    metadata = :metadata,
+    next_seq = next_seq + :rows,
+    message_count = message_count + :rows,
+    token_count = token_count + :tokens,
+    updated_at = :now_at,
+    search_behind = search_behind OR :rows > 0
+WHERE tenant_id = :tenant_id AND id = :id;
+
 -- name: mark
 -- What the session looks like then, which is what the next save compares with; and whether it is to be compacted now.
 SELECT /*columns Head*/ *, (token_count >= compact_from) IS TRUE FROM sessions

@@ -25,6 +25,7 @@ from ....core import scope as scopes
 from ....core import text
 from ....core.queries import Queries
 from ....core.rows import Column, mapper
+from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, LimitExceeded
 from ....ids import Id
@@ -139,7 +140,9 @@ class Identity(Struct, frozen=True):
 
 queries = Queries(__package__, "buffered.sql", Head, SessionState)
 _HEAD = len(Head.__struct_fields__)
-_ID, _PLACE, _COMPACTIONS = map(Head.__struct_fields__.index, ("id", "next_place", "compaction_count"))
+_ID, _PLACE, _COMPACTIONS, _AGENT, _UPDATED = map(
+    Head.__struct_fields__.index, ("id", "next_place", "compaction_count", "agent", "updated_at")
+)
 _TEXTS = ("summary", "label", "model", "provider", "channel", "spawned_by")
 
 
@@ -212,7 +215,7 @@ async def save(
         item.seq = seq
     entries = [item.entry for item in new]
     params["rows"], params["tokens"] = len(entries), sum([entry.token_count for entry in entries])
-    mark, due = await _head(connection, params, new=mark is None)
+    mark, due = await _head(connection, params, mark)
     await insert_all(connection, scope.stored_tenant, identity.id, place, entries, [item.added_us for item in new])
     await queries.save.all(connection, params)
     now.mark, now.compaction_due, now.copies = mark, due, {}
@@ -221,11 +224,15 @@ async def save(
         now.copies = {item.id: copy for item, copy in zip(content.items, items, strict=True) if item is not copy}
 
 
-async def _head(connection: Connection, params: dict[str, Any], *, new: bool) -> tuple[Mark, bool]:
+async def _head(connection: Connection, params: dict[str, Any], there: Mark | None) -> tuple[Mark, bool]:
     """Write the session itself: what it looks like then, and whether it is to be compacted now."""
-    if new:
+    if there is None:
         await queries.register_tenant.all(connection, params)
-    await (queries.create if new else queries.touch).all(connection, params)
+        await queries.create.all(connection, params)
+    elif connection.dialect is Dialect.SQLITE and _keeps_its_indexes(there, params):
+        await queries.touch_this_minute.all(connection, params)
+    else:
+        await queries.touch.all(connection, params)
     row = await queries.mark.one(connection, params)
     if row is None:
         raise Conflict(
@@ -345,6 +352,12 @@ def _kept_of(view: View, stored: Sequence[Item], kept: Sequence[Item]) -> View:
             found += views.within(view, first - 1, last + 1)
             first = 0
     return (*found, *views.within(view, first - 1, last + 1)) if first else tuple(found)
+
+
+def _keeps_its_indexes(there: Mark, params: dict[str, Any]) -> bool:
+    """Whether nothing changes by which sessions are looked for; of a row as SQLite gives it."""
+    agent, updated_us = there.row[_AGENT], there.row[_UPDATED]
+    return bool(agent == params["agent_id"] and updated_us // MINUTE_US == params["now_minute"])
 
 
 def _mark(row: Row) -> Mark:
