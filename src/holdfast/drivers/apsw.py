@@ -63,7 +63,7 @@ class _Joined(ApswConnection):
                 files = [self.raw.db_filename(name) for name in self.raw.db_names()]
                 self._claim = Claim(files, "apsw", raw=self.raw)
             cursor = self.raw.cursor()
-            cursor.row_trace = _as_it_is
+            cursor.row_trace = lambda _, row: row
             return cursor.execute(sql, args).fetchall()
         except apsw.Error as error:
             raise translated(error) from error
@@ -79,10 +79,6 @@ def translated(error: apsw.Error) -> HoldfastError:
     if isinstance(error, (apsw.ConnectionClosedError, apsw.CursorClosedError)):
         return Closed("the connection that was joined is closed; join an open one")
     return translate(getattr(error, "extendedresult", 0), str(error))
-
-
-def _as_it_is(cursor: apsw.Cursor, row: Row) -> Row:
-    return row
 
 
 class _Savepoint:
