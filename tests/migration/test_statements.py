@@ -84,6 +84,7 @@ def test_every_query_exists_on_both_engines_or_says_for_which_it_is() -> None:
         "insert_all",
         "heads",
         "advance_known",
+        "touch_this_minute",
     }
     known = {*text_index, *steps, *together}
     assert {name.rpartition(".")[2] for name in one_sided} <= known, sorted(one_sided)
