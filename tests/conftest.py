@@ -58,8 +58,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not SOAK:
-        deep = [item for item in items if item.get_closest_marker("soak")]
-        config.hook.pytest_deselected(items=deep)
+        deep = {item for item in items if item.get_closest_marker("soak")}
+        config.hook.pytest_deselected(items=[*deep])
         items[:] = [item for item in items if item not in deep]
 
 

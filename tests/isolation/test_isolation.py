@@ -36,6 +36,8 @@ from tests.isolation.arguments import Pool, arguments, methods, stores
 
 MINE, THEIRS = "acme", "zenith"
 TRIES = (1, 2, 3, 4, 5)
+LUCKY = {"ranges": 5}
+"""The try that notices what the others hardly ever do; it is made first."""
 """Seeds with which a defect that was planted may be noticed."""
 CALLS = 20
 """Calls of each method, each with arguments of its own; twice as many in all."""
@@ -345,7 +347,8 @@ def test_a_query_that_forgets_the_tenant_is_noticed(queries: Any, name: str, ope
     forgetful = Query(name, {dialect: _forget(text) for dialect, text in query.texts.items()})
     assert forgetful.texts != query.texts
     defect = mock.patch.multiple(query, **vars(forgetful))
-    for seed in TRIES:  # what strangers try is chance, and shifts whenever a store is added
+    # What strangers try is chance, and shifts whenever a store is added.
+    for seed in sorted(TRIES, key=lambda each: each != LUCKY.get(name)):
         found = in_two_worlds(opened, seed, defect, only=("sessions", "messages", "branches"))
         if found[0] != found[1] or found[2] != found[3]:
             return
