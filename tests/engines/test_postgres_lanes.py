@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
-from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Run, Usage
-from holdfast.engines.postgres.lanes import SPLIT_FROM
+from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Run, Session, Usage
+from holdfast.engines.postgres.lanes import SPLIT_FROM, Lanes
 from tests.engines.postgres_handles import crowd, soon
 
 
@@ -35,6 +36,42 @@ def test_from_so_many_on_half_of_what_waits_goes_another_way(waiting: int, answe
                 other.rollback()
             await soon(asyncio.gather(*pending))
             assert [(await acme.sessions.get(session.id)).message_count for session in sessions] == [1] * waiting
+
+    asyncio.run(main())
+
+
+def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of it would leave the other half waiting for a lane that has its answer long after this one."""
+    sent: list[int] = []
+    send = Lanes._send_group
+
+    async def noting(self: Lanes, connection: Any, taken: Any) -> None:
+        sent.append(len(taken))
+        await send(self, connection, taken)
+
+    async def main() -> None:
+        async with AsyncHoldfast(postgres_url) as hf:
+            acme = hf.tenant("acme")
+            sessions = [await acme.sessions.create() for _ in range(2 * SPLIT_FROM)]
+            await crowd(acme)
+            monkeypatch.setattr(Lanes, "_send_group", noting)
+
+            def append_to(some: Sequence[Session]) -> list[asyncio.Task[Any]]:
+                ids = [session.id for session in some]
+                return [asyncio.create_task(acme.messages.append(each, role="user", content="hello")) for each in ids]
+
+            with psycopg.connect(postgres_url) as other:
+                other.execute("SELECT 1 FROM sessions WHERE id = %s FOR UPDATE", [sessions[0].id])
+                held, free = append_to(sessions[:SPLIT_FROM]), append_to(sessions[SPLIT_FROM:])
+                await soon(asyncio.gather(*free))
+                assert sent == [SPLIT_FROM, SPLIT_FROM]
+                await soon(asyncio.gather(*append_to(sessions[SPLIT_FROM:])))
+                assert sent == [SPLIT_FROM] * 3
+                assert not any(each.done() for each in held)
+                other.rollback()
+            await soon(asyncio.gather(*held))
 
     asyncio.run(main())
 

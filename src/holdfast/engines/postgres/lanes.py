@@ -26,8 +26,8 @@ GROUP_MOST = 256
 LANES = 2
 """Groups under way at once: while one is being flushed, the next can already be sent."""
 SPLIT_FROM = 16
-"""Items waiting that are shared out among the lanes. Callers that all wait for one statement all come back at once, and then
-the server has nothing to do while their next statement is made, and they nothing while it runs."""
+"""Items waiting that are shared out among the lanes that are free. Callers that all wait for one statement all come back at
+once, and then the server has nothing to do while their next statement is made, and they nothing while it runs."""
 
 
 class Lanes:
@@ -43,6 +43,8 @@ class Lanes:
         self._kept: list[PooledConnection] = []
         self._last_share = 1
         """Items that were sent together last."""
+        self._sending = 0
+        """Lanes whose group is on its way."""
 
     async def do(self, group: Group[Item, T], item: Item) -> T:
         """Do one item, together with whatever else is waiting."""
@@ -123,7 +125,11 @@ class Lanes:
             while self._waiting and not connection.raw.is_closed():
                 taken = [self._waiting.popleft() for _ in range(self._share())]
                 self._last_share = len(taken)
-                await self._send_group(connection, taken)
+                self._sending += 1
+                try:
+                    await self._send_group(connection, taken)
+                finally:
+                    self._sending -= 1
             spoiled = connection.raw.is_closed()
         finally:
             await self._leave(connection, spoiled)
@@ -146,8 +152,9 @@ class Lanes:
                     each.fail(unknown(each.group, each.item))
 
     def _share(self) -> int:
-        waiting = len(self._waiting)
-        return min(waiting if waiting < SPLIT_FROM else -(-waiting // self._most), GROUP_MOST)
+        """How many of those who wait a lane takes: all, or enough to leave as many for each lane that has nothing to send."""
+        waiting, free = len(self._waiting), self._most - self._sending
+        return min(waiting if waiting < SPLIT_FROM else -(-waiting // free), GROUP_MOST)
 
     async def _settle(self, connection: PooledConnection, unit: Sequence[_Waiting]) -> None:
         """Settle every item of a unit: together if that works, otherwise one by one."""
