@@ -144,9 +144,8 @@ def _move_log(path: str) -> None:
     import apsw
 
     connection = apsw.Connection(path)
-    connection.execute(
-        "SELECT 1 FROM sqlite_schema"
-    ).fetchall()  # before it has read, it does not know that there is a log
+    # Before it has read anything, it does not know that there is a log.
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchall()
     written, moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
     assert written == moved >= 0
     connection.close()

@@ -1,131 +1,16 @@
-"""A connection by itself, without a socket: applications of every kind on one side, bytes of every kind on the other."""
+"""A connection by itself, without a socket: requests of every kind on one side, answers of every kind on the other."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from uvicorn import Config
-from uvicorn.server import ServerState
 
-from holdfast.api.connections import IDLE_LEAST_S, Connection, connection_of
+from holdfast.api.connections import IDLE_LEAST_S
 from holdfast.api.exchanges import BUFFERED_MOST
 from holdfast.api.limits import ServerLimits
-
-App = Callable[[Any, Any, Any], Awaitable[None]]
-GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
-POST = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
-
-
-class Wire(asyncio.Transport):
-    """What would go over the network."""
-
-    def __init__(self) -> None:
-        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
-        self.writes: list[bytes] = []
-        self.is_read, self.closed = True, asyncio.Event()
-
-    @property
-    def written(self) -> bytes:
-        return b"".join(self.writes)
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self.closed.is_set():
-            self.writes.append(bytes(data))
-
-    def writelines(self, pieces: Any) -> None:
-        self.write(b"".join(pieces))
-
-    def write_eof(self) -> None:
-        pass
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def is_closing(self) -> bool:
-        return self.closed.is_set()
-
-    def close(self) -> None:
-        self.closed.set()
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        pass
-
-
-class Line:
-    """A connection, what it writes, and the server around it."""
-
-    def __init__(self, app: App, limits: ServerLimits | None = None) -> None:
-        config = Config(app, lifespan="off", log_config=None)
-        config.load()
-        self.state = ServerState()
-        self.state.default_headers = [(b"date", b"today")]
-        self.wire = Wire()
-        kind: Any = connection_of(limits or ServerLimits())
-        self.connection: Connection = kind(config, self.state, {})
-        self.connection.connection_made(self.wire)
-
-    async def hear(self, *pieces: bytes) -> bytes:
-        """Everything that has been written once nothing is left to do."""
-        for each in pieces:
-            self.connection.data_received(each)
-            await self.rest()
-        return self.wire.written
-
-    async def rest(self) -> None:
-        """Let everybody go on as far as they can."""
-        for _ in range(20):
-            await asyncio.sleep(0)
-
-
-def on_line(app: App, limits: ServerLimits | None = None) -> Callable[[Callable[[Line], Awaitable[None]]], None]:
-    """Run a test with a connection to an application."""
-
-    def run(test: Callable[[Line], Awaitable[None]]) -> None:
-        async def main() -> None:
-            await test(Line(app, limits))
-
-        asyncio.run(main())
-
-    return run
-
-
-async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Gives back what it was sent, or the path."""
-    body, more = b"", True
-    while more:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            return
-        body, more = body + event["body"], event["more_body"]
-    body = body or scope["path"].encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-    await send({"type": "http.response.body", "body": body})
-
-
-class Held:
-    """Answers in the order it is told to, whatever was asked first."""
-
-    def __init__(self) -> None:
-        self.begun: list[str] = []
-        self.ended: list[str] = []
-        self.free = asyncio.Event()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.begun.append(scope["path"])
-        await self.free.wait()
-        await echo(scope, receive, send)
-        self.ended.append(scope["path"])
-
+from tests.faces.wire import GET, POST, Held, Line, echo, on_line
 
 # Writing
 
@@ -403,86 +288,6 @@ def test_who_waits_for_a_word_before_sending_a_body_is_given_it_once() -> None:
         said = await line.hear(b"ab", b"cd")
         assert said.count(b"100 Continue") == 1
         assert said.endswith(b"abcd")
-
-
-# Applications that are at fault
-
-
-async def raising(scope: Any, receive: Any, send: Any) -> None:
-    raise ZeroDivisionError("hunter2")
-
-
-async def raising_late(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
-    await raising(scope, receive, send)
-
-
-async def silent(scope: Any, receive: Any, send: Any) -> None:
-    pass
-
-
-async def too_long(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
-    await send({"type": "http.response.body", "body": b"ab"})
-
-
-async def without_a_head(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.body", "body": b"ab"})
-
-
-async def with_two_heads(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200})
-    await send({"type": "http.response.start", "status": 200})
-
-
-@pytest.mark.parametrize("app", [raising, raising_late, silent, too_long, without_a_head, with_two_heads])
-def test_an_application_that_fails_before_anything_was_written_is_answered_for(
-    app: App, caplog: pytest.LogCaptureFixture
-) -> None:
-    @on_line(app)
-    async def _(line: Line) -> None:
-        with caplog.at_level(logging.ERROR):
-            said = await line.hear(GET % b"1" + GET % b"2")
-        assert said.startswith(b"HTTP/1.1 500 ")
-        assert said.count(b"HTTP/1.1 ") == 1
-        assert b"application/problem+json" in said
-        assert b"hunter2" not in said
-        assert line.wire.is_closing()
-        assert len(caplog.records) == 1
-
-
-def test_an_application_that_fails_half_way_leaves_no_answer_that_looks_whole(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200})
-        await send({"type": "http.response.body", "body": b"ab", "more_body": True})
-        raise ZeroDivisionError
-
-    @on_line(app)
-    async def _(line: Line) -> None:
-        said = await line.hear(GET % b"1" + GET % b"2")
-        assert said.endswith(b"2\r\nab\r\n")
-        assert line.wire.is_closing()
-
-
-def test_a_request_that_is_cancelled_is_answered_and_nobody_behind_it_gets_its_answer() -> None:
-    async def main() -> None:
-        held = Held()
-        line = Line(held)
-        await line.hear(GET % b"1" + GET % b"2")
-        (task,) = line.state.tasks
-        task.cancel()
-        await line.rest()
-        assert task.cancelled()
-        assert line.wire.written.startswith(b"HTTP/1.1 500 ")
-        assert line.wire.is_closing()
-        held.free.set()
-        await line.rest()
-        assert line.wire.written.count(b"HTTP/1.1 ") == 1
-        assert not line.state.tasks
-
-    asyncio.run(main())
 
 
 # Waiting

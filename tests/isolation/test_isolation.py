@@ -36,9 +36,9 @@ from tests.isolation.arguments import Pool, arguments, methods, stores
 
 MINE, THEIRS = "acme", "zenith"
 TRIES = (1, 2, 3, 4, 5)
-LUCKY = {"ranges": 5}
-"""The try that notices what the others hardly ever do; it is made first."""
 """Seeds with which a defect that was planted may be noticed."""
+LUCKY = {"ranges": 5}
+"""The one that notices what the others hardly ever do; it is tried first."""
 CALLS = 20
 """Calls of each method, each with arguments of its own; twice as many in all."""
 CALLS_OF_FEW = 5
