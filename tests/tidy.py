@@ -27,7 +27,6 @@ VAGUE_NAMES = {"base", "common", "helper", "helpers", "manager", "managers", "mi
 FORMATTED_SQL_ALLOWED = {
     f"{PACKAGE}/drivers/apsw.py": "the names of savepoints",
     f"{PACKAGE}/drivers/psycopg.py": "the names of savepoints",
-    f"{PACKAGE}/drivers/psycopg_async.py": "the names of savepoints",
     f"{PACKAGE}/engines/sqlite/file.py": "a PRAGMA takes no parameters",
     f"{PACKAGE}/engines/sqlite/stdlib.py": "a PRAGMA takes no parameters",
     f"{PACKAGE}/migrations/runner.py": "the placeholder of either dialect",

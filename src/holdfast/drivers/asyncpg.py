@@ -1,4 +1,4 @@
-"""asyncpg: the asynchronous PostgreSQL engine's own connections, and the caller's."""
+"""asyncpg: the asynchronous PostgreSQL engine's own connections."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.errors import ConnectionLost, translate
 from ..engines.protocol import Row
 from ..errors import HoldfastError, InvalidText, OutcomeUnknown, Unavailable
-from .asyncpg_codecs import past_codecs
 
-_FAILED = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, IncompleteReadError)
+FAILED = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, IncompleteReadError)
+"""What asyncpg raises when a statement fails."""
 
 
 class AsyncpgConnection:
@@ -23,45 +23,23 @@ class AsyncpgConnection:
 
     dialect = Dialect.POSTGRES
 
-    def __init__(self, raw: asyncpg.Connection, *, thrown_away: bool = False) -> None:
+    def __init__(self, raw: asyncpg.Connection) -> None:
         self.raw = raw
-        self.thrown_away = thrown_away  # when interrupted, so that a transaction left open in it need not be ended
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         try:
             return cast("Sequence[Row]", await self.raw.fetch(sql, *args))
-        except _FAILED as error:
+        except FAILED as error:
             raise translated(error) from error
 
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         try:
             await self.raw.executemany(sql, rows)
-        except _FAILED as error:
+        except FAILED as error:
             raise translated(error) from error
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        return _Savepoint(self)
-
-
-class _Joined(AsyncpgConnection):
-    """The caller's connection: its codecs are not for our values."""
-
-    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
-        return await super().fetch(await self._past_codecs(sql), args)
-
-    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        await super().many(await self._past_codecs(sql), rows)
-
-    async def _past_codecs(self, sql: str) -> str:
-        try:
-            return await past_codecs(self.raw, sql)
-        except _FAILED as error:
-            raise translated(error) from error
-
-
-def wrap(connection: asyncpg.Connection) -> AsyncpgConnection:
-    """The caller's connection."""
-    return _Joined(connection)
+        return Savepoint(self.raw)
 
 
 def translated(error: Exception) -> HoldfastError:
@@ -75,46 +53,34 @@ def translated(error: Exception) -> HoldfastError:
     return ConnectionLost(f"{(ConnectionLost.__doc__ or '').splitlines()[0]} ({error})")
 
 
-class _Savepoint:
-    """A savepoint or, outside a transaction, one. asyncpg's own block, cancelled as it begins, would leave it open."""
+class Savepoint:
+    """A savepoint or, outside a transaction, one. Cancelled, it leaves the connection as it is, for somebody to throw away."""
 
-    def __init__(self, connection: AsyncpgConnection) -> None:
-        self._raw, self._thrown_away, self._outermost = connection.raw, connection.thrown_away, False
+    def __init__(self, raw: asyncpg.Connection) -> None:
+        self._raw, self._outermost = raw, False
 
     async def __aenter__(self) -> None:
         try:
             self._outermost = not self._raw.is_in_transaction()
-            await self._raw.execute("BEGIN" if self._outermost else "SAVEPOINT holdfast")
-        except _FAILED as error:
+            await self._say("BEGIN" if self._outermost else "SAVEPOINT holdfast")
+        except FAILED as error:
             raise translated(error) from error
-        except BaseException as error:
-            if self._outermost and not self._thrown_away:
-                await self.__aexit__(type(error), error, None)
-            raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        if self._thrown_away and error is not None and not isinstance(error, Exception):
-            return  # cancelled: the server may not even answer
         try:
             if error is None:
-                await self._raw.execute("COMMIT" if self._outermost else "RELEASE holdfast")
-            else:
+                await self._say("COMMIT" if self._outermost else "RELEASE holdfast")
+            elif isinstance(error, Exception):
                 await self._undo()
-        except _FAILED as failure:
+        except FAILED as failure:
             if error is not None:
                 return  # the server has undone it, and the first error says more
             found = translated(failure)
             lost = self._outermost and isinstance(found, ConnectionLost)
             raise (OutcomeUnknown() if lost else found) from failure
-        except BaseException:
-            if self._outermost and not self._thrown_away:  # cancelled, and perhaps not ended
-                await self._undo()
-            raise
+
+    async def _say(self, sql: str) -> None:
+        await self._raw.execute(sql)
 
     async def _undo(self) -> None:
-        for _ in range(3):
-            try:
-                await self._raw.execute("ROLLBACK" if self._outermost else "ROLLBACK TO holdfast; RELEASE holdfast")
-            except asyncpg.QueryCanceledError:
-                continue  # a cancellation of the statement before may arrive late and hit this one
-            return
+        await self._say("ROLLBACK" if self._outermost else "ROLLBACK TO holdfast; RELEASE holdfast")

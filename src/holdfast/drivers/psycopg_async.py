@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import psycopg
+from psycopg.errors import QueryCanceled
 from psycopg.rows import tuple_row
 
 from ..engines.dialect import Dialect
 from ..engines.postgres.errors import ConnectionLost
 from ..engines.protocol import Row
-from ..errors import OutcomeUnknown
+from ..errors import HoldfastError, OutcomeUnknown, Unavailable
 from .psycopg import is_idle, opens_itself, refuse_pipeline, translated
+from .whole import UNDOING_MOST, to_its_end
 
 
 class AsyncPsycopgConnection:
@@ -52,40 +55,50 @@ def wrap(connection: psycopg.AsyncConnection[Any]) -> AsyncPsycopgConnection:
 
 
 class _Savepoint:
+    """A savepoint or a transaction that is set, kept and undone whole, whoever is cancelled meanwhile."""
+
     def __init__(self, connection: AsyncPsycopgConnection) -> None:
         self._connection = connection
         self._outermost = opens_itself(connection.raw)
+        self._name = f"holdfast_{connection.depth + 1}"
 
     async def __aenter__(self) -> None:
-        self._connection.depth += 1
-        opening = "BEGIN" if self._outermost else f"SAVEPOINT holdfast_{self._connection.depth}"
         try:
-            await self._connection.fetch(opening, ())
-        except BaseException:
-            self._connection.depth -= 1
-            # Cancelled, it may have begun all the same, and would swallow what is written next.
-            if self._outermost and not is_idle(self._connection.raw):
-                await self._connection.fetch("ROLLBACK", ())
+            await to_its_end(self._say("BEGIN" if self._outermost else f"SAVEPOINT {self._name}"))
+        except CancelledError:
+            with suppress(HoldfastError):
+                await to_its_end(self._undo())
             raise
+        self._connection.depth += 1
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        connection, name = self._connection, f"holdfast_{self._connection.depth}"
-        connection.depth -= 1
-        if error is not None and (connection.raw.closed or connection.raw.broken):
-            return  # the server has undone it
-        if self._outermost:
-            await self._end("COMMIT" if error is None else "ROLLBACK")
-            return
-        if error is not None:
-            await connection.fetch(f"ROLLBACK TO SAVEPOINT {name}", ())
-        await connection.fetch(f"RELEASE SAVEPOINT {name}", ())
+        self._connection.depth -= 1
+        if error is None:
+            await to_its_end(self._keep())
+        elif not (self._connection.raw.closed or self._connection.raw.broken):  # there the server has undone it
+            await to_its_end(self._undo())
 
-    async def _end(self, sql: str) -> None:
+    async def _keep(self) -> None:
         try:
-            await self._connection.fetch(sql, ())
+            await self._say("COMMIT" if self._outermost else f"RELEASE SAVEPOINT {self._name}")
         except ConnectionLost as error:
-            raise OutcomeUnknown from error
-        except BaseException:
-            if not is_idle(self._connection.raw):  # interrupted, and not ended
-                await self._connection.fetch("ROLLBACK", ())
+            raise (OutcomeUnknown() if self._outermost else error) from error
+        except HoldfastError:
+            if self._outermost and not is_idle(self._connection.raw):
+                await self._say("ROLLBACK")
             raise
+
+    async def _undo(self) -> None:
+        name = self._name
+        statements = ["ROLLBACK"] if self._outermost else [f"ROLLBACK TO SAVEPOINT {name}", f"RELEASE SAVEPOINT {name}"]
+        for _ in range(UNDOING_MOST):
+            try:
+                for statement in statements:
+                    await self._say(statement)
+                return
+            except Unavailable as error:
+                if not isinstance(error.__cause__, QueryCanceled):
+                    raise
+
+    async def _say(self, sql: str) -> None:
+        await self._connection.fetch(sql, ())

@@ -33,7 +33,7 @@ class PooledConnection(AsyncpgConnection):
     every question once the connection has ended, even whether it is closed."""
 
     def __init__(self, stand_in: Raw) -> None:
-        super().__init__(stand_in._con, thrown_away=True)
+        super().__init__(stand_in._con)
         self.stand_in = stand_in
         self.server_pid: int = self.raw.get_server_pid()
 

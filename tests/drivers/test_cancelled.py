@@ -1,0 +1,104 @@
+"""A task cancelled while its savepoint is set, kept or undone: the caller's transaction is none the worse for it.
+
+PostgreSQL fails the whole transaction with a statement that is cancelled, and these are the statements that no savepoint is
+around. They are over in microseconds, so here the server is made to take its time for one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from holdfast.errors import AlreadyExists
+from tests.drivers.callers import LEGS, Leg
+
+SLOW_S = 0.2
+WHERE = {
+    "setting the savepoint": (True, "SAVEPOINT", False, 0),
+    "keeping the savepoint": (True, "RELEASE", False, 1),
+    "undoing the savepoint": (True, "ROLLBACK TO", True, 0),
+    "beginning": (False, "BEGIN", False, 0),
+    "committing": (False, "COMMIT", False, 1),
+    "rolling back": (False, "ROLLBACK", True, 0),
+}
+"""Inside a transaction of the caller's, the statement, whether the call fails by itself, how many messages it leaves."""
+CASES = [
+    pytest.param(leg, *where, id=f"{leg.name}-{name}")
+    for leg in LEGS
+    if leg.asynchronous and leg.engine == "postgres" and "SQLAlchemy" not in leg.name
+    for name, where in WHERE.items()
+    if where[0] or leg.name != "psycopg async"  # which is always inside a transaction
+]
+
+
+class Slowed:
+    """Statements that begin with a word take a while on the server, in the same message, so that a cancellation hits them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+        self.under_way, self._word = asyncio.Event(), word
+        for kind in (asyncpg.Connection, psycopg.AsyncRawCursor):
+            monkeypatch.setattr(kind, "execute", self._slowing(kind.execute))
+
+    def _slowing(self, execute: Any) -> Any:
+        async def slowly(raw: Any, sql: Any, *args: Any, **options: Any) -> Any:
+            text = sql.decode() if isinstance(sql, bytes) else sql
+            if self._word and text.startswith(self._word):
+                asyncio.get_running_loop().call_later(SLOW_S / 4, self.under_way.set)
+                text = f"SELECT pg_sleep({SLOW_S}); {text}"
+                return await execute(raw, text.encode() if isinstance(sql, bytes) else text, *args, **options)
+            return await execute(raw, sql, *args, **options)
+
+        return slowly
+
+    def stop(self) -> None:
+        self._word = ""
+
+
+@pytest.mark.parametrize(("leg", "inside", "word", "fails", "kept"), CASES)
+@pytest.mark.parametrize("times", [1, 3], ids=["once", "again and again"])
+def test_a_savepoint_is_set_kept_or_undone_whole(
+    leg: Leg,
+    times: int,
+    inside: bool,
+    word: str,
+    fails: bool,
+    kept: int,
+    open_stage: Callable[[Leg], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        async with open_stage(leg) as stage:
+            session = await stage.tenant().sessions.create(key="k")
+            caller = await stage.connect()
+            acme = stage.tenant().join(caller.raw)
+            if inside:
+                await caller.begin()
+                await caller.add("before")
+            await acme.messages.append(session.id, role="user", content="first")  # and all statements are prepared
+            slowed = Slowed(monkeypatch, word)
+            call = (
+                acme.sessions.create(key="k") if fails else acme.messages.append(session.id, role="user", content="cut")
+            )
+            task = asyncio.ensure_future(call)
+            await slowed.under_way.wait()
+            for _ in range(times):
+                task.cancel()
+                await asyncio.sleep(0.01)
+            with suppress(asyncio.CancelledError, AlreadyExists):
+                await task
+            slowed.stop()
+            assert task.cancelled()
+            last = await acme.messages.append(session.id, role="user", content="last")
+            assert last.seq == 2 + kept
+            if inside:
+                await caller.commit()
+            assert (await stage.tenant().sessions.get(session.id)).message_count == last.seq
+            assert await caller.labels() == (["before"] if inside else [])
+
+    asyncio.run(run())
