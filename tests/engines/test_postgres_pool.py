@@ -67,6 +67,26 @@ def test_the_pool_keeps_its_minimum_and_never_exceeds_its_maximum(
     asyncio.run(main())
 
 
+def test_whoever_is_alone_stays_on_one_connection(postgres_server: PostgresServer, postgres_url: str) -> None:
+    """The others would prepare every statement too, and fill pages of their own."""
+    with Holdfast(postgres_url, pool=PoolOptions(min_connections=3, max_connections=4)) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+        asyncio.run(eventually(lambda: len(backends(postgres_server, postgres_url)) >= 3))
+        before = _rested(postgres_server, postgres_url)
+        for number in range(10):
+            acme.messages.append(session.id, role="user", content=str(number))
+            acme.sessions.get(session.id)
+        after = _rested(postgres_server, postgres_url)
+        assert len([pid for pid in before if before[pid] != after[pid]]) == 1
+
+
+def _rested(server: PostgresServer, url: str) -> dict[int, Any]:
+    """Since when each of the server's processes that serve a database has had nothing to do."""
+    query = f"SELECT pid, state_change FROM pg_stat_activity WHERE pid = ANY(ARRAY{backends(server, url)})"
+    return dict(server.execute(query))
+
+
 @both_styles
 def test_a_connection_that_is_old_enough_is_replaced(
     style: str, postgres_server: PostgresServer, postgres_url: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -31,6 +32,22 @@ ASK_AGAIN_S = 1.0
 """How long a call waits for a connection before it asks once more: a pool that has given up tries again only when it is asked."""
 
 
+class _Stack(deque[Raw]):
+    """What psycopg's pool keeps its connections in, which it adds at the one end and takes from the other."""
+
+    def append(self, raw: Raw) -> None:
+        self.appendleft(raw)
+
+
+class _LastFirst(ConnectionPool[Raw]):
+    """A pool that gives out the connection that was used last. psycopg's own gives the one that has rested longest: a lone
+    caller would go through all of them in turn, and each prepares every statement and fills pages of its own."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._pool = _Stack()
+
+
 class PostgresEngine:
     """A blocking engine: its methods never suspend.
 
@@ -47,7 +64,7 @@ class PostgresEngine:
         self._options = options
         self._used: WeakKeyDictionary[Raw, float] = WeakKeyDictionary()
         self._through_pooler = self._finds_pooler(url)
-        self._pool: ConnectionPool[Raw] = ConnectionPool(
+        self._pool = _LastFirst(
             url,
             # Behind a transaction pooler a prepared statement may be on another server connection next time.
             kwargs={"autocommit": True, "prepare_threshold": None if self._through_pooler else 2},
@@ -58,8 +75,9 @@ class PostgresEngine:
             timeout=options.connect_timeout_s,
             # Given up soon, so that the next call starts afresh, instead of pauses that double all through an outage.
             reconnect_timeout=RECONNECT_S,
-            open=True,
+            open=False,
         )
+        self._pool.open()
         forks.opened(self)
 
     async def read(self, call: Call[T]) -> T:
