@@ -233,7 +233,7 @@ def _langgraph() -> list[Figure]:
         return Figure(text, group, metric, (who, {}), sides, "at most", target)
 
     def loop(text: str, who: str, against: list[str], target: float) -> Figure:
-        floor = graphs.IN_MEMORY if "async" in who else graphs.IN_MEMORY_SYNC
+        floor = graphs.NOTHING_SAVED if "async" in who else graphs.NOTHING_SAVED_SYNC
         return replace(figure(text, "loop_us", who, against, target), floor=(floor, {}))
 
     sqlite, postgres = ["SqliteSaver", "AsyncSqliteSaver"], ["PostgresSaver", "AsyncPostgresSaver"]

@@ -24,8 +24,8 @@ from .case import Case, Engine, Job, Result
 from .workload import SEED, middle_us
 
 GROUP = "langgraph"
-IN_MEMORY_SYNC, IN_MEMORY = "InMemorySaver", "InMemorySaver, async"
-"""What LangGraph takes with a saver that only remembers: nothing is durable, and nothing on the disk."""
+NOTHING_SAVED_SYNC, NOTHING_SAVED = "nothing saved", "nothing saved, async"
+"""What LangGraph takes by itself: its state is handed back to it as it is, never written down."""
 TURNS = 500
 MARKS = (5, 50, 100, 200, 300, 400, 500)
 """Turns after which everything is measured."""
@@ -235,10 +235,10 @@ async def holdfast(address: str) -> AsyncIterator[Saver]:
 
 
 @asynccontextmanager
-async def in_memory(address: str) -> AsyncIterator[Saver]:
-    from langgraph.checkpoint.memory import InMemorySaver
+async def nothing_saved(address: str) -> AsyncIterator[Saver]:
+    from .unsaved import Unsaved
 
-    yield InMemorySaver()
+    yield Unsaved(LISTED)
 
 
 @asynccontextmanager
@@ -281,8 +281,8 @@ Opened = Callable[[str], Any]
 CONTENDERS: dict[str, tuple[Engine, Opened, bool, bool]] = {
     "Holdfast": ("sqlite", holdfast, False, False),
     "Holdfast, async": ("sqlite", holdfast, True, False),
-    IN_MEMORY_SYNC: ("none", in_memory, False, False),
-    IN_MEMORY: ("none", in_memory, True, False),
+    NOTHING_SAVED_SYNC: ("none", nothing_saved, False, False),
+    NOTHING_SAVED: ("none", nothing_saved, True, False),
     "SqliteSaver": ("sqlite", sqlite, False, False),
     "SqliteSaver, DeltaChannel": ("sqlite", sqlite, False, True),
     "AsyncSqliteSaver": ("sqlite", sqlite_async, True, False),

@@ -56,8 +56,8 @@ def _figures(results: Results, measured: Sequence[tuple[Figure, Measured]]) -> s
 
 _FLOOR = """
 The floor is the same figure for who does as much by hand and nothing else: the raw driver with the same rows, in one commit for
-all where several write; LangGraph with a saver that only remembers; an ASGI application around one append that asks nobody for a
-key.
+all where several write; LangGraph with a saver that hands its state back as it is; an ASGI application around one append that
+asks nobody for a key.
 """
 
 

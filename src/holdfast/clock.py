@@ -56,9 +56,13 @@ class Stopwatch:
     def __init__(self) -> None:
         self._started_s, self._worked_s = time.perf_counter(), time.thread_time()
 
+    def passed_s(self) -> float:
+        """Seconds since this was made."""
+        return time.perf_counter() - self._started_s
+
     def waited_s(self) -> float:
         """Seconds in which the thread did not run."""
-        return (time.perf_counter() - self._started_s) - (time.thread_time() - self._worked_s)
+        return self.passed_s() - (time.thread_time() - self._worked_s)
 
 
 def to_us(moment: datetime) -> int:

@@ -58,6 +58,10 @@ class Requests:
         arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held}
         return Request(arguments, known=known)
 
+    def remembers(self, config: Config) -> bool:
+        """Whether anything is known of the thread that a config speaks of."""
+        return self.memory.find(_place(config)[0]) is not None
+
     def newer(self, request: Request) -> dict[str, Any] | None:
         """Arguments for a list that says whether a checkpoint is an older one, where it matters who goes on from it."""
         if not self._single_writer or request.arguments["id"] is None:

@@ -14,7 +14,9 @@ from langgraph.checkpoint.base import (
 )
 
 from holdfast import Checkpoint, Holdfast, Page, TenantHandle
+from holdfast.clock import Stopwatch
 from holdfast.errors import InvalidInput, NotFound, Stale, Unavailable
+from holdfast.haste import BUSY_WAIT_S, Pace, WouldWait, can_hurry, hastily
 
 from .encryption import Cipher
 from .memory import THREADS_MOST, Memory
@@ -26,6 +28,8 @@ T = TypeVar("T")
 Config = Any
 RETAIN_EVERY = 32
 """Checkpoints of a thread after which what need not be kept is removed."""
+LONG_S = 0.05
+"""A call that takes longer is not made in the event loop the next dozen times, whatever it did."""
 PAGE = 50
 """Checkpoints that are read at a time when they are listed."""
 
@@ -73,6 +77,7 @@ class HoldfastSaver(BaseCheckpointSaver):
         self._retention = retention or Retention()
         self._counting = Lock()
         self._puts: dict[str, int] = {}
+        self._pace = Pace()
 
     def close(self) -> None:
         """Let go of the database, if this saver has opened it. It is opened again when it is needed."""
@@ -232,11 +237,11 @@ class HoldfastSaver(BaseCheckpointSaver):
             except Unavailable:
                 return  # it is done the next time; what was to be saved is saved
 
-    # The same for asyncio: in a thread, so that the event loop never waits for a disk
+    # The same for asyncio: in a thread, so that the event loop waits for nobody; what every step needs, there if it is quick
 
     async def aget_tuple(self, config: Config) -> CheckpointTuple | None:
         """``get_tuple`` for asyncio."""
-        return await asyncio.to_thread(self.get_tuple, config)
+        return await self._soon(self.get_tuple, config)
 
     async def alist(
         self,
@@ -258,13 +263,15 @@ class HoldfastSaver(BaseCheckpointSaver):
 
     async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
         """``put`` for asyncio."""
-        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+        if self._retention.is_asked_for:
+            return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+        return await self._soon(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """``put_writes`` for asyncio."""
-        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+        await self._soon(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """``delete_thread`` for asyncio."""
@@ -285,6 +292,25 @@ class HoldfastSaver(BaseCheckpointSaver):
     async def aretain(self, thread_ids: Sequence[str]) -> int:
         """``retain`` for asyncio."""
         return await asyncio.to_thread(self.retain, thread_ids)
+
+    async def _soon(self, call: Callable[..., T], config: Config, *args: Any) -> T:
+        """Make a call in the event loop while such calls are quick and the thread of the graph is known, and elsewhere if not:
+        handing it to a thread and back takes as long as the call itself."""
+        handle = self._handle
+        if self._pace.quick() and handle is not None and can_hurry(handle) and self._requests.remembers(config):
+            try:
+                with hastily():
+                    return self._timed(call, config, *args)
+            except WouldWait:
+                self._pace.observe(BUSY_WAIT_S)
+        return await asyncio.to_thread(self._timed, call, config, *args)
+
+    def _timed(self, call: Callable[..., T], *args: Any) -> T:
+        watch = Stopwatch()
+        try:
+            return call(*args)
+        finally:
+            self._pace.observe(watch.waited_s() if watch.passed_s() < LONG_S else BUSY_WAIT_S)
 
     async def _away(self, call: Callable[[], T]) -> T:
         return await asyncio.to_thread(call)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from ...clock import Stopwatch
 from ...errors import Closed
+from ...haste import BUSY_WAIT_S, Pace
 from ...stepping import step
 from .. import forks
 from ..dialect import Dialect
@@ -33,17 +34,12 @@ Item = TypeVar("Item")
 
 READERS = 4
 """Threads that read, each with a connection of its own."""
-INLINE_WAIT_S = 0.001
-"""Calls run in the event loop while they wait for the disk less than this, on average over the last few."""
 INLINE_WAIT_EACH_S = 0.000025
 """A shared commit may wait this much longer for each call that shares it; a thread would cost each as much."""
 
 TURNS_MORE = 3
 """Turns of the loop that are waited for those who shared the last commit. They come back over a few of them, since some have a
 connection to answer first; without them, one commit of all is followed by one of a single call. Who was alone never waits."""
-
-BUSY_WAIT_S = 0.1
-"""What a commit that found another process writing counts for: the next few dozen go to the thread, which may wait."""
 
 
 class AsyncSqliteEngine:
@@ -75,7 +71,7 @@ class AsyncSqliteEngine:
         self._writes: SimpleQueue[_FutureJob | _Order] = SimpleQueue()
         self._reads: SimpleQueue[_FutureJob | None] = SimpleQueue()
         self._readers: list[threading.Thread] = []
-        self._read_pace, self._write_pace = _Pace(), _Pace()
+        self._read_pace, self._write_pace = Pace(), Pace()
         self._connected = threading.Lock()  # held by whoever uses the writing connection
         self._writer = Writer(self._connection, self._committed)
         self._reader: SqliteConnection | None = None
@@ -273,21 +269,6 @@ class _Order(Enum):
 
     CHECKPOINT = auto()
     STOP = auto()
-
-
-class _Pace:
-    """How long calls wait for the disk: the average over the last few, and whether that is little."""
-
-    __slots__ = ("_average_s",)
-
-    def __init__(self) -> None:
-        self._average_s = 0.0
-
-    def observe(self, waited_s: float) -> None:
-        self._average_s += (waited_s - self._average_s) * 0.2
-
-    def quick(self) -> bool:
-        return self._average_s < INLINE_WAIT_S
 
 
 class _FutureJob(Job):
