@@ -113,7 +113,7 @@ def test_what_removes_old_checkpoints_now_and_then_is_done_in_a_thread(
     with _saver(path, retention=Retention(last=2)) as saver:
         made = _talked(saver, monkeypatch)
     assert {where for name, where in made if name == "put"} == {AWAY}
-    assert {where for name, where in made if name == "put_writes"} == {HERE}
+    assert {where for name, where in made if name == "get_tuple"} == {HERE}
 
 
 def test_on_postgres_everything_is_done_in_threads(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

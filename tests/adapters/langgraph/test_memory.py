@@ -18,7 +18,7 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.adapters.langgraph import HoldfastSaver, Retention
-from holdfast.adapters.langgraph.memory import THREADS_MOST, Memory
+from holdfast.adapters.langgraph.memory import BODIES_MOST, THREADS_MOST, Memory, Thread
 from holdfast.errors import InvalidInput
 from tests.adapters.langgraph.graphs import thread
 
@@ -223,3 +223,68 @@ def test_a_graph_uses_the_saver_it_was_given(saver: HoldfastSaver) -> None:
     assert saver.with_allowlist([("somewhere", "Mine")]) is saver
     with pytest.raises(InvalidInput, match="Mine"):
         put(saver, [Mine()])
+
+
+class Counted:
+    """A store that notes how many pieces it was asked to keep, and how many it had to read."""
+
+    def __init__(self, saver: HoldfastSaver) -> None:
+        self._store = saver._store()
+        self.new: list[int] = []
+        self.read: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, *args: Any, **arguments: Any) -> Any:
+        self.new.append(sum(isinstance(each, bytes) for each in arguments["pieces"]))
+        return self._store.put(*args, **arguments)
+
+    def find(self, **arguments: Any) -> Any:
+        found = self._store.find(**arguments)
+        self.read.append(sum(each is not None for each in found.pieces))
+        return found
+
+
+def test_of_a_state_that_is_known_nothing_is_sent_and_nothing_read_not_even_its_shape(
+    saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(saver)
+    monkeypatch.setattr(saver, "_store", lambda: counted)
+    messages = [HumanMessage("a" * 100), HumanMessage("b" * 100)]
+    first = put(saver, messages)
+    put(saver, messages, parent=first)
+    assert counted.new == [3, 0]
+    assert value_of(saver) == messages
+    assert counted.read == [0]
+    another = elsewhere(saver)
+    counted = Counted(another)
+    monkeypatch.setattr(another, "_store", lambda: counted)
+    assert [value_of(another), value_of(another)] == [messages, messages]
+    assert counted.read == [3, 0]
+
+
+def test_the_shape_of_another_state_is_another(saver: HoldfastSaver) -> None:
+    put(saver, ["a" * 100])
+    config = thread("t", checkpoint_ns="")
+    for names in (["v", "w"], ["w"], ["v"], ["w", "v"]):
+        checkpoint = empty_checkpoint()
+        checkpoint |= {"channel_values": dict.fromkeys(names, "x"), "channel_versions": dict.fromkeys(names, 1)}
+        saver.put(config, checkpoint, {"source": "loop", "step": 1}, {})
+        for reader in (saver, elsewhere(saver)):
+            found = reader.get_tuple(thread("t", checkpoint_ns="", checkpoint_id=checkpoint["id"]))
+            assert found is not None
+            assert list(found.checkpoint["channel_values"]) == names
+
+
+def test_only_so_many_bytes_are_remembered_as_they_are() -> None:
+    known = Thread("stamp")
+    for place in range(1, BODIES_MOST + 3):
+        known.keep(place, b"shape %d" % place)
+    known.keep(1, b"something else")
+    assert known.body_at(1) == b"shape 1"
+    assert known.place_of_body(b"shape 1") == 1
+    assert known.body_at(BODIES_MOST) is not None
+    assert known.body_at(BODIES_MOST + 1) is None
+    assert known.place_of_body(b"something else") is None
+    assert [list(each) for each in known.places()] == [[1, BODIES_MOST]]

@@ -52,6 +52,14 @@ class Encoder:
         self.pieces: list[Piece] = []
         self.learnt: list[tuple[int, Learnt]] = []
         """Objects that became pieces, each with the number of the piece."""
+        self.shape: bytes | None = None
+        """The first piece, if it is a shape that the thread has not."""
+
+    def begin(self, shape: bytes) -> None:
+        """Have a shape as the first piece."""
+        place = None if self._thread is None else self._thread.place_of_body(shape)
+        self.shape = shape if place is None else None
+        self.pieces = [shape if place is None else place]
 
     def node(self, value: Any, depth: int = 0) -> Any:
         """The skeleton of a value."""
@@ -184,6 +192,18 @@ class Decoder:
         """The next piece as it is."""
         return self._bodies(self._take(1))[0]
 
+    def shape(self) -> bytes:
+        """The next piece, which is a shape: remembered, or to be."""
+        taken = self._take(1)
+        place = self._places[taken.start]
+        known = None if self._thread is None else self._thread.body_at(place)
+        if known is not None:
+            return known
+        body = self._bodies(taken)[0]
+        if self._thread is not None:
+            self._thread.keep(place, body)
+        return body
+
     def _list(self, items: Sequence[Any]) -> list[Any]:
         found: list[Any] = []
         for item in items:
@@ -268,7 +288,7 @@ def dump_checkpoint(checkpoint: Mapping[str, Any], encoder: Encoder) -> bytes:
         [[node, [number[name] for name in each]] for node, each in seen.items()],
         [number[name] for name in values],
     ]
-    encoder.pieces.append(_pack(shape))
+    encoder.begin(_pack(shape))
     known = {"v", "id", "ts", "channel_versions", "versions_seen", "channel_values", "updated_channels"}
     extra = {key: value for key, value in checkpoint.items() if key not in known}
     own, of_seen = list(versions.values()), [version for each in seen.values() for version in each.values()]
@@ -292,7 +312,7 @@ def load_checkpoint(id: str, state: bytes, decoder: Decoder) -> dict[str, Any]:
     form, moment, newest, versions, seen_versions, updated, nodes, *extra = _unpack(state)
     if form != FORMAT:
         raise Corrupt(f"the checkpoint {id} is written in a way this release does not know: {form}")
-    v, names, channels, seen, valued = _unpack(decoder.raw())
+    v, names, channels, seen, valued = _unpack(decoder.shape())
     versions, rest = _turned(versions, newest), iter(_turned(seen_versions, newest))
     checkpoint = {
         "v": v,

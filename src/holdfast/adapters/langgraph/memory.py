@@ -25,6 +25,8 @@ THREADS_MOST = 64
 FOLLOWED, KEPT = 2, 3
 """Readings whose objects are recognised when they come back, and whose objects are handed out again when all have let go of
 them: whoever reads again while still having what was read last gets what was read before."""
+BODIES_MOST = 64
+"""Bytes of pieces that are remembered as they are, for each thread: a graph has few shapes."""
 NOTHING: Any = object()
 """Stands before the first object of a list, and before one that is in no list."""
 
@@ -77,12 +79,29 @@ class Thread:
         self._readings: deque[_Reading] = deque([_Reading()], maxlen=KEPT)
         self._unread: list[_Unread] = []
         self._ranges: list[list[int]] = []
+        self._bodies: dict[int, bytes] = {}
+        self._places: dict[bytes, int] = {}
 
     def knows(self, places: Sequence[int]) -> list[bool]:
         """Whether objects like those that lie there can be handed out, for each."""
         with self._using:
             self._look_back()
             return list(map(self._snapshots.__contains__, places))
+
+    def keep(self, place: int, body: bytes) -> None:
+        """Remember the bytes that lie at a place."""
+        with self._using:
+            if place not in self._bodies and len(self._bodies) < BODIES_MOST:
+                self._bodies[place], self._places[body] = body, place
+                self._note(place)
+
+    def body_at(self, place: int) -> bytes | None:
+        """The bytes that lie at a place, if they are remembered."""
+        return self._bodies.get(place)
+
+    def place_of_body(self, body: bytes) -> int | None:
+        """Where these bytes lie."""
+        return self._places.get(body)
 
     def place_of(self, value: Any) -> int | None:
         """Where this very object lies, unless it has been changed."""
@@ -139,7 +158,9 @@ class Thread:
         """Objects like those that lie there, which nobody else has: such as all have let go of, or new ones."""
         with self._using:
             self._look_back()
-            if not self._follows or len(places) < 2:
+            if not self._follows:
+                return [self._snapshots[place].rebuilt() for place in places]
+            if len(places) < 2:
                 return [self.hand_out(place) for place in places]
             series, values = self._spare(list(places)) if _COUNTS else (Series(), [])
             for place in places[len(values) :]:
@@ -166,7 +187,7 @@ class Thread:
             self._readings.appendleft(_Reading())
 
     def places(self) -> Sequence[Sequence[int]]:
-        """The places whose objects are remembered, as ranges."""
+        """The places that need not be read, as ranges."""
         with self._using:
             self._look_back()
             return [list(each) for each in self._ranges]
@@ -206,13 +227,17 @@ class Thread:
         if place in self._snapshots:
             return self._snapshots[place]
         self._snapshots[place] = was
+        self._note(place)
+        return was
+
+    def _note(self, place: int) -> None:
+        """One more place need not be read."""
         if self._ranges and place == self._ranges[-1][1] + 1:
             self._ranges[-1][1] = place
         elif not self._ranges or place > self._ranges[-1][1]:
             self._ranges.append([place, place])
         else:
-            self._ranges = _ranges(self._snapshots)
-        return was
+            self._ranges = _ranges({*self._snapshots, *self._bodies})
 
     def _find(self, value: Any) -> _Alone | None:
         for series in self._lists():

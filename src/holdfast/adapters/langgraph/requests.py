@@ -30,6 +30,8 @@ class Request(Struct):
     arguments: dict[str, Any]
     learnt: Sequence[tuple[int, Learnt]] = ()
     """Objects, each with the number of the piece that it became."""
+    shape: bytes | None = None
+    """The first piece, if it is to be remembered as it is."""
     known: Thread | None = None
     """What was remembered of the thread when the store was told which pieces it need not read."""
 
@@ -106,7 +108,7 @@ class Requests:
             "lease": _lease(config),
             "only_after_head": self._single_writer and (thread, namespace, parent or "") not in self._chosen,
         }
-        return Request(arguments, encoder.learnt)
+        return Request(arguments, encoder.learnt, encoder.shape)
 
     def put_writes(
         self,
@@ -148,6 +150,8 @@ class Requests:
     def learn(self, request: Request, stored: Stored) -> None:
         """Remember where the pieces of what was saved lie."""
         thread = self.memory.under(request.arguments["thread_id"], stored.stamp)
+        if request.shape is not None:
+            thread.keep(stored.places[0], request.shape)
         for number, learnt in request.learnt:
             thread.learn(learnt, stored.places[number])
         if self._single_writer and request.arguments.get("parent"):

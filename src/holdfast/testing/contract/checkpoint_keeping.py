@@ -12,6 +12,28 @@ from .world import World, raises, uuid_of
 
 
 @contract()
+async def however_few_come_at_once_what_is_there_is_found(world: World) -> None:
+    """One, two, three and more are asked for in different ways."""
+    acme = world.tenant()
+    pieces = await grown(acme, "t", 5)
+    for count in (1, 2, 3, 5):
+        stored = await acme.checkpoints.put("t", id=f"known {count}", state=b"", pieces=pieces[-count:])
+        assert stored.places == list(range(6 - count, 6))
+    next_place = 6
+    for count in (1, 2, 3):
+        new = [b"new %d of %d" % (number, count) for number in range(count)]
+        stored = await acme.checkpoints.put("t", id=f"new {count}", state=b"", pieces=new)
+        assert stored.places == list(range(next_place, next_place + count))
+        next_place += count
+    twice = await acme.checkpoints.put("t", id="twice", state=b"", pieces=[b"again", b"again"])
+    assert twice.places == [next_place, next_place]
+    both = await acme.checkpoints.put("t", id="both", state=b"", pieces=[b"one more", pieces[0]])
+    assert both.places == [next_place + 1, 1]
+    other = await acme.checkpoints.put("u", id="1", state=b"", pieces=[pieces[1]])
+    assert other.places == [1], "another thread's are not found"
+
+
+@contract()
 async def what_is_young_is_kept_beside_the_newest(world: World) -> None:
     acme = world.tenant()
     for step in range(6):

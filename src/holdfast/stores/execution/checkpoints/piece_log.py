@@ -190,8 +190,13 @@ async def delete_thread(connection: Connection, scope: Scope, log: Log) -> None:
 async def _known(connection: Connection, scope: Scope, log: Log, digests: list[bytes]) -> dict[bytes, int]:
     if not digests or log.next_place == 1:
         return {}
-    wanted: Any = b"".join(digests) if connection.dialect is Dialect.SQLITE else digests
-    rows = await queries.known.all(connection, scope.params(log=log.number, digests=wanted))
+    if connection.dialect is Dialect.SQLITE:
+        rows = await queries.known.all(connection, scope.params(log=log.number, digests=b"".join(digests)))
+    elif len(digests) <= 2:
+        both = scope.params(log=log.number, one=digests[0], other=digests[-1])
+        rows = await queries.known_two.all(connection, both)
+    else:
+        rows = await queries.known.all(connection, scope.params(log=log.number, digests=digests))
     return {bytes(digest): place for digest, place in rows}
 
 
@@ -206,7 +211,10 @@ async def _insert(
         )
         for place, piece in enumerate(new, log.next_place)
     ]
-    await queries.add.many(connection, rows)
+    if len(rows) == 1:
+        await queries.add.all(connection, rows[0])
+    else:
+        await queries.add.many(connection, rows)
     await queries.advance.all(connection, scope.params(log=log.number, count=len(new), stamp=stamp))
     large = [piece.large for piece in new if piece.large is not None]
     if large:

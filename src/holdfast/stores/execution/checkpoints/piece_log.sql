@@ -41,6 +41,14 @@ SELECT p.digest, p.place FROM wanted CROSS JOIN lg_piece AS p
 WHERE p.tenant_id = :tenant_id AND p.log = :log AND substr(p.digest, 1, 3) = substr(wanted.digest, 1, 3)
   AND p.digest = wanted.digest;
 
+-- name: known_two @postgres
+-- The same for two, or the same one twice, which is what a step mostly asks for: without an array it need not be planned anew.
+SELECT digest, place FROM lg_piece
+WHERE tenant_id = :tenant_id AND log = :log AND substr(digest, 1, 3) = substr(:one::bytea, 1, 3) AND digest = :one
+UNION ALL
+SELECT digest, place FROM lg_piece
+WHERE tenant_id = :tenant_id AND log = :log AND substr(digest, 1, 3) = substr(:other::bytea, 1, 3) AND digest = :other;
+
 -- name: known @postgres
 -- One after the other: of a table it has no statistics of yet, PostgreSQL believes that the whole log is read as quickly.
 SELECT wanted.digest, p.place FROM unnest(:digests::bytea[]) AS wanted (digest)
