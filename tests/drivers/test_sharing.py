@@ -16,7 +16,8 @@ import psycopg
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast
-from holdfast.errors import AlreadyExists
+from holdfast.drivers.psycopg import KEPT_ROWS, PsycopgConnection
+from holdfast.errors import AlreadyExists, SchemaMismatch
 from tests.drivers.callers import LEGS, Leg, done, leg
 
 WRITERS, EACH = 5, 4
@@ -210,3 +211,19 @@ def test_aiosqlite_is_not_left_in_a_transaction_by_a_task_that_was_cancelled(sql
 def test_each_leg_here_exists() -> None:
     assert {param.values[0].name for param in ASYNCHRONOUS} >= {"aiosqlite", "asyncpg", "psycopg async"}  # type: ignore[attr-defined]
     assert leg("psycopg").engine == "postgres"
+
+
+def test_a_cursor_serves_many_statements_but_holds_no_long_answer(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as raw:
+        connection = PsycopgConnection(raw)
+        assert connection.execute("SELECT 1") == [(1,)]
+        first = connection._cursor
+        assert connection.execute("SELECT $1::int + 1", (2,)) == [(3,)]
+        assert connection._cursor is first
+        with pytest.raises(SchemaMismatch):
+            connection.execute("SELECT nothing")
+        assert len(connection.execute("SELECT generate_series(1, $1)", (KEPT_ROWS,))) == KEPT_ROWS
+        assert connection._cursor is first
+        assert len(connection.execute("SELECT generate_series(1, $1)", (KEPT_ROWS + 1,))) == KEPT_ROWS + 1
+        assert connection._cursor is None
+        assert connection.execute("SELECT 1") == [(1,)]

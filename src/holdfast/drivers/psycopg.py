@@ -7,13 +7,16 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from ..engines.dialect import Dialect
-from ..engines.postgres.errors import ConnectionLost, translate
+from ..engines.postgres.errors import ConnectionLost
 from ..engines.protocol import Row
-from ..errors import HoldfastError, InvalidInput, InvalidText, OutcomeUnknown
+from ..errors import OutcomeUnknown
+from .psycopg_states import is_idle, opens_itself, refuse_pipeline, translated
+
+KEPT_ROWS = 100
+"""A cursor is used again: making one takes a fifth of what a statement does. It holds its last answer, so not after more rows."""
 
 
 class PsycopgConnection:
@@ -24,6 +27,7 @@ class PsycopgConnection:
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
         self.depth = 0
+        self._cursor: psycopg.RawCursor[Any] | None = None
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         return self.execute(sql, args)
@@ -33,9 +37,13 @@ class PsycopgConnection:
         refuse_pipeline(self.raw)
         try:
             # A cursor of our own: the caller's connection keeps its row factory, and we keep $1 for placeholders.
-            with psycopg.RawCursor(self.raw, row_factory=tuple_row) as cursor:
-                cursor.execute(sql.encode(), args or None, binary=bool(args))
-                return cursor.fetchall() if cursor.description else []
+            cursor = self._cursor = self._cursor or psycopg.RawCursor(self.raw, row_factory=tuple_row)
+            cursor.execute(sql.encode(), args or None, binary=bool(args))
+            rows = cursor.fetchall() if cursor.description else []
+            if len(rows) > KEPT_ROWS:
+                cursor.close()
+                self._cursor = None
+            return rows
         except psycopg.Error as error:
             raise translated(error) from error
 
@@ -54,32 +62,6 @@ class PsycopgConnection:
 def wrap(connection: psycopg.Connection[Any]) -> PsycopgConnection:
     """The caller's connection."""
     return PsycopgConnection(connection)
-
-
-def translated(error: psycopg.Error) -> HoldfastError:
-    """An error of psycopg as one of ours."""
-    if isinstance(error, psycopg.DataError) and error.sqlstate is None:
-        return InvalidText(f"{InvalidText.__doc__} (psycopg says: {error})")
-    return translate(error.sqlstate, str(error))
-
-
-def opens_itself(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether we must open and close a transaction: the caller has none and its connection starts none by itself.
-
-    psycopg's own ``transaction()`` cannot be used: where there is no autocommit, it would commit before the caller has.
-    """
-    return raw.autocommit and is_idle(raw)
-
-
-def refuse_pipeline(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    """Refuse what would only be queued: there the answer to a statement comes later, and now looks as if it were empty."""
-    if raw._pipeline is not None:
-        raise InvalidInput("leave the pipeline block before you use the joined handle: its calls need answers at once")
-
-
-def is_idle(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether no transaction is open, as far as the connection knows; a lost one has none."""
-    return raw.closed or raw.info.transaction_status in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
 class _Savepoint:

@@ -15,7 +15,7 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.errors import ConnectionLost
 from ..engines.protocol import Row
 from ..errors import HoldfastError, OutcomeUnknown, Unavailable
-from .psycopg import is_idle, opens_itself, refuse_pipeline, translated
+from .psycopg_states import is_idle, opens_itself, refuse_pipeline, translated
 from .whole import UNDOING_MOST, to_its_end
 
 

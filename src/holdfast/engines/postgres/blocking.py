@@ -13,7 +13,8 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ...clock import monotonic_s, pause
-from ...drivers.psycopg import PsycopgConnection, translated
+from ...drivers.psycopg import PsycopgConnection
+from ...drivers.psycopg_states import translated
 from ...errors import Closed, HoldfastError, InvalidInput, Unavailable
 from .. import forks
 from ..dialect import Dialect
