@@ -260,6 +260,7 @@ CTRL_C = """
     from holdfast import Holdfast
     from holdfast.stepping import step
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has not
     hf = Holdfast(sys.argv[1])
     acme = hf.tenant("acme")
     session = acme.sessions.create()

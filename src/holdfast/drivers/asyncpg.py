@@ -1,86 +1,70 @@
-"""asyncpg: the asynchronous PostgreSQL engine's own connections."""
+"""asyncpg: the caller's connection, with the caller's codecs and, often, the caller's transaction."""
 
 from __future__ import annotations
 
-from asyncio import IncompleteReadError
+from asyncio import CancelledError
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, cast
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any
 
 import asyncpg
 
-from ..engines.dialect import Dialect
-from ..engines.postgres.errors import ConnectionLost, translate
 from ..engines.protocol import Row
-from ..errors import HoldfastError, InvalidText, OutcomeUnknown, Unavailable
+from .asyncpg_codecs import past_codecs
+from .asyncpg_own import FAILED, AsyncpgConnection, Savepoint, translated
+from .whole import UNDOING_MOST, to_its_end
 
-FAILED = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, IncompleteReadError)
-"""What asyncpg raises when a statement fails."""
 
-
-class AsyncpgConnection:
-    """A connection whose methods really suspend."""
-
-    dialect = Dialect.POSTGRES
-
-    def __init__(self, raw: asyncpg.Connection) -> None:
-        self.raw = raw
+class JoinedConnection(AsyncpgConnection):
+    """A connection whose codecs are not for our values, and which nobody may throw away."""
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
-        try:
-            return cast("Sequence[Row]", await self.raw.fetch(sql, *args))
-        except FAILED as error:
-            raise translated(error) from error
+        return await super().fetch(await self._past_codecs(sql), args)
 
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        await super().many(await self._past_codecs(sql), rows)
+
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        return _WholeSavepoint(self.raw)
+
+    async def _past_codecs(self, sql: str) -> str:
         try:
-            await self.raw.executemany(sql, rows)
+            return await past_codecs(self.raw, sql)
         except FAILED as error:
             raise translated(error) from error
 
-    def savepoint(self) -> AbstractAsyncContextManager[None]:
-        return Savepoint(self.raw)
+
+def wrap(connection: asyncpg.Connection) -> JoinedConnection:
+    """The caller's connection."""
+    return JoinedConnection(connection)
 
 
-def translated(error: Exception) -> HoldfastError:
-    """An error of asyncpg as one of ours."""
-    if isinstance(error, asyncpg.PostgresError):
-        return translate(error.sqlstate, str(error))
-    if isinstance(error, asyncpg.DataError):
-        return InvalidText(f"{InvalidText.__doc__} (asyncpg says: {error})")
-    if isinstance(error, asyncpg.InterfaceError) and "another operation" in str(error):
-        return Unavailable(f"this connection is doing something else at the moment: {error}")
-    return ConnectionLost(f"{(ConnectionLost.__doc__ or '').splitlines()[0]} ({error})")
-
-
-class Savepoint:
-    """A savepoint or, outside a transaction, one. Cancelled, it leaves the connection as it is, for somebody to throw away."""
-
-    def __init__(self, raw: asyncpg.Connection) -> None:
-        self._raw, self._outermost = raw, False
+class _WholeSavepoint(Savepoint):
+    """A savepoint that is set, kept and undone whole, whoever is cancelled meanwhile."""
 
     async def __aenter__(self) -> None:
         try:
-            self._outermost = not self._raw.is_in_transaction()
-            await self._say("BEGIN" if self._outermost else "SAVEPOINT holdfast")
-        except FAILED as error:
-            raise translated(error) from error
+            await super().__aenter__()
+        except CancelledError:
+            with suppress(*FAILED):
+                await self._undo()
+            raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if error is None:
-                await self._say("COMMIT" if self._outermost else "RELEASE holdfast")
-            elif isinstance(error, Exception):
-                await self._undo()
-        except FAILED as failure:
-            if error is not None:
-                return  # the server has undone it, and the first error says more
-            found = translated(failure)
-            lost = self._outermost and isinstance(found, ConnectionLost)
-            raise (OutcomeUnknown() if lost else found) from failure
+        if error is None or isinstance(error, Exception):
+            await super().__aexit__(kind, error, trace)
+            return
+        with suppress(*FAILED):
+            await self._undo()
 
     async def _say(self, sql: str) -> None:
-        await self._raw.execute(sql)
+        await to_its_end(super()._say(sql))
 
     async def _undo(self) -> None:
-        await self._say("ROLLBACK" if self._outermost else "ROLLBACK TO holdfast; RELEASE holdfast")
+        await to_its_end(self._undone())
+
+    async def _undone(self) -> None:
+        for _ in range(UNDOING_MOST):
+            with suppress(asyncpg.QueryCanceledError):
+                await super()._undo()
+                return

@@ -17,8 +17,8 @@ _BLOCKING = {
     "sqlalchemy.orm.session.Session": "sqlalchemy",
 }
 _ASYNCHRONOUS = {
-    "asyncpg.connection.Connection": "asyncpg_joined",
-    "asyncpg.pool.PoolConnectionProxy": "asyncpg_joined",
+    "asyncpg.connection.Connection": "asyncpg",
+    "asyncpg.pool.PoolConnectionProxy": "asyncpg",
     "psycopg.AsyncConnection": "psycopg_async",
     "aiosqlite.core.Connection": "aiosqlite",
     "sqlalchemy.ext.asyncio.engine.AsyncConnection": "sqlalchemy",

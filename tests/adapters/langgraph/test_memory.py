@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.adapters.langgraph import HoldfastSaver, Retention
 from holdfast.adapters.langgraph.memory import BODIES_MOST, THREADS_MOST, Memory, Thread
+from holdfast.adapters.langgraph.series import Series
 from holdfast.errors import InvalidInput
 from tests.adapters.langgraph.graphs import thread
 
@@ -288,3 +289,40 @@ def test_only_so_many_bytes_are_remembered_as_they_are() -> None:
     assert known.body_at(BODIES_MOST + 1) is None
     assert known.place_of_body(b"something else") is None
     assert [list(each) for each in known.places()] == [[1, BODIES_MOST]]
+
+
+@pytest.mark.parametrize(
+    ("source", "new_versions", "looks"),
+    [("input", {}, 0), ("input", {"other": 2}, 0), ("input", {"v": 2}, 1), ("loop", {}, 1), ("loop", {"v": 2}, 1)],
+)
+def test_what_no_node_has_seen_since_it_was_read_is_not_looked_at_when_an_input_is_saved(
+    saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch, source: Any, new_versions: dict[str, int], looks: int
+) -> None:
+    put(saver, [HumanMessage("a" * 100), HumanMessage("b" * 100)])
+    read = value_of(saver)
+    looked: list[Any] = []
+    are_still = Series._are_still
+
+    def look(series: Series, values: Any, start: int) -> bool:
+        looked.append(values)
+        return are_still(series, values, start)
+
+    monkeypatch.setattr(Series, "_are_still", look)
+    checkpoint = empty_checkpoint()
+    checkpoint |= {"channel_values": {"v": read}, "channel_versions": {"v": 1} | new_versions}
+    saver.put(thread("t", checkpoint_ns=""), checkpoint, {"source": source, "step": 2}, new_versions)
+    assert len(looked) == looks
+    assert value_of(elsewhere(saver)) == read
+
+
+@pytest.mark.parametrize(("source", "new_versions"), [("input", {"v": 2}), ("loop", {}), ("update", {})])
+def test_what_was_changed_in_place_is_saved_as_it_is(
+    saver: HoldfastSaver, source: Any, new_versions: dict[str, int]
+) -> None:
+    put(saver, [HumanMessage("a" * 100), HumanMessage("b" * 100)])
+    read = value_of(saver)
+    read[0].content = "c" * 100
+    checkpoint = empty_checkpoint()
+    checkpoint |= {"channel_values": {"v": read}, "channel_versions": {"v": 2}}
+    saver.put(thread("t", checkpoint_ns=""), checkpoint, {"source": source, "step": 2}, new_versions)
+    assert [each.content for each in value_of(elsewhere(saver))] == ["c" * 100, "b" * 100]

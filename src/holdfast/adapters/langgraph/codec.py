@@ -8,7 +8,7 @@ graph, which is a piece too. Pieces are used up in the order in which the skelet
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -54,6 +54,7 @@ class Encoder:
         """Objects that became pieces, each with the number of the piece."""
         self.shape: bytes | None = None
         """The first piece, if it is a shape that the thread has not."""
+        self._untouched = False
 
     def begin(self, shape: bytes) -> None:
         """Have a shape as the first piece."""
@@ -76,8 +77,10 @@ class Encoder:
         self._add(body, learnt)
         return 1
 
-    def bounded(self, value: Any) -> Any:
-        """The skeleton of a value; one that is large is a piece itself."""
+    def bounded(self, value: Any, *, untouched: bool = False) -> Any:
+        """The skeleton of a value; one that is large is a piece itself. In one that is untouched, what the thread knows is not
+        looked at more closely."""
+        self._untouched = untouched
         start = len(self.pieces)
         node = self.node(value)
         packed = _pack(node)
@@ -118,7 +121,7 @@ class Encoder:
         """Where the thread has an element of a list and those after it."""
         if self._thread is None or not can_be_learnt(values[at]):
             return ()
-        return self._thread.known_run(values, at)
+        return self._thread.known_run(values, at, are_untouched=self._untouched)
 
     def _flush(self, small: list[Any], items: list[Any]) -> None:
         whole = len(small) // CHUNK
@@ -133,7 +136,7 @@ class Encoder:
     def _body(self, value: Any) -> tuple[bytes | int, Learnt | None]:
         """The place or the bytes of a value that is in no list, and what is to be remembered of it."""
         if self._thread is not None and can_be_learnt(value):
-            place = self._thread.place_of(value)
+            place = self._thread.place_of(value, is_untouched=self._untouched)
             if place is not None:
                 return place, None
         return self._written(value, NOTHING)
@@ -273,8 +276,8 @@ class Decoder:
         return self._serde.loads_typed((_KINDS[body[0]], body[1:]))
 
 
-def dump_checkpoint(checkpoint: Mapping[str, Any], encoder: Encoder) -> bytes:
-    """The state of a checkpoint; its shape is the first piece."""
+def dump_checkpoint(checkpoint: Mapping[str, Any], encoder: Encoder, untouched: Collection[str] = ()) -> bytes:
+    """The state of a checkpoint; its shape is the first piece. The channels that are ``untouched`` have what was read."""
     versions, seen = checkpoint["channel_versions"], checkpoint["versions_seen"]
     values, updated = checkpoint["channel_values"], checkpoint.get("updated_channels")
     names = list(
@@ -300,7 +303,7 @@ def dump_checkpoint(checkpoint: Mapping[str, Any], encoder: Encoder) -> bytes:
         _turned(own, newest),
         _turned(of_seen, newest),
         None if updated is None else [number[name] for name in updated],
-        [encoder.bounded(value) for value in values.values()],
+        [encoder.bounded(value, untouched=name in untouched) for name, value in values.items()],
     ]
     if extra or "updated_channels" not in checkpoint:
         state += [encoder.bounded(extra), "updated_channels" in checkpoint]

@@ -103,14 +103,14 @@ class Thread:
         """Where these bytes lie."""
         return self._places.get(body)
 
-    def place_of(self, value: Any) -> int | None:
+    def place_of(self, value: Any, *, is_untouched: bool = False) -> int | None:
         """Where this very object lies, unless it has been changed."""
         with self._using:
             self._look_back()
             found = self._find(value)
-            return None if found is None or not is_still(value, found.was) else found.place
+            return None if found is None or not (is_untouched or is_still(value, found.was)) else found.place
 
-    def known_run(self, values: Sequence[Any], at: int) -> Sequence[range]:
+    def known_run(self, values: Sequence[Any], at: int, *, are_untouched: bool = False) -> Sequence[range]:
         """Where an object of a list and those after it lie, up to one that is not known or has been changed; or as far as is
         quickly told."""
         with self._using:
@@ -119,9 +119,10 @@ class Thread:
             for series in self._lists():
                 start = series.index_of(value)
                 if start is not None:
-                    return series.known(values[at : at + len(series) - start], start)
+                    here = values[at : at + len(series) - start]
+                    return series.known(here, start, are_untouched=are_untouched)
             alone = self._alone(value)
-            if alone is None or not is_still(value, alone.was):
+            if alone is None or not (are_untouched or is_still(value, alone.was)):
                 return ()
             self._join(alone, NOTHING if at == 0 else values[at - 1], is_list=len(values) > 1)
             return [range(alone.place, alone.place + 1)]

@@ -84,6 +84,7 @@ class Requests:
         checkpoint: Mapping[str, Any],
         metadata: Mapping[str, Any],
         serde: Any,
+        new_versions: Mapping[str, Any],
         *,
         remembering: bool,
     ) -> Request:
@@ -92,7 +93,7 @@ class Requests:
         parent = get_checkpoint_id(config)
         known = self.memory.find(thread) if remembering else None
         encoder = Encoder(serde, known)
-        state = dump_checkpoint(checkpoint, encoder)
+        state = dump_checkpoint(checkpoint, encoder, _untouched(checkpoint, metadata, new_versions))
         missing = [name for name in metadata.get(DELTA_COUNTERS) or () if name not in checkpoint["channel_values"]]
         arguments = {
             "thread_id": thread,
@@ -242,6 +243,13 @@ class Requests:
         if isinstance(self._cipher, Plain):
             return pieces
         return [None if each is None else self._cipher.open(each, "piece") for each in pieces]
+
+
+def _untouched(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Mapping[str, Any]) -> set[str]:
+    """The channels that have what was read: an input is saved before any node has seen the state."""
+    if metadata.get("source") != "input":
+        return set()
+    return checkpoint["channel_values"].keys() - new_versions.keys()
 
 
 def _chosen(request: Request, name: str) -> tuple[str, str, str]:

@@ -159,7 +159,9 @@ class HoldfastSaver(BaseCheckpointSaver):
         """
         stored = get_serializable_checkpoint_metadata(config, metadata)
         for remembering in (True, False):
-            request = self._requests.put(config, checkpoint, stored, self.serde, remembering=remembering)
+            request = self._requests.put(
+                config, checkpoint, stored, self.serde, new_versions or {}, remembering=remembering
+            )
             try:
                 self._requests.learn(request, self._store().put(**request.arguments))
                 break

@@ -102,13 +102,14 @@ class Series:
         """Whether this very object is the last one."""
         return bool(self.values) and self.values[-1] is value
 
-    def known(self, values: Sequence[Any], start: int) -> list[range]:
-        """Where these objects lie, the first of which stands at ``start``: up to one that is another or has been changed."""
+    def known(self, values: Sequence[Any], start: int, *, are_untouched: bool = False) -> list[range]:
+        """Where these objects lie, the first of which stands at ``start``: up to one that is another or has been changed,
+        unless nobody can have touched them."""
         mine = self.values[start : start + len(values)]
         values = values[: len(mine)]
         if not all(map(is_, values, mine)):
             values = values[: next(at for at, each in enumerate(mine) if each is not values[at])]
-        if not self._are_still(values, start):
+        if not (are_untouched or self._are_still(values, start)):
             were = self.were[start:]
             changed = (at for at, value in enumerate(values) if not is_still(value, were[at]))
             values = values[: next(changed, len(values))]

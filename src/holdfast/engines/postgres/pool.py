@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from ...clock import monotonic_s
-from ...drivers.asyncpg import AsyncpgConnection, translated
+from ...drivers.asyncpg_own import AsyncpgConnection, translated
 from ...errors import Closed, HoldfastError, InvalidInput, Unavailable
 from .errors import ConnectionLost
 from .options import NOT_UNDERSTOOD, PoolOptions
