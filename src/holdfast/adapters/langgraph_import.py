@@ -153,7 +153,8 @@ class _Mover:
         found = _read(self._source.saver, self._thread, key)
         self._copy_writes(key)
         config = found.parent_config or _config(self._thread, Key(key.namespace, ""))
-        request = self._requests.put(config, found.checkpoint, found.metadata, self._serde, remembering=False)
+        all_new = found.checkpoint["channel_versions"]
+        request = self._requests.put(config, found.checkpoint, found.metadata, self._serde, all_new, remembering=False)
         self._target.checkpoints.put(**request.arguments)
 
     def _copy_writes(self, key: Key, there: Container[Written] = ()) -> None:
