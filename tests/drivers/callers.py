@@ -330,3 +330,14 @@ def add_own_table(path: Path) -> None:
     connection.execute(OWN_TABLE)
     connection.commit()
     connection.close()
+
+
+async def joined(stage: Any, *, inside: bool) -> tuple[Any, Caller, Any]:
+    """A session, an asynchronous caller that has written something of its own if it is ``inside`` a transaction, and the tenant
+    joined to it."""
+    session = await stage.tenant().sessions.create(key="k")
+    caller: Caller = await stage.connect()
+    if inside:
+        await caller.begin()
+        await caller.add("before")
+    return session, caller, stage.tenant().join(caller.raw)

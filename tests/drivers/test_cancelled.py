@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from holdfast.errors import AlreadyExists
-from tests.drivers.callers import LEGS, Leg
+from tests.drivers.callers import LEGS, Leg, joined
 
 SLOW_S = 0.2
 WHERE = {
@@ -74,12 +74,7 @@ def test_a_savepoint_is_set_kept_or_undone_whole(
 ) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
-            session = await stage.tenant().sessions.create(key="k")
-            caller = await stage.connect()
-            acme = stage.tenant().join(caller.raw)
-            if inside:
-                await caller.begin()
-                await caller.add("before")
+            session, caller, acme = await joined(stage, inside=inside)
             await acme.messages.append(session.id, role="user", content="first")  # and all statements are prepared
             slowed = Slowed(monkeypatch, word)
             call = (

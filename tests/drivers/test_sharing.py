@@ -18,7 +18,7 @@ import pytest
 from holdfast import AsyncHoldfast, Holdfast
 from holdfast.drivers.psycopg import KEPT_ROWS, PsycopgConnection
 from holdfast.errors import AlreadyExists, SchemaMismatch
-from tests.drivers.callers import LEGS, Leg, done, leg
+from tests.drivers.callers import LEGS, Leg, done, joined, leg
 
 WRITERS, EACH = 5, 4
 ASYNCHRONOUS = [
@@ -152,12 +152,7 @@ def test_a_task_cancelled_at_any_moment_leaves_the_connection_usable(
 
     async def run() -> None:
         async with open_stage(leg) as stage:
-            session = await stage.tenant().sessions.create(key="k")
-            caller = await stage.connect()
-            acme = stage.tenant().join(caller.raw)
-            if inside:
-                await caller.begin()
-                await caller.add("before")
+            session, caller, acme = await joined(stage, inside=inside)
             for steps in range(1, 40):
                 await _cut(acme.messages.append(session.id, role="user", content="cut"), steps)
             last = await acme.messages.append(session.id, role="user", content="last")

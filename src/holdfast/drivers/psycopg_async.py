@@ -82,7 +82,9 @@ class _Savepoint:
         try:
             await self._say("COMMIT" if self._outermost else f"RELEASE SAVEPOINT {self._name}")
         except ConnectionLost as error:
-            raise (OutcomeUnknown() if self._outermost else error) from error
+            if self._outermost:
+                raise OutcomeUnknown from error
+            raise
         except HoldfastError:
             if self._outermost and not is_idle(self._connection.raw):
                 await self._say("ROLLBACK")

@@ -26,7 +26,7 @@ FOLLOWED, KEPT = 2, 3
 """Readings whose objects are recognised when they come back, and whose objects are handed out again when all have let go of
 them: whoever reads again while still having what was read last gets what was read before."""
 BODIES_MOST = 64
-"""Bytes of pieces that are remembered as they are, for each thread: a graph has few shapes."""
+"""Pieces of a thread whose bytes are remembered as they are: a graph has few shapes."""
 NOTHING: Any = object()
 """Stands before the first object of a list, and before one that is in no list."""
 
