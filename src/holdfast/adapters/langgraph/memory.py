@@ -81,6 +81,13 @@ class Thread:
         self._ranges: list[list[int]] = []
         self._bodies: dict[int, bytes] = {}
         self._places: dict[bytes, int] = {}
+        self.next_place: int | None = None
+        """Where the log ended when it was last heard of."""
+
+    def ends_before(self, next_place: int) -> None:
+        """The log has pieces up to here. Answers may come in another order than they were given in."""
+        with self._using:
+            self.next_place = max(self.next_place or 0, next_place)
 
     def knows(self, places: Sequence[int]) -> list[bool]:
         """Whether objects like those that lie there can be handed out, for each."""

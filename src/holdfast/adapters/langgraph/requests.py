@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_checkpoint_id
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from holdfast import Checkpoint, Filter, Held, Stored, Write
+from holdfast import Checkpoint, Filter, Held, Stored, Write, Written
 from holdfast.errors import InvalidInput
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
 from .encryption import Cipher, Plain
 from .memory import Learnt, Memory, Thread
+from .turns import Turns
 
 Config = Any
 CHOSEN_MOST = 1_024
 """Checkpoints that are remembered as asked for; the one asked for longest ago is forgotten first."""
 DELTA_COUNTERS = "counters_since_delta_snapshot"
 """In the metadata of a checkpoint: the channels whose value may lie with an ancestor."""
+
+
+class Task(NamedTuple):
+    """What a task wrote: the arguments of ``put_writes``."""
+
+    config: Config
+    writes: Sequence[tuple[str, Any]]
+    id: str
+    path: str
 
 
 class Request(Struct):
@@ -47,6 +58,7 @@ class Requests:
         self.user, self._single_writer = user, single_writer
         self._cipher: Cipher | Plain = cipher or Plain()
         self.memory = Memory()
+        self._turns = Turns()
         self._choosing = Lock()
         self._chosen: dict[tuple[str, str, str], None] = {}
         """Older checkpoints that were asked for by their id: going on from them is meant."""
@@ -62,7 +74,11 @@ class Requests:
 
     def remembers(self, config: Config) -> bool:
         """Whether anything is known of the thread that a config speaks of."""
-        return self.memory.find(_place(config)[0]) is not None
+        return self.memory.find(thread_of(config)) is not None
+
+    def turn(self, config: Config, *, alone: bool) -> AbstractContextManager[None]:
+        """Write to the thread that a config speaks of."""
+        return self._turns.of(thread_of(config), alone=alone)
 
     def newer(self, request: Request) -> dict[str, Any] | None:
         """Arguments for a list that says whether a checkpoint is an older one, where it matters who goes on from it."""
@@ -91,7 +107,7 @@ class Requests:
         """Save a checkpoint."""
         thread, namespace = _place(config)
         parent = get_checkpoint_id(config)
-        known = self.memory.find(thread) if remembering else None
+        known = self._known(config, remembering=remembering)
         encoder = Encoder(serde, known)
         state = dump_checkpoint(checkpoint, encoder, _untouched(checkpoint, metadata, new_versions))
         missing = [name for name in metadata.get(DELTA_COUNTERS) or () if name not in checkpoint["channel_values"]]
@@ -103,31 +119,44 @@ class Requests:
             "state": self._cipher.seal(state, "state"),
             "pieces": self._sealed(encoder.pieces),
             "stamp": None if known is None else known.stamp,
+            "next_place": None if known is None else known.next_place,
             "metadata": metadata,
             "leans": missing if parent else [],
             "user": self.user,
             "lease": _lease(config),
+            "written": [],
             "only_after_head": self._single_writer and (thread, namespace, parent or "") not in self._chosen,
         }
         return Request(arguments, encoder.learnt, encoder.shape)
 
-    def put_writes(
-        self,
-        config: Config,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str,
-        serde: Any,
-        *,
-        remembering: bool,
-    ) -> Request:
+    def put_writes(self, task: Task, serde: Any, *, remembering: bool) -> Request:
         """Save what a task wrote."""
-        thread, namespace = _place(config)
-        known = self.memory.find(thread) if remembering else None
+        written, learnt = self._written(task, serde, remembering=remembering)
+        thread, known = thread_of(task.config), self._known(task.config, remembering=remembering)
+        arguments = {
+            **structs.asdict(written),
+            "thread_id": thread,
+            "stamp": None if known is None else known.stamp,
+            "next_place": None if known is None else known.next_place,
+            "user": self.user,
+            "lease": _lease(task.config),
+        }
+        return Request(arguments, learnt)
+
+    def add(self, request: Request, task: Task, serde: Any, *, remembering: bool) -> None:
+        """Have what a task wrote saved together with a checkpoint."""
+        written, learnt = self._written(task, serde, remembering=remembering)
+        before = [*request.arguments["pieces"], *_pieces(request.arguments["written"])]
+        request.arguments["written"].append(written)
+        request.learnt = [*request.learnt, *((len(before) + at, each) for at, each in learnt)]
+
+    def _written(self, task: Task, serde: Any, *, remembering: bool) -> tuple[Written, Sequence[tuple[int, Learnt]]]:
+        """What a task wrote as the store takes it, and objects with the numbers of the pieces that they became."""
+        known = self._known(task.config, remembering=remembering)
         new: list[Write] = []
         learnt: list[tuple[int, Learnt]] = []
         count = 0
-        for number, (channel, value) in enumerate(writes):
+        for number, (channel, value) in enumerate(task.writes):
             encoder = Encoder(serde, known)
             state = dump_value(value, encoder)
             sealed = self._cipher.seal(state, "value")
@@ -135,22 +164,16 @@ class Requests:
             new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, sealed, pieces))
             learnt += [(count + at, each) for at, each in encoder.learnt]
             count += len(pieces)
-        arguments = {
-            "thread_id": thread,
-            "namespace": namespace,
-            "id": str(config["configurable"]["checkpoint_id"]),
-            "task_id": task_id,
-            "task_path": task_path,
-            "new": new,
-            "stamp": None if known is None else known.stamp,
-            "user": self.user,
-            "lease": _lease(config),
-        }
-        return Request(arguments, learnt)
+        id, namespace = str(task.config["configurable"]["checkpoint_id"]), _place(task.config)[1]
+        return Written(id, task.id, new, task.path, namespace), learnt
+
+    def _known(self, config: Config, *, remembering: bool) -> Thread | None:
+        return self.memory.find(thread_of(config)) if remembering else None
 
     def learn(self, request: Request, stored: Stored) -> None:
         """Remember where the pieces of what was saved lie."""
         thread = self.memory.under(request.arguments["thread_id"], stored.stamp)
+        thread.ends_before(stored.next_place)
         if request.shape is not None:
             thread.keep(stored.places[0], request.shape)
         for number, learnt in request.learnt:
@@ -257,12 +280,21 @@ def _chosen(request: Request, name: str) -> tuple[str, str, str]:
     return at["thread_id"], at["namespace"], at[name]
 
 
+def _pieces(written: Sequence[Written]) -> list[Any]:
+    return [piece for each in written for write in each.new for piece in write.pieces]
+
+
 def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
     return [each for each in pieces if isinstance(each, bytes)]
 
 
 def _places(found: Checkpoint) -> list[int]:
     return list(chain.from_iterable(range(first, last + 1) for first, last in found.places))
+
+
+def thread_of(config: Config) -> str:
+    """The thread that a config speaks of."""
+    return _place(config)[0]
 
 
 def _place(config: Config) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -15,12 +16,13 @@ from langgraph.checkpoint.base import (
 
 from holdfast import Checkpoint, Holdfast, Page, TenantHandle
 from holdfast.clock import Stopwatch
-from holdfast.errors import InvalidInput, NotFound, Stale, Unavailable
+from holdfast.errors import InvalidInput, NotFound, OutcomeUnknown, Stale, Unavailable
 from holdfast.haste import BUSY_WAIT_S, Pace, WouldWait, can_hurry, hastily
 
+from .company import Company, settle
 from .encryption import Cipher
 from .memory import THREADS_MOST, Memory
-from .requests import Requests
+from .requests import Requests, Task, thread_of
 from .retention import Retention
 from .serializer import Name, StrictSerializer
 
@@ -78,6 +80,7 @@ class HoldfastSaver(BaseCheckpointSaver):
         self._counting = Lock()
         self._puts: dict[str, int] = {}
         self._pace = Pace()
+        self._company = Company()
 
     def close(self) -> None:
         """Let go of the database, if this saver has opened it. It is opened again when it is needed."""
@@ -157,30 +160,41 @@ class HoldfastSaver(BaseCheckpointSaver):
         Raises:
             Conflict: with ``single_writer``, another writer was first; the message names its checkpoint.
         """
+        return self._put_with((), config, checkpoint, metadata, new_versions)
+
+    def _put_with(
+        self, written: Sequence[Task], config: Config, checkpoint: Any, metadata: Any, new_versions: Any
+    ) -> Config:
+        """Save a checkpoint, and in the same transaction what tasks wrote."""
         stored = get_serializable_checkpoint_metadata(config, metadata)
-        for remembering in (True, False):
-            request = self._requests.put(
-                config, checkpoint, stored, self.serde, new_versions or {}, remembering=remembering
-            )
-            try:
-                self._requests.learn(request, self._store().put(**request.arguments))
-                break
-            except Stale:
-                if not remembering:
-                    raise
+        with self._requests.turn(config, alone=True):
+            for remembering in (True, False):
+                request = self._requests.put(
+                    config, checkpoint, stored, self.serde, new_versions or {}, remembering=remembering
+                )
+                for task in written:
+                    self._requests.add(request, task, self.serde, remembering=remembering)
+                try:
+                    self._requests.learn(request, self._store().put(**request.arguments))
+                    break
+                except Stale:
+                    if not remembering:
+                        raise
         self._retain_now_and_then(request.arguments["thread_id"], request.arguments["namespace"])
         return request.config(checkpoint["id"])
 
     def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Save what a task wrote to the checkpoint the config speaks of."""
-        for remembering in (True, False):
-            request = self._requests.put_writes(config, writes, task_id, task_path, self.serde, remembering=remembering)
-            try:
-                self._requests.learn(request, self._store().put_writes(**request.arguments))
-                return
-            except Stale:
-                if not remembering:
-                    raise
+        with self._requests.turn(config, alone=False):
+            for remembering in (True, False):
+                task = Task(config, writes, task_id, task_path)
+                request = self._requests.put_writes(task, self.serde, remembering=remembering)
+                try:
+                    self._requests.learn(request, self._store().put_writes(**request.arguments))
+                    return
+                except Stale:
+                    if not remembering:
+                        raise
 
     # Removing and copying
 
@@ -265,15 +279,31 @@ class HoldfastSaver(BaseCheckpointSaver):
 
     async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
         """``put`` for asyncio."""
-        if self._retention.is_asked_for:
-            return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
-        return await self._soon(self.put, config, checkpoint, metadata, new_versions)
+        company, step = self._company.take(thread_of(config)), (checkpoint, metadata, new_versions)
+        if company:
+            written = [each.task for each in company]
+            try:
+                saved = await self._put_soon(partial(self._put_with, written), config, *step)
+            except OutcomeUnknown as error:
+                settle(company, error)
+                raise
+            except Exception:
+                settle(company, False)  # nothing was done: each goes on alone, and hears of its own error
+            except BaseException:
+                settle(company, False)
+                raise
+            else:
+                settle(company, True)
+                return saved
+        return await self._put_soon(self.put, config, *step)
 
     async def aput_writes(
         self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """``put_writes`` for asyncio."""
-        await self._soon(self.put_writes, config, writes, task_id, task_path)
+        handle, task = self._handle, Task(config, writes, task_id, task_path)
+        if handle is None or not can_hurry(handle) or not await self._company.saved_with_checkpoint(task):
+            await self._soon(self.put_writes, *task)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """``delete_thread`` for asyncio."""
@@ -294,6 +324,11 @@ class HoldfastSaver(BaseCheckpointSaver):
     async def aretain(self, thread_ids: Sequence[str]) -> int:
         """``retain`` for asyncio."""
         return await asyncio.to_thread(self.retain, thread_ids)
+
+    async def _put_soon(self, call: Callable[..., Config], *args: Any) -> Config:
+        if self._retention.is_asked_for:  # which may have a lot to remove
+            return await asyncio.to_thread(call, *args)
+        return await self._soon(call, *args)
 
     async def _soon(self, call: Callable[..., T], config: Config, *args: Any) -> T:
         """Make a call in the event loop while such calls are quick and the thread of the graph is known, and elsewhere if not:

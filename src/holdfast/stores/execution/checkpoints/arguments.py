@@ -11,7 +11,7 @@ from ....errors import HoldfastError, InvalidFilter, InvalidInput
 from ....limits import Limits
 from . import short_forms
 from .places import Range
-from .task_writes import Write
+from .task_writes import Write, Written
 
 
 def run_of(metadata: Mapping[str, Any] | None, limits: Limits) -> str | None:
@@ -28,6 +28,13 @@ def checked(new: Sequence[Write]) -> Sequence[Write]:
         bytes_of(each.value, "the value of a write")
         channel(each.channel)
     return new
+
+
+def written(given: Sequence[Written], limits: Limits) -> Sequence[Written]:
+    """What tasks wrote, if that is what it is."""
+    if not all(isinstance(each, Written) for each in names(given, "what tasks wrote", limits)):
+        raise InvalidInput("what tasks wrote comes as a list of Written")
+    return given
 
 
 def names(values: Sequence[Any], what: str, limits: Limits) -> Sequence[Any]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from ....core import scope as scopes
 from ....core import text
 from ....core.blocking import Blocking, blocking
@@ -22,30 +20,21 @@ from ....core.queries import Query
 from ....core.store import TenantStore, only_reads, reads, writes
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection
-from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from ....errors import AlreadyExists, InvalidInput, NotFound
 from ...platform import packs
 from ...platform.packs import Staged
-from ..runs.states import check_holder, lock_run
-from . import arguments, checking, lineage, piece_log, places, reading, short_forms, task_writes
+from . import arguments, checking, lineage, piece_log, places, reading, saving, short_forms
 from .checking import CheckedThreads
+from .fences import Lease
+from .foresight import Stored
 from .piece_log import NewPiece
 from .places import Range
 from .reading import Checkpoint, Held, queries
-from .task_writes import Placed, Write
+from .saving import NewCheckpoint, NewTask, Step
+from .task_writes import Write, Written
 
-Lease = tuple[str, int]
-"""The id of a run, and the epoch under which the caller holds it."""
 ANCESTORS_MOST = 20_000
 """Ancestors that are walked back to."""
-
-
-class Stored(Struct, frozen=True):
-    """Where the pieces of a checkpoint lie now."""
-
-    stamp: str
-    places: Sequence[int]
-    """For each of the pieces that were given; of a range of places, the first."""
-
 
 FILTERS = {
     dialect: Filterable(
@@ -74,6 +63,7 @@ class AsyncCheckpoints(TenantStore):
         state: bytes,
         pieces: Sequence[bytes | int | Range] = (),
         stamp: str | None = None,
+        next_place: int | None = None,
         namespace: str = "",
         parent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -81,15 +71,19 @@ class AsyncCheckpoints(TenantStore):
         user: str | None = None,
         only_after_head: bool = False,
         lease: Lease | None = None,
+        written: Sequence[Written] = (),
     ) -> Stored:
         """Save a checkpoint; the same id again replaces it. A thread comes into being with its first checkpoint.
 
         Args:
             pieces: bodies, or places and ranges of places (the first and the last) at which they lie according to an earlier
                 answer with this ``stamp``.
+            next_place: what the last answer said. If nobody else has added to the thread since, saving takes one message
+                to a PostgreSQL server and back; if somebody has, nothing is lost but that.
             leans: channels whose value is not here but at an ancestor, which is kept as long as this one is.
             only_after_head: only if ``parent`` is the newest checkpoint of the namespace, or none and there is none.
             lease: only if the caller still holds this run.
+            written: what tasks wrote to checkpoints of the thread, saved with it or not at all.
 
         Raises:
             Conflict: ``only_after_head`` was asked for, and another checkpoint is the newest; or the run is not held.
@@ -111,32 +105,9 @@ class AsyncCheckpoints(TenantStore):
             raise InvalidInput("a checkpoint is not its own parent")
         head = places.head(namespace, id, parent, leans)
         limits.check("content_bytes", len(params["checkpoint"]), "state")
-        prepared = self._prepared(pieces)
-        staged = await self._staged(prepared)
-        return await self._put(params, head, prepared, stamp, staged, only_after_head=only_after_head, lease=lease)
-
-    @writes
-    async def _put(
-        self,
-        connection: Connection,
-        params: dict[str, Any],
-        head: bytes,
-        pieces: Sequence[NewPiece | int | Range],
-        stamp: str | None,
-        staged: Staged | None,
-        *,
-        only_after_head: bool,
-        lease: Lease | None,
-    ) -> Stored:
-        log = await piece_log.lock_or_create(connection, self._scope, params)
-        params = {**params, "thread": log.thread}
-        await self._check_lease(connection, params, lease)
-        if only_after_head:
-            await self._check_head(connection, params)
-        after, found = await self._add(connection, log, pieces, stamp, staged)
-        sealed = places.seal(places.ranges_of(found), params["checkpoint"], head)
-        await queries.put.all(connection, {**params, "pieces": sealed, "now_at": self._scope.clock.now_us()})
-        return Stored(after, places.firsts(found))
+        new = NewCheckpoint(params, head, self._prepared(pieces), only_after_head)
+        tasks = [self._task(thread_id, user, each) for each in arguments.written(written, limits)]
+        return await self._save(Step(new, tasks, stamp, next_place, lease))
 
     async def put_writes(
         self,
@@ -147,6 +118,7 @@ class AsyncCheckpoints(TenantStore):
         new: Sequence[Write],
         task_path: str = "",
         stamp: str | None = None,
+        next_place: int | None = None,
         namespace: str = "",
         user: str | None = None,
         lease: Lease | None = None,
@@ -154,65 +126,31 @@ class AsyncCheckpoints(TenantStore):
         """Save what a task wrote to the checkpoint ``id``, which may itself come later.
 
         A task's write with an index from 0 on is kept as it came first; one with a negative index replaces the one before.
+        ``stamp`` and ``next_place`` are as in ``put``.
 
         Raises:
             Stale: pieces were removed, or a transaction was undone, since the ``stamp`` was given; nothing was changed.
             Fenced: somebody else has claimed the run of the ``lease`` since.
         """
+        task = self._task(thread_id, user, Written(id, task_id, new, task_path, namespace))
+        return await self._save(Step(None, [task], stamp, next_place, lease))
+
+    def _task(self, thread_id: str, user: str | None, written: Written) -> NewTask:
         limits = self._scope.limits
-        params = self._at(thread_id, user, namespace, id)
-        params |= {
-            "task_id": arguments.id_of(task_id, "task id", limits),
-            "task_path": arguments.path_of(task_path, limits),
+        params = self._at(thread_id, user, written.namespace, written.id) | {
+            "task_id": arguments.id_of(written.task_id, "task id", limits),
+            "task_path": arguments.path_of(written.task_path, limits),
         }
-        prepared = [
-            (each, self._prepared(each.pieces)) for each in arguments.checked(arguments.names(new, "writes", limits))
-        ]
-        staged = await self._staged([piece for _, pieces in prepared for piece in pieces])
-        return await self._put_writes(params, prepared, stamp, staged, lease)
+        new = arguments.checked(arguments.names(written.new, "writes", limits))
+        return NewTask(params, [(each, self._prepared(each.pieces)) for each in new])
+
+    async def _save(self, step: Step) -> Stored:
+        done = await saving.save_as_foreseen(self._engine, self._scope, step)
+        return done or await self._save_with(step, await step.staged(self._engine, self._scope))
 
     @writes
-    async def _put_writes(
-        self,
-        connection: Connection,
-        params: dict[str, Any],
-        new: Sequence[tuple[Write, Sequence[NewPiece | int | Range]]],
-        stamp: str | None,
-        staged: Staged | None,
-        lease: Lease | None,
-    ) -> Stored:
-        log = await piece_log.lock_or_create(connection, self._scope, params)
-        params = {**params, "thread": log.thread}
-        await self._check_lease(connection, params, lease)
-        everything = [piece for _, pieces in new for piece in pieces]
-        after, found = await self._add(connection, log, everything, stamp, staged)
-        rest = iter(found)
-        placed = [
-            Placed(each.index, each.channel, each.value, places.flat(next(rest) for _ in pieces))
-            for each, pieces in new
-        ]
-        packed, sealed = task_writes.pack(task_writes.merged([], placed))
-        if await queries.put_writes.one(connection, {**params, "writes": packed, "pieces": sealed}) is None:
-            await self._merge(connection, params, placed)
-        return Stored(after, places.firsts(found))
-
-    async def _add(
-        self,
-        connection: Connection,
-        log: piece_log.Log,
-        pieces: Sequence[NewPiece | int | Range],
-        stamp: str | None,
-        staged: Staged | None,
-    ) -> tuple[str, list[int | Range]]:
-        return await piece_log.add(
-            connection, self._scope, log, pieces, stamp=stamp, staged=staged, may_be_undone=self._engine.joined
-        )
-
-    async def _merge(self, connection: Connection, params: dict[str, Any], placed: Sequence[Placed]) -> None:
-        row = await queries.task.one(connection, params)
-        assert row is not None
-        packed, sealed = task_writes.pack(task_writes.merged(task_writes.unpack(*row), placed))
-        await queries.change_writes.all(connection, {**params, "writes": packed, "pieces": sealed})
+    async def _save_with(self, connection: Connection, step: Step, staged: Staged | None) -> Stored:
+        return await saving.save(connection, self._scope, step, staged, may_be_undone=self._engine.joined)
 
     @only_reads
     async def find(
@@ -302,10 +240,6 @@ class AsyncCheckpoints(TenantStore):
             return found if whole is found else Page(whole, found.next)
 
         return await packs.settled(fetched)
-
-    async def _staged(self, pieces: Sequence[NewPiece | int | Range]) -> Staged | None:
-        large = [each.large for each in pieces if isinstance(each, NewPiece) and each.large is not None]
-        return await packs.stage(self._engine, self._scope, large) if large else None
 
     @only_reads
     async def verify(self, *, limit: int = 100, after: str | None = None) -> CheckedThreads:
@@ -427,28 +361,6 @@ class AsyncCheckpoints(TenantStore):
         await piece_log.delete_thread(connection, self._scope, log)
         return len(removed)
 
-    async def _check_lease(self, connection: Connection, params: dict[str, Any], lease: Lease | None) -> None:
-        if lease is None:
-            return
-        try:
-            check_holder(await lock_run(connection, self._scope, lease[0]), lease[1])
-        except Conflict as error:
-            newest = _shown(await self._head(connection, params))
-            raise type(error)(f"{error}; the newest checkpoint is {newest}") from None
-
-    async def _check_head(self, connection: Connection, params: dict[str, Any]) -> None:
-        head, parent = await self._head(connection, params), params["parent_id"]
-        if head not in (parent, params["checkpoint_id"]):
-            after = "at the beginning" if parent is None else f"after {_shown(parent)}"
-            raise Conflict(
-                f"another writer was first: the newest checkpoint is {_shown(head)}; this one was to come {after}"
-            )
-
-    async def _head(self, connection: Connection, params: dict[str, Any]) -> bytes | None:
-        """The id of the newest checkpoint of a namespace, as it is stored."""
-        row = await queries.head.one(connection, params)
-        return None if row is None else bytes(row[0])
-
     def _prepared(self, pieces: Sequence[bytes | int | Range]) -> Sequence[NewPiece | int | Range]:
         return [
             each if type(each) is int or type(each) is tuple else piece_log.prepare(self._piece(each))
@@ -494,7 +406,3 @@ class Checkpoints(Blocking[AsyncCheckpoints]):
 def _filters(thread_id: str | None, user: str, namespace: str | None) -> list[Filter]:
     equal = {"thread_id": thread_id, "user": text.unescape(user), "namespace": namespace}
     return [Filter("eq", value, column=name) for name, value in equal.items() if value is not None]
-
-
-def _shown(short: bytes | None) -> str:
-    return "None" if short is None else short_forms.stored_id(short)

@@ -51,6 +51,14 @@ class Log(Struct, frozen=True):
     stamp: str
 
 
+class Added(Struct, frozen=True):
+    """Where pieces lie in a log, and how the log is now."""
+
+    stamp: str
+    places: list[int | Range]
+    next_place: int
+
+
 class NewPiece(Struct, frozen=True):
     """A body on its way into a log; ``large`` if it becomes an object."""
 
@@ -112,8 +120,8 @@ async def add(
     stamp: str | None,
     staged: Staged | None = None,
     may_be_undone: bool = False,
-) -> tuple[str, list[int | Range]]:
-    """The log's stamp and the places of these pieces; those that are new are added to the log, which the caller has locked.
+) -> Added:
+    """Where these pieces lie; those that are new are added to the log, which the caller has locked.
 
     Args:
         may_be_undone: whether this is part of a transaction that somebody else commits.
@@ -129,7 +137,8 @@ async def add(
         found[each.packed.digest] = place
     after = scope.ids.new() if may_be_undone and new else log.stamp
     await _insert(connection, scope, log, new, after, staged)
-    return after, [found[each.packed.digest] if isinstance(each, NewPiece) else each for each in pieces]
+    at = [found[each.packed.digest] if isinstance(each, NewPiece) else each for each in pieces]
+    return Added(after, at, log.next_place + len(new))
 
 
 async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[Range]) -> dict[int, Body]:

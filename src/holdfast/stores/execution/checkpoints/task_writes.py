@@ -28,6 +28,16 @@ class Write(Struct, frozen=True):
     pieces: Sequence[bytes | int | Range] = ()
 
 
+class Written(Struct, frozen=True):
+    """What a task wrote to the checkpoint ``id``, on its way into the store."""
+
+    id: str
+    task_id: str
+    new: Sequence[Write]
+    task_path: str = ""
+    namespace: str = ""
+
+
 class TaskWrites(Struct, frozen=True):
     """All writes of one task to one checkpoint."""
 
