@@ -16,10 +16,10 @@ from langgraph.checkpoint.base import (
 
 from holdfast import Checkpoint, Holdfast, Page, TenantHandle
 from holdfast.clock import Stopwatch
-from holdfast.errors import InvalidInput, NotFound, OutcomeUnknown, Stale, Unavailable
+from holdfast.errors import InvalidInput, NotFound, Stale, Unavailable
 from holdfast.haste import BUSY_WAIT_S, Pace, WouldWait, can_hurry, hastily
 
-from .company import Company, settle
+from .company import Company
 from .encryption import Cipher
 from .memory import THREADS_MOST, Memory
 from .requests import Requests, Task, thread_of
@@ -279,23 +279,10 @@ class HoldfastSaver(BaseCheckpointSaver):
 
     async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
         """``put`` for asyncio."""
-        company, step = self._company.take(thread_of(config)), (checkpoint, metadata, new_versions)
-        if company:
-            written = [each.task for each in company]
-            try:
-                saved = await self._put_soon(partial(self._put_with, written), config, *step)
-            except OutcomeUnknown as error:
-                settle(company, error)
-                raise
-            except Exception:
-                settle(company, False)  # nothing was done: each goes on alone, and hears of its own error
-            except BaseException:
-                settle(company, False)
-                raise
-            else:
-                settle(company, True)
-                return saved
-        return await self._put_soon(self.put, config, *step)
+        return await self._company.save_checkpoint(
+            thread_of(config),
+            lambda written: self._put_soon(written, config, checkpoint, metadata, new_versions),
+        )
 
     async def aput_writes(
         self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -325,10 +312,11 @@ class HoldfastSaver(BaseCheckpointSaver):
         """``retain`` for asyncio."""
         return await asyncio.to_thread(self.retain, thread_ids)
 
-    async def _put_soon(self, call: Callable[..., Config], *args: Any) -> Config:
+    async def _put_soon(self, written: Sequence[Task], *args: Any) -> Config:
+        put = partial(self._put_with, written) if written else self.put
         if self._retention.is_asked_for:  # which may have a lot to remove
-            return await asyncio.to_thread(call, *args)
-        return await self._soon(call, *args)
+            return await asyncio.to_thread(put, *args)
+        return await self._soon(put, *args)
 
     async def _soon(self, call: Callable[..., T], config: Config, *args: Any) -> T:
         """Make a call in the event loop while such calls are quick and the thread of the graph is known, and elsewhere if not:

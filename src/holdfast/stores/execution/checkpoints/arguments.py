@@ -58,6 +58,13 @@ def pieces(given: Sequence[bytes | int | Range], most: int) -> Sequence[bytes | 
     return given
 
 
+def place_of(value: object) -> int | None:
+    """The place that an answer said a log would go on at."""
+    if value is None or (type(value) is int and value >= 1):
+        return value
+    raise InvalidInput("next_place is the number that the last answer said, from 1 on")
+
+
 def channel(name: object) -> str:
     """The name of a channel."""
     if not isinstance(name, str):

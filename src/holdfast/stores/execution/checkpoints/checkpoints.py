@@ -107,7 +107,7 @@ class AsyncCheckpoints(TenantStore):
         limits.check("content_bytes", len(params["checkpoint"]), "state")
         new = NewCheckpoint(params, head, self._prepared(pieces), only_after_head)
         tasks = [self._task(thread_id, user, each) for each in arguments.written(written, limits)]
-        return await self._save(Step(new, tasks, stamp, next_place, lease))
+        return await self._save(Step(new, tasks, stamp, arguments.place_of(next_place), lease))
 
     async def put_writes(
         self,
@@ -133,7 +133,7 @@ class AsyncCheckpoints(TenantStore):
             Fenced: somebody else has claimed the run of the ``lease`` since.
         """
         task = self._task(thread_id, user, Written(id, task_id, new, task_path, namespace))
-        return await self._save(Step(None, [task], stamp, next_place, lease))
+        return await self._save(Step(None, [task], stamp, arguments.place_of(next_place), lease))
 
     def _task(self, thread_id: str, user: str | None, written: Written) -> NewTask:
         limits = self._scope.limits
