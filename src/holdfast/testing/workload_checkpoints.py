@@ -24,8 +24,8 @@ def _put(world: World) -> Arguments:
         "stamp": parent.stamp if parent else None,
         "metadata": {"step": len(there), "run_id": f"run-{len(there) // 3}"},
         "leans": ["messages"] if parent and world.random.random() < 0.3 else [],
-        "written": [Written(parent.id, "d", [Write(0, "messages", b"", _bodies(world))])]
-        if parent and world.random.random() < 0.5
+        "written": [Written(parent.id, "d", [Write(0, "messages", b"", [b"of step %d" % len(there)])])]
+        if parent and len(there) % 2
         else [],
     }
     return (thread,), kwargs
