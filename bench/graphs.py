@@ -33,7 +33,6 @@ WINDOW = 20
 """Turns whose median is the time of a turn."""
 LISTED = 100
 READS = 15
-DELTA_EVERY = 50
 MESSAGE_CHARS = 1_000
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 _CALLS = ("put", "put_writes", "get_tuple", "get_delta_channel_history")
@@ -194,7 +193,7 @@ def _state(is_delta: bool) -> Any:
     from langgraph.graph.message import _messages_delta_reducer, add_messages
     from typing_extensions import TypedDict
 
-    merge = DeltaChannel(_messages_delta_reducer, snapshot_frequency=DELTA_EVERY) if is_delta else add_messages
+    merge = DeltaChannel(_messages_delta_reducer) if is_delta else add_messages
     return TypedDict("State", {"messages": Annotated[list, merge], "turn": int}, total=False)
 
 
