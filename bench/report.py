@@ -218,10 +218,10 @@ def _langgraph(results: Results, group: str) -> str:
 _GRAPHS = (
     "A turn is a message and an answer of a thousand characters each, words of no language: three checkpoints and what two tasks"
     ' wrote, each durable before the next (`durability="sync"`). The graph is the same for everybody; for `DeltaChannel` it is'
-    " changed, with snapshots as often as it makes them by itself, and then a list does not hold the messages. Time in a saver is summed over its"
-    " calls, some of which run side by side. How much is saved depends on the text: with the words of the other groups, of which"
-    " there are a hundred and which PostgreSQL compresses well itself, Holdfast took 1/109 of PostgresSaver's bytes and 1/667 of"
-    " SqliteSaver's in an earlier run."
+    " changed, with snapshots as often as it makes them by itself, and then a list does not hold the messages. Time in a saver"
+    " is summed over its calls, some of which run side by side. How much is saved depends on the text: with the words of the"
+    " other groups, of which there are a hundred and which PostgreSQL compresses well itself, Holdfast took 1/109 of"
+    " PostgresSaver's bytes and 1/667 of SqliteSaver's in an earlier run."
 )
 
 
