@@ -248,6 +248,7 @@ def _langgraph() -> list[Figure]:
         loop("500 turns, async, of AsyncSqliteSaver", "Holdfast, async", sqlite[1:], 0.3),
         loop("500 turns, async, of AsyncSqliteSaver with DeltaChannel", "Holdfast, async", deltas[1:], 0.5),
         loop("500 turns, of PostgresSaver", theirs, postgres[:1], 0.3),
+        loop("500 turns, of PostgresSaver with DeltaChannel", theirs, ["PostgresSaver, DeltaChannel"], 0.5),
     ]
     for who, engine in ((ours, "SQLite"), (theirs, "PostgreSQL")):
         growing = f"time in the saver, a turn at 1,000 messages, of one at 100, {engine}"
@@ -256,7 +257,7 @@ def _langgraph() -> list[Figure]:
         of = f"of the quickest official saver, {engine}"
         found.append(figure(f"latest state of 1,000 messages, {of}", "latest_us", who, others, 0.5))
         text = f"latest state, by a saver that has never read it, {of}"
-        found.append(figure(text, "latest_new_us", who, others, 0.5))
+        found.append(figure(text, "latest_new_us", who, others, 1.5))
         whole = [name for name in others if "Delta" not in name]
         found.append(figure(f"list of 100 checkpoints, {of}", "list_us", who, whole, 0.5))
     return found
