@@ -266,7 +266,9 @@ class Machine(RuleBasedStateMachine):
             for group in groups:
                 self.call(tenant, "pending_messages.list_by_key", *group.name, limit=6)
             self.call(tenant, "contacts.list", limit=6)
-            self.call(tenant, "feedback.list", limit=6)
+            for feedback in self.call(tenant, "feedback.list", limit=6):
+                self.call(tenant, "feedback.get", feedback.id)
+                self.call(tenant, "feedback.update", feedback.id, is_positive=not feedback.is_positive)
 
 
 def _empty(url: str) -> None:

@@ -342,7 +342,7 @@ class ModelMessages:
         _whole(count, 1, None)
         if count > self._model.limits.page_rows:
             raise LimitExceeded
-        return self._log(session_id)[-count:]
+        return self.log(session_id)[-count:]
 
     def list(
         self, session_id: Any, *, where: Sequence[Filter] = (), after: Any = 0, before: Any = None,
@@ -353,14 +353,14 @@ class ModelMessages:
         _whole(after, 0, _PLACE_MOST)
         _whole(end, 0, _PLACE_MOST)
         oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)
-        rows = [each for each in self._log(session_id) if after < each.seq < end and oracle.matches(each, where)]
+        rows = [each for each in self.log(session_id) if after < each.seq < end and oracle.matches(each, where)]
         if newest_first:
             return self._model.page(rows[::-1], lambda each: -each.seq, limit, cursor, "newest")
         return self._model.page(rows, lambda each: each.seq, limit, cursor, "messages")
 
     def count(self, session_id: Any, *, where: Sequence[Filter] = ()) -> int:
         oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)
-        return sum(oracle.matches(each, where) for each in self._log(session_id))
+        return sum(oracle.matches(each, where) for each in self.log(session_id))
 
     def update(
         self,
@@ -391,7 +391,7 @@ class ModelMessages:
         ids = {parse_id(each) for each in message_ids}
         where = self._tenant.sessions.get(session_id).id
         gone = [each for each in self.rows.values() if each.id in ids and each.session_id == where]
-        shown = [each for each in self._log(where) if each.id in ids]
+        shown = [each for each in self.log(where) if each.id in ids]
         for message in gone:
             del self.rows[message.id]
             self._tenant.feedback.forget(message.id)
@@ -399,7 +399,8 @@ class ModelMessages:
             self._tenant.sessions.counted(where, -len(shown), -sum(each.token_count for each in shown))
         return len(gone)
 
-    def _log(self, session_id: Any) -> Log:
+    def log(self, session_id: Any) -> Log:
+        """All messages that a session shows, however many."""
         session = self._tenant.sessions.get(session_id)
         return [self.rows[each] for each in self._tenant.branches.way(session.id).ids if each in self.rows]
 

@@ -83,7 +83,7 @@ class ModelBranches:
             raise NotFound
         if number != self._shown[id]:
             self._shown[id] = number
-            there = self._tenant.messages.list(id)
+            there = self._tenant.messages.log(id)
             sessions = self._tenant.sessions.rows
             sessions[id] = msgspec.structs.replace(
                 sessions[id],
