@@ -161,6 +161,25 @@ def test_when_what_a_task_wrote_cannot_be_saved_the_checkpoint_is_saved_all_the_
         assert _written(saver, "1") == []
 
 
+def test_a_task_under_another_lease_goes_alone_and_is_fenced(path: str) -> None:
+    async def main(saver: HoldfastSaver, lease: tuple[str, int]) -> list[Any]:
+        at = await _begun(saver)
+        held = {"configurable": {**at["configurable"], "lease": lease}}
+        return await asyncio.gather(
+            saver.aput_writes(held, [("said", "b")], "task"),
+            saver.aput(at, _checkpoint("2", "a", "b"), {"step": 1}, {"said": 2}),
+            return_exceptions=True,
+        )
+
+    with Holdfast(path) as hf, HoldfastSaver(hf.tenant("acme")) as saver:
+        acme = hf.tenant("acme")
+        run = acme.runs.start(acme.sessions.create().id)
+        refused, saved = asyncio.run(main(saver, (run.id, 0)))
+        assert type(refused) is Conflict
+        assert saved["configurable"]["checkpoint_id"] == "2"
+        assert _written(saver, "1") == []
+
+
 def test_when_nobody_knows_whether_it_was_saved_everybody_is_told(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(saver: HoldfastSaver) -> list[Any]:
         at = await _begun(saver)

@@ -144,7 +144,13 @@ class Requests:
         return Request(arguments, learnt)
 
     def add(self, request: Request, task: Task, serde: Any, *, remembering: bool) -> None:
-        """Have what a task wrote saved together with a checkpoint."""
+        """Have what a task wrote saved together with a checkpoint.
+
+        Raises:
+            InvalidInput: they are not written under the same lease, which is looked at once for all.
+        """
+        if _lease(task.config) != request.arguments["lease"]:
+            raise InvalidInput("a checkpoint and what a task wrote are under different leases")
         written, learnt = self._written(task, serde, remembering=remembering)
         before = [*request.arguments["pieces"], *_pieces(request.arguments["written"])]
         request.arguments["written"].append(written)
