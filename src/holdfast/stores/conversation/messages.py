@@ -396,12 +396,13 @@ def new_entry(
         raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
     elif role is not None and role not in ROLES:
         raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
-    alone = metadata is None and id is None and is_preserved is False and is_summary is False
+    own_id = scope.ids.new() if id is None else parse_id(id, "message id")
+    alone = metadata is None and is_preserved is False and is_summary is False
     if alone and token_count is _UNCOUNTED and kind is _MESSAGE and type(role) is str:
         # Most messages are nothing but a role and content, so that there is nothing else to look at.
-        return Entry(scope.ids.new(), kind, role, stored_content(content, kind, scope.limits), 0, "{}", False, False)
+        return Entry(own_id, kind, role, stored_content(content, kind, scope.limits), 0, "{}", False, False)
     return Entry(
-        scope.ids.new() if id is None else parse_id(id, "message id"),
+        own_id,
         text.plain(kind),
         text.plain(role),
         stored_content(content, kind, scope.limits),
