@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -112,8 +113,7 @@ def test_whoever_waited_for_a_transaction_of_somebody_else_is_refused_what_it_kn
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     last = put(acme, "1", b"one")
-    with psycopg.connect(postgres_url) as raw:
-        acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[b"new"])
+    with _another_writes(acme, postgres_url) as raw:
         waiting = aside.submit(put, acme, "3", 1, b"own", **known(last))
         _until_someone_waits(postgres_url)
         raw.commit()
@@ -126,8 +126,7 @@ def test_whoever_waited_for_what_was_undone_goes_on_as_foreseen(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     last = put(acme, "1", b"one")
-    with psycopg.connect(postgres_url) as raw:
-        acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[b"new"])
+    with _another_writes(acme, postgres_url) as raw:
         waiting = aside.submit(put, acme, "3", 1, b"new", b"own", **known(last))
         _until_someone_waits(postgres_url)
         raw.rollback()
@@ -180,6 +179,14 @@ def test_in_a_transaction_of_somebody_else_nothing_is_foreseen(acme: TenantHandl
     assert put(acme, "3", 1, b"three", **known(last)).places == [1, 2]
     with pytest.raises(Stale):
         put(acme, "4", 2, **known(joined))
+
+
+@contextmanager
+def _another_writes(acme: TenantHandle, url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody who has added a checkpoint to the thread, in a transaction that is not over."""
+    with psycopg.connect(url) as raw:
+        acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[b"new"])
+        yield raw
 
 
 def _until_someone_waits(url: str) -> None:

@@ -98,6 +98,18 @@ def test_the_same_query_twice_is_an_error(second: str) -> None:
         parse(f"-- name: q\nSELECT 1;\n{second}SELECT 2;\n")
 
 
+def test_queries_share_a_part() -> None:
+    found = parse(
+        "-- part: head\n-- What it is for.\nWITH a AS (SELECT :x)\n\n"
+        "-- name: one\n/*part head*/\nSELECT 1;\n\n-- name: two @sqlite\n/*part head*/ SELECT :y;\n"
+    )
+    assert sorted(found) == ["one", "two"]
+    assert found["one"].statement(Dialect.POSTGRES).sql == "WITH a AS (SELECT $1)\nSELECT 1"
+    assert found["two"].statement(Dialect.SQLITE).names == ("x", "y")
+    with pytest.raises(ValueError, match="the query q has parts that are not there: tail"):
+        parse("-- part: head\nSELECT 1\n-- name: q\n/*part tail*/;\n")
+
+
 def test_a_clause_for_postgres_only() -> None:
     found = parse("-- name: q\nSELECT 1 FROM t /*pg FOR UPDATE\n SKIP LOCKED*/;\n")["q"]
     assert found.statement(SQLITE).sql.strip() == "SELECT 1 FROM t"

@@ -6,6 +6,7 @@ portable; where the engines must part there are two ways, both visible in place:
 * a clause only PostgreSQL sees: ``/*pg FOR UPDATE */``
 * two adjacent variants of a query: ``-- name: append @sqlite`` and ``-- name: append @postgres``
 
+What several queries have in common is a part, headed by ``-- part: ready``, and stands in them as ``/*part ready*/``.
 ``/*columns Session*/ *`` becomes the columns of that row type, ``/*where*/`` is where a caller's filters go, and
 ``/*index*/`` after a table is where SQLite is told which index to use: it keeps no statistics of its own, and without them
 takes the wrong one for a list.
@@ -29,7 +30,9 @@ from .rows import columns
 
 Params = Mapping[str, Any]
 
-_NAME = re.compile(r"^-- name: (\w+)(?: @(sqlite|postgres))?\n", re.MULTILINE)
+_NAME = re.compile(r"^-- (name|part): (\w+)(?: @(sqlite|postgres))?\n", re.MULTILINE)
+_PART = re.compile(r"/\*part (\w+)\*/")
+_SAYS = re.compile(r"^\s*--[^\n]*\n", re.MULTILINE)  # the lines that say what it is for
 _PG_CLAUSE = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
 _COLUMNS = re.compile(r"/\*columns (\w+)(?: (\w+))?\*/ \*")
 # A parameter, or text in which a colon means nothing: a string, a comment, a cast.
@@ -134,9 +137,17 @@ class Queries:
 def parse(text: str, *rows: type[Struct]) -> dict[str, Query]:
     """The queries in the text of a ``.sql`` file."""
     types = {row.__name__: row for row in rows}
-    parts = _NAME.split(text)[1:]
+    found = _NAME.split(text)[1:]
+    headed = list(zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True))
+    parts = {name: _SAYS.sub("", body).strip() for kind, name, _, body in headed if kind == "part"}
     texts: dict[str, dict[Dialect, str]] = {}
-    for name, dialect, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+    for kind, name, dialect, body in headed:
+        if kind == "part":
+            continue
+        missing = {*_PART.findall(body)} - parts.keys()
+        if missing:
+            raise ValueError(f"the query {name} has parts that are not there: {', '.join(sorted(missing))}")
+        body = _PART.sub(lambda match: parts[match[1]], body)
         for each in [Dialect(dialect)] if dialect else list(Dialect):
             variants = texts.setdefault(name, {})
             if each in variants:
@@ -146,7 +157,7 @@ def parse(text: str, *rows: type[Struct]) -> dict[str, Query]:
 
 
 def _for_dialect(body: str, dialect: Dialect, types: Mapping[str, type[Struct]]) -> str:
-    body = re.sub(r"^\s*--[^\n]*\n", "", body, flags=re.MULTILINE)  # the lines that say what it is for
+    body = _SAYS.sub("", body)
     clause: Callable[[re.Match[str]], str] = lambda match: match[1] if dialect is Dialect.POSTGRES else ""  # noqa: E731
     body = _PG_CLAUSE.sub(clause, body)
     return _COLUMNS.sub(lambda match: columns(types[match[1]], dialect, match[2]), body)

@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 
-from holdfast import Checkpoint, Holdfast, Page, TenantHandle
+from holdfast import Checkpoint, Holdfast, Page, Stored, TenantHandle
 from holdfast.clock import Stopwatch
 from holdfast.errors import InvalidInput, NotFound, Stale, Unavailable
 from holdfast.haste import BUSY_WAIT_S, Pace, WouldWait, can_hurry, hastily
@@ -22,7 +22,7 @@ from holdfast.haste import BUSY_WAIT_S, Pace, WouldWait, can_hurry, hastily
 from .company import Company
 from .encryption import Cipher
 from .memory import THREADS_MOST, Memory
-from .requests import Requests, Task, thread_of
+from .requests import Request, Requests, Task, thread_of
 from .retention import Retention
 from .serializer import Name, StrictSerializer
 
@@ -167,34 +167,39 @@ class HoldfastSaver(BaseCheckpointSaver):
     ) -> Config:
         """Save a checkpoint, and in the same transaction what tasks wrote."""
         stored = get_serializable_checkpoint_metadata(config, metadata)
+
+        def step(remembering: bool) -> Request:
+            new = self._requests.put(
+                config, checkpoint, stored, self.serde, new_versions or {}, remembering=remembering
+            )
+            for task in written:
+                self._requests.add(new, task, self.serde, remembering=remembering)
+            return new
+
         with self._requests.turn(config, alone=True):
-            for remembering in (True, False):
-                request = self._requests.put(
-                    config, checkpoint, stored, self.serde, new_versions or {}, remembering=remembering
-                )
-                for task in written:
-                    self._requests.add(request, task, self.serde, remembering=remembering)
-                try:
-                    self._requests.learn(request, self._store().put(**request.arguments))
-                    break
-                except Stale:
-                    if not remembering:
-                        raise
+            request = self._save(self._store().put, step)
         self._retain_now_and_then(request.arguments["thread_id"], request.arguments["namespace"])
         return request.config(checkpoint["id"])
 
     def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Save what a task wrote to the checkpoint the config speaks of."""
+        task = Task(config, writes, task_id, task_path)
         with self._requests.turn(config, alone=False):
-            for remembering in (True, False):
-                task = Task(config, writes, task_id, task_path)
-                request = self._requests.put_writes(task, self.serde, remembering=remembering)
-                try:
-                    self._requests.learn(request, self._store().put_writes(**request.arguments))
-                    return
-                except Stale:
-                    if not remembering:
-                        raise
+            self._save(
+                self._store().put_writes,
+                lambda remembering: self._requests.put_writes(task, self.serde, remembering=remembering),
+            )
+
+    def _save(self, save: Callable[..., Stored], step: Callable[[bool], Request]) -> Request:
+        """Save a step that is made with what is remembered of its thread; if that is worth nothing any more, without."""
+        request = step(True)
+        try:
+            stored = save(**request.arguments)
+        except Stale:
+            request = step(False)
+            stored = save(**request.arguments)
+        self._requests.learn(request, stored)
+        return request
 
     # Removing and copying
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ....core.objects import Packed
 from ....core.queries import Query
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Engine
@@ -22,7 +23,7 @@ from .places import Range, firsts
 
 PIECES_MOST = 2
 """New pieces of a step that is saved so: a message, and now and then the shape of the state."""
-_NO_PIECE = (b"", 0, b"")
+_NO_PIECE = Packed(b"", 0, b"", 0)
 
 
 class Stored(Struct, frozen=True):
@@ -54,16 +55,17 @@ def foresee(
     """Where these pieces will lie in a log that ends before ``next_place``; ``None`` if that takes the long way."""
     if next_place is None or stamp is None or not _is_worth_it(engine):
         return None
-    new = {each.packed.digest: each.packed for each in pieces if isinstance(each, NewPiece) and each.large is None}
+    new = {each.packed.digest: each for each in pieces if isinstance(each, NewPiece)}
     given = [each for each in pieces if not isinstance(each, NewPiece)]
-    larger = any(isinstance(each, NewPiece) and each.large is not None for each in pieces)
-    if larger or len(new) > PIECES_MOST or not all(_is_within(each, next_place) for each in given):
+    if len(new) > PIECES_MOST or any(each.large is not None for each in new.values()):
+        return None
+    if not all(_is_within(each, next_place) for each in given):
         return None
     at = {digest: place for place, digest in enumerate(new, next_place)}
-    one, other = [*((each.digest, each.codec, each.body) for each in new.values()), _NO_PIECE, _NO_PIECE][:2]
+    one, other = [*(each.packed for each in new.values()), _NO_PIECE, _NO_PIECE][:2]
     params = {"stamp": stamp, "next_place": next_place, "count": len(new)}
-    params |= {"one": one[0], "one_codec": one[1], "one_body": one[2]}
-    params |= {"other": other[0], "other_codec": other[1], "other_body": other[2]}
+    params |= {"one": one.digest, "one_codec": one.codec, "one_body": one.body}
+    params |= {"other": other.digest, "other_codec": other.codec, "other_body": other.body}
     found = [at[each.packed.digest] if isinstance(each, NewPiece) else each for each in pieces]
     return Foreseen(found, next_place + len(new), params)
 
