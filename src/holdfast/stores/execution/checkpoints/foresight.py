@@ -1,6 +1,6 @@
 """A step that is saved with one statement, because its caller knows how the log will be.
 
-To save a step takes six statements, one after the other: the places of its new pieces are known only when the log has been
+To save a step takes seven statements, one after the other: the places of its new pieces are known only when the log has been
 locked and searched for them. On PostgreSQL each of them is a message there and back. But whoever saved the step before
 knows where the log ended, and mostly nobody else has added to it. So the places are foreseen, and one statement saves the step
 if the log is still like that; if it is not, the statement does nothing, and the step is saved in the long way.
