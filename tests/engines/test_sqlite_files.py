@@ -11,7 +11,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast
+from holdfast import AsyncHoldfast, Holdfast, NewMessage
+from holdfast.engines.sqlite.file import WRITER_CACHE_KIB
 from holdfast.errors import (
     Closed,
     Corrupt,
@@ -307,3 +308,22 @@ def test_errors_keep_what_sqlite_said_and_its_exception_as_the_cause(tmp_path: P
         Holdfast(str(tmp_path / "no/such/a.db"))
     assert "unable to open database file" in str(caught.value)
     assert isinstance(caught.value.__cause__, apsw.Error)
+
+
+def test_a_large_transaction_is_written_once_and_leaves_the_cache_as_small_as_it_was(tmp_path: Path) -> None:
+    """Nothing of it goes into the log before the commit, where it would be written again with what changes again."""
+    with Disk() as disk:
+        handle = on_disk(tmp_path, disk)
+        acme, writer = handle.tenant("acme"), handle.engine._connection
+        session = acme.sessions.create()
+        acme.messages.append_many(session.id, [NewMessage(role="user", content="x" * 3_000) for _ in range(1_000)])
+        writer.execute("BEGIN IMMEDIATE")
+        before = disk.position
+        writer.execute("UPDATE messages SET token_count = 1")
+        assert not [operation for operation in disk.operations[before:] if operation.kind == "write"]
+        used_bytes, _ = writer.raw.status(apsw.SQLITE_DBSTATUS_CACHE_USED)
+        assert used_bytes > 2 * WRITER_CACHE_KIB * 1024
+        writer.execute("COMMIT")
+        used_bytes, _ = writer.raw.status(apsw.SQLITE_DBSTATUS_CACHE_USED)
+        assert used_bytes < 1.5 * WRITER_CACHE_KIB * 1024
+        handle.close()

@@ -40,6 +40,7 @@ LIBRARIES = pytest.mark.parametrize("library", get_args(Library))
         ("cache_size", -sqlite_file.WRITER_CACHE_KIB),
         ("journal_mode", "wal"),
         ("synchronous", 2),
+        ("cache_spill", sqlite_file.SPILL_PAGES),
         ("wal_autocheckpoint", sqlite_file.CHECKPOINT_PAGES),
         ("busy_timeout", sqlite_file.BUSY_TIMEOUT_MS),
         ("query_only", 0),

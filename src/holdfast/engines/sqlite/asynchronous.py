@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import types
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from enum import Enum, auto
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -110,13 +110,11 @@ class AsyncSqliteEngine:
         result: T = await future
         return result
 
-    async def write(self, call: Call[T]) -> T:
-        result: T = await self._submit(call)
-        return result
+    def write(self, call: Call[T]) -> Coroutine[Any, Any, T]:
+        return self._submit(call)
 
-    async def grouped(self, group: Group[Item, T], item: Item) -> T:
-        result: T = await self._submit(None, group, item)
-        return result
+    def grouped(self, group: Group[Item, T], item: Item) -> Coroutine[Any, Any, T]:
+        return self._submit(None, group, item)
 
     async def exclusive(self, call: Call[T]) -> T:
         """Run a call on the writing connection with nobody else, outside any transaction; for migrations."""
@@ -277,7 +275,8 @@ class _FutureJob(Job):
     __slots__ = ("future", "settled")
 
     def __init__(self, call: Call[Any] | None, group: Group[Any, Any] | None = None, item: Any = None) -> None:
-        super().__init__(call, group, item)
+        self.call, self.group, self.item = call, group, item
+        self.result = self.error = None
         self.future: asyncio.Future[Any] | None = None
         self.settled = False
 
@@ -288,13 +287,13 @@ class _FutureJob(Job):
 
     def settle(self) -> None:
         """Hand over the result or the error, if somebody still waits for it."""
-        self.settled = True
-        if self.future is None or self.future.done():
+        self.settled, future = True, self.future
+        if future is None or future.done():
             return  # who asked looks by itself, or was cancelled
         if self.error is not None:
-            self.future.set_exception(self.error)
+            future.set_exception(self.error)
         else:
-            self.future.set_result(self.result)
+            future.set_result(self.result)
 
 
 @types.coroutine

@@ -20,9 +20,12 @@ Durability = Literal["full", "normal"]
 
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another process that is writing."""
-READER_CACHE_KIB, WRITER_CACHE_KIB = 65_536, 4_096
+READER_CACHE_KIB, WRITER_CACHE_KIB = 65_536, 1_536
 """Page cache of a connection; it grows only as pages are used. What is read is read again; what is written is rather not, and
-would stay in the memory of a process that only writes. A writer has room for what compacting a thousand messages changes."""
+would stay in the memory of a process that only writes."""
+SPILL_PAGES = 4_000
+"""Changed pages that a transaction may hold, however small the cache; more go into the write-ahead log before it is committed, and
+are written twice. Afterwards the cache is as small as before. (SQLite up to 3.40 takes a multiple of 256 for "no limit".)"""
 CHECKPOINT_PAGES = 1_000
 """Pages in the write-ahead log after which they are moved into the file."""
 STATEMENTS = 512
@@ -96,6 +99,7 @@ class SqliteFile:
         if not self.read_only:
             _switch_to_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.durability.upper()}")
+            connection.execute(f"PRAGMA cache_spill = {SPILL_PAGES}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if reader:
             connection.execute("PRAGMA query_only = ON")

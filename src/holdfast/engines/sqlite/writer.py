@@ -144,8 +144,13 @@ class Writer:
         """Run the jobs inside the open transaction, those of one group and key together."""
         units: dict[object, list[Job]] = {}
         for job in jobs:
-            key = job if job.group is None else (job.group, job.group.key(job.item))
-            units.setdefault(key, []).append(job)
+            group = job.group
+            key = job if group is None else (group, group.key(job.item))
+            unit = units.get(key)
+            if unit is None:
+                units[key] = [job]
+            else:
+                unit.append(job)
         for unit in units.values():
             if len(unit) == 1 or not await self._run_group(unit, alone=len(units) == 1):
                 for job in unit:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import count, repeat
-from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
@@ -98,13 +97,9 @@ class AppendGroup:
     async def run(
         self, connection: Connection, items: Sequence[Append], *, careful: bool
     ) -> Sequence[Appended | Exception]:
-        if len(items) == 1 and not careful:
-            (only,) = await _reserve_and_insert(connection, items)
-            return [_outcome(items[0], only)]
-        outcomes: list[Appended | Exception | None] = [None] * len(items)
-        if careful:
-            for place, item in enumerate(items):
-                outcomes[place] = await _already_there(connection, item)
+        if not careful:
+            return [*map(_outcome, items, await _reserve_and_insert(connection, items))]
+        outcomes = [await _already_there(connection, item) for item in items]
         waiting = [place for place, outcome in enumerate(outcomes) if outcome is None]
         reserved = await _reserve_and_insert(connection, [items[place] for place in waiting])
         for place, found in zip(waiting, reserved, strict=True):
@@ -155,12 +150,9 @@ async def _reserve_and_insert(connection: Connection, appends: Sequence[Append])
         return []
     if len(appends) == 1 and len(appends[0].entries) == 1:
         return [await _only_one(connection, appends[0])]
-    by_session: dict[str, list[int]] = {}
-    for index, append in enumerate(appends):
-        by_session.setdefault(append.session_id, []).append(index)
     if connection.dialect.changes_in_ctes:
-        return await _in_one_statement(connection, appends, by_session)
-    return await _step_by_step(connection, appends, by_session)
+        return await _in_one_statement(connection, appends)
+    return await _step_by_step(connection, appends)
 
 
 async def _only_one(connection: Connection, append: Append) -> Row | None:
@@ -182,43 +174,65 @@ async def _advance(connection: Connection, params: Mapping[str, Any]) -> Row | N
     return found if found is not None else await queries.advance.one(connection, params)
 
 
-async def _step_by_step(
-    connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
-) -> list[Row | None]:
-    heads = {session_id: _head([appends[index] for index in indexes]) for session_id, indexes in by_session.items()}
-    found = await _advance_all(connection, heads)
-    reserved: list[Row | None] = [None] * len(appends)
+class _Head(Struct, gc=False):
+    """What several appends add to one session."""
+
+    rows: int
+    tokens: int
+    now_us: int
+
+
+def _heads(appends: Sequence[Append]) -> dict[str, _Head]:
+    """What appends add to their sessions."""
+    heads: dict[str, _Head] = {}
+    for append in appends:
+        entries, now_us = append.entries, append.now_us
+        rows, tokens = len(entries), entries[0].token_count
+        if rows > 1:
+            tokens = sum([entry.token_count for entry in entries])
+        head = heads.get(append.session_id)
+        if head is None:
+            heads[append.session_id] = _Head(rows, tokens, now_us)
+        else:
+            head.rows, head.tokens, head.now_us = head.rows + rows, head.tokens + tokens, max(head.now_us, now_us)
+    return heads
+
+
+async def _step_by_step(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
+    tenant = appends[0].tenant
+    found = await _advance_all(connection, tenant, _heads(appends))
+    reserved: list[Row | None] = []
     rows: list[tuple[Any, ...]] = []
-    for session_id, (seq, due) in found.items():
-        for index in by_session[session_id]:
-            tenant, _, entries, now_us = astuple(appends[index])
-            reserved[index] = (seq, due)
-            for entry in entries:
+    for append in appends:
+        session_id, now_us = append.session_id, append.now_us
+        place = found.get(session_id)
+        reserved.append(place)
+        if place is not None:
+            seq, due = place
+            for entry in append.entries:
                 rows.append((tenant, session_id, seq, *astuple(entry), now_us))
                 seq += 1
+            found[session_id] = (seq, due)
     if rows:
         await queries.insert.many_in_order(connection, _INSERTED, rows)
     return reserved
 
 
-async def _advance_all(connection: Connection, heads: Mapping[str, dict[str, Any]]) -> dict[str, Row]:
+async def _advance_all(connection: Connection, tenant: str, heads: Mapping[str, _Head]) -> dict[str, Row]:
     """Reserve places in the logs of several sessions; those that are not there are missing from the answer."""
     there: dict[str, Row] = {}
     if len(heads) > 1:  # more than one, so this is the writer's own transaction, and nobody can come in between
-        asked = {
-            "tenant_id": next(iter(heads.values()))["tenant_id"],
-            "session_ids": id_list([*heads], connection.dialect),
-        }
+        asked = {"tenant_id": tenant, "session_ids": id_list([*heads], connection.dialect)}
         there = {row[0]: row for row in await queries.heads.all(connection, asked)}
     reserved: dict[str, Row] = {}
     known: list[tuple[Any, ...]] = []
     for session_id, head in heads.items():
         row = there.get(session_id)
-        if row is not None and row[4] == head["now_minute"] and row[5]:
-            reserved[session_id] = (row[1], row[3] is not None and row[2] + head["token_count"] >= row[3])
-            known.append(_in_order(head))
+        if row is not None and row[4] == head.now_us // MINUTE_US and row[5]:
+            reserved[session_id] = (row[1], row[3] is not None and row[2] + head.tokens >= row[3])
+            known.append((head.rows, head.tokens, head.now_us, tenant, session_id))
         elif row is not None or not there:
-            found = await _advance(connection, head)
+            found = await _advance(connection, _advance_params(tenant, session_id, head))
             if found is not None:
                 reserved[session_id] = found
     if known:
@@ -226,30 +240,38 @@ async def _advance_all(connection: Connection, heads: Mapping[str, dict[str, Any
     return reserved
 
 
+def _advance_params(tenant: str, session_id: str, head: _Head) -> dict[str, Any]:
+    return {
+        "tenant_id": tenant,
+        "session_id": session_id,
+        "rows": head.rows,
+        "token_count": head.tokens,
+        "now_at": head.now_us,
+        "now_minute": head.now_us // MINUTE_US,
+    }
+
+
 _ADVANCED = ("rows", "token_count", "now_at", "tenant_id", "session_id")
-_in_order = itemgetter(*_ADVANCED)
 _INSERTED = ("tenant_id", "session_id", "seq", *Entry.__struct_fields__, "now_at")
 
 
-async def _in_one_statement(
-    connection: Connection, appends: Sequence[Append], by_session: Mapping[str, list[int]]
-) -> list[Row | None]:
-    sessions = sorted(by_session)
-    heads = [_head([appends[index] for index in by_session[session_id]]) for session_id in sessions]
+async def _in_one_statement(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
+    heads = _heads(appends)
+    sessions = sorted(heads)
     taken: dict[str, int] = dict.fromkeys(sessions, 0)
     rows: list[tuple[Any, ...]] = []
     for append in appends:
-        tenant, session_id, entries, now_us = astuple(append)
-        for entry in entries:
+        session_id, now_us = append.session_id, append.now_us
+        for entry in append.entries:
             rows.append((session_id, taken[session_id], *astuple(entry), now_us))
             taken[session_id] += 1
     together: dict[str, Any] = dict(zip(_TOGETHER, map(list, zip(*rows, strict=True)), strict=True))
     together |= {name: unless_usual(together[name], usual) for name, usual in _USUAL.items()}
     together.update(
-        tenant_id=tenant,
+        tenant_id=appends[0].tenant,
         session_ids=sessions,
-        rows=unless_usual([head["rows"] for head in heads], 1),
-        tokens=unless_usual([head["token_count"] for head in heads], 0),
+        rows=unless_usual([heads[session_id].rows for session_id in sessions], 1),
+        tokens=unless_usual([heads[session_id].tokens for session_id in sessions], 0),
         now_at=max(together["created_at"]),
         now_minute=max(together["created_at"]) // MINUTE_US,
     )
@@ -267,24 +289,6 @@ _USUAL: Mapping[str, Any] = {
     "is_summary": False,
 }
 """What most messages have; the statement knows it too."""
-
-
-def _head(appends: Sequence[Append]) -> dict[str, Any]:
-    """What several appends to one session add to it."""
-    first = appends[0]
-    rows, tokens, now = len(first.entries), first.entries[0].token_count, first.now_us
-    if len(appends) > 1 or rows > 1:
-        rows = sum([len(append.entries) for append in appends])
-        tokens = sum([entry.token_count for append in appends for entry in append.entries])
-        now = max([append.now_us for append in appends])
-    return {
-        "tenant_id": first.tenant,
-        "session_id": first.session_id,
-        "rows": rows,
-        "token_count": tokens,
-        "now_at": now,
-        "now_minute": now // MINUTE_US,
-    }
 
 
 def _insert_params(append: Append, entry: Entry) -> dict[str, Any]:
@@ -312,25 +316,28 @@ def _outcome(append: Append, found: Row | None) -> Appended | Exception:
 
 def appended(append: Append, found: Row) -> Appended:
     """What an append made, from the place of its first entry and whether the session is to be compacted now."""
-    at, first = from_us(append.now_us), seq_of(found[0])
-    messages = [
-        Message(
-            entry.id,
-            append.session_id,
-            first + place,
-            entry.kind,
-            entry.role,  # type: ignore[arg-type]  # checked before it became an entry
-            text.load(entry.content),
-            entry.token_count,
-            {} if entry.metadata == "{}" else text.load(entry.metadata),
-            entry.is_preserved,
-            entry.is_summary,
-            at,
-            at,
-        )
-        for place, entry in enumerate(append.entries)
-    ]
-    return Appended(messages, bool(found[1]))
+    at, first, due, session_id = from_us(append.now_us), seq_of(found[0]), bool(found[1]), append.session_id
+    entries = append.entries
+    if len(entries) == 1:
+        return Appended([_made(entries[0], session_id, first, at)], due)
+    return Appended([_made(entry, session_id, seq, at) for seq, entry in enumerate(entries, first)], due)
+
+
+def _made(entry: Entry, session_id: str, seq: int, at: datetime) -> Message:
+    return Message(
+        entry.id,
+        session_id,
+        seq,
+        entry.kind,
+        entry.role,  # type: ignore[arg-type]  # checked before it became an entry
+        text.load(entry.content),
+        entry.token_count,
+        {} if entry.metadata == "{}" else text.load(entry.metadata),
+        entry.is_preserved,
+        entry.is_summary,
+        at,
+        at,
+    )
 
 
 async def _already_there(connection: Connection, append: Append) -> Appended | Exception | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from ...clock import MINUTE_US
 from ...core import scope as scopes
@@ -102,7 +102,11 @@ class AsyncMessages(TenantStore):
             InvalidInput: the role, the content or another argument is not acceptable.
         """
         entry = new_entry(self._scope, role, content, kind, metadata, token_count, is_preserved, is_summary, id)
-        return (await self._append(session_id, [entry]))[0]
+        append = self._at_the_end(session_id, [entry])
+        done = await self._engine.grouped(append_group, append)
+        if done.compaction_due:
+            await compact_if_attached(self._engine, self._scope, append.session_id)
+        return done.messages[0]
 
     async def append_many(self, session_id: str, messages: Sequence[NewMessage]) -> list[Message]:
         """Add several messages, all or none of them, at consecutive places.
@@ -120,12 +124,7 @@ class AsyncMessages(TenantStore):
         entries = [new_entry(self._scope, *astuple(each)) for each in messages]
         if len({entry.id for entry in entries}) < len(entries):
             raise InvalidInput("two messages of one call have the same id")
-        return await self._append(session_id, entries)
-
-    async def _append(self, session_id: str, entries: Sequence[Entry]) -> list[Message]:
         append = self._at_the_end(session_id, entries)
-        if concern(self._scope, append.session_id):
-            append = replace(append, entries=with_tokens(self._scope, entries))
         done = await self._engine.grouped(append_group, append)
         if done.compaction_due:
             await compact_if_attached(self._engine, self._scope, append.session_id)
@@ -353,8 +352,10 @@ class AsyncMessages(TenantStore):
         return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
     def _at_the_end(self, session_id: str, entries: Sequence[Entry]) -> Append:
-        scope = self._scope
-        return Append(scope.stored_tenant, parse_id(session_id, "session id"), entries, scope.clock.now_us())
+        scope, session_id = self._scope, parse_id(session_id, "session id")
+        if concern(scope, session_id):
+            entries = with_tokens(scope, entries)
+        return Append(scope.stored_tenant, session_id, entries, scope.clock.now_us())
 
 
 class Messages(Blocking[AsyncMessages]):
@@ -389,6 +390,10 @@ def new_entry(
     Raises:
         InvalidInput: something about it is not acceptable.
     """
+    alone = metadata is None and id is None and is_preserved is False and is_summary is False
+    if alone and kind is _MESSAGE and token_count is _UNCOUNTED and type(role) is str and role in ROLES:
+        # Most messages are nothing but a role and content, so that there is nothing else to look at.
+        return Entry(scope.ids.new(), kind, role, stored_content(content, kind, scope.limits), 0, "{}", False, False)
     if kind == "message":
         if role not in ROLES:
             raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -396,13 +401,8 @@ def new_entry(
         raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
     elif role is not None and role not in ROLES:
         raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
-    own_id = scope.ids.new() if id is None else parse_id(id, "message id")
-    alone = metadata is None and is_preserved is False and is_summary is False
-    if alone and token_count is _UNCOUNTED and kind is _MESSAGE and type(role) is str:
-        # Most messages are nothing but a role and content, so that there is nothing else to look at.
-        return Entry(own_id, kind, role, stored_content(content, kind, scope.limits), 0, "{}", False, False)
     return Entry(
-        own_id,
+        scope.ids.new() if id is None else parse_id(id, "message id"),
         text.plain(kind),
         text.plain(role),
         stored_content(content, kind, scope.limits),

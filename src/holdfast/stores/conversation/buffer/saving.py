@@ -210,13 +210,14 @@ async def save(
     place = 1 if mark is None else mark.next_place
     if len(kept) < len(there.content.items):
         place = await _cut(connection, params, there.content.items, kept)
-    new = cast("Sequence[Pending]", items[len(kept) :])
-    for seq, item in enumerate(new, views.seq_of(place)):
+    entries, moments = [], []
+    for seq, item in enumerate(cast("Sequence[Pending]", items[len(kept) :]), views.seq_of(place)):
         item.seq = seq
-    entries = [item.entry for item in new]
+        entries.append(item.entry)
+        moments.append(item.added_us)
     params["rows"], params["tokens"] = len(entries), sum([entry.token_count for entry in entries])
     mark, due = await _head(connection, params, mark)
-    await insert_all(connection, scope.stored_tenant, identity.id, place, entries, [item.added_us for item in new])
+    await insert_all(connection, scope.stored_tenant, identity.id, place, entries, moments)
     await queries.save.all(connection, params)
     now.mark, now.compaction_due, now.copies = mark, due, {}
     if items is not content.items:
