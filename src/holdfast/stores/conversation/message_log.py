@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import count, repeat
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
@@ -132,12 +131,13 @@ async def insert_all(
     """
     if not entries:
         return
-    columns = zip(*map(astuple, entries), strict=True)
     if not connection.dialect.changes_in_ctes:
-        rows = zip(repeat(tenant), repeat(session_id), count(first), *columns, moments, strict=False)
+        places = range(first, first + len(entries))
+        rows = [_row(tenant, session_id, *each) for each in zip(places, entries, moments, strict=True)]
         await queries.insert.many_in_order(connection, _INSERTED, rows)
         return
-    together: dict[str, Any] = dict(zip(Entry.__struct_fields__, map(list, columns), strict=True))
+    columns = map(list, zip(*map(astuple, entries), strict=True))
+    together: dict[str, Any] = dict(zip(Entry.__struct_fields__, columns, strict=True))
     together |= {name: unless_usual(together[name], usual) for name, usual in _USUAL.items() if name in together}
     together.update(tenant_id=tenant, session_id=session_id, first_seq=first, created_at=[*moments])
     await queries.insert_all.all(connection, together)
@@ -210,7 +210,7 @@ async def _step_by_step(connection: Connection, appends: Sequence[Append]) -> li
         if place is not None:
             seq, due = place
             for entry in append.entries:
-                rows.append((tenant, session_id, seq, *astuple(entry), now_us))
+                rows.append(_row(tenant, session_id, seq, entry, now_us))
                 seq += 1
             found[session_id] = (seq, due)
     if rows:
@@ -253,6 +253,24 @@ def _advance_params(tenant: str, session_id: str, head: _Head) -> dict[str, Any]
 
 _ADVANCED = ("rows", "token_count", "now_at", "tenant_id", "session_id")
 _INSERTED = ("tenant_id", "session_id", "seq", *Entry.__struct_fields__, "now_at")
+
+
+def _row(tenant: str, session_id: str, seq: int, entry: Entry, now_us: int) -> tuple[Any, ...]:
+    """A message in the order of ``_INSERTED``; field by field, which is quicker than a tuple inside a tuple."""
+    return (
+        tenant,
+        session_id,
+        seq,
+        entry.id,
+        entry.kind,
+        entry.role,
+        entry.content,
+        entry.token_count,
+        entry.metadata,
+        entry.is_preserved,
+        entry.is_summary,
+        now_us,
+    )
 
 
 async def _in_one_statement(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:

@@ -210,12 +210,13 @@ async def save(
     place = 1 if mark is None else mark.next_place
     if len(kept) < len(there.content.items):
         place = await _cut(connection, params, there.content.items, kept)
-    entries, moments = [], []
+    entries, moments, tokens = [], [], 0
     for seq, item in enumerate(cast("Sequence[Pending]", items[len(kept) :]), views.seq_of(place)):
-        item.seq = seq
-        entries.append(item.entry)
+        item.seq, entry = seq, item.entry
+        entries.append(entry)
         moments.append(item.added_us)
-    params["rows"], params["tokens"] = len(entries), sum([entry.token_count for entry in entries])
+        tokens += entry.token_count
+    params["rows"], params["tokens"] = len(entries), tokens
     mark, due = await _head(connection, params, mark)
     await insert_all(connection, scope.stored_tenant, identity.id, place, entries, moments)
     await queries.save.all(connection, params)
