@@ -390,10 +390,11 @@ def new_entry(
     Raises:
         InvalidInput: something about it is not acceptable.
     """
-    alone = metadata is None and id is None and is_preserved is False and is_summary is False
+    own_id = scope.ids.new() if id is None else parse_id(id, "message id")
+    alone = metadata is None and is_preserved is False and is_summary is False
     if alone and kind is _MESSAGE and token_count is _UNCOUNTED and type(role) is str and role in ROLES:
         # Most messages are nothing but a role and content, so that there is nothing else to look at.
-        return Entry(scope.ids.new(), kind, role, stored_content(content, kind, scope.limits), 0, "{}", False, False)
+        return Entry(own_id, kind, role, stored_content(content, kind, scope.limits), 0, "{}", False, False)
     if kind == "message":
         if role not in ROLES:
             raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -402,7 +403,7 @@ def new_entry(
     elif role is not None and role not in ROLES:
         raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
     return Entry(
-        scope.ids.new() if id is None else parse_id(id, "message id"),
+        own_id,
         text.plain(kind),
         text.plain(role),
         stored_content(content, kind, scope.limits),
