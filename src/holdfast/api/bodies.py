@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from starlette.types import Receive
 
+from .exchanges import exchange_of
 from .limits import ServerLimits
 from .problems import BodyTooLarge, TooSlow, WrongContentType
 
@@ -33,6 +34,12 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: Se
     patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
     if declared > limits.request_bytes and not patient:
         raise _too_large(limits)
+    exchange = exchange_of(receive)
+    whole = None if exchange is None else exchange.body_at_hand()
+    if whole is not None:
+        if len(whole) > limits.request_bytes:
+            raise _too_large(limits)
+        return whole
     chunks: list[bytes] = []
     size, more = 0, True
     while more:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Send
 
 from . import problems
 from .limits import ServerLimits
@@ -127,7 +127,33 @@ class Exchange:
         self._pieces, self.kept_bytes = [], 0
         return {"type": "http.request", "body": body, "more_body": not self.is_whole}
 
+    def body_at_hand(self) -> bytes | None:
+        """The whole body, if it is there and nobody has asked for it, as it mostly is; ``receive`` it otherwise."""
+        if not self.is_whole or not self._has_news or self.wants_word or self.is_gone or self.is_answered:
+            return None
+        body = b"".join(self._pieces)
+        self._pieces, self.kept_bytes, self._has_news = [], 0, False
+        return body
+
     # What goes
+
+    def answer(self, status: int, lines: bytes, body: bytes) -> bool:
+        """Send a whole answer, if that can be done without waiting and there is nothing special about it; ``send`` it otherwise.
+
+        ``lines`` are its headers as they are written, the length of the body among them.
+        """
+        if self._line.is_clogged or self._start is not None or self.is_answered:
+            return False
+        if self.is_last or self.scope["method"] == "HEAD" or len(body) >= BUFFERED_MOST:
+            return False
+        if not self.is_gone:
+            head = b"%b%b%b\r\n" % (_FIRST_LINES[status], self._line.usual_headers(), lines)
+            self._line.transport.write(head + body)
+            self._has_begun = self.is_answered = True
+            self.wants_word = False
+            self._tell()
+            self._line.answered(self)
+        return True
 
     async def send(self, event: MutableMapping[str, Any]) -> None:
         """What ASGI calls send. The head waits for the first of the body, as ASGI wants it."""
@@ -202,6 +228,13 @@ class Exchange:
         if not self._has_begun and not self.is_gone:
             self._line.transport.write(written(response))
         self._line.transport.close()
+
+
+def exchange_of(channel: Receive | Send) -> Exchange | None:
+    """Our own exchange behind what ASGI calls receive or send, which can do more than those; none behind another server's, or if
+    something stands in between."""
+    owner = getattr(channel, "__self__", None)
+    return owner if type(owner) is Exchange else None
 
 
 def written(response: Response) -> bytes:

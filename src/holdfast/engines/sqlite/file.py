@@ -24,8 +24,8 @@ READER_CACHE_KIB, WRITER_CACHE_KIB = 65_536, 1_536
 """Page cache of a connection; it grows only as pages are used. What is read is read again; what is written is rather not, and
 would stay in the memory of a process that only writes."""
 SPILL_PAGES = 4_000
-"""Changed pages that a transaction may hold, however small the cache; more go into the write-ahead log before it is committed, and
-are written twice. Afterwards the cache is as small as before. (SQLite up to 3.40 takes a multiple of 256 for "no limit".)"""
+"""Changed pages that a transaction may hold, however small the cache; more go into the write-ahead log before it is committed,
+and are written twice. Afterwards the cache is as small as before. (SQLite up to 3.40 takes a multiple of 256 for no limit.)"""
 CHECKPOINT_PAGES = 1_000
 """Pages in the write-ahead log after which they are moved into the file."""
 STATEMENTS = 512
