@@ -24,7 +24,9 @@ _GROUPS = (
     " no session to keep. Tried: all of a group with one prepared statement, no savepoints for a group that is alone,"
     " committing in the event loop while the disk is quick and in a thread when it is not, moving the log into the file less"
     " often or never, no foreign keys, without the index by id, all heads looked at with one statement and nothing asked back,"
-    " whole numbers for keys: none of them is worth more than a tenth. One table without any index, by hand, would do."
+    " whole numbers for keys: none of them is worth more than a tenth. Pages of another size are slower, and so is a commit in"
+    " a thread while the next group is made ready: the two take turns at the interpreter's lock. By hand and without that index"
+    " twice as many would go; but it is what every page of every log is read by."
 )
 _HISTORY = (
     "Decoding alone reads strings that lie ready in memory. The driver by hand, which reads only role and content of each"
@@ -63,7 +65,8 @@ _HTTP = (
     "Of what an append over HTTP costs, two fifths are the connection and the event loop, two fifths the append itself with its"
     " commit, and the rest is finding who asks, what for and whether they may, in Python. Tried: connections of our own with"
     " one write for each answer and one timer each, a tree of paths instead of routes, paths and keys known again for a"
-    " moment, one look at all deadlines, commits that wait for those who shared the last one, garbage collection less often."
+    " moment, one look at all deadlines, commits that wait for those who shared the last one, garbage collection less often,"
+    " bodies and answers handed over without ASGI's events. While the disk flushes, the processor waits: a tenth of the time."
 )
 _COMPACTION = (
     "What is removed is archived, byte for byte, and each message is measured, protected or not, and paired with the tool"
@@ -73,14 +76,14 @@ _COMPACTION = (
 _BUFFERED = (
     "One save takes the same whatever the disk is like; a hundred appends take a hundred flushes. Where a flush takes a"
     " millisecond or more it is about 50 times as fast, as the figure with 1 ms added shows; where it takes a seventh of that,"
-    " as in the better hours of this machine, 17 times, and 20 to 29 in the others. Of a save and what comes before it a fifth"
-    " is checking and encoding a hundred messages, a quarter inserting them, a third the commit, half of which is the flush;"
-    " the inserts and the commit alone would be 26 times as fast. Tried: one commit, one row of the session, indexes left"
+    " as in the better hours of this machine, 19 to 22 times. Of a save and what comes before it a fifth is checking and"
+    " encoding a hundred messages, a quarter inserting them, two fifths the commit, a third of which is the flush; the inserts"
+    " and the commit alone would be 26 times as fast. Tried: one commit, one row of the session, indexes left"
     " alone where nothing in them changes, no statement that returns what it wrote (SQLite builds a table for it), no"
-    " dictionary for each message, a short way for plain text, statements that stay prepared; many rows in one INSERT gain"
-    " nothing, since SQLite then keeps a journal for the statement, and neither do fewer values for each; pages of twice the"
-    " size save a tenth and cost an append as much; writing the pages of the log all at once, in a layer of our own below"
-    " SQLite, saves a twentieth."
+    " dictionary for each message, a short way for plain text, rows made field by field, statements that stay prepared; many"
+    " rows in one INSERT gain nothing, since SQLite then keeps a journal for the statement, and neither do fewer values for"
+    " each; pages of twice the size save a tenth and cost an append as much; writing the pages of the log all at once, in a"
+    " layer of our own below SQLite, saves a twentieth."
 )
 _CACHE = (
     "Any session of a million is on a page of its own, which is mostly not in SQLite's cache; it is read from the system's."
