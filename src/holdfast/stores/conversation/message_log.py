@@ -7,7 +7,7 @@ commit. Other stores that write messages as part of a larger transaction call ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -133,8 +133,8 @@ async def insert_all(
         return
     if not connection.dialect.changes_in_ctes:
         places = range(first, first + len(entries))
-        rows = [_row(tenant, session_id, *each) for each in zip(places, entries, moments, strict=True)]
-        await queries.insert.many_in_order(connection, _INSERTED, rows)
+        rows = [*map(_row, places, entries, moments)]
+        await queries.insert.many_alike(connection, _INSERTED, (tenant, session_id), rows)
         return
     columns = map(list, zip(*map(astuple, entries), strict=True))
     together: dict[str, Any] = dict(zip(Entry.__struct_fields__, columns, strict=True))
@@ -202,7 +202,7 @@ async def _step_by_step(connection: Connection, appends: Sequence[Append]) -> li
     tenant = appends[0].tenant
     found = await _advance_all(connection, tenant, _heads(appends))
     reserved: list[Row | None] = []
-    rows: list[tuple[Any, ...]] = []
+    rows: dict[str, list[tuple[Any, ...]]] = {session_id: [] for session_id in found}
     for append in appends:
         session_id, now_us = append.session_id, append.now_us
         place = found.get(session_id)
@@ -210,11 +210,14 @@ async def _step_by_step(connection: Connection, appends: Sequence[Append]) -> li
         if place is not None:
             seq, due = place
             for entry in append.entries:
-                rows.append(_row(tenant, session_id, seq, entry, now_us))
+                rows[session_id].append(_row(seq, entry, now_us))
                 seq += 1
             found[session_id] = (seq, due)
-    if rows:
-        await queries.insert.many_in_order(connection, _INSERTED, rows)
+    if len(rows) == 1:
+        ((only, its_rows),) = rows.items()
+        await queries.insert.many_alike(connection, _INSERTED, (tenant, only), its_rows)
+    elif rows:
+        await queries.insert.many_in_order(connection, _INSERTED, _of_several(tenant, rows))
     return reserved
 
 
@@ -255,11 +258,10 @@ _ADVANCED = ("rows", "token_count", "now_at", "tenant_id", "session_id")
 _INSERTED = ("tenant_id", "session_id", "seq", *Entry.__struct_fields__, "now_at")
 
 
-def _row(tenant: str, session_id: str, seq: int, entry: Entry, now_us: int) -> tuple[Any, ...]:
-    """A message in the order of ``_INSERTED``; field by field, which is quicker than a tuple inside a tuple."""
+def _row(seq: int, entry: Entry, now_us: int) -> tuple[Any, ...]:
+    """A message in the order of ``_INSERTED``, without tenant and session; field by field, which is quicker than a tuple inside
+    a tuple."""
     return (
-        tenant,
-        session_id,
         seq,
         entry.id,
         entry.kind,
@@ -271,6 +273,13 @@ def _row(tenant: str, session_id: str, seq: int, entry: Entry, now_us: int) -> t
         entry.is_summary,
         now_us,
     )
+
+
+def _of_several(tenant: str, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> Iterator[tuple[Any, ...]]:
+    """The rows of several sessions, with tenant and session."""
+    for session_id, each in rows.items():
+        for row in each:
+            yield (tenant, session_id, *row)
 
 
 async def _in_one_statement(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:

@@ -1,0 +1,91 @@
+"""Appends that are done together: whatever is in a group, each is answered and stored as if it had come alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import Holdfast, TenantHandle
+from holdfast.clock import FixedClock
+from holdfast.core.queries import STRIDE
+from holdfast.engines.protocol import Connection
+from holdfast.errors import NotFound
+from holdfast.ids import RandomIds
+from holdfast.stepping import step
+from holdfast.stores.conversation.message_log import Append, Appended, Entry, append_group
+
+NOWHERE = "00000000-0000-7000-8000-000000000000"
+START_US, HALF_A_MINUTE_US = 1_700_000_000_000_000, 30_000_000
+
+Plan = Sequence[tuple[int, int, int]]
+"""To which of three sessions, or as a fourth to none that is there; how many messages; how many half minutes later."""
+PLANS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, STRIDE + 2), st.integers(0, 3)), min_size=1, max_size=6)
+
+
+@pytest.fixture(scope="module")
+def acme() -> Iterator[TenantHandle]:
+    with Holdfast(":memory:", clock=FixedClock(START_US)) as hf:
+        yield hf.tenant("acme")
+
+
+def planned(plan: Plan, sessions: Sequence[str]) -> list[Append]:
+    return [
+        Append(
+            "acme", [*sessions, NOWHERE][which], [_entry(n) for n in range(count)], START_US + halves * HALF_A_MINUTE_US
+        )
+        for which, count, halves in plan
+    ]
+
+
+def _entry(number: int) -> Entry:
+    content = f'[{{"type":"text","text":"{number}"}}]'
+    return Entry(RandomIds().new(), "message", "user", content, number % 3, "{}", False, False)
+
+
+def done(acme: TenantHandle, appends: Sequence[Append]) -> list[Appended | Exception]:
+    """Do them as one group, in one transaction."""
+
+    async def run(connection: Connection) -> list[Appended | Exception]:
+        return [*await append_group.run(connection, appends, careful=False)]
+
+    return step(acme.messages._async._engine.write(run))
+
+
+def stored(acme: TenantHandle, session_id: str) -> tuple[Any, ...]:
+    """All that appends leave in a session, but for ids."""
+    session = acme.sessions.get(session_id)
+    log = [(each.seq, each.content, each.token_count, each.created_at) for each in acme.messages.list(session_id)]
+    return log, session.message_count, session.token_count, session.updated_at
+
+
+@settings(max_examples=150, deadline=None)
+@given(plan=PLANS)
+def test_a_group_does_what_its_appends_would_do_one_by_one(acme: TenantHandle, plan: Plan) -> None:
+    plan = sorted(
+        plan, key=lambda each: each[2]
+    )  # time goes on: a session's is that of the last append, or of the latest
+    here, there = ([acme.sessions.create().id for _ in range(3)] for _ in range(2))
+    group = planned(plan, here)
+    answers = done(acme, group)
+    for append in planned(plan, there):
+        done(acme, [append])
+    assert [stored(acme, session) for session in here] == [stored(acme, session) for session in there]
+    for append, answer in zip(group, answers, strict=True):
+        if append.session_id == NOWHERE:
+            assert isinstance(answer, NotFound)
+        else:
+            assert isinstance(answer, Appended)
+            assert answer.messages == [acme.messages.get(entry.id) for entry in append.entries]
+
+
+@pytest.mark.parametrize("missing", ["first", "last"])
+def test_the_only_session_of_a_group_that_is_there_gets_what_is_its_own(acme: TenantHandle, missing: str) -> None:
+    session = acme.sessions.create().id
+    plan = [(3, 2, 0), (0, STRIDE + 1, 0)]
+    answers = done(acme, planned(plan if missing == "first" else plan[::-1], [session] * 3))
+    assert {type(each) for each in answers} == {Appended, NotFound}
+    assert len(acme.messages.list(session)) == STRIDE + 1
