@@ -80,10 +80,10 @@ _BUFFERED = (
     " encoding a hundred messages, a quarter inserting them, two fifths the commit, a third of which is the flush; the inserts"
     " and the commit alone would be 26 times as fast. Tried: one commit, one row of the session, indexes left"
     " alone where nothing in them changes, no statement that returns what it wrote (SQLite builds a table for it), no"
-    " dictionary for each message, a short way for plain text, rows made field by field, statements that stay prepared; many"
-    " rows in one INSERT gain nothing, since SQLite then keeps a journal for the statement, and neither do fewer values for"
-    " each; pages of twice the size save a tenth and cost an append as much; writing the pages of the log all at once, in a"
-    " layer of our own below SQLite, saves a twentieth."
+    " dictionary for each message, a short way for plain text, rows made field by field, statements that stay prepared, ten"
+    " rows in one INSERT; fewer values for each gain nothing, and neither does encoding when saved; pages of twice the size"
+    " save a tenth and cost an append as much; writing the pages of the log all at once, in a layer of our own below SQLite,"
+    " saves a twentieth."
 )
 _CACHE = (
     "Any session of a million is on a page of its own, which is mostly not in SQLite's cache; it is read from the system's."

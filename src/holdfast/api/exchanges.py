@@ -1,7 +1,8 @@
 """One request and its answer, as an ASGI application sees them.
 
 What comes is handed on as it is there, without waiting where the whole body came with the head; what goes is written at once, the
-head together with the first of the body, because each write is a system call and, on the way, a packet.
+head together with the first of the body, because each write is a system call and, on the way, a packet. Who knows that the
+exchange is ours (``exchange_of``) can have a body that is there, and give a whole answer, without the events of ASGI in between.
 """
 
 from __future__ import annotations

@@ -275,6 +275,7 @@ class _FutureJob(Job):
     __slots__ = ("future", "settled")
 
     def __init__(self, call: Call[Any] | None, group: Group[Any, Any] | None = None, item: Any = None) -> None:
+        # What ``Job`` does, without a call more: one is made for every write.
         self.call, self.group, self.item = call, group, item
         self.result = self.error = None
         self.future: asyncio.Future[Any] | None = None

@@ -1,8 +1,9 @@
 """The log of a session: what an entry is, and how entries get their places in it.
 
 Appends are a group (see ``engines.protocol.Group``): whatever has queued up for one tenant is written together. On PostgreSQL
-that is one statement; on SQLite it is one UPDATE for each session and one INSERT for each message, inside the writer's shared
-commit. Other stores that write messages as part of a larger transaction call ``append_at``.
+that is one statement; on SQLite it is one UPDATE for each session and one INSERT for each message, or for ten of them where all
+are of one session, inside the writer's shared commit. Other stores that write messages as part of a larger transaction call
+``append_at``.
 """
 
 from __future__ import annotations

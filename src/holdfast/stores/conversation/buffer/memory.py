@@ -123,13 +123,11 @@ class Memory:
             if not entry.same_as(there):
                 raise Conflict(f"there is a message with the id {entry.id} and other content")
             return entry.id
-        items, scope = self.items, self.scope
-        if len(items) >= scope.limits.buffered_messages:
-            self._check_room(len(items) + 1)
+        if len(self.items) >= self.scope.limits.buffered_messages:
+            self._check_room(len(self.items) + 1)
         if not self.kept:
             self.home.take_in(self)
-        # What ``_pending`` makes, where nothing that was attached could have to count it.
-        items.append(self._pending(entry) if scope.shared else Pending(entry.id, entry, scope.clock.now_us()))
+        self.items.append(self._pending(entry))
         return entry.id
 
     def replace(self, messages: Sequence[Message | NewMessage]) -> None:
@@ -227,7 +225,7 @@ class Memory:
         return self._pending(entry)
 
     def _pending(self, entry: Entry) -> Pending:
-        if concern(self.scope, self.id):
+        if self.scope.shared and concern(self.scope, self.id):
             (entry,) = with_tokens(self.scope, [entry])
         return Pending(entry.id, entry, self.scope.clock.now_us())
 
