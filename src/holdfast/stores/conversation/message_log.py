@@ -347,11 +347,12 @@ def appended(append: Append, found: Row) -> Appended:
     at, first, due, session_id = from_us(append.now_us), seq_of(found[0]), bool(found[1]), append.session_id
     entries = append.entries
     if len(entries) == 1:
-        return Appended([_made(entries[0], session_id, first, at)], due)
-    return Appended([_made(entry, session_id, seq, at) for seq, entry in enumerate(entries, first)], due)
+        return Appended([message_of(entries[0], session_id, first, at)], due)
+    return Appended([message_of(entry, session_id, seq, at) for seq, entry in enumerate(entries, first)], due)
 
 
-def _made(entry: Entry, session_id: str, seq: int, at: datetime) -> Message:
+def message_of(entry: Entry, session_id: str, seq: int, at: datetime) -> Message:
+    """The message that an entry is at its place in a session's log."""
     return Message(
         entry.id,
         session_id,

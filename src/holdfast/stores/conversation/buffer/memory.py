@@ -20,7 +20,7 @@ from ....errors import AlreadyExists, Conflict, HoldfastError, InvalidInput, Lim
 from .. import views
 from ..compaction.attachments import concern
 from ..compaction.automatic import with_tokens
-from ..message_log import Entry, Message
+from ..message_log import Entry, Message, message_of
 from ..messages import NewMessage, new_entry
 from . import saving
 from .saving import Attempt, Content, Identity, Item, Known, Pending, SessionState
@@ -167,7 +167,7 @@ class Memory:
         for place in range(len(self._shown), len(self.items)):
             item = self.items[place]
             if isinstance(item, Pending):
-                item = _message(item, self.id, item.seq if item.id in stored else self._next_seq(place))
+                item = self._message(item, item.seq if item.id in stored else self._next_seq(place))
             self._shown.append(item)
         return [*self._shown]
 
@@ -201,6 +201,9 @@ class Memory:
         self._unknown: list[Attempt] = []
         self._before: list[Attempt] = []
 
+    def _message(self, item: Pending, seq: int) -> Message:
+        return message_of(item.entry, self.id, seq, from_us(item.added_us))
+
     def _next_seq(self, place: int) -> int:
         stored, mark = self.known.content.items, self.known.mark
         if mark is not None and place == len(stored) and self.items[:place] == [*stored]:
@@ -210,7 +213,7 @@ class Memory:
     def _by_id(self) -> dict[str, tuple[Message | None, Item | None]]:
         """Every message that is here or stored, and what it is made of."""
         stored = [
-            (_message(item, self.id, item.seq) if isinstance(item, Pending) else item, item)
+            (self._message(item, item.seq) if isinstance(item, Pending) else item, item)
             for item in self.known.content.items
         ]
         here = zip(self.history(), self.items, strict=True)
@@ -314,21 +317,3 @@ def _same(given: Message | NewMessage, there: Message | None, scope: scopes.Scop
     if not new_entry(scope, *astuple(given)).same_as(there):
         raise Conflict(f"there is a message with the id {there.id} and other content")
     return True
-
-
-def _message(item: Pending, session_id: str, seq: int) -> Message:
-    entry, at = item.entry, from_us(item.added_us)
-    return Message(
-        entry.id,
-        session_id,
-        seq,
-        entry.kind,
-        entry.role,  # type: ignore[arg-type]  # checked before it became an entry
-        text.load(entry.content),
-        entry.token_count,
-        text.load(entry.metadata),
-        entry.is_preserved,
-        entry.is_summary,
-        at,
-        at,
-    )
