@@ -18,7 +18,7 @@ _ONE_FLUSH = (
     " statements prepared once."
 )
 _GROUPS = (
-    "A commit of 64 messages to 64 sessions changes about 120 pages of 4 KB, and three of four are leaves of the index that"
+    "A commit of 64 messages to 64 sessions changes about 90 pages of 4 KB, and two of three are leaves of the index that"
     " keeps each session's messages in order, one for each session: they have to be written and flushed, whoever does it."
     " The driver by hand that writes just these rows in one commit for all is the floor. SQLiteSession has no such index and"
     " no session to keep. Tried: all of a group with one prepared statement, no savepoints for a group that is alone,"
