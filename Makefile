@@ -5,14 +5,16 @@ WORKERS ?= 3
 DATA ?= data
 ENVIRONMENT = $(PYTHON) tools/environment.py
 BIN = .venv/bin
+# What runs with the oldest releases that an extra allows: what the framework itself decides, not the whole lane again.
+LANGGRAPH_CORE = $(addprefix tests/adapters/langgraph/test_,conformance.py deltas.py graphs.py keeping.py serializer.py writers.py) tests/adapters/langgraph_import/test_import.py
 # Hundreds of processes are started by the tests; none of them should compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test adapters check format bench soak reference docs lock clean
+.PHONY: help run test adapters conformance check format bench soak reference docs lock clean
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## start the server on an embedded database in ./data (DATA=folder for another)
 	@$(ENVIRONMENT) run >/dev/null
@@ -24,11 +26,21 @@ test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 	@$(if $(ARGS),,$(MAKE) --no-print-directory adapters)
 
+# Each lane has an environment of its own; NAME-oldest has the oldest release of the framework that its extra allows.
+lane = @echo "$(1)" && PYTHONPATH=src "$$($(ENVIRONMENT) $(1))" -m pytest -n $(WORKERS) --dist $(or $(3),worksteal) $(2) $(ARGS)
+
 adapters: ## the tests of the adapters, each in its framework's own environment
-	@echo "langgraph" && PYTHONPATH=src "$$($(ENVIRONMENT) langgraph)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/langgraph tests/adapters/langgraph_import $(ARGS)
-	@echo "crewai" && PYTHONPATH=src "$$($(ENVIRONMENT) crewai)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/crewai $(ARGS)
-	@echo "kagent" && PYTHONPATH=src "$$($(ENVIRONMENT) kagent)" -m pytest -n 2 --dist loadfile tests/adapters/kagent $(ARGS)
-	@echo "a2a" && PYTHONPATH=src "$$($(ENVIRONMENT) a2a)" -m pytest -n $(WORKERS) --dist worksteal tests/adapters/a2a $(ARGS)
+	$(call lane,langgraph,tests/adapters/langgraph tests/adapters/langgraph_import)
+	$(call lane,langgraph-oldest,$(LANGGRAPH_CORE))
+	$(call lane,crewai,tests/adapters/crewai)
+	$(call lane,crewai-oldest,tests/adapters/crewai)
+	$(call lane,kagent,tests/adapters/kagent,loadfile)
+	$(call lane,a2a,tests/adapters/a2a)
+	$(call lane,a2a-oldest,tests/adapters/a2a)
+
+conformance: ## a framework's own tests with our adapter, from a checkout: PATH_TO=folder; writes docs/conformance.md
+	@$(if $(PATH_TO),,echo "make conformance PATH_TO=folder, a checkout of the framework"; exit 2)
+	@$(PYTHON) tools/conformance "$(PATH_TO)" $(ARGS)
 
 check: ## style, types, layers and tidiness, without the tests
 	@$(ENVIRONMENT) test >/dev/null

@@ -25,6 +25,7 @@ from . import (
     search,
     server,
     steps,
+    tenants,
     workspace,
 )
 from .case import Case
@@ -87,6 +88,7 @@ def _cases() -> list[Case]:
     families = (
         append_sqlite,
         append_postgres,
+        tenants,
         history,
         growth,
         conversation,

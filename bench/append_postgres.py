@@ -68,13 +68,14 @@ async def _run(job: Job) -> Result:
     else:
         async with CONTENDERS[job.contender][1](job.place, writers) as append:
             result = await write_from_many(job.seconds, append, writers)
-    stored = await _stored(job.place)
+    stored = await stored_in(job.place)
     if stored != result["appended"]:
         raise RuntimeError(f"{result['appended']} messages were acknowledged and {stored} are there")
     return result
 
 
-async def _stored(url: str) -> int:
+async def stored_in(url: str) -> int:
+    """How many messages are in a database."""
     import asyncpg
 
     connection = await asyncpg.connect(url)

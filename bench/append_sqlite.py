@@ -70,7 +70,7 @@ def run(job: Job) -> Result:
         result = asyncio.run(_run_together(path, writers, job.seconds))
     else:
         result = asyncio.run(_run_async(ASYNC[job.contender], path, writers, job))
-    stored = _stored(path)
+    stored = stored_in(path)
     if stored != result["appended"]:
         raise RuntimeError(f"{result['appended']} messages were acknowledged and {stored} are there")
     return result
@@ -83,7 +83,8 @@ async def _run_async(opened: AsyncContender, path: str, writers: int, job: Job) 
         return await write_from_many(job.seconds, append, writers)
 
 
-def _stored(path: str) -> int:
+def stored_in(path: str) -> int:
+    """How many messages are in a file."""
     connection = sqlite3.connect(path)
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     table = next(name for name in ("messages", "agent_messages", "events") if name in tables)

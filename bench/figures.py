@@ -17,6 +17,7 @@ from . import (
     search,
     server,
     steps,
+    tenants,
     workspace,
 )
 from .floor import PAGE as FLUSH_BYTES
@@ -128,6 +129,25 @@ def _append_postgres() -> list[Figure]:
         found.append(_append(text, writers, pools, target, group))
     peer = _writers("SQLAlchemySession", 16)
     return [*found, _append("16 writers, of SQLAlchemySession", 16, peer, 50, group)]
+
+
+def _tenants() -> list[Figure]:
+    def side(writers: int, count: int) -> Side:
+        return "Holdfast", {"writers": writers, "tenants": count}
+
+    return [
+        Figure(
+            f"{writers} writers over {tenants.MANY} tenants, of as many in one tenant",
+            group,
+            "rate",
+            side(writers, tenants.MANY),
+            (side(writers, tenants.ONE),),
+            "at least",
+            0.6,
+        )
+        for group in tenants.GROUPS
+        for writers in tenants.WRITERS
+    ]
 
 
 def _history() -> list[Figure]:
@@ -314,6 +334,8 @@ TITLES = {
     "append-new": "Append, SQLite, new sessions",
     "slow-flush": "Append, SQLite, slow disk",
     "append-postgres": "Append, PostgreSQL",
+    "tenants-sqlite": "Append for many tenants, SQLite",
+    "tenants-postgres": "Append for many tenants, PostgreSQL",
     "history": "History, SQLite",
     "growth-sqlite": "Growth, SQLite",
     "growth-postgres": "Growth, PostgreSQL",
@@ -359,6 +381,7 @@ def _kagent() -> list[Figure]:
 FIGURES = [
     *_append_sqlite(),
     *_append_postgres(),
+    *_tenants(),
     *_history(),
     *_growth(),
     *_conversation(),

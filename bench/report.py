@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import append_postgres, append_sqlite, graphs, growth, limits, search, server, steps, workspace
+from . import append_postgres, append_sqlite, graphs, growth, limits, search, server, steps, tenants, workspace
 from .figures import FIGURES, TITLES, Figure, Measured
 from .results import Results
 
@@ -126,6 +126,20 @@ def _flush_row(results: Results, group: str) -> list[str]:
     p50 = results.middle(group, "fdatasync", "p50_us", bytes=sizes[0]) or 0
     named = " / ".join(f"{size // 1024} KB" for size in sizes)
     return [f"fdatasync, one after another, {named}", " / ".join(rates), f"{p50 / 1000:.2f}"] + [""] * 7
+
+
+def _tenants(results: Results, group: str) -> str:
+    rows = [
+        [f"{count} tenant{'s' * (count > 1)}"]
+        + [
+            _whole(results.middle(group, "Holdfast", "rate", writers=writers, tenants=count))
+            for writers in tenants.WRITERS
+        ]
+        for count in (tenants.ONE, tenants.MANY)
+    ]
+    head = ["appends per second", *(f"{writers} writers" for writers in tenants.WRITERS)]
+    text = "Holdfast alone, each writer on a session of its own; the tenants take turns among the writers.\n\n"
+    return f"## {TITLES[group]}\n\n{text}" + _table(head, rows)
 
 
 def _history(results: Results, group: str) -> str:
@@ -279,6 +293,7 @@ _SECTIONS: dict[str, Any] = {
     append_sqlite.NEW_GROUP: _appends,
     append_sqlite.SLOW_GROUP: _appends,
     append_postgres.GROUP: _appends,
+    **dict.fromkeys(tenants.GROUPS, _tenants),
     "history": _history,
     "growth-sqlite": _growth,
     "growth-postgres": _growth,

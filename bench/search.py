@@ -120,7 +120,8 @@ def holdfast_sync(job: Job) -> Iterator[Find]:
     _fill(job, _path(job))
     with Holdfast(_path(job)) as hf:
         log = hf.tenant(TENANT).messages
-        log.search("agent")  # which indexes everything
+        while not hf.tenants.maintain().is_done:
+            pass
         yield lambda query: log.search(_typed(query), limit=HITS)
 
 
@@ -170,7 +171,8 @@ async def holdfast(job: Job) -> AsyncIterator[AsyncFind]:
     _fill(job, job.place)
     async with AsyncHoldfast(job.place) as hf:
         log = hf.tenant(TENANT).messages
-        await log.search("agent")  # which indexes everything
+        while not (await hf.tenants.maintain()).is_done:
+            pass
         if job.fresh:
             await _analyze(job, "messages, message_texts, sessions")
         yield lambda query: log.search(_typed(query), limit=HITS)

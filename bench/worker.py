@@ -14,6 +14,8 @@ FAMILIES = {
     "append-new": "append_sqlite",
     "slow-flush": "append_sqlite",
     "append-postgres": "append_postgres",
+    "tenants-sqlite": "tenants",
+    "tenants-postgres": "tenants",
     "history": "history",
     "growth-sqlite": "growth",
     "growth-postgres": "growth",

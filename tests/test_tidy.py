@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -51,15 +50,6 @@ def test_every_module_is_used() -> None:
 def test_exemptions_from_the_rule_about_sql_are_still_needed() -> None:
     needed = {source.path for source in SOURCES if any(tidy.formatted_sql(source))}
     assert sorted(tidy.FORMATTED_SQL_ALLOWED.keys() - needed) == []
-
-
-def test_tests_outnumber_source(record_note: Callable[[str], None]) -> None:
-    code = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".sql"}]
-    shipped_tests = [path for path in code if path.is_relative_to(ROOT / PACKAGE / "testing")]
-    tests = tidy.lines_of_code([*(ROOT / "tests").rglob("*.py"), *shipped_tests])
-    source = tidy.lines_of_code(path for path in code if path not in shipped_tests)
-    record_note(f"{tests:,} lines of tests for {source:,} lines of source: {tests / source:.2f} to 1")
-    assert tests >= tidy.TESTS_PER_SOURCE * source
 
 
 def test_tracked_files_hold_no_trace_of_a_machine() -> None:
@@ -230,9 +220,3 @@ def test_harmless_path_is_no_trace(text: str) -> None:
 )
 def test_titles_are_counted_outside_of_code(text: str, right: bool) -> None:
     assert (list(tidy.titles("a.md", text)) == []) is right
-
-
-def test_blank_lines_do_not_count(tmp_path: Path) -> None:
-    file = tmp_path / "a.py"
-    file.write_text("a = 1\n\n   \nb = 2\n")
-    assert tidy.lines_of_code([file]) == 2

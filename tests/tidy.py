@@ -21,7 +21,6 @@ FUNCTION_LINES = 70
 MODULE_LINES = 500
 DRIVER_LINES = 120
 STORE_METHODS = 12
-TESTS_PER_SOURCE = 1.5
 
 VAGUE_NAMES = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "util", "utils"}
 FORMATTED_SQL_ALLOWED = {
@@ -367,11 +366,6 @@ def public_modules(package: Iterable[Source]) -> list[Source]:
         or source.module in behind
         or (source.module in beside and "__" not in source.path)
     ]
-
-
-def lines_of_code(paths: Iterable[Path]) -> int:
-    """Lines that are not blank."""
-    return sum(1 for path in paths for line in path.read_text("utf-8").splitlines() if line.strip())
 
 
 _MACHINE = re.compile(r"(?<![\w.\-:/$}])/(?:root|work|home/\w+|Users/\w+|private/var)/[\w.]")

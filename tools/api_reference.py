@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any
 
 from holdfast.api.answers import MEDIA_TYPES
 from holdfast.api.openapi import document
 from holdfast.api.operations import Operation
 from holdfast.api.parameters import bodies, choices, hints, parameters
 from holdfast.api.resources import OPERATIONS
+from holdfast.api.streams import Stream
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "http-api.md"
 HEAD = """# The HTTP API
@@ -61,7 +62,7 @@ def _parts(each: Operation, taken: list[str], fields: list[str], described: dict
     if fields:
         yield f"body {fields[0]}"
     returned = hints(each.function)["return"]
-    if get_origin(returned) is AsyncIterator:
+    if returned is Stream:
         yield f"{each.status}: a stream of events"
     elif returned in MEDIA_TYPES:
         yield f"{each.status}: `{MEDIA_TYPES[returned]}`"

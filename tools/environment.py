@@ -6,9 +6,11 @@
     python3 tools/environment.py bench-adk    requirements/bench-adk.txt, in the user's cache
     python3 tools/environment.py bench-dbos   requirements/bench-dbos.txt, in the user's cache
     python3 tools/environment.py langgraph    requirements/langgraph.txt, in the user's cache
+    python3 tools/environment.py langgraph-oldest   the oldest releases its extra allows, in the user's cache
     python3 tools/environment.py crewai       requirements/crewai.txt, in the user's cache
     python3 tools/environment.py kagent       requirements/kagent.txt, in the user's cache
     python3 tools/environment.py a2a          requirements/a2a.txt, in the user's cache
+    python3 tools/environment.py LANE-oldest  the same with the oldest release of the framework that its extra allows
 
 Only the standard library is needed. Everything installed is pinned by hash. An environment that already holds what the lock
 files say is left alone, so a second call costs nothing.
@@ -31,7 +33,10 @@ LOCKS = ROOT / "requirements"
 OLDEST = (3, 11)
 IN_TREE = {"run": ("run",), "test": ("test", "run")}
 """Environments in .venv, each with those it covers: what tests need includes what running needs."""
-IN_CACHE = ("bench", "bench-adk", "bench-dbos", "langgraph", "crewai", "kagent", "a2a")
+IN_CACHE = (
+    *("bench", "bench-adk", "bench-dbos"),
+    *("langgraph", "langgraph-oldest", "crewai", "crewai-oldest", "kagent", "a2a", "a2a-oldest"),
+)
 
 
 def main() -> int:

@@ -13,7 +13,8 @@ lock() {
 
 lock installer requirements/installer.in "$@"
 lock build requirements/build.in "$@"
-lock run pyproject.toml --extra server --extra postgres "$@"
+# What the image is made of: everything that an option of the server needs.
+lock run pyproject.toml --extra server --extra postgres --extra packs --extra erasure --extra encryption "$@"
 # The same versions everywhere: what is run is what is tested and measured.
 lock test pyproject.toml requirements/test.in --extra all --constraint requirements/run.txt "$@"
 lock bench pyproject.toml requirements/bench.in --extra all --constraint requirements/run.txt "$@"
@@ -21,6 +22,10 @@ lock bench-adk requirements/bench-adk.in "$@"
 lock bench-dbos requirements/bench-dbos.in "$@"
 # A framework that wants older versions of what we use gets them: no constraint.
 lock langgraph pyproject.toml requirements/langgraph.in --extra server --extra postgres "$@"
+# The oldest releases that an extra allows, where they differ from the newest: <name>-oldest.
+lock langgraph-oldest pyproject.toml requirements/langgraph-oldest.in --extra langgraph --extra server --extra postgres "$@"
 lock crewai pyproject.toml requirements/crewai.in --extra postgres "$@"
+lock crewai-oldest pyproject.toml requirements/crewai-oldest.in --extra postgres "$@"
 lock kagent pyproject.toml requirements/kagent.in --extra server --extra postgres "$@"
 lock a2a pyproject.toml requirements/a2a.in --extra server --extra postgres "$@"
+lock a2a-oldest pyproject.toml requirements/a2a-oldest.in --extra server --extra postgres "$@"

@@ -2,7 +2,7 @@
 
 from .clock import Clock, FixedClock, SystemClock
 from .core.acting import Acting
-from .core.filters import Filter, column, meta
+from .core.filters import Filter, column, content, meta
 from .core.packs import PackPlace
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
@@ -19,6 +19,7 @@ from .stores.conversation.compaction.policy import CompactionPolicy
 from .stores.conversation.compaction.strategies import Changes, History, Strategy, Summarizer
 from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
 from .stores.conversation.context import Context, ContextMessage
+from .stores.conversation.deleted_messages import DeletedMessage
 from .stores.conversation.feedback import AsyncFeedbacks, Feedback, Feedbacks
 from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
 from .stores.conversation.message_log import Message
@@ -30,11 +31,12 @@ from .stores.conversation.pending_messages import (
     PendingMessage,
     PendingMessages,
 )
+from .stores.conversation.pruning import PrunedSessions
 from .stores.conversation.remarks import AsyncRemarks, Remark, Remarks
-from .stores.conversation.search.search import Hit
+from .stores.conversation.search.search import Hit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
-from .stores.conversation.threads import thread_of
+from .stores.conversation.threads import SERVICE_USER, thread_of
 from .stores.conversation.tokens import TokenCounter
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
@@ -77,11 +79,12 @@ from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.retention.retention import AsyncRetention, Retention
 from .stores.platform.retention.rules import Hold, RetentionPolicy
 from .stores.platform.retention.sweeps import Swept, Tally
-from .stores.platform.tenants import AsyncTenants, Tenant, Tenants
+from .stores.platform.tenants import AsyncTenants, Maintained, Tenant, Tenants
 from .stores.registry.agents import Agent, Agents, AsyncAgents
 from .stores.registry.tool_servers import AsyncToolServers, NewTool, Tool, ToolServer, ToolServers
-from .stores.workspace.rewinds import AsyncRewinds, Rewind, Rewinds, RewindStatus
-from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage
+from .stores.workspace.rewind_rows import Rewind, RewindStatus
+from .stores.workspace.rewinds import AsyncRewinds, Rewinds
+from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage
 from .trees.entries import Entry, Piece, Tree
 from .trees.ignoring import DEFAULT_IGNORE
 from .trees.restoring import Restored
@@ -95,6 +98,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_IGNORE",
+    "SERVICE_USER",
     "A2APushConfig",
     "A2APushConfigs",
     "A2ATask",
@@ -171,6 +175,7 @@ __all__ = [
     "CronKey",
     "DamagedCheckpoint",
     "DamagedSnapshot",
+    "DeletedMessage",
     "DirectKey",
     "Entry",
     "Erased",
@@ -197,6 +202,7 @@ __all__ = [
     "Limits",
     "LoadedRun",
     "MainKey",
+    "Maintained",
     "MemoryScope",
     "Message",
     "Messages",
@@ -219,6 +225,7 @@ __all__ = [
     "Plan",
     "PoolOptions",
     "PrunedMemories",
+    "PrunedSessions",
     "RandomIds",
     "Remark",
     "Remarks",
@@ -233,6 +240,7 @@ __all__ = [
     "RunQueue",
     "RunStatus",
     "Runs",
+    "SearchPage",
     "SeededIds",
     "Session",
     "SessionKey",
@@ -267,11 +275,13 @@ __all__ = [
     "ToolServers",
     "Tree",
     "TreeChange",
+    "TreePage",
     "Usage",
     "Workspaces",
     "Write",
     "Written",
     "column",
+    "content",
     "meta",
     "new_api_key",
     "thread_of",

@@ -7,9 +7,9 @@ A bundle is lines of JSON, compressed with zstd:
   microseconds since 1970, JSON is text, bytes are hexadecimal, booleans are 0 and 1, as SQLite keeps them;
 * the last: ``{"rows": {...}, "digest": ...}``, how many rows each table has, and the BLAKE3 of all bytes before it.
 
-It holds everything of the tenant but API keys, which belong to a server, and the index over words, which is made anew by the next
-search. Bodies that lie in packs come along in the rows. An import is one transaction: whole or absent, and only after the whole
-bundle was checked::
+``bundle_lines`` writes and reads that. A bundle holds everything of the tenant but API keys, which belong to a server, and the
+index over words, which is made anew by the next search. Bodies that lie in packs come along in the rows. An import is one
+transaction: whole or absent, and only after the whole bundle was checked::
 
     from holdfast.bundles import export_tenant, import_tenant
 
@@ -19,19 +19,15 @@ bundle was checked::
 
 from __future__ import annotations
 
-import hmac
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
-import zstandard
-from blake3 import blake3
 from msgspec import Struct
 
-from . import address
+from . import address, bundle_lines
+from .bundle_lines import End
 from .clock import SystemClock, from_us
 from .core import objects as bodies
 from .core import text
@@ -39,14 +35,14 @@ from .core.packs import PackPlace
 from .core.scope import Scope
 from .engines.dialect import Dialect
 from .engines.protocol import Connection, Row
-from .errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
+from .errors import AlreadyExists, Corrupt, SchemaMismatch
 from .handles import Holdfast
-from .migrations import distribution, runner
+from .migrations import runner
+from .new_file import refuse_existing
 from .stepping import step
 from .stores.platform import packs as pack_store
 from .stores.platform.packs import InPack
 
-FORMAT = 1
 _LEFT_OUT = frozenset(
     (
         "schema_migrations",
@@ -56,13 +52,13 @@ _LEFT_OUT = frozenset(
         "api_keys",
         "erasures",
         "retention_sweeps",
+        "server_settings",
     )
 )
 """What is made anew, lies elsewhere, or is no business of the tenant's."""
 _NAMES = {"run_queue": "tenant", "tenants": "id"}
 """Where the column of the tenant has another name."""
 _ROWS = 500
-_LINE_MOST = 256 * 1024 * 1024
 _KINDS = {
     "uuid": "text",
     "jsonb": "text",
@@ -97,8 +93,6 @@ _POSTGRES_KEY = """SELECT a.attname::text FROM pg_catalog.pg_index AS i
 JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
 WHERE i.indrelid = to_regclass($1) AND i.indisprimary ORDER BY array_position(i.indkey, a.attnum)"""
 
-_NO_LINE = (ValueError, KeyError, TypeError, AttributeError)
-"""What reading something else than was written comes to."""
 Progress = Callable[[str, int], None]
 
 
@@ -139,20 +133,17 @@ def export_tenant(
         NotFound: there is no such tenant.
         Unavailable: the database cannot be reached, or the file is not there.
         PacksUnknown: large objects lie elsewhere than ``packs`` says.
-        InvalidInput: the file is there already.
+        InvalidInput: the file is there already, or cannot be written.
     """
-    target, part = Path(file), Path(f"{os.fspath(file)}.part")
-    if target.exists():
-        raise InvalidInput(f"{target} is there already; choose another name")
+    refuse_existing(file, replace=False)
     address.check_there(url)
     with Holdfast(url, packs=packs) as hf:
         hf.tenants.get(tenant)
         scope = Scope(tenant, hf._setting)
-        with _written(part) as write:
+        with bundle_lines.written(file) as write:
             call = _Export(hf._engine, scope, write, on_progress)
             step(hf._engine.exclusive(call.run))
-    os.replace(part, target)
-    return check_bundle(target)
+    return check_bundle(file)
 
 
 def check_bundle(file: str | os.PathLike[str]) -> Bundle:
@@ -161,10 +152,17 @@ def check_bundle(file: str | os.PathLike[str]) -> Bundle:
     Raises:
         NotFound: there is no such file.
         Corrupt: it is not a bundle, not whole, or not what was written.
+        LimitExceeded: it unpacks to far more than any export.
     """
-    for line in _lines(file):
-        if isinstance(line, _Last):
-            return line.bundle
+    for line in bundle_lines.read(file):
+        if isinstance(line, End):
+            head = line.head
+            try:
+                return Bundle(text.unescape(head["tenant"]), str(head["release"]), int(head["schema"]), line.rows)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise Corrupt(
+                    f"{os.fspath(file)} is not a bundle, or is damaged: its first line is not one of a bundle"
+                ) from error
     raise Corrupt("this bundle has no end")
 
 
@@ -180,6 +178,7 @@ def import_tenant(
     Raises:
         NotFound: there is no such file.
         Corrupt: the bundle is not what was written. Nothing was changed.
+        LimitExceeded: it unpacks to far more than any export. Nothing was changed.
         SchemaMismatch: it was written by a release with another schema.
         AlreadyExists: there is a tenant by that name.
     """
@@ -256,7 +255,7 @@ class _Import:
             await self._refuse_known(connection)
             tables = {each.name: each for each in await _tables(connection)}
             table, columns, waiting, count = None, list[str](), list[list[Any]](), 0
-            for line in _lines(self._file):
+            for line in bundle_lines.read(self._file):
                 if isinstance(line, list):
                     waiting.append(line)
                     count += 1
@@ -304,7 +303,7 @@ class _Import:
 async def _tables(connection: Connection) -> list[_Table]:
     """What a tenant's rows lie in, parents before children."""
     found = []
-    for name in distribution.created_tables():
+    for name in runner.created_tables():
         if name in _LEFT_OUT:
             continue
         columns, key = await _described(connection, name)
@@ -371,122 +370,12 @@ def _head(tenant: str) -> dict[str, Any]:
     schema = max(each.version for each in runner.migrations(Dialect.SQLITE))
     made = from_us(SystemClock().now_us())
     return {
-        "holdfast_bundle": FORMAT,
+        "holdfast_bundle": bundle_lines.FORMAT,
         "tenant": text.escape(tenant),
         "release": __version__,
         "schema": schema,
         "created_at": made,
     }
-
-
-class _Last(Struct, frozen=True):
-    """The end of a bundle that is what it says."""
-
-    bundle: Bundle
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    """A file that nobody else can read: it holds all that a tenant has."""
-    opened = os.open(path, flags, 0o600)
-    os.fchmod(opened, 0o600)  # one that was left behind is taken over, and may be open to others
-    return opened
-
-
-@contextmanager
-def _written(part: Path) -> Iterator[Callable[[Any], None]]:
-    """A file of lines that ends with what is in it; removed again if something goes wrong."""
-    digest, rows = blake3(), dict[str, int]()
-    table = ""
-    try:
-        with (
-            open(part, "wb", opener=_for_its_owner) as raw,
-            zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False) as out,
-        ):
-
-            def write(line: Any) -> None:
-                nonlocal table
-                if isinstance(line, dict) and "table" in line:
-                    table = line["table"]
-                    rows[table] = 0
-                elif isinstance(line, list):
-                    rows[table] += 1
-                data = msgspec.json.encode(line) + b"\n"
-                digest.update(data)
-                out.write(data)
-
-            yield write
-            out.write(msgspec.json.encode({"rows": rows, "digest": digest.hexdigest()}) + b"\n")
-            out.flush(zstandard.FLUSH_FRAME)
-            raw.flush()
-            os.fsync(raw.fileno())
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _lines(file: str | os.PathLike[str]) -> Iterator[Any]:
-    """The lines of a bundle, checked as they come; last of all a ``_Last``."""
-    try:
-        with open(file, "rb") as raw:
-            yield from _checked(_decompressed(raw))
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {os.fspath(file)}") from None
-    except (zstandard.ZstdError, msgspec.DecodeError, RecursionError, *_NO_LINE) as error:
-        raise Corrupt(f"{os.fspath(file)} is not a bundle, or is damaged: {_in_words(error)}") from error
-
-
-class _Damaged(ValueError):
-    """Something else than was written, in words."""
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, _Damaged):
-        return str(error)
-    if isinstance(error, zstandard.ZstdError):
-        return "it cannot be decompressed"
-    is_json = not isinstance(error, (msgspec.DecodeError, RecursionError, UnicodeDecodeError))
-    return "a line of it is not one of a bundle" if is_json else "a line of it is no JSON"
-
-
-def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
-    digest, rows = blake3(), dict[str, int]()
-    head = msgspec.json.decode(first := next(lines, b"{}"))
-    if not isinstance(head, dict) or head.get("holdfast_bundle") != FORMAT:
-        raise _Damaged("it does not begin as a bundle of this format does")
-    digest.update(first + b"\n")
-    table = ""
-    for data in lines:
-        line = msgspec.json.decode(data)
-        if isinstance(line, dict) and "digest" in line:
-            if line["rows"] != rows or not hmac.compare_digest(
-                str(line["digest"]).encode(), digest.hexdigest().encode()
-            ):
-                raise _Damaged("its digest or its numbers of rows are not those of what is in it")
-            if next(lines, None) is not None:
-                raise _Damaged("something follows after its end")
-            tenant = text.unescape(head["tenant"])
-            yield _Last(Bundle(tenant, str(head["release"]), int(head["schema"]), rows))
-            return
-        digest.update(data + b"\n")
-        if isinstance(line, dict):
-            table = line["table"]
-            rows[table] = 0
-        else:
-            rows[table] += 1
-        yield line
-    raise _Damaged("its end is missing")
-
-
-def _decompressed(raw: BinaryIO) -> Iterator[bytes]:
-    rest = b""
-    with zstandard.ZstdDecompressor().stream_reader(raw) as reader:
-        while chunk := reader.read(1024 * 1024):
-            *whole, rest = (rest + chunk).split(b"\n")
-            yield from whole
-            if len(rest) > _LINE_MOST:
-                raise _Damaged("it has a line without end")
-    if rest:
-        raise _Damaged("it is cut off in the middle of a line")
 
 
 __all__ = ["Bundle", "check_bundle", "export_tenant", "import_tenant"]

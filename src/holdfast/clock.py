@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from .errors import InvalidInput
+
 MICROSECONDS = 1_000_000
 MINUTE_US = 60 * MICROSECONDS
 
@@ -66,8 +68,15 @@ class Stopwatch:
 
 
 def to_us(moment: datetime) -> int:
-    """Microseconds since 1970; exact, because it never goes through a float."""
-    delta = moment.astimezone(UTC) - _EPOCH
+    """Microseconds since 1970; exact, because it never goes through a float.
+
+    Raises:
+        InvalidInput: in UTC it is before the year 1 or after the year 9999.
+    """
+    try:
+        delta = moment.astimezone(UTC) - _EPOCH
+    except OverflowError:
+        raise InvalidInput(f"a time must be within the years 1 to 9999 in UTC, not {moment.isoformat()}") from None
     return (delta.days * 86_400 + delta.seconds) * MICROSECONDS + delta.microseconds
 
 

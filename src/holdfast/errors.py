@@ -33,6 +33,14 @@ class LimitExceeded(InvalidInput):
     """A named limit was exceeded; nothing was changed."""
 
 
+class DimensionMismatch(InvalidInput):
+    """An embedding has another number of dimensions than those it would be compared with; nothing was changed."""
+
+    def __init__(self, message: str | None = None, *, stored: int = 0, given: int = 0) -> None:
+        super().__init__(message)
+        self.stored, self.given = stored, given
+
+
 class NotFound(HoldfastError):
     """There is nothing by that name here."""
 
@@ -103,3 +111,11 @@ class OutcomeUnknown(HoldfastError):
 
 class SchemaMismatch(HoldfastError):
     """The database schema does not fit this release of Holdfast."""
+
+
+class MissingExtra(HoldfastError, ImportError):
+    """A library that an extra of Holdfast brings is not installed."""
+
+    def __init__(self, message: str | None = None, *, extra: str = "", name: str | None = None) -> None:
+        super().__init__(message)
+        self.extra, self.name = extra, name

@@ -53,6 +53,8 @@ from .stores.platform.checkups import AsyncCheckups, Checkups
 from .stores.platform.erasures import AsyncErasures, Erasures
 from .stores.platform.objects import AsyncObjects, Objects
 from .stores.platform.retention.retention import AsyncRetention, Retention
+from .stores.platform.server_settings import AsyncServerSettings, ServerSettings
+from .stores.platform.tenant_engine import TenantEngine, behind
 from .stores.platform.tenants import AsyncTenants, Tenants
 from .stores.registry.agents import Agents, AsyncAgents
 from .stores.registry.tool_servers import AsyncToolServers, ToolServers
@@ -65,7 +67,7 @@ class AsyncTenantHandle:
     """Everything of one tenant; no call through it can see another's."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
-        self._engine, self._scope = engine, scope
+        self._engine, self._scope = behind(engine), scope
         self.sessions = AsyncSessions(engine, scope)
         self.messages = AsyncMessages(engine, scope)
         self.branches = AsyncBranches(engine, scope)
@@ -158,14 +160,15 @@ class AsyncTenantHandle:
             InvalidInput: the object is none of these, or of the other engine.
         """
         joined = join.asynchronous(connection, self._engine.dialect)
-        return AsyncTenantHandle(JoinedEngine(joined, turns.of_tasks(connection), blocking=False), self._scope)
+        engine = JoinedEngine(joined, turns.of_tasks(connection), blocking=False, owner=self._engine)
+        return AsyncTenantHandle(TenantEngine(engine, self._scope), self._scope)
 
 
 class TenantHandle:
     """Everything of one tenant; no call through it can see another's."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
-        self._engine, self._scope = engine, scope
+        self._engine, self._scope = behind(engine), scope
         self.sessions = Sessions(AsyncSessions(engine, scope))
         self.messages = Messages(AsyncMessages(engine, scope))
         self.branches = Branches(AsyncBranches(engine, scope))
@@ -258,7 +261,8 @@ class TenantHandle:
             InvalidInput: the object is none of these, or of the other engine.
         """
         joined = join.blocking(connection, self._engine.dialect)
-        return TenantHandle(JoinedEngine(joined, turns.of_threads(connection), blocking=True), self._scope)
+        engine = JoinedEngine(joined, turns.of_threads(connection), blocking=True, owner=self._engine)
+        return TenantHandle(TenantEngine(engine, self._scope), self._scope)
 
 
 class Holdfast:
@@ -269,7 +273,7 @@ class Holdfast:
         durability: ``"full"``: what returned survives a power cut. ``"normal"``: the last moments may be lost (SQLite only).
         sqlite: ``"apsw"``, or ``"stdlib"`` to join connections of sqlite3, aiosqlite or SQLAlchemy on the same file.
         auto_migrate: bring the schema up to date when opening. SQLite does so by default, PostgreSQL only when told.
-        pool: sizes and lifetimes of PostgreSQL's connections.
+        pool: sizes and lifetimes of PostgreSQL's connections, in place of those that the address names.
         limits: what one call may carry.
         clock: where the time comes from.
         ids: where new ids come from.
@@ -298,7 +302,7 @@ class Holdfast:
     ) -> None:
         where = address.parse(url, library=sqlite)
         self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
-        self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool or PoolOptions())
+        self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool)
         try:
             step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
         except BaseException:
@@ -311,7 +315,8 @@ class Holdfast:
         Raises:
             InvalidInput: the name is empty.
         """
-        return TenantHandle(self._engine, Scope(name, self._setting))
+        scope = Scope(name, self._setting)
+        return TenantHandle(TenantEngine(self._engine, scope), scope)
 
     @property
     def limits(self) -> Limits:
@@ -332,6 +337,11 @@ class Holdfast:
     def erasures(self) -> Erasures:
         """The tenants who are to be forgotten."""
         return Erasures(AsyncErasures(self._engine, self._setting))
+
+    @property
+    def server_settings(self) -> ServerSettings:
+        """What all processes on this database agree on."""
+        return ServerSettings(AsyncServerSettings(self._engine, self._setting))
 
     @property
     def run_queue(self) -> RunQueue:
@@ -369,7 +379,7 @@ class AsyncHoldfast:
         where = address.parse(url, library=sqlite)
         self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
         self._migrates = _migrates(where, auto_migrate)
-        self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool or PoolOptions())
+        self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool)
 
     async def open(self) -> Self:
         """Open the database; ``async with`` does it too. Opening twice is fine, and so is opening again after a close."""
@@ -388,7 +398,8 @@ class AsyncHoldfast:
         Raises:
             InvalidInput: the name is empty.
         """
-        return AsyncTenantHandle(self._engine, Scope(name, self._setting))
+        scope = Scope(name, self._setting)
+        return AsyncTenantHandle(TenantEngine(self._engine, scope), scope)
 
     @property
     def limits(self) -> Limits:
@@ -409,6 +420,11 @@ class AsyncHoldfast:
     def erasures(self) -> AsyncErasures:
         """The tenants who are to be forgotten."""
         return AsyncErasures(self._engine, self._setting)
+
+    @property
+    def server_settings(self) -> AsyncServerSettings:
+        """What all processes on this database agree on."""
+        return AsyncServerSettings(self._engine, self._setting)
 
     @property
     def run_queue(self) -> AsyncRunQueue:

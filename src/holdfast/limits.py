@@ -52,17 +52,25 @@ class Limits(Struct, frozen=True, kw_only=True):
     object_bytes: int = 100 * 1024 * MIB
     """Stored bytes that all objects of one tenant may take."""
     tree_depth: int = 200
-    """Directories in each other in one snapshot."""
+    """Directories in each other in one tree that is captured, restored or imported."""
     snapshot_depth: int = 32
     """Snapshots that may be differences to each other before one is written down as a whole."""
     filters: int = 32
     """Filters in one call."""
     filter_values: int = 1_000
     """Values in one membership filter."""
+    filter_parts: int = 100
+    """Objects, lists and values in what one filter looks for in a content."""
+    filter_depth: int = 6
+    """Levels of nesting in what one filter looks for in a content; older SQLite parses no deeper."""
     query_chars: int = 10_000
     """Characters of one search."""
     query_words: int = 50
     """Words in one search."""
+    search_tail: int = 1_000
+    """Messages that are not indexed yet and that one search reads itself; beyond them its result says that it is incomplete."""
+    search_chars: int = 4_000_000
+    """Characters of messages that one search reads; with more, a page ends early and the next one goes on."""
 
     tags: int = 100
     """Tags of one agent."""
@@ -94,10 +102,16 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of all files of one tree that is restored or imported."""
     tree_path_bytes: int = 4 * KIB
     """Bytes of a path within a tree, and of where a link points to."""
+    tree_names_bytes: int = 256 * MIB
+    """Bytes of all paths and link targets of one tree that is imported."""
     archive_ratio: int = 200
     """How many times its own size an archive may unpack to, the first mebibyte aside."""
     diff_bytes: int = MIB
     """Bytes of a file up to which its changes are shown line by line."""
+    diff_total_bytes: int = 16 * MIB
+    """Bytes of files, before and after, that one diff of two snapshots compares line by line."""
+    diff_steps: int = 10_000_000
+    """Comparisons of lines in one diff of two snapshots; beyond them, what is left of a file is shown as replaced."""
     lease_ms: int = 900_000
     """Milliseconds a lease may last before it must be renewed."""
     checkpoints_per_run: int = 10

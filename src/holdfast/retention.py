@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct, structs
 
-from .clock import monotonic_s
+from .clock import monotonic_s, to_us
 from .errors import Conflict, HoldfastError, InvalidInput, NotFound
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
@@ -152,6 +152,12 @@ async def to_be_forgotten(hf: AsyncHoldfast) -> list[str]:
         cursor = page.next
         if cursor is None:
             return [*names]
+
+
+async def overdue_erasures(hf: AsyncHoldfast, now_us: int) -> int:
+    """How many erasures should have been carried out by now and are not; of more than a page, a page."""
+    page = await hf.erasures.list(only_open=True, limit=hf.limits.page(PAGE))
+    return sum(to_us(each.due_at) < now_us for each in page)
 
 
 async def forget(hf: AsyncHoldfast, tenants: Sequence[str], *, holder: str, log: logging.Logger) -> list[Erased]:

@@ -20,7 +20,7 @@ from .engines.dialect import Dialect
 from .engines.postgres.options import PoolOptions
 from .engines.protocol import Call, Connection
 from .errors import Corrupt
-from .migrations import distribution, runner
+from .migrations import runner
 from .migrations.runner import Migration
 from .migrations.runner import Status as MigrationStatus
 from .stepping import step
@@ -72,10 +72,10 @@ def distribute(url: str) -> list[str]:
         The statements that were run.
 
     Raises:
-        InvalidInput: this is not PostgreSQL, or it has no citus extension.
+        InvalidInput: this is not PostgreSQL, it has no citus extension, or the cluster does not know its coordinator.
         SchemaMismatch: the migrations of this release are not all applied.
     """
-    return _look(url, distribution.distribute)
+    return _look(url, runner.distribute)
 
 
 def check_integrity(url: str) -> list[str]:

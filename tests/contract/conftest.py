@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.testing.legs import JoinedLeg, OwnLeg, postgres_legs, sqlite_legs
 from holdfast.testing.servers import PostgresServer
+from tests.contract.citus import citus_legs, distributed_database
 from tests.databases import TEMPLATE, Databases
 
 
@@ -24,6 +25,14 @@ def _postgres(postgres_server: PostgresServer, _databases: Databases) -> Iterato
     yield {leg.name: leg for leg in legs}
     legs[0].place.close()  # type: ignore[attr-defined]
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def _citus() -> Iterator[dict[str, OwnLeg | JoinedLeg]]:
+    with distributed_database() as url:
+        legs = citus_legs(url)
+        yield {leg.name: leg for leg in legs}
+        legs[0].place.close()  # type: ignore[attr-defined]
 
 
 @pytest.fixture

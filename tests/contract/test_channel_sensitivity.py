@@ -9,7 +9,8 @@ from unittest import mock
 import pytest
 
 from holdfast.core.queries import Query
-from holdfast.stores.conversation import contacts, feedback, message_log, pending_messages, sessions
+from holdfast.stores.conversation import contacts, feedback, message_log, pending_messages
+from holdfast.stores.platform import registration
 from holdfast.testing.contract import Case, can, cases, play
 from tests.contract.test_sensitivity import LEG, query, without_limit
 
@@ -50,9 +51,7 @@ ON_WAITING: Defects = {
     "titles that are numbers": query(WAITING, "titles", "AND json_type(metadata, '$.chat_title') = 'text'", ""),
     "the oldest title": query(WAITING, "titles", "updated_at DESC, id DESC", "updated_at"),
     "a repeated batch that may differ": mock.patch.object(pending_messages, "_repeated", lambda new, there: there),
-    "a tenant nobody knows": query(
-        sessions.queries, "register_tenant", "VALUES (:tenant_id", "VALUES (:tenant_id || 'x'"
-    ),
+    "a tenant nobody knows": query(registration.queries, "register", "VALUES (:tenant_id", "VALUES (:tenant_id || 'x'"),
 }
 ON_PEOPLE: Defects = {
     "names that are forgotten": query(PEOPLE, "upsert", "NULLIF(excluded.display_name, '')", "excluded.display_name"),

@@ -63,6 +63,12 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "sessions that come after a policy and do not follow it": query(
         sessions.queries, "create", "scope = 'agent'", "scope = 'nobody'"
     ),
+    "another agent's policy before the session's own": query(
+        sessions.queries, "update_by_key", "scope = 'session'", "scope = 'nobody'"
+    ),
+    "an upsert that forgets the policy of the new agent": query(
+        sessions.queries, "update_by_key", "scope = 'agent'", "scope = 'nobody'"
+    ),
     "a page that begins again": says("archived", "> (:after_number, :after_seq)", ">= (:after_number, :after_seq)"),
     "a plan that is carried out whatever happened": mock.patch.object(
         compaction_plan.Snapshot, "fingerprint", return_value="the same"

@@ -12,8 +12,11 @@ import pytest
 from holdfast.limits import Limits
 from holdfast.testing.contract import CAPABILITIES, Case, Leg, Skipped, World, can, cases, contract, play
 from holdfast.testing.legs import JoinedLeg, MemoryPlace, OwnLeg, postgres_legs, sqlite_legs
+from tests.contract import citus
 
 LEGS = {leg.name: leg for leg in [*sqlite_legs(Path("nowhere")), *postgres_legs("nowhere")]}
+if citus.COORDINATOR or citus.INSTALLED:
+    LEGS |= {leg.name: leg for leg in citus.citus_legs("nowhere")}
 USUAL_ON_CONNECTIONS = ("transactions", "sessions", "messages", "round_trips", "runs")
 """What is always played on SQLAlchemy's connections. Its sessions work on such connections, and play everything; the rest is
 played in ``make soak``."""
@@ -36,6 +39,11 @@ PLAYED = [
 @pytest.mark.parametrize(("leg", "case"), PLAYED)
 def test_the_contract_holds(leg: str, case: Case, leg_by_name: Callable[[str], OwnLeg | JoinedLeg]) -> None:
     play(case, leg_by_name(leg))
+
+
+def test_the_contract_is_played_on_citus_where_there_is_one() -> None:
+    if not any(name.startswith("citus") for name in LEGS):
+        pytest.skip(citus.ABSENT)
 
 
 def test_every_capability_is_needed_by_some_case_and_had_by_some_leg_of_each_engine() -> None:

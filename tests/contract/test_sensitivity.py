@@ -12,7 +12,7 @@ from holdfast.core import filters, paging, scope, text
 from holdfast.core.queries import Query
 from holdfast.limits import Limits
 from holdfast.stores.conversation import message_log, messages, sessions
-from holdfast.stores.platform import tenants
+from holdfast.stores.platform import registration, tenants
 from holdfast.testing.contract import can, cases, play
 from holdfast.testing.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
@@ -62,13 +62,17 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "a restoration that counts as use": query(HERE, "restore", "= NULL", "= NULL, updated_at = updated_at + 1"),
     "a purge that leaves the session": query(HERE, "purge", "id = :id", "id = 'x'"),
     "an update of deleted sessions": query(HERE, "update", LIVE, ""),
-    "an upsert that forgets the agent": query(HERE, "upsert", "COALESCE(:agent_id, sessions.agent_id)", "''"),
-    "an upsert that forgets the metadata": query(HERE, "upsert", "COALESCE(:metadata, sessions.metadata)", "'{}'"),
+    "an upsert that forgets the agent": query(
+        HERE, "update_by_key", "agent_id = COALESCE(:agent_id, agent_id)", "agent_id = ''"
+    ),
+    "an upsert that forgets the metadata": query(HERE, "update_by_key", "COALESCE(:metadata, metadata)", "'{}'"),
     "the oldest session first": query(HERE, "list", "updated_at DESC", "updated_at"),
     "ties in any order": query(HERE, "list", "id DESC", "identifier"),
     "deleted sessions among the others": query(HERE, "count", "deleted_at IS NULL", "TRUE"),
     "a compare-and-set that does not compare": query(HERE, "lock", "WHERE tenant_id", "WHERE FALSE AND tenant_id"),
-    "a session that changes its tenant": query(HERE, "register_tenant", "NOTHING", "UPDATE SET metadata = '{}'"),
+    "a session that changes its tenant": query(
+        registration.queries, "register", "NOTHING", "UPDATE SET metadata = '{}'"
+    ),
     "a tenant that leaves its sessions": query(ALL, "purge_sessions", "tenant_id = :tenant_id", "tenant_id = 'x'"),
     "a tenant deleted by mistake": query(ALL, "anything", "tenant_id = :tenant_id", "tenant_id = 'x'"),
     "text that is stored as it is": mock.patch.multiple(text, escape=keep_everything, unescape=keep_everything),

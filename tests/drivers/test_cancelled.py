@@ -1,7 +1,7 @@
 """A task cancelled while its savepoint is set, kept or undone: the caller's transaction is none the worse for it.
 
 PostgreSQL fails the whole transaction with a statement that is cancelled, and these are the statements that no savepoint is
-around. They are over in microseconds, so here the server is made to take its time for one of them.
+around. They are over in microseconds, so here the server is made to wait for a lock in front of one of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import pytest
 from holdfast.errors import AlreadyExists
 from tests.drivers.callers import LEGS, Leg, joined
 
-SLOW_S = 0.2
+LOCK = 4711
+WAITS = """SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 WHERE = {
     "setting the savepoint": (True, "SAVEPOINT", False, 0),
     "keeping the savepoint": (True, "RELEASE", False, 1),
@@ -38,10 +40,11 @@ CASES = [
 
 
 class Slowed:
-    """Statements that begin with a word take a while on the server, in the same message, so that a cancellation hits them."""
+    """Statements that begin with a word wait for a lock on the server, in the same message, so that a cancellation hits them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
-        self.under_way, self._word = asyncio.Event(), word
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, word: str, holder: psycopg.Connection[Any]) -> None:
+        self._word, self._holder = word, holder
+        holder.execute("SELECT pg_advisory_lock(%s)", [LOCK])
         for kind in (asyncpg.Connection, psycopg.AsyncRawCursor):
             monkeypatch.setattr(kind, "execute", self._slowing(kind.execute))
 
@@ -49,15 +52,23 @@ class Slowed:
         async def slowly(raw: Any, sql: Any, *args: Any, **options: Any) -> Any:
             text = sql.decode() if isinstance(sql, bytes) else sql
             if self._word and text.startswith(self._word):
-                asyncio.get_running_loop().call_later(SLOW_S / 4, self.under_way.set)
-                text = f"SELECT pg_sleep({SLOW_S}); {text}"
+                text = f"SELECT pg_advisory_lock({LOCK}), pg_advisory_unlock({LOCK}); {text}"
                 return await execute(raw, text.encode() if isinstance(sql, bytes) else text, *args, **options)
             return await execute(raw, sql, *args, **options)
 
         return slowly
 
+    async def under_way(self) -> None:
+        """Wait until the server waits."""
+        while True:
+            if self._holder.execute(WAITS).fetchone() != (0,):
+                return
+            await asyncio.sleep(0.01)
+
     def stop(self) -> None:
+        """Let the statement go on, and all others pass."""
         self._word = ""
+        self._holder.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
 
 @pytest.mark.parametrize(("leg", "inside", "word", "fails", "kept"), CASES)
@@ -74,26 +85,28 @@ def test_a_savepoint_is_set_kept_or_undone_whole(
 ) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
-            session, caller, acme = await joined(stage, inside=inside)
-            await acme.messages.append(session.id, role="user", content="first")  # and all statements are prepared
-            slowed = Slowed(monkeypatch, word)
-            call = (
-                acme.sessions.create(key="k") if fails else acme.messages.append(session.id, role="user", content="cut")
-            )
-            task = asyncio.ensure_future(call)
-            await slowed.under_way.wait()
-            for _ in range(times):
-                task.cancel()
-                await asyncio.sleep(0.01)
-            with suppress(asyncio.CancelledError, AlreadyExists):
-                await task
-            slowed.stop()
-            assert task.cancelled()
-            last = await acme.messages.append(session.id, role="user", content="last")
-            assert last.seq == 2 + kept
-            if inside:
-                await caller.commit()
-            assert (await stage.tenant().sessions.get(session.id)).message_count == last.seq
-            assert await caller.labels() == (["before"] if inside else [])
+            with psycopg.connect(stage.url, autocommit=True) as holder:
+                await cancel_during(stage, holder)
+
+    async def cancel_during(stage: Any, holder: psycopg.Connection[Any]) -> None:
+        session, caller, acme = await joined(stage, inside=inside)
+        await acme.messages.append(session.id, role="user", content="first")  # and all statements are prepared
+        slowed = Slowed(monkeypatch, word, holder)
+        call = acme.sessions.create(key="k") if fails else acme.messages.append(session.id, role="user", content="cut")
+        task = asyncio.ensure_future(call)
+        await asyncio.wait_for(slowed.under_way(), 60)
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        slowed.stop()
+        with suppress(asyncio.CancelledError, AlreadyExists):
+            await task
+        assert task.cancelled()
+        last = await acme.messages.append(session.id, role="user", content="last")
+        assert last.seq == 2 + kept
+        if inside:
+            await caller.commit()
+        assert (await stage.tenant().sessions.get(session.id)).message_count == last.seq
+        assert await caller.labels() == (["before"] if inside else [])
 
     asyncio.run(run())

@@ -12,12 +12,13 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, PoolOptions
+from holdfast.clock import monotonic_s
 from holdfast.errors import HoldfastError
 from holdfast.testing.servers import PostgresServer
 
 STYLES = ("sync", "async")
 both_styles = pytest.mark.parametrize("style", STYLES)
-SMALL = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=5.0)
+SMALL = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=30.0)
 
 
 @asynccontextmanager
@@ -50,9 +51,17 @@ async def outcome(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return error
 
 
-async def soon(work: Awaitable[Any], seconds: float = 20.0) -> Any:
-    """The result of something that must not hang."""
+async def soon(work: Awaitable[Any], seconds: float = 60.0) -> Any:
+    """The result of something that must not hang, on however busy a machine."""
     return await asyncio.wait_for(work, seconds)
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something is so. A process of the server counts until it has ended, which is after its client has gone."""
+    deadline = monotonic_s() + seconds
+    while not condition():
+        assert monotonic_s() < deadline, "it never came to be"
+        await asyncio.sleep(0.02)
 
 
 async def crowd(tenant: Any) -> None:
@@ -78,7 +87,7 @@ def backends(server: PostgresServer, url: str) -> list[int]:
 def terminate(server: PostgresServer, url: str) -> int:
     """End every connection to a database, as an administrator does; how many there were."""
     query = (
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
         f"WHERE datname = '{database_of(url)}' AND pid <> pg_backend_pid()"
     )
     return len(server.execute(query))

@@ -21,7 +21,7 @@ from holdfast.stores.conversation import log_reading, views
 from holdfast.stores.conversation.branches import AsyncBranches
 from holdfast.stores.conversation.messages import AsyncMessages
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Interrupted:

@@ -37,7 +37,7 @@ class Two:
         """Begin a call, and return when it waits for somebody."""
         begun = self._pool.submit(call)
         with psycopg.connect(self._url, autocommit=True) as watching:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while watching.execute(WAITING).fetchone() != (waiting,):
                 assert not begun.done(), f"it waited for nobody: {begun.result()}"
                 assert time.monotonic() < deadline, "it never came to wait"

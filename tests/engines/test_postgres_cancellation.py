@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from random import Random
 from typing import Any
 
-import psutil
 import pytest
 
 from holdfast import PoolOptions
 from holdfast.errors import HoldfastError
 from holdfast.ids import RandomIds
 from holdfast.testing.servers import PostgresServer
-from tests.engines.postgres_handles import backends, database_of, opened, soon
+from tests.engines.postgres_handles import backends, database_of, eventually, opened, soon
+from tests.engines.replication import freeze, thaw
 
 ROUNDS = 10
-TINY = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=5.0, health_check_s=0.0)
+TINY = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=30.0, health_check_s=0.0)
 """So few connections that each is used right after somebody else's cancelled call, and each is tried before it is used."""
 
 
@@ -66,10 +64,11 @@ def test_each_answer_belongs_to_its_request_however_others_are_cancelled(
             there = await acme.messages.list(session.id)
             assert [message.seq for message in there] == list(range(1, len(there) + 1))
             assert {message.id for message in there} >= acknowledged
-            assert len(backends(postgres_server, postgres_url)) <= TINY.max_connections
+            # The process of a connection that was thrown away ends a moment after it.
+            await eventually(lambda: len(backends(postgres_server, postgres_url)) <= TINY.max_connections)
         return cancelled
 
-    assert asyncio.run(soon(main(), 60)) > 20
+    assert asyncio.run(soon(main(), 120)) > 20
 
 
 def test_a_call_cancelled_in_mid_exchange_leaves_no_transaction_behind(
@@ -90,7 +89,7 @@ def test_a_call_cancelled_in_mid_exchange_leaves_no_transaction_behind(
         query = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND datname = '{}'"
         assert postgres_server.execute(query.format(database_of(postgres_url))) == [(0,)]
 
-    asyncio.run(soon(main(), 60))
+    asyncio.run(soon(main(), 180))
 
 
 @pytest.mark.parametrize("what", ["append", "create", "get"])
@@ -110,7 +109,7 @@ def test_a_caller_with_a_deadline_gets_away_from_a_frozen_server(what: str, own_
             frozen = freeze(own_postgres)
             try:
                 waiting = asyncio.ensure_future(asyncio.wait_for(call(), 0.3))
-                done, _ = await asyncio.wait([waiting], timeout=5)
+                done, _ = await asyncio.wait([waiting], timeout=60)
             finally:
                 thaw(own_postgres, frozen)
             assert done, "the deadline was not kept"
@@ -122,20 +121,4 @@ def test_a_caller_with_a_deadline_gets_away_from_a_frozen_server(what: str, own_
                 except HoldfastError:
                     await asyncio.sleep(0.05)
 
-    asyncio.run(soon(main(), 60))
-
-
-def freeze(server: PostgresServer) -> list[psutil.Process]:
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
-    children = psutil.Process(server.pid).children()
-    for child in children:
-        child.suspend()
-    return children
-
-
-def thaw(server: PostgresServer, children: list[psutil.Process]) -> None:
-    for child in children:
-        child.resume()
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGCONT)
+    asyncio.run(soon(main(), 180))

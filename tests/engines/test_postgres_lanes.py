@@ -30,7 +30,7 @@ def test_from_so_many_on_half_of_what_waits_goes_another_way(waiting: int, answe
                     for session in sessions
                 ]
                 done, pending = await asyncio.wait(
-                    appends, timeout=20 if answered else 2, return_when="FIRST_COMPLETED"
+                    appends, timeout=60 if answered else 2, return_when="FIRST_COMPLETED"
                 )
                 assert len(done) == answered
                 other.rollback()

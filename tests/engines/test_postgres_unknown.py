@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast import NewMessage
-from holdfast.errors import AlreadyExists, OutcomeUnknown
+from holdfast.errors import AlreadyExists, OutcomeUnknown, Unavailable
 from holdfast.ids import SeededIds
 from holdfast.testing.servers import PostgresServer
-from tests.engines.postgres_handles import ask, both_styles, crowd, database_of, opened, outcome, soon
+from tests.engines.postgres_handles import ask, backends, both_styles, crowd, database_of, opened, outcome, soon
 from tests.engines.proxy import Moment, Proxy
 
 CUTS_IN_TESTS = 50
@@ -136,3 +137,67 @@ def test_appends_that_share_a_lost_statement_are_all_unknown_and_settle_one_by_o
             assert len({message.id for message in there}) == 60
 
     asyncio.run(main())
+
+
+def test_what_was_queued_behind_a_lost_statement_is_sent_on_another_connection(proxy: Proxy, postgres_url: str) -> None:
+    """Only the statement that was sent is in doubt; the step behind it never left."""
+
+    async def main() -> None:
+        async with opened("async", proxy.url(database_of(postgres_url))) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            run = await acme.runs.start(session.id)
+            held = await acme.leases.claim("test", run_id=run.id, ttl_ms=600_000)
+            name = SeededIds(1).new()
+            await crowd(acme)
+            proxy.arm("request")
+            lost, step = await soon(
+                asyncio.gather(
+                    acme.messages.append(session.id, role="user", content="x", id=name),
+                    acme.runs.step(run.id, epoch=held.epoch, iteration=1, state={"n": 1}),
+                    return_exceptions=True,
+                )
+            )
+            assert isinstance(lost, OutcomeUnknown), repr(lost)
+            assert lost.id == name
+            assert step.step.iteration == 1
+
+    asyncio.run(main())
+
+
+REPORTS = """
+CREATE FUNCTION reports() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.content::text LIKE '%fails%' THEN RAISE EXCEPTION 'a worker is away' USING ERRCODE = '08006'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER reports BEFORE INSERT ON messages FOR EACH ROW EXECUTE FUNCTION reports()"""
+
+
+def test_a_lost_connection_that_the_server_reports_costs_only_the_append_that_met_it(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """It speaks of a connection of its own, to another server: ours answers, and is kept."""
+
+    async def main() -> None:
+        async with opened("async", postgres_url) as hf:
+            acme = hf.tenant("acme")
+            sessions = [await hf.tenant(tenant).sessions.create() for tenant in ("acme", "globex")]
+            await crowd(acme)
+            before = backends(postgres_server, postgres_url)
+            appends = [
+                hf.tenant(tenant).messages.append(session.id, role="user", content=content)
+                for content in ("fails", "works")
+                for tenant, session in zip(("acme", "globex"), sessions, strict=True)
+            ]
+            failed, other, *worked = await soon(asyncio.gather(*appends, return_exceptions=True))
+            for each in (failed, other):
+                assert isinstance(each, (OutcomeUnknown, Unavailable)), repr(each)
+            assert [message.content[0]["text"] for message in worked] == ["works", "works"]
+            assert backends(postgres_server, postgres_url) == before
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(REPORTS)
+        try:
+            asyncio.run(main())
+        finally:
+            connection.execute("DROP FUNCTION reports CASCADE")

@@ -12,6 +12,7 @@ import apsw
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, NewMessage
+from holdfast.engines.sqlite import place
 from holdfast.engines.sqlite.file import WRITER_CACHE_KIB
 from holdfast.errors import (
     Closed,
@@ -327,3 +328,86 @@ def test_a_large_transaction_is_written_once_and_leaves_the_cache_as_small_as_it
         used_bytes, _ = writer.raw.status(apsw.SQLITE_DBSTATUS_CACHE_USED)
         assert used_bytes < 1.5 * WRITER_CACHE_KIB * 1024
         handle.close()
+
+
+def _moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+def _replaced(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+@both_libraries
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("away", [Path.unlink, _moved, _replaced])
+def test_nothing_is_acknowledged_that_goes_to_a_file_which_is_not_there_any_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library, suffix: str, away
+) -> None:
+    monkeypatch.setattr(place, "LOOK_EVERY_S", 0.0)
+    with Holdfast(str(tmp_path / "a.db"), sqlite=library) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+        acme.messages.append(session.id, role="user", content="before")
+        away(tmp_path / f"a.db{suffix}")
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=f"a.db{suffix} (was replaced|is no longer there)"):
+                acme.messages.append(session.id, role="user", content="after")
+
+
+@both_libraries
+def test_a_file_that_is_put_back_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library) -> None:
+    monkeypatch.setattr(place, "LOOK_EVERY_S", 0.0)
+    path = tmp_path / "a.db"
+    with Holdfast(str(path), sqlite=library) as hf:
+        session = hf.tenant("acme").sessions.create()
+        path.rename(tmp_path / "elsewhere")
+        with pytest.raises(Unavailable):
+            hf.tenant("acme").messages.append(session.id, role="user", content="lost")
+        (tmp_path / "elsewhere").rename(path)
+        hf.tenant("acme").messages.append(session.id, role="user", content="kept")
+        assert "lost" not in str(kept := hf.tenant("acme").messages.list(session.id))
+        assert len(kept) == 1
+
+
+def test_a_group_of_writes_to_a_file_that_is_gone_fails_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "LOOK_EVERY_S", 0.0)
+
+    async def main() -> list[object]:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            (tmp_path / "a.db-wal").unlink()
+            appends = [acme.messages.append(session.id, role="user", content=str(each)) for each in range(5)]
+            return await asyncio.gather(*appends, return_exceptions=True)
+
+    assert [type(each) for each in asyncio.run(main())] == [Unavailable] * 5
+
+
+def test_the_files_are_looked_at_a_few_times_a_second_however_many_commits_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    now = 100.0
+
+    def counted(self: place.Place) -> None:
+        nonlocal looks
+        looks += 1
+
+    monkeypatch.setattr(place.Place, "look", counted)
+    monkeypatch.setattr(place, "monotonic_s", lambda: now)
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+        looks = 0
+        for _ in range(50):
+            acme.messages.append(session.id, role="user", content="x")
+        assert looks == 0
+        now += 2 * place.LOOK_EVERY_S
+        acme.messages.append(session.id, role="user", content="x")
+        acme.messages.append(session.id, role="user", content="x")
+        assert looks == 1

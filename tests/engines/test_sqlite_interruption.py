@@ -25,7 +25,7 @@ from holdfast.testing.disk import Attempt, Disk
 from tests.engines.scripts import run_script
 from tests.engines.sqlite_handles import in_threads, on_disk_async
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SOURCE = str(Path(holdfast.__file__).parent)
 ENGINE = tuple(str(Path(SOURCE, part)) for part in ("engines/sqlite", "drivers/apsw.py", "drivers/sqlite3.py"))
 

@@ -1,166 +1,258 @@
-"""Deleting a tenant while others write to it: nothing of it stays behind, and whoever comes next begins anew."""
+"""Deleting tenants: in small transactions, continued after a kill, invisible from the first one on."""
 
 from __future__ import annotations
 
-import time
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from random import Random
-from threading import Event
 from typing import Any
 
 import apsw
 import psycopg
 import pytest
 
-from holdfast import Holdfast, PoolOptions, TenantHandle
-from holdfast.errors import NotFound
+from holdfast import AsyncHoldfast, Holdfast, NewMessage, PoolOptions
+from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
+from holdfast.stores.platform import tenants
 
-WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-TABLES = (
-    "tenants", "lg_thread", "lg_log", "lg_checkpoint", "lg_checkpoint_write", "lg_piece",
-    "objects", "object_refs", "object_totals", "object_packs",
-)  # fmt: skip
-SECRET = b"what only alice may know " * 9
-LARGE = Random(7).randbytes(20_000)
-
-
-class Place:
-    """A database, opened by Holdfast and, behind its back, by plain connections."""
-
-    def __init__(self, url: str, holdfast: Holdfast, pool: ThreadPoolExecutor) -> None:
-        self.url, self.hf, self._pool = url, holdfast, pool
-        self.is_sqlite = "://" not in url
-        self.acme = holdfast.tenant("acme")
-
-    def left(self) -> dict[str, int]:
-        """How many rows of the tenant there are in tables that have some."""
-        found: dict[str, int] = {}
-        for table in TABLES:
-            column = "id" if table == "tenants" else "tenant_id"
-            (row,) = self.execute(f"SELECT COUNT(*) FROM {table} WHERE {column} = 'acme'")
-            found |= {table: row[0]} if row[0] else {}
-        return found
-
-    def execute(self, sql: str) -> list[Any]:
-        if self.is_sqlite:
-            connection = apsw.Connection(self.url)
-            try:
-                return list(connection.execute(sql))
-            finally:
-                connection.close()
-        with psycopg.connect(self.url, autocommit=True) as plain:
-            return plain.execute(sql.encode()).fetchall()
-
-    def joined(self) -> tuple[TenantHandle, Callable[[], Any]]:
-        """The tenant in a transaction of a caller's own, and how to commit it."""
-        connection: Any = apsw.Connection(self.url) if self.is_sqlite else psycopg.connect(self.url)
-        if self.is_sqlite:
-            connection.execute("BEGIN IMMEDIATE")
-
-        def commit() -> None:
-            connection.execute("COMMIT")
-            connection.close()
-
-        return self.acme.join(connection), commit
-
-    def begin(self, call: Callable[[], Any]) -> Future[Any]:
-        """Begin a call that must wait; where that can be seen, return when it waits."""
-        begun = self._pool.submit(call)
-        deadline = time.monotonic() + 20
-        while not self.is_sqlite and self.execute(WAITING) != [(1,)]:
-            assert not begun.done(), f"it waited for nobody: {begun.result()}"
-            assert time.monotonic() < deadline, "it never came to wait"
-        return begun
+POOL = PoolOptions(min_connections=1, max_connections=4)
+SMALL = {
+    "compaction_policies",
+    "retention_holds",
+    "retention_policies",
+    "retention_sweeps",
+    "object_totals",
+    "object_packs",
+}
+"""Tables with a few rows for each tenant, which the last transaction empties."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    request.node.user_properties.append(("leg", f"{request.param}, deletions of tenants"))
-    url = str(tmp_path / "a.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    options = PoolOptions(min_connections=1, max_connections=8)
-    with Holdfast(url, auto_migrate=True, pool=options) as opened, ThreadPoolExecutor(8) as pool:
-        yield Place(url, opened, pool)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "a.db") if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
 
 
-@pytest.mark.parametrize("piece", [SECRET, LARGE], ids=["small", "large"])
-def test_a_checkpoint_that_is_being_saved_goes_with_its_tenant(place: Place, piece: bytes) -> None:
-    place.acme.checkpoints.put("alice", id="1", state=b"s", pieces=[b"first" * 20])
-    joined, commit = place.joined()
-    joined.checkpoints.put("alice", id="2", parent="1", state=b"of alice", pieces=[piece])
-    deleted = place.begin(lambda: place.hf.tenants.delete("acme", cascade=True))
-    commit()
-    deleted.result(20)
-    assert place.left() == {}
-    place.acme.checkpoints.put("bob", id="1", state=b"of bob", pieces=[b"hello " * 20])
-    found = place.acme.checkpoints.find("bob")
-    assert found is not None
-    assert (found.id, found.state, found.pieces) == ("1", b"of bob", [b"hello " * 20])
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "PURGED_ROWS", 6)
+    monkeypatch.setattr(tenants, "HIDDEN_ROWS", 2)
 
 
-def test_a_thread_that_is_being_made_goes_with_its_tenant(place: Place) -> None:
-    place.acme.checkpoints.put("alice", id="1", state=b"s")
-    joined, commit = place.joined()
-    joined.checkpoints.put("new", id="1", state=b"s", pieces=[SECRET, LARGE])
-    deleted = place.begin(lambda: place.hf.tenants.delete("acme", cascade=True))
-    commit()
-    deleted.result(20)
-    assert place.left() == {}
+@pytest.fixture
+def fetch(url: str) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
+    """Rows, by a connection of one's own."""
+    if not url.startswith("postgresql:"):
+        with Holdfast(url):
+            pass
+        sqlite = apsw.Connection(url)
+        yield lambda sql: [*sqlite.execute(sql)]
+        sqlite.close()
+        return
+    with psycopg.connect(url, autocommit=True) as postgres:
+        yield lambda sql: [*postgres.execute(sql.encode())]
 
 
-def test_whoever_saves_while_the_tenant_goes_begins_anew(place: Place) -> None:
-    for thread in ("old", "other"):
-        place.acme.checkpoints.put(thread, id="1", state=b"s", pieces=[SECRET])
-    joined, commit = place.joined()
-    joined.checkpoints.put("other", id="2", parent="1", state=b"s", pieces=[SECRET])
-    deleted = place.begin(lambda: place.hf.tenants.delete("acme", cascade=True))
-    saved = [
-        place._pool.submit(place.acme.checkpoints.put, thread, id="9", state=b"new life", pieces=[b"new " * 30])
-        for thread in ("old", "new")
+class Dying:
+    """An engine that commits so many transactions and then is no more."""
+
+    def __init__(self, engine: Any, transactions: int) -> None:
+        self._engine, self.left, self.done = engine, transactions, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def write(self, call: Any) -> Any:
+        if not self.left:
+            raise Unavailable("as planned")
+        self.left, self.done = self.left - 1, self.done + 1
+        return await self._engine.write(call)
+
+
+def fill(hf: Holdfast, tenant: str) -> str:
+    acme = hf.tenant(tenant)
+    for _ in range(3):
+        session = acme.sessions.create().id
+        acme.messages.append_many(session, [NewMessage(role="user", content=f"word {n}") for n in range(5)])
+        acme.runs.start(agent="helper", session_id=session)
+    acme.messages.search("word")
+    acme.agents.create("helper")
+    acme.checkpoints.put("thread", id="1", state=b"state")
+    acme.activity.record("something", actor="ada")
+    return session
+
+
+def left_of(fetch: Callable[[str], list[tuple[Any, ...]]], url: str, tenant: str) -> dict[str, int]:
+    """The rows of a tenant in each table that has some."""
+    names = (
+        "SELECT table_name FROM information_schema.columns WHERE column_name = 'tenant_id' AND table_schema = 'public'"
+        if url.startswith("postgresql:")
+        else "SELECT m.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE c.name = 'tenant_id'"
+    )
+    counts = {
+        name: fetch(f"SELECT COUNT(*) FROM {name} WHERE tenant_id = '{tenant}'")[0][0]  # type: ignore[str-bytes-safe]
+        for (name,) in fetch(names)
+    }
+    counts["tenants"] = fetch(f"SELECT COUNT(*) FROM tenants WHERE id = '{tenant}'")[0][0]
+    counts["run_queue"] = fetch(f"SELECT COUNT(*) FROM run_queue WHERE tenant = '{tenant}'")[0][0]
+    return {name: count for name, count in counts.items() if count}
+
+
+def refused(acme: Any, session: str) -> None:
+    """Whatever is asked of a tenant that is being deleted, in either direction."""
+    reads: list[Callable[[], Any]] = [
+        acme.sessions.list,
+        lambda: acme.sessions.get(session),
+        lambda: acme.messages.list(session),
+        lambda: acme.messages.search("word"),
+        lambda: acme.agents.get("helper"),
     ]
-    commit()
-    deleted.result(20)
-    for each in saved:
-        each.result(20)
-    assert place.hf.tenants.get("acme").id == "acme"
-    for thread in ("old", "new"):
-        (found,) = place.acme.checkpoints.list(thread)
-        assert (found.id, found.pieces) == ("9", [b"new " * 30])
-    assert place.acme.checkpoints.list("other") == []
+    for read in reads:
+        with pytest.raises(NotFound, match="is being removed"):
+            read()
+    writes: list[Callable[[], Any]] = [
+        acme.sessions.create,
+        lambda: acme.messages.append(session, role="user", content="late"),
+        lambda: acme.agents.create("other"),
+        lambda: acme.activity.record("late", actor="ada"),
+    ]
+    for write in writes:
+        with pytest.raises(Conflict, match="is being removed"):
+            write()
 
 
-def test_an_object_that_is_being_put_again_goes_with_its_tenant(place: Place) -> None:
-    place.acme.objects.put([LARGE], holder="first")
-    joined, commit = place.joined()
-    joined.objects.put([LARGE], holder="second")
-    deleted = place.begin(lambda: place.hf.tenants.delete("acme", cascade=True))
-    commit()
-    deleted.result(20)
-    assert place.left() == {}
+@pytest.mark.usefixtures("small_steps")
+def test_a_deletion_that_dies_after_any_transaction_is_continued(
+    url: str, fetch: Callable[[str], list[tuple[Any, ...]]]
+) -> None:
+    with Holdfast(url, pool=POOL) as hf:
+        fill(hf, "zenith")
+        theirs = left_of(fetch, url, "zenith")
+    transactions, finished = 1, False
+    while not finished:
+        with Holdfast(url, pool=POOL) as hf:
+            acme = hf.tenant("acme")
+            session = fill(hf, "acme")
+            dying: Any = Dying(hf._engine, transactions)
+            store = tenants.AsyncTenants(dying, hf._setting)
+            try:
+                tenants.Tenants(store).delete("acme", cascade=True)
+                finished = True
+            except Unavailable:
+                refused(acme, session)
+                with pytest.raises(Conflict, match="is being removed"):
+                    hf.tenants.create("acme")
+        if not finished:
+            with Holdfast(url, pool=POOL) as other:
+                refused(other.tenant("acme"), session)
+                with pytest.raises(NotFound):
+                    other.tenants.get("acme")
+                assert [tenant.id for tenant in other.tenants.list()] == ["zenith"]
+                assert fetch("SELECT COUNT(*) FROM run_queue WHERE tenant = 'acme'") == [(0,)], "no worker looks there"
+                if transactions % 2:
+                    other.tenants.delete("acme", cascade=True)
+                else:
+                    while not other.tenants.maintain().is_done:
+                        pass
+        assert left_of(fetch, url, "acme") == {}
+        assert left_of(fetch, url, "zenith") == theirs
+        transactions += 1
+    assert transactions > 8
 
 
-def test_many_save_while_the_tenant_is_deleted_again_and_again(place: Place) -> None:
-    stop = Event()
+def test_a_deletion_removes_a_bounded_number_of_rows_in_each_transaction(
+    url: str, fetch: Callable[[str], list[tuple[Any, ...]]], small_steps: None
+) -> None:
+    with Holdfast(url, pool=POOL) as hf:
+        session = fill(hf, "acme")
+        hf.tenant("acme").messages.append_many(session, [NewMessage(role="user", content="x") for _ in range(40)])
+        counting: Any = Dying(hf._engine, 1_000)
+        messages = fetch("SELECT COUNT(*) FROM messages")[0][0]
+        write = counting.write
 
-    def save(number: int) -> int:
-        random, count = Random(number), 0
-        while not stop.is_set():
-            count += 1
-            pieces = [random.randbytes(200), random.randbytes(20_000) if count % 3 == 0 else b"the same " * 20]
-            place.acme.checkpoints.put(f"t{number % 3}", id=f"{number}-{count:06}", state=b"s", pieces=pieces)
-        return count
+        async def watched(call: Any) -> Any:
+            nonlocal messages
+            answer = await write(call)
+            now = fetch("SELECT COUNT(*) FROM messages")[0][0]
+            assert messages - now <= tenants.PURGED_ROWS
+            messages = now
+            return answer
 
-    savers = [place._pool.submit(save, number) for number in range(4)]
-    for _ in range(12):
-        try:
-            place.hf.tenants.delete("acme", cascade=True)
-        except NotFound:
-            continue
-    stop.set()
-    assert all(each.result(60) for each in savers)
-    assert place.acme.checkpoints.verify().damaged == []
-    place.acme.checkpoints.put("t0", id="zz", state=b"s", pieces=[b"quiet " * 20])
-    assert place.acme.checkpoints.verify().damaged == []
-    place.hf.tenants.delete("acme", cascade=True)
-    assert place.left() == {}
+        counting.write = watched
+        tenants.Tenants(tenants.AsyncTenants(counting, hf._setting)).delete("acme", cascade=True)
+        assert messages == 0
+        assert counting.done > 55 / tenants.PURGED_ROWS
+
+
+def test_a_deletion_on_sqlite_works_outside_of_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    for name in ("_remove_some", "_remove_rest"):
+        real = getattr(tenants, name)
+
+        def spy(*args: Any, real: Any = real) -> Any:
+            threads.add(threading.get_ident())
+            return real(*args)
+
+        monkeypatch.setattr(tenants, name, spy)
+
+    async def main() -> None:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            await acme.messages.append(session.id, role="user", content="x")
+            await hf.tenants.delete("acme", cascade=True)
+            assert await acme.sessions.list() == []
+
+    asyncio.run(main())
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+def test_a_name_can_be_used_again_by_handles_that_were_open_all_the_time(url: str) -> None:
+    with Holdfast(url, pool=POOL) as hf, Holdfast(url, pool=POOL) as other:
+        here, there = hf.tenant("acme"), other.tenant("acme")
+        session = fill(hf, "acme")
+        assert there.sessions.get(session).id == session
+        hf.tenants.delete("acme", cascade=True)
+        for handle in (here, there):
+            with pytest.raises(NotFound):
+                handle.sessions.get(session)
+            handle.sessions.create(key="new")
+            assert [each.message_count for each in handle.sessions.list()] == [0]
+            hf.tenants.delete("acme", cascade=True)
+
+
+def test_handles_of_other_processes_see_nothing_once_the_sessions_are_hidden(url: str, small_steps: None) -> None:
+    with Holdfast(url, pool=POOL) as hf, Holdfast(url, pool=POOL) as other:
+        there = other.tenant("acme")
+        session = fill(hf, "acme")
+        assert len(there.messages.list(session)) == 5
+        dying: Any = Dying(hf._engine, 3)  # the mark, and two sessions hidden at a time
+        with pytest.raises(Unavailable):
+            tenants.Tenants(tenants.AsyncTenants(dying, hf._setting)).delete("acme", cascade=True)
+        assert there.sessions.list() == []
+        assert there.messages.search("word") == []
+        reads: list[Callable[[], Any]] = [
+            lambda: there.messages.list(session),
+            lambda: there.messages.append(session, role="user", content="late"),
+        ]
+        for read in reads:
+            with pytest.raises(HoldfastError):
+                read()
+
+
+def test_every_table_of_a_tenant_is_emptied_by_its_key_and_after_its_children(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")):
+        pass
+    connection = apsw.Connection(str(tmp_path / "a.db"))
+    columns = "sqlite_schema AS m, pragma_table_info(m.name) AS c"
+    of_tenants = f"SELECT m.name FROM {columns} WHERE c.name = 'tenant_id' AND m.type = 'table'"
+    names = {name for (name,) in connection.execute(of_tenants)} - {"message_index_removed", "message_texts"}
+    assert names - SMALL == {*tenants.PURGED}
+    order = [*tenants.PURGED]
+    for table, key in tenants.PURGED.items():
+        there = sorted((row[5], row[1]) for row in connection.execute(f"PRAGMA table_info({table})") if row[5])
+        assert ["tenant_id", *key.split(", ")] == [name for _, name in there], table
+        for row in connection.execute(f"PRAGMA foreign_key_list({table})"):
+            assert order.index(row[2]) > order.index(table), f"{table} comes before {row[2]}"
+    connection.close()

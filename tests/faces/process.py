@@ -15,8 +15,13 @@ from typing import Any, Self
 
 import httpx
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 _ADDRESS = re.compile(r"http://\S+")
+_WITH_FILES = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 ADMIN_KEY = "hf_" + "0123456789abcdef" * 3
 """The key of every server that is not told another: it may do everything."""
 BEARER = {"Authorization": f"Bearer {ADMIN_KEY}"}
@@ -39,12 +44,13 @@ def command(*arguments: str, cwd: Path | None = None, **environment: str) -> sub
 class ServerProcess:
     """``holdfast serve`` on any free port."""
 
-    def __init__(self, cwd: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, cwd: Path, *arguments: str, open_files: int | None = None, **environment: str) -> None:
         environment = {"HOLDFAST_ADMIN_KEY": ADMIN_KEY, "HOLDFAST_LIMITS": "refusals_per_s=0", **environment}
         self._errors = cwd / "stderr.txt"
+        limited = [] if open_files is None else [sys.executable, "-c", _WITH_FILES, str(open_files)]
         with open(self._errors, "a") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "serve", "--port", "0", *arguments],
+                [*limited, sys.executable, "-m", "holdfast", "serve", "--port", "0", *arguments],
                 cwd=cwd,
                 env=_environment(environment),
                 stdin=subprocess.DEVNULL,

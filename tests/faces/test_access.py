@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from holdfast import FixedClock, Holdfast, new_api_key
@@ -30,7 +31,7 @@ from tests.faces.attacks import (
     played,
 )
 from tests.faces.in_process import CALM, Running, running
-from tests.faces.process import ADMIN_KEY, ServerProcess, answered, command, refused
+from tests.faces.process import ADMIN_KEY, BEARER, ServerProcess, answered, command, refused
 
 
 def test_there_are_routes_to_attack() -> None:
@@ -274,6 +275,22 @@ def test_the_tenant_of_a_trusted_network_has_a_name_or_nothing_is_served(tmp_pat
         assert "--default-tenant" in failed.stderr
         assert "a tenant has a name" in failed.stderr
         assert not (tmp_path / "data").exists()
+
+
+def test_a_server_for_other_machines_lets_no_web_page_in_without_a_key(start: Callable[..., ServerProcess]) -> None:
+    server = start("--allow-remote", "--trust", "127.0.0.1", "--allowed-host", "Holdfast.internal")
+    path = "/v1/tenants/default/sessions"
+
+    def status(key: dict[str, str], **headers: str) -> int:
+        return httpx.get(f"{server.url}{path}", headers={**key, **headers}).status_code
+
+    for ours in ("127.0.0.1:1", "[::1]:1", "localhost", "holdfast.internal:8420"):
+        assert status({}, Host=ours) == 200, ours
+        assert status({}, Host=ours, Origin=f"http://{ours}") == 200, ours
+        assert status({}, Host=ours, Origin="http://evil.example") == 403, ours
+    assert status({}, Host="evil.example", Origin="http://evil.example") == 401
+    assert status({}, Host="evil.example") == 401
+    assert status(BEARER, Host="any.name") == 200, "a key is enough"
 
 
 # The first key

@@ -53,14 +53,19 @@ def test_who_asks_without_a_key_too_often_is_told_to_wait_and_keeps_no_key_out()
     ]
 
 
-def test_a_flood_of_wrong_keys_is_looked_up_no_further_noted_once_and_keeps_no_known_key_out() -> None:
+def test_a_flood_of_wrong_keys_is_noted_once_and_keeps_no_good_key_out() -> None:
     async def play(server: Running) -> list[str]:
         path = "/v1/tenants/acme/sessions"
-        good, _ = await made(server.holdfast)
-        assert (await server.ask("GET", path, key=good)).status == 200
+        known, _ = await made(server.holdfast)
+        unused, _ = await made(server.holdfast)
+        assert (await server.ask("GET", path, key=known)).status == 200
         for _ in range(50):
             await server.ask("GET", path, key=new_api_key())
-        assert (await server.ask("GET", path, key=good)).status == 200
+        assert (await server.ask("GET", path, key=known)).status == 200
+        flood = [server.ask("GET", path, key=new_api_key()) for _ in range(50)]
+        *refused, served = await asyncio.gather(*flood, server.ask("GET", path, key=unused))
+        assert {each.status for each in refused} == {429}
+        assert served.status == 200, "a key that was never used before"
         assert (await server.ask("GET", path, key=None)).status == 401
         await server.service.denials.flush(server.holdfast)
         return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
@@ -68,6 +73,7 @@ def test_a_flood_of_wrong_keys_is_looked_up_no_further_noted_once_and_keeps_no_k
     noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3, key_s=0))
     assert sorted(noted) == [
         "47 more refusals than could be noted",
+        "50 more refusals than could be noted",
         "send an API key, as Authorization: Bearer hf_...",
         *["this API key is not known here"] * 3,
     ]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 from blake3 import blake3
 from click.testing import CliRunner
 
-from holdfast import Holdfast, NewMessage
-from holdfast.bundles import FORMAT, Bundle, check_bundle, export_tenant, import_tenant
+from holdfast import Holdfast, NewMessage, bundle_lines
+from holdfast.bundle_lines import FORMAT
+from holdfast.bundles import Bundle, check_bundle, export_tenant, import_tenant
 from holdfast.cli.commands import root
 from holdfast.errors import (
     AlreadyExists,
@@ -296,11 +299,69 @@ def test_an_export_from_no_database_makes_neither_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_part_that_was_left_behind_is_written_over(here: str, tmp_path: Path) -> None:
-    (tmp_path / "x.part").write_bytes(b"left by a crash")
-    export_tenant(here, "acme", tmp_path / "x")
-    assert check_bundle(tmp_path / "x").tenant == "acme"
-    assert not (tmp_path / "x.part").exists()
+def test_an_export_follows_no_link_and_is_for_its_owner_alone(here: str, tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (folder / "x.part").symlink_to(victim)
+    before = os.umask(0)
+    try:
+        export_tenant(here, "acme", folder / "x")
+    finally:
+        os.umask(before)
+    assert check_bundle(folder / "x").tenant == "acme"
+    assert (folder / "x").stat().st_mode & 0o777 == 0o600
+    assert victim.read_bytes() == b"precious"
+    (folder / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InvalidInput, match="is there already"):
+        export_tenant(here, "acme", folder / "dangling")
+    assert sorted(path.name for path in folder.iterdir()) == ["dangling", "x", "x.part"]
+
+
+HEAD = b'{"holdfast_bundle":1,"tenant":"acme","release":"1","schema":1}\n'
+BOMBS: dict[str, tuple[bytes, bytes, int]] = {
+    "rows of nothing": (b'{"table":"messages","columns":[],"types":[]}\n', b"[]\n", 20_000_000),
+    "one endless line": (b"[", b" ", 60_000_000),
+    "tables": (b"", b'{"table":"messages"}\n', 3_000_000),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bundle_that_unpacks_to_far_more_than_its_size_is_refused_after_little_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    file = tmp_path / "bomb.holdfast"
+    begins, part, count = BOMBS[name]
+    file.write_bytes(zstandard.ZstdCompressor(level=3).compress(HEAD + begins + part * count))
+    assert file.stat().st_size < 20_000
+    decoded = 0
+    real = msgspec.json.decode
+
+    def counted(data: bytes) -> object:
+        nonlocal decoded
+        decoded += len(data) + 1
+        return real(data)
+
+    monkeypatch.setattr(msgspec.json, "decode", counted)
+    for call in (lambda: check_bundle(file), lambda: import_tenant(str(tmp_path / "there.db"), file)):
+        with pytest.raises(LimitExceeded, match="200 times its size"):
+            call()
+    assert decoded <= 2 * (bundle_lines.FREE_BYTES + bundle_lines.RATIO * file.stat().st_size)
+    assert not (tmp_path / "there.db").exists()
+
+
+def test_a_tenant_that_compresses_beyond_belief_is_exported_and_imported(here: str, tmp_path: Path) -> None:
+    with Holdfast(here) as hf:
+        session = hf.tenant("acme").sessions.create()
+        for _ in range(40):
+            hf.tenant("acme").messages.append(session.id, role="user", content="x" * 1_000_000)
+    bundle = tmp_path / "large.holdfast"
+    export_tenant(here, "acme", bundle)
+    assert bundle.stat().st_size < 1_000_000
+    import_tenant(str(tmp_path / "there.db"), bundle)
+    with Holdfast(str(tmp_path / "there.db")) as hf:
+        assert hf.tenant("acme").messages.count(session.id) == 40
 
 
 def test_the_same_bundle_may_be_imported_under_many_names(bundle: Path, tmp_path: Path) -> None:

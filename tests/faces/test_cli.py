@@ -13,6 +13,7 @@ import holdfast
 from holdfast import Holdfast
 from holdfast.cli.commands import root
 from holdfast.cli.database import describe
+from holdfast.extras import needs
 from holdfast.schema import migrate_up, migration_status
 from tests.faces.commands import commands
 from tests.faces.process import command, one_line
@@ -236,7 +237,8 @@ def test_an_unexpected_error_is_one_line_unless_the_traceback_is_asked_for(monke
 
 def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
-        raise ModuleNotFoundError("No module named 'psycopg_pool'", name="psycopg_pool")
+        with needs("postgres"):
+            raise ModuleNotFoundError("No module named 'psycopg_pool'", name="psycopg_pool")
 
     monkeypatch.setattr(root.commands["version"], "callback", fails)
     done = CliRunner().invoke(root, ["version"])

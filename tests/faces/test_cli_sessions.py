@@ -114,3 +114,19 @@ def test_what_is_not_there_is_one_line(place: Path) -> None:
     missing = "01890000-0000-7000-8000-000000000000"
     assert missing in refused(place, "show", "--session", missing)
     assert "there is no session" in refused(place, "compact", "--session", "nope", "--plan")
+
+
+def test_old_sessions_are_pruned_when_that_is_confirmed(place: Path) -> None:
+    assert told(place, "prune", "--idle-days", "1", "--yes")["pruned"]["sessions"] == 0
+    asked = command("sessions", "prune", "--idle-days", "0", cwd=place, **HERE)
+    assert asked.returncode == 1
+    assert len(told(place, "list")["sessions"]) == 2
+    words = shown(place, "prune", "--idle-days", "0", "--archive-days", "0", "--yes")
+    assert words.startswith("Removed 2 sessions, 0 originals and 0 deleted messages")
+    assert told(place, "list")["sessions"] == []
+
+
+def test_pruning_says_what_is_missing(place: Path) -> None:
+    done = command("sessions", "prune", "--yes", cwd=place, **HERE)
+    assert done.returncode == 2
+    assert "--idle-days" in done.stderr

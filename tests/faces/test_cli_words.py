@@ -89,11 +89,12 @@ def test_no_stored_text_tells_the_terminal_what_to_do(sign: str) -> None:
     assert json.loads(written) == {text: text}
 
 
-def test_lines_in_a_table_stay_lines() -> None:
+def test_no_text_in_a_table_looks_like_another_row() -> None:
     assert printable("a\n\tb") == "a\n\tb"
-    shown = printed(print_table, "T", ["one"], [["a\r\nb\nc"]])
-    assert shown.split()[-3:] == ["a", "b", "c"]
-    assert len(shown.splitlines()) > 3
+    plain = printed(print_table, "T", ["one"], [["abc"]])
+    shown = printed(print_table, "T", ["one"], [["a\nb\u2028c\t"]])
+    assert "a\\nb\\u2028c\\t" in shown
+    assert len(shown.split("\n")) == len(plain.split("\n"))
 
 
 @pytest.mark.parametrize("cell", ["[bold]x[/bold]", "[/]", "[link=x]", ":smile:", "\\[x]"])
@@ -200,7 +201,7 @@ def test_everything_in_a_printable_value_can_be_printed() -> None:
 
 
 def replace_path(path: str | None) -> Rewind:
-    return Rewind("i", "r", 3, 1, "rewound", path, None, None, 0, 1, NOW, None)
+    return Rewind("i", "r", 3, 1, "rewound", path, None, None, None, 0, 1, NOW, None)
 
 
 def test_a_rewind_without_files_has_no_place_in_the_list() -> None:

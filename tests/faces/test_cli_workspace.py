@@ -95,6 +95,11 @@ def test_a_capture_is_exported_in_the_same_go(place: Place) -> None:
     said("export", "--run", place.run, done["snapshot"]["id"], "again.tar.zst")
     written = {name: (place.folder / name).read_bytes() for name in (done["file"], "now.tar.zst", "again.tar.zst")}
     assert len(set(written.values())) == 1
+    for words in (("export", done["snapshot"]["id"]), ("capture", str(place.tree), "--format", "tar.zst", "--to")):
+        again = (words[0], "--run", place.run, *words[1:], "now.tar.zst")
+        assert "--force" in said(*again, code=1)
+        said(*again, "--force")
+    assert (place.folder / "now.tar.zst").stat().st_mode & 0o777 == 0o600
     assert "say --format tar.zst" in said("capture", "--run", place.run, str(place.tree), "--to", "x", code=1)
     assert not (place.folder / "x").exists()
 

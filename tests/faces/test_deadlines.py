@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.bodies import Disconnected
 from holdfast.api.deadlines import Deadlines
 from holdfast.errors import InvalidInput
 from tests.faces.in_process import running
@@ -35,6 +36,21 @@ def test_what_takes_too_long_is_ended() -> None:
 
     with pytest.raises(TimeoutError):
         _under(0.02, work)
+
+
+def test_what_is_done_for_a_client_that_left_is_ended() -> None:
+    async def main() -> None:
+        events = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
+
+        async def receive() -> Any:
+            return next(events)
+
+        with Deadlines(60).begin() as deadline:
+            deadline.needs_client(receive)
+            await asyncio.Event().wait()
+
+    with pytest.raises(Disconnected):
+        asyncio.run(main())
 
 
 def test_who_is_cancelled_by_somebody_else_is_not_told_that_it_was_late() -> None:

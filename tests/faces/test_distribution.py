@@ -1,7 +1,7 @@
 """``holdfast migrate distribute``: what is asked of Citus, in which order, and that nothing happens without it.
 
-Citus itself is not to be had here. In its stead stands what it brings into a database: an entry in the list of extensions, its
-catalogue, and its two functions, which note how they are called and refuse what Citus refuses.
+A stand-in takes the place of Citus: an entry in the list of extensions, its catalogue, and three of its functions, which note how
+they are called and refuse what Citus refuses.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from click.testing import CliRunner
 from holdfast import schema
 from holdfast.cli.commands import root
 from holdfast.errors import InvalidInput, SchemaMismatch
-from holdfast.migrations.distribution import Table, created_tables, plan
+from holdfast.migrations import distribution
+from holdfast.migrations.distribution import Table, plan
+from holdfast.migrations.runner import created_tables
 
-EVERYWHERE = [
-    f"SELECT create_reference_table('{table}')"
-    for table in ("api_keys", "erasures", "run_queue", "schema_migrations", "tenants")
+ABOVE = [
+    "SELECT create_reference_table('api_keys')",
+    "SELECT create_reference_table('erasures')",
+    "SELECT citus_add_local_table_to_metadata('run_queue')",
+    "SELECT create_reference_table('schema_migrations')",
+    "SELECT create_reference_table('tenants')",
 ]
 
 STAND_IN = """
@@ -41,6 +46,15 @@ BEGIN
 END $$;
 
 CREATE FUNCTION create_reference_table(it regclass) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM stand_in_check(it);
+    INSERT INTO pg_dist_partition VALUES (it, NULL, NULL);
+END $$;
+
+CREATE TABLE pg_dist_node (groupid int);
+INSERT INTO pg_dist_node VALUES (0), (1);
+
+CREATE FUNCTION citus_add_local_table_to_metadata(it regclass) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM stand_in_check(it);
     INSERT INTO pg_dist_partition VALUES (it, NULL, NULL);
@@ -118,7 +132,7 @@ def test_keys_that_cannot_be_distributed_are_refused(tables: list[Table]) -> Non
 
 def test_every_table_of_the_catalogue_is_distributed_in_an_order_that_is_accepted(citus_url: str) -> None:
     statements = schema.distribute(citus_url)
-    assert statements[: len(EVERYWHERE)] == EVERYWHERE
+    assert statements[: len(ABOVE)] == ABOVE
     known = {
         str(row[0]): row[1:]
         for row in _run(citus_url, "SELECT logicalrelid::text, by_column, with_table FROM pg_dist_partition")
@@ -147,9 +161,38 @@ def test_the_statements_for_sessions_and_messages_are_exactly_these(citus_url: s
 
 def test_a_second_time_there_is_nothing_to_do(citus_url: str) -> None:
     done = CliRunner().invoke(root, ["migrate", "distribute", "--json", "--database", citus_url])
-    assert json.loads(done.stdout)["statements"][: len(EVERYWHERE)] == EVERYWHERE
+    assert json.loads(done.stdout)["statements"][: len(ABOVE)] == ABOVE
     again = CliRunner().invoke(root, ["migrate", "distribute", "--database", citus_url])
     assert (again.exit_code, again.stdout) == (0, "Every table is distributed already.\n")
+
+
+@pytest.mark.parametrize("version", [1, 16])
+def test_tables_that_a_migration_adds_to_a_distributed_schema_are_distributed_with_it(
+    version: int, bare_postgres_url: str
+) -> None:
+    url = bare_postgres_url
+    schema.migrate_up(url, to=version)
+    _run(url, STAND_IN)
+    schema._look(url, lambda connection: distribution.distribute(connection, created_tables()))
+    known = "SELECT logicalrelid::text FROM pg_dist_partition"
+    before = {row[0] for row in _run(url, known)}
+    assert before < set(created_tables())
+    schema.migrate_up(url)
+    assert {row[0] for row in _run(url, known)} == set(created_tables())
+    assert schema.distribute(url) == []
+
+
+def test_a_cluster_that_does_not_know_its_coordinator_is_refused(citus_url: str) -> None:
+    _run(citus_url, "DELETE FROM pg_dist_node WHERE groupid = 0")
+    with pytest.raises(InvalidInput, match="citus_set_coordinator_host"):
+        schema.distribute(citus_url)
+    assert _run(citus_url, "SELECT count(*) FROM pg_dist_partition") == [(0,)]
+
+
+def test_the_parts_of_tables_are_not_hidden_because_that_makes_new_connections_slow(citus_url: str) -> None:
+    schema.distribute(citus_url)
+    settings = "SELECT unnest(setconfig) FROM pg_db_role_setting JOIN pg_database ON oid = setdatabase"
+    assert ("citus.override_table_visibility=off",) in _run(citus_url, f"{settings} WHERE datname = current_database()")
 
 
 def test_a_table_of_somebody_else_is_left_alone(citus_url: str) -> None:

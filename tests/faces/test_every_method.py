@@ -16,18 +16,25 @@ from holdfast.api.resources import OPERATIONS
 
 _HERE = "reads or writes a directory of the machine it is called on, which is not the caller's"
 _ASKED = "the server itself asks, for every key that comes"
+_STARTED = "what a process is started with, and which of several leads, is no caller's business"
 _GET = "GET of the same thing answers 404 where this returns None"
 
 WHY_NOT = {
+    "tenants.maintain": "the server does it by itself, in the background",
     "sessions.buffered": "keeps what is not saved yet in the memory of one process",
+    "messages.last": "GET .../messages/last does it, through messages.list, which loads no more than an answer may have",
     "agents.find": _GET,
     "blocks.find": _GET,
+    "snapshots.tree": "a whole tree is not one answer: GET .../tree gives pages, through snapshots.entries",
     "workspaces.capture": _HERE,
     "workspaces.capture_upper": _HERE,
     "workspaces.restore": _HERE,
     "workspaces.finish_rewinds": _HERE,
     "rewinds.begin": "POST .../rewind does it, through workspaces.rewind",
     "rewinds.redo": "POST .../redo does it, through workspaces.redo",
+    "server_settings.set_checkpoints_per_run": _STARTED,
+    "server_settings.lead": _STARTED,
+    "server_settings.resign": _STARTED,
     "api_keys.touch": _ASKED,
     "api_keys.verify": _ASKED,
 }

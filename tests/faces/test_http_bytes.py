@@ -78,7 +78,7 @@ def test_who_goes_away_while_sending_leaves_nothing(server: ServerProcess, api: 
         f"POST {api.tenant}/runs/{run}/snapshots HTTP/1.1\r\nHost: {url.host}\r\nAuthorization: Bearer {ADMIN_KEY}\r\n"
         f"Content-Type: application/zstd\r\nContent-Length: {len(TREE)}\r\n\r\n"
     )
-    with socket.create_connection((url.host, url.port or 80), timeout=10) as connection:
+    with socket.create_connection((url.host, url.port or 80), timeout=60) as connection:
         connection.sendall(head.encode() + TREE[:100])
     assert answered(api.http.get(f"{api.tenant}/snapshots"))["items"] == []
     assert taken(api, run, TREE)

@@ -310,6 +310,7 @@ def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: Se
         (errors.CrossTenant, 403),
         (errors.Unavailable, 503),
         (errors.PacksUnknown, 500),
+        (errors.MissingExtra, 500),
         (errors.StorageFull, 507),
         (errors.OutcomeUnknown, 503),
         (errors.Closed, 503),
@@ -357,3 +358,30 @@ def test_a_read_only_file_is_read_and_not_written(start: Callable[..., ServerPro
     answered(server.http.get(f"/v1/tenants/acme/sessions/{session.id}"))
     refused(server.http.post("/v1/tenants/acme/sessions", json={}), 403, "ReadOnly")
     answered(server.http.get("/readyz"))
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("\ud800", "InvalidInput"),
+        ("2030-01-31T12:00:00Z\udfff", "InvalidInput"),
+        ("0001-01-01T00:00:00+14:00", "InvalidFilter"),
+    ],
+)
+def test_a_filter_with_a_time_that_does_not_exist_is_refused(api: Api, value: str, error: str) -> None:
+    for path in (api.sessions, api.messages_of(api.session())):
+        for op, operand in (("lt", value), ("in", [value])):
+            where = [{"column": "created_at", "op": op, "value": operand}]
+            refused(api.http.get(path, params={"where": in_json(where)}), 400, error)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "tool-servers/s", {"connected_at": "9999-12-31T23:59:59-14:00"}),
+        ("POST", "keys", {"name": "k", "scopes": ["read"], "expires_at": "0001-01-01T00:00:00+14:00"}),
+    ],
+)
+def test_a_time_that_does_not_exist_in_utc_is_refused(api: Api, method: str, path: str, body: dict[str, Any]) -> None:
+    problem = refused(api.http.request(method, f"{api.tenant}/{path}", json=body), 400, "InvalidInput")
+    assert "the years 1 to 9999" in problem["detail"]

@@ -158,10 +158,13 @@ def test_every_answer_under_load_is_kept_when_it_is_told_to_stop(start: Start, t
     assert set(acknowledged) <= kept
 
 
+@pytest.mark.parametrize("name", ["holdfast.db", "holdfast.db-wal"])
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
-def test_it_is_not_ready_when_the_file_is_gone(start: Start, tmp_path: Path, how: str) -> None:
+def test_it_is_not_ready_and_writes_nothing_when_a_file_is_gone(
+    start: Start, tmp_path: Path, how: str, name: str
+) -> None:
     server = start()
-    file = tmp_path / "data" / "holdfast.db"
+    file = tmp_path / "data" / name
     answered(server.http.get("/readyz"))
     file.rename(tmp_path / "elsewhere.db")
     if how == "replaced":
@@ -172,11 +175,13 @@ def test_it_is_not_ready_when_the_file_is_gone(start: Start, tmp_path: Path, how
     problem = refused(response, 503, "Unavailable")
     assert int(response.headers["retry-after"]) > 0
     assert str(tmp_path) not in problem["detail"], "the path is for the log"
-    assert "holdfast.db" in server.log
+    assert name in server.log
+    refused(server.http.post("/v1/tenants/acme/sessions", json={}), 503, "Unavailable")
     assert answered(server.http.get("/healthz")) == {"status": "ok"}
     if how == "deleted":
         (tmp_path / "elsewhere.db").rename(file)
         answered(server.http.get("/readyz"))
+        answered(server.http.post("/v1/tenants/acme/sessions", json={}), 201)
 
 
 def test_it_is_not_ready_while_postgres_is_stopped_and_ready_again_after(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import datetime, timedelta
 from typing import Any
@@ -171,11 +172,36 @@ def test_memories_are_listed_and_forgotten_of_an_agent_that_is_named(kagent: Kag
 
 def test_an_agent_is_registered_once_however_it_is_written(kagent: Kagent) -> None:
     made = good(kagent.post("/api/agents", {"agent_ref": "ns/my-agent"}), 201)
-    assert set(made) == {"id", "name", "type", "created_at", "updated_at"}
+    assert set(made) == {"id", "name", "type", "config", "workload_type", "created_at", "updated_at"}
     assert (made["id"], made["name"], made["type"]) == ("ns__NS__my_agent", "ns/my-agent", "kagent")
     assert good(kagent.post("/api/agents", {"agent_ref": "ns/my_agent"}), 201) == made
     assert good(kagent.get("/api/agents")) == [made]
     assert good(kagent.get("/api/agents/ns/my-agent")) == made
+
+
+def test_an_agent_keeps_its_type_and_config_and_posting_it_again_updates_it(kagent: Kagent) -> None:
+    config = {"model": "m", "tools": [{"name": "t"}], "temperature": 0.5}
+    first = {"agent_ref": "ns/a", "type": "Declarative", "config": config}
+    made = good(kagent.post("/api/agents", first), 201)
+    assert (made["type"], made["config"], made["workload_type"]) == ("Declarative", config, "deployment")
+    changed = good(kagent.put("/api/agents", {"agent_ref": "ns/a", "type": "BYO", "workload_type": "sandbox"}), 201)
+    assert (changed["type"], changed["config"], changed["workload_type"]) == ("BYO", config, "sandbox")
+    assert good(kagent.post("/api/agents", {"agent_ref": "ns/a", "config": {}}), 201)["config"] == {}
+    kagent.run(kagent.tenant.agents.update(made["id"], description="kept", model="m"))
+    good(kagent.post("/api/agents", first), 201)
+    there = kagent.run(kagent.tenant.agents.get(made["id"]))
+    assert (there.description, there.model, there.metadata["config"]) == ("kept", "m", config)
+
+
+def test_an_agent_that_is_registered_by_many_at_once_is_whole(kagent: Kagent) -> None:
+    async def register_all() -> list[int]:
+        bodies = [{"agent_ref": "ns/a", "type": f"t{number}", "config": {"n": number}} for number in range(8)]
+        replies = await asyncio.gather(*(kagent.ask("POST", "/api/agents", body) for body in bodies))
+        return [reply.status for reply in replies]
+
+    assert kagent.run(register_all()) == [201] * 8
+    (found,) = good(kagent.get("/api/agents"))
+    assert found["type"] == f"t{found['config']['n']}"
 
 
 def test_who_starts_a_session_or_is_given_one_is_registered(kagent: Kagent) -> None:
@@ -195,7 +221,17 @@ def test_an_agent_is_removed_its_sessions_stay_and_it_can_come_back(kagent: Kage
     assert good(kagent.post("/api/agents", {"agent_ref": "ns/a"}), 201)["name"] == "ns/a"
 
 
-@pytest.mark.parametrize("body", [{}, {"agent_ref": ""}, {"agent_ref": 7}, {"agent_ref": "x" * 256}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"agent_ref": ""},
+        {"agent_ref": 7},
+        {"agent_ref": "x" * 256},
+        {"agent_ref": "ns/a", "type": ""},
+        {"agent_ref": "ns/a", "config": "text"},
+    ],
+)
 def test_what_is_no_agent_is_refused(kagent: Kagent, body: Any) -> None:
     bad(kagent.post("/api/agents", body), 400)
     assert good(kagent.get("/api/agents")) == []
@@ -275,6 +311,55 @@ def test_feedback_is_listed_the_oldest_first_over_all_pages(kagent: Kagent, monk
         assert len(good(kagent.get("/api/feedback"))) == number + 1
     assert [each["feedback_text"] for each in good(kagent.get("/api/feedback"))] == ["0", "1", "2", "3", "4"]
     assert good(kagent.get("/api/feedback", user="bob")) == []
+
+
+@pytest.mark.parametrize("session", ["s", None])
+@pytest.mark.parametrize("event", ["e-1", "0190a5d0-0000-7000-8000-000000000001"])
+def test_feedback_on_an_event_is_kept_with_its_message(kagent: Kagent, session: str | None, event: str) -> None:
+    for id in ("t", "s", "u"):
+        good(kagent.post("/api/sessions", {"id": id}), 201)
+        good(kagent.post(f"/api/sessions/{id}/events", {"id": event if id == "s" else "other", "data": "x"}), 201)
+    sent = {"feedback_text": "wrong", "issue_type": "factual", "message_id": event, "session_id": session}
+    made = good(kagent.post("/api/feedback", sent))
+    assert (made["message_id"], made["issue_type"]) == (event, "factual")
+    assert good(kagent.get("/api/feedback")) == [made]
+    again = good(kagent.post("/api/feedback", {**sent, "feedback_text": "right", "is_positive": True}))
+    assert again["id"] == made["id"], "a user has one opinion of a message"
+    found = kagent.run(kagent.tenant.sessions.find("s", user="ada"))
+    (kept,) = kagent.run(kagent.tenant.feedback.list(session_id=found.id))
+    assert (kept.id, kept.feedback_text) == (made["id"], "right")
+    good(kagent.delete("/api/sessions/s"))
+    assert good(kagent.get("/api/feedback")) == []
+    good(kagent.post("/api/sessions/s/restore"))
+    assert good(kagent.get("/api/feedback")) == [again]
+
+
+def test_a_number_is_a_place_in_the_session_that_is_named(kagent: Kagent) -> None:
+    good(kagent.post("/api/sessions", {"id": "s"}), 201)
+    good(kagent.post("/api/sessions/s/events", {"id": "e", "data": "x"}), 201)
+    sent = {"feedback_text": "good", "is_positive": True, "session_id": "s", "message_id": 1}
+    assert good(kagent.post("/api/feedback", sent))["message_id"] == 1
+    found = kagent.run(kagent.tenant.sessions.find("s", user="ada"))
+    assert len(kagent.run(kagent.tenant.feedback.list(session_id=found.id))) == 1
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"message_id": "e"},
+        {"message_id": "e", "session_id": "s"},
+        {"message_id": 2, "session_id": "s"},
+        {"message_id": 0, "session_id": "s"},
+        {"message_id": "e", "session_id": "absent"},
+    ],
+)
+def test_feedback_on_a_message_that_the_user_does_not_have_is_refused(kagent: Kagent, about: dict[str, Any]) -> None:
+    good(kagent.post("/api/sessions", {"id": "s"}), 201)
+    good(kagent.post("/api/sessions/s/events", {"id": "mine", "data": "x"}), 201)
+    good(kagent.post("/api/sessions", {"id": "s"}, user="bob"), 201)
+    good(kagent.post("/api/sessions/s/events", {"id": "e", "data": "x"}, user="bob"), 201)
+    bad(kagent.post("/api/feedback", {"feedback_text": "x", **about}), 404)
+    assert good(kagent.get("/api/feedback")) == []
 
 
 @pytest.mark.parametrize(

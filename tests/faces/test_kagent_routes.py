@@ -19,7 +19,15 @@ from holdfast.errors import InvalidInput
 from tests.faces.in_process import running
 from tests.faces.kagent import Kagent, bad, good
 
-FILLED = {"session_id": "s", "task_id": "t", "config_id": "c", "token": "k", "thread_id": "h", "namespace": "n"}
+FILLED = {
+    "session_id": "s",
+    "task_id": "t",
+    "config_id": "c",
+    "token": "k",
+    "thread_id": "h",
+    "namespace": "n",
+    "event_id": "e",
+}
 ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in routes()]
 CLOSED = [each for each in ALL if each[1].startswith("/api/")]
 

@@ -321,6 +321,24 @@ def test_a_deleted_session_can_be_deleted_again_and_is_nowhere(kagent: Kagent) -
     bad(kagent.post("/api/sessions/s/events", {"data": "x"}), 404)
 
 
+def test_a_deleted_event_goes_with_its_feedback_and_comes_back_to_its_place(kagent: Kagent) -> None:
+    good(kagent.post("/api/sessions", {"id": "s"}), 201)
+    for id in ("a", "b/2", "c"):
+        good(kagent.post("/api/sessions/s/events", {"id": id, "data": id}), 201)
+    good(kagent.post("/api/feedback", {"feedback_text": "no", "message_id": "b/2", "session_id": "s"}))
+    opinions = good(kagent.get("/api/feedback"))
+    path = "/api/sessions/s/events/b%2F2"
+    bad(kagent.post(path + "/restore"), 404)
+    for _ in range(2):
+        assert good(kagent.delete(path)) == {}
+        assert [each["id"] for each in good(kagent.get("/api/sessions/s?order=asc"))["events"]] == ["a", "c"]
+        assert good(kagent.get("/api/feedback")) == []
+    bad(kagent.delete(path, user="bob"), 404)
+    assert good(kagent.post(path + "/restore"))["data"] == "b/2"
+    assert [each["id"] for each in good(kagent.get("/api/sessions/s?order=asc"))["events"]] == ["a", "b/2", "c"]
+    assert good(kagent.get("/api/feedback")) == opinions
+
+
 def test_of_sessions_deleted_under_one_id_the_last_one_is_restored(kagent: Kagent) -> None:
     for number in range(3):
         start(kagent, name=str(number))

@@ -20,6 +20,21 @@ def start(kagent: Kagent, id: str = "s", **more: Any) -> None:
     good(kagent.post("/api/sessions", {"id": id, "agent_ref": "ns/a", **more}), 201)
 
 
+def test_the_token_of_a_link_made_in_v1_is_never_shown_again(kagent: Kagent) -> None:
+    start(kagent)
+    session = kagent.run(kagent.tenant.sessions.find("s", user="ada"))
+    path = f"/v1/tenants/{kagent.name}/sessions/{session.id}/shares"
+    token = kagent.post(path, {}).json["token"]
+    own = share(kagent)
+    for user in ("bob", "ada"):
+        good(kagent.get("/api/sessions/s", user=user, x_share_token=token))
+    listed = kagent.get("/api/sessions/s/shares")
+    assert [each["token"] for each in good(listed)] == [own]
+    shared = kagent.get("/api/sessions/agent/ns/a", user="bob")
+    assert [each["id"] for each in good(shared)] == ["s"]
+    assert token not in repr((listed.body, shared.body, kagent.get(path).body))
+
+
 def share(kagent: Kagent, id: str = "s", *, read_only: bool = True) -> str:
     """The token of a link to a session of ada's."""
     token: str = good(kagent.post(f"/api/sessions/{id}/shares", {"read_only": read_only}), 201)["token"]

@@ -18,15 +18,16 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import ApiKey, Holdfast, Limits, new_api_key
+from holdfast import ApiKey, Holdfast, new_api_key
 from holdfast.api import ServerLimits, serving
 from holdfast.api.service import Service
 from holdfast.api.serving import address_of, bind
+from holdfast.background import BackgroundOptions
 from holdfast.cli import keys as keys_commands
 from holdfast.cli import serve as serve_command
 from holdfast.cli.commands import _in_one_line, root
 from holdfast.cli.output import shorten
-from holdfast.errors import InvalidInput, NotFound, Unavailable
+from holdfast.errors import InvalidInput, MissingExtra, NotFound, Unavailable
 from tests.faces.process import ServerProcess
 
 KEY = "hf_" + "0123456789abcdef" * 3
@@ -187,8 +188,11 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
         ("[limits]\nstreams = 3", "limits", ServerLimits(streams=3)),
         ("limits = ['streams=3', 'key_s=0']", "limits", ServerLimits(streams=3, key_s=0.0)),
         ("", "limits", ServerLimits()),
-        ("", "store_limits", Limits()),
-        ("checkpoint-retention-per-run = 3", "store_limits", Limits(checkpoints_per_run=3)),
+        ("", "checkpoints_per_run", None),
+        ("checkpoint-retention-per-run = 3", "checkpoints_per_run", 3),
+        ("", "background", BackgroundOptions()),
+        ("retention-every = 60", "background", BackgroundOptions(retention_every_s=60.0)),
+        ("redis = 'redis://r'\nstream = 's'", "background", BackgroundOptions(redis_url="redis://r", stream="s")),
         ("# only a remark: 漢\n", "port", 8420),
     ],
     ids=lambda value: repr(value)[:40],
@@ -376,12 +380,9 @@ def test_a_key_may_be_good_for_a_day_or_for_a_century(days: int, tmp_path: Path)
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
         (OSError("plain"), "plain"),
         (
-            ModuleNotFoundError("x", name="starlette.routing"),
-            "this needs starlette.routing: pip install 'holdfast[server]'",
+            MissingExtra("this needs redis: pip install 'holdfast[erasure]'"),
+            "this needs redis: pip install 'holdfast[erasure]'",
         ),
-        (ModuleNotFoundError("x", name="redis"), "this needs redis: pip install 'holdfast[erasure]'"),
-        (ModuleNotFoundError("x", name="asyncpg"), "this needs asyncpg: pip install 'holdfast[postgres]'"),
-        (ModuleNotFoundError("x", name="crewai"), "this needs crewai: pip install 'holdfast[all]'"),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )

@@ -23,6 +23,7 @@ from tests.faces.in_process import Reply
 from tests.faces.v1 import NEVER, ZSTD, Here, captured, named, open_here, sent, tree
 from tests.workspace.hostile import archive, folder, link, member
 
+ONE = ServerLimits(archives=1)
 SMALL = ServerLimits(archive_bytes=2_000, archives=1, refusals_per_s=0)
 
 
@@ -113,7 +114,7 @@ def test_archives_of_several_tenants_at_once_are_each_their_own(here: Here, tmp_
 
 def test_nobody_else_on_the_machine_can_look_into_what_is_under_way() -> None:
     async def main() -> int:
-        folder = await Staging(1).folder()
+        folder = await Staging(ONE).folder("acme")
         mode = folder.path.stat().st_mode & 0o777
         await folder.close()
         return mode
@@ -170,7 +171,7 @@ def test_no_more_archives_are_under_way_than_fit(small: Here) -> None:
     here = small.another()
     run, _ = here.claimed()
     staging = here.server.service.staging
-    folder = here.run(staging.folder())
+    folder = here.run(staging.folder(here.name))
     assert sent(here, run, archive(member("a", b"1"))).status == 503
     assert folder.path.is_dir()
     here.run(folder.close())
@@ -182,19 +183,19 @@ def test_a_folder_that_cannot_be_made_takes_no_place(monkeypatch: pytest.MonkeyP
     def full(**options: Any) -> Any:
         raise OSError("no room")
 
-    staging = Staging(1)
+    staging = Staging(ONE)
     monkeypatch.setattr("holdfast.api.staging.TemporaryDirectory", full)
     with pytest.raises(OSError, match="no room"):
-        asyncio.run(staging.folder())
+        asyncio.run(staging.folder("acme"))
     assert staging.in_use == 0
     with pytest.raises(Unavailable, match="archives = 0"):
-        asyncio.run(Staging(0).folder())
+        asyncio.run(Staging(ServerLimits(archives=0)).folder("acme"))
 
 
 def test_an_archive_that_nobody_waits_for_is_removed_all_the_same() -> None:
     async def main() -> None:
-        staging = Staging(1)
-        folder = await staging.folder()
+        staging = Staging(ONE)
+        folder = await staging.folder("acme")
         (folder.path / "a").write_bytes(b"x" * 3_000_000)
         seen: list[Any] = []
 
@@ -221,7 +222,7 @@ async def _events(*bodies: bytes, last: str = "http.request") -> AsyncIterator[d
 
 
 def saved(tmp_path: Path, events: AsyncIterator[Any], **more: Any) -> int:
-    limits = ServerLimits(archive_bytes=10, answer_s=more.pop("answer_s", 5.0))
+    limits = ServerLimits(archive_bytes=10, stall_s=more.pop("stall_s", 5.0), archive_s=more.pop("archive_s", 5.0))
     headers = {b"content-type": b"Application/ZSTD", **more}
     upload = Upload(lambda: anext(events), headers, limits)  # type: ignore[arg-type, return-value]
     return asyncio.run(upload.save(str(tmp_path / "file"), media_type=ARCHIVE_TYPE))
@@ -255,9 +256,20 @@ def test_an_upload_that_stops_coming_is_given_up(tmp_path: Path) -> None:
         yield {"type": "http.request", "body": b"1", "more_body": True}
         await asyncio.Event().wait()
 
-    with pytest.raises(TooSlow, match="answer_s") as refused:
-        saved(tmp_path, never(), answer_s=0.01)
+    with pytest.raises(TooSlow, match=r"1 bytes of the body came .* transfer_bytes_per_s = 1,024") as refused:
+        saved(tmp_path, never(), stall_s=0.01)
     assert refused.value.headers == {"connection": "close"}
+
+
+@pytest.mark.parametrize("limit", ["stall_s", "archive_s"])
+def test_an_upload_that_trickles_in_is_given_up(tmp_path: Path, limit: str) -> None:
+    async def trickle() -> AsyncIterator[Any]:
+        while True:
+            await asyncio.sleep(0.001)  # no waiting for anything: this is how slow it is
+            yield {"type": "http.request", "body": b"", "more_body": True}
+
+    with pytest.raises(TooSlow):
+        saved(tmp_path, trickle(), **{limit: 0.05})
 
 
 def test_an_upload_of_another_type_is_not_read(tmp_path: Path) -> None:

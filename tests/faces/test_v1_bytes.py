@@ -150,15 +150,17 @@ def test_snapshots_are_found_deleted_and_collected(here: Here, tmp_path: Path) -
     assert here.ask("POST", "/snapshots/collect", key=here.key("read", "write")).status == 403
 
 
-def test_names_that_are_not_utf8_are_in_the_tree_and_a_page_after_the_end_is_empty(here: Here, tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_in_the_tree_and_in_cursors(here: Here, tmp_path: Path) -> None:
     root = tree(tmp_path / "w")
     Path(os.fsdecode(bytes(root / "x") + b"\xff")).write_bytes(b"odd")
     run, snapshot = captured(here, root)
     reply = here.ask("GET", f"/snapshots/{snapshot}/tree")
     paths = [each["path"] for each in json.loads(reply.body)["items"]]
     assert "x\udcff" in paths
-    after = here.good("GET", f"/snapshots/{snapshot}/tree?cursor={len(paths)}")
-    assert (after["items"], after["next"]) == ([], None)
+    page = here.good("GET", f"/snapshots/{snapshot}/tree?limit={len(paths) - 1}")
+    last = json.loads(here.ask("GET", f"/snapshots/{snapshot}/tree?cursor={page['next']}").body)
+    assert ([each["path"] for each in last["items"]], last["next"]) == (["x\udcff"], None)
+    here.bad("GET", f"/snapshots/{snapshot}/tree?cursor={len(paths)}")
     body = here.ask("GET", f"/snapshots/{snapshot}/archive").body
     again = sent(here, run, body).json["snapshot"]["id"]
     assert here.good("GET", f"/snapshots/diff?before={snapshot}&after={again}")["items"] == []

@@ -23,7 +23,7 @@ from holdfast.api.operations import Need
 from holdfast.api.problems import HttpError, NoLongerSo, NotAuthenticated, TooManyRequests, answer, status_of, title_of
 from holdfast.api.rates import Rates
 from holdfast.api.service import Service
-from holdfast.api.streams import Place, StreamEvent
+from holdfast.api.streams import Place, event
 from holdfast.api.wire import decode, moment
 from holdfast.errors import Closed, Forbidden, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 
@@ -254,7 +254,7 @@ def test_several_times_in_a_filter_become_times_and_a_moment_keeps_its_instant()
 
 
 def test_an_event_is_written_in_one_piece_whatever_is_in_it() -> None:
-    sent = StreamEvent(Place(7, 0), "message", {"text": "a\n\nid: 8\r\n", "lone": "\ud800"}).written()
+    sent = event(Place(7, 0), "message", {"text": "a\n\nid: 8\r\n", "lone": "\ud800"}).written
     assert sent.count(b"\n\n") == 1
     head, data = sent[:-2].split(b"\ndata: ")
     assert head == b"id: 7\nevent: message"

@@ -35,7 +35,7 @@ from holdfast.testing.workloads import Call, OnEngine, World, calls, on_engine
 from tests.faults.failing import FailingFile
 from tests.faults.turns import shared_turn, turns_in_tasks, turns_in_threads
 
-SLOWEST_S = 5.0
+SLOWEST_S = 20.0
 BEFORE = 16
 """Calls that fill the file before the disk begins to fail."""
 KINDS: dict[Error, frozenset[Attempt]] = {

@@ -104,3 +104,18 @@ def test_the_image_is_built_from_what_is_locked_and_runs_as_nobody_in_particular
     for source in re.findall(r"^COPY (?!--from)(.*) \S+$", said, re.MULTILINE):
         for name in source.split():
             assert (DEPLOY.parent / name).exists(), name
+
+
+def test_the_image_has_everything_that_an_option_of_the_server_needs() -> None:
+    locked = (DEPLOY.parent / "requirements" / "run.txt").read_text()
+    for package in ("asyncpg", "psycopg", "obstore", "redis", "cryptography"):
+        assert re.search(rf"^{package}==", locked, re.MULTILINE), package
+
+
+def test_servers_that_are_deployed_sweep_and_can_be_told_of_a_redis() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["holdfast"]["environment"]
+    assert {"REDIS_URL", "HOLDFAST_RETENTION_EVERY"} <= set(compose)
+    deployment = (CHART / "templates" / "deployment.yaml").read_text()
+    assert "name: REDIS_URL" in deployment
+    assert "name: HOLDFAST_RETENTION_EVERY" in deployment
+    assert "EnvironmentFile=-/etc/holdfast/environment" in (DEPLOY / "holdfast.service").read_text()

@@ -76,6 +76,13 @@ def test_locks_cover_what_the_package_asks_for() -> None:
         assert names([*PROJECT["dependencies"], *extras.get(extra, ())]) - pinned(extra).keys() == set()
 
 
+@pytest.mark.parametrize("lock", sorted((ROOT / "requirements").glob("*-oldest.txt")), ids=lambda lock: lock.stem)
+def test_an_oldest_lane_has_the_oldest_releases_that_its_extra_allows(lock: Path) -> None:
+    wanted = PROJECT["optional-dependencies"][lock.stem.removesuffix("-oldest")]
+    oldest = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", each).groups() for each in wanted)
+    assert oldest.items() <= pinned(lock.stem).items()
+
+
 @pytest.mark.parametrize("name", ["test", "bench"])
 def test_what_is_tested_and_measured_is_what_is_run(name: str) -> None:
     run, other = pinned("run"), pinned(name)

@@ -17,7 +17,7 @@ from holdfast.testing import servers
 from holdfast.testing.servers import PgBouncer, PostgresServer, RedisServer, ServerError
 
 
-def wait_until(condition, seconds: float = 20) -> None:
+def wait_until(condition, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

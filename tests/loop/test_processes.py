@@ -31,7 +31,8 @@ LEASE_S = "1"
 @contextmanager
 def worker(url: str, folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """``holdfast worker``, with the agent of ``victims``; it is left to the test to end it."""
-    started = [sys.executable, "-m", "holdfast", "worker", "--handler", "tests.loop.victims:handler"]
+    handler = [] if "--handler" in options else ["--handler", "tests.loop.victims:handler"]
+    started = [sys.executable, "-m", "holdfast", "worker", *handler]
     process = subprocess.Popen(
         [*started, "--database", url, *options],
         cwd=ROOT,

@@ -50,7 +50,7 @@ def test_messages_have_the_tokens_of_the_model_or_of_the_counter(tmp_path: Path)
         used = Usage(output_tokens=77)
         return Reply("I look.", [ToolRequest("look")], used) if turn.iteration == 1 else "Seen."
 
-    for counter, counts in ((None, [0, 77, 19, 6]), (len, [0, 77, 1, 1])):
+    for counter, counts in ((None, [6, 77, 19, 6]), (len, [1, 77, 1, 1])):
         with Holdfast(str(tmp_path / f"{counter}.db"), count_tokens=counter) as hf:
             acme = hf.tenant("acme")
             session = acme.sessions.create(agent="a")

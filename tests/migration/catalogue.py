@@ -11,6 +11,7 @@ import psycopg
 STORED_AS = {
     "text": "TEXT",
     "uuid": "TEXT",
+    "json": "TEXT",
     "jsonb": "TEXT",
     "bigint": "INTEGER",
     "integer": "INTEGER",

@@ -16,7 +16,7 @@ import psycopg
 from tests.migration.catalogue import Table, of_postgres
 from tests.migration.statements import Named, tables_in
 
-GLOBAL = {"api_keys", "erasures", "tenants", "schema_migrations", "run_queue"}
+GLOBAL = {"api_keys", "erasures", "tenants", "schema_migrations", "run_queue", "server_settings"}
 """The tables above all tenants. They are small, and every machine has a copy."""
 TENANT = "tenant_id"
 

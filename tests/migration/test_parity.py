@@ -35,14 +35,20 @@ def postgres(postgres_url: str) -> Iterator[dict[str, Table]]:
         yield catalogue.of_postgres(connection)
 
 
+WORDS = ("message_texts", "words")
+
+
 def test_the_tables_are_the_same(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:
     assert sqlite.keys() == postgres.keys()
     assert {"schema_migrations", "tenants", "sessions", "messages"} <= sqlite.keys()
 
 
 def test_the_columns_are_the_same_in_the_same_order(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:
+    """But for the words of a message, which SQLite keeps in its index alone."""
     for name, table in sqlite.items():
-        assert list(table.columns.items()) == list(postgres[name].columns.items()), name
+        columns = {each: column for each, column in postgres[name].columns.items() if (name, each) != WORDS}
+        assert list(table.columns.items()) == list(columns.items()), name
+    assert WORDS[1] in postgres[WORDS[0]].columns
 
 
 def test_the_keys_are_the_same(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:

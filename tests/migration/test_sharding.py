@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 
 from holdfast.core.queries import Statement
 from holdfast.engines.dialect import Dialect
+from holdfast.migrations.distribution import ON_THE_COORDINATOR, plan
 from holdfast.migrations.distribution import Table as Spread
-from holdfast.migrations.distribution import created_tables, plan
+from holdfast.migrations.runner import created_tables, migrations
 from tests.migration.catalogue import Table, of_postgres
+from tests.migration.citus_rules import UNDISTRIBUTED, refused
 from tests.migration.sharding import GLOBAL, wrong_with_statement, wrong_with_tables
 from tests.migration.statements import Named, all_statements
 
@@ -33,9 +36,19 @@ def test_the_tables_above_all_tenants_are_few_and_there(connection: psycopg.Conn
 
 def test_every_statement_speaks_of_one_tenant(connection: psycopg.Connection[Any]) -> None:
     found = [
-        wrong for statement in all_statements(Dialect.POSTGRES) for wrong in wrong_with_statement(statement, connection)
+        wrong
+        for statement in all_statements(Dialect.POSTGRES)
+        if statement.name.rpartition(".")[2] not in OF_ALL_TENANTS
+        for wrong in wrong_with_statement(statement, connection)
     ]
     assert found == []
+
+
+def test_no_statement_is_one_that_citus_refuses_or_sends_to_every_machine(connection: psycopg.Connection[Any]) -> None:
+    sent = {each.sql: each for each in all_statements(Dialect.POSTGRES) if " where " not in each.name}.values()
+    assert {each.name.rpartition(".")[2] for each in sent} >= UNDISTRIBUTED
+    distributed = [each for each in sent if each.name.rpartition(".")[2] not in UNDISTRIBUTED]
+    assert [wrong for statement in distributed for wrong in refused(statement, connection)] == []
 
 
 def test_all_tables_take_part_and_those_pointed_to_come_first(connection: psycopg.Connection[Any]) -> None:
@@ -47,6 +60,7 @@ def test_all_tables_take_part_and_those_pointed_to_come_first(connection: psycop
     }
     for name, table in there.items():
         how = "create_reference_table(" if name in GLOBAL else f"create_distributed_table('{name}', 'tenant_id'"
+        how = "citus_add_local_table_to_metadata(" if name in ON_THE_COORDINATOR else how
         assert how in statements[places[name]]
         for key in table.foreign_keys:
             assert key.target == name or places[key.target] < places[name]
@@ -55,6 +69,9 @@ def test_all_tables_take_part_and_those_pointed_to_come_first(connection: psycop
 def _spread(name: str, table: Table) -> Spread:
     return Spread(name, "tenant_id" in table.columns, frozenset(key.target for key in table.foreign_keys))
 
+
+OF_ALL_TENANTS = {"next_behind"}
+"""Reads that ask every machine, for work in the background: they name a tenant, whose rows another statement then reads."""
 
 FOREIGN_KEY = """
 CREATE UNIQUE INDEX planted ON sessions (id, tenant_id);
@@ -117,3 +134,76 @@ def test_a_statement_that_speaks_of_several_tenants_is_caught(
     statement = Statement(text, Dialect.POSTGRES)
     wrong = list(wrong_with_statement(Named("planted", text, statement.sql, statement.names), connection))
     assert any(says in each for each in wrong), wrong
+
+
+POLICY = (
+    "(SELECT compact_from FROM compaction_policies WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent)"
+)
+LOCKED = "SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id = :id FOR UPDATE"
+UNNESTED = "FROM unnest(:ids::uuid[]) AS i (id)"
+REFUSED = [
+    (f"INSERT INTO sessions (tenant_id, id, compact_from) VALUES (:tenant_id, :id, {POLICY})", "a subquery in VALUES"),
+    (
+        (
+            "INSERT INTO sessions (tenant_id, id, identifier) VALUES (:tenant_id, :id, :key) "
+            f"ON CONFLICT (tenant_id, id) DO UPDATE SET compact_from = {POLICY} RETURNING id"
+        ),
+        "a subquery in ON CONFLICT",
+    ),
+    (
+        "DELETE FROM run_queue WHERE tenant = :tenant_id AND run_id IN (SELECT id FROM runs WHERE tenant_id = :tenant_id)",
+        "changes run_queue and reads a table that is distributed",
+    ),
+    (
+        "UPDATE runs SET lease_until = :now_at::timestamptz + lease_ms * interval '1 millisecond' WHERE tenant_id = :tenant_id",
+        "calls timestamptz_pl_interval",
+    ),
+    (
+        (
+            "UPDATE messages AS m SET updated_at = (a.original_message ->> 'updated_at')::timestamptz FROM message_archive AS a "
+            "WHERE m.tenant_id = :tenant_id AND a.tenant_id = :tenant_id AND m.id = a.id"
+        ),
+        "calls cast to timestamp with time zone",
+    ),
+    (f"WITH held AS ({LOCKED}) SELECT id FROM held", "locks rows in a CTE"),
+    (
+        "WITH head AS (UPDATE sessions SET next_seq = 1 WHERE tenant_id = :tenant_id RETURNING id) SELECT id FROM head",
+        "makes a change in a CTE",
+    ),
+    (f"INSERT INTO feedback (tenant_id, id) SELECT :tenant_id, i.id {UNNESTED}", "without RETURNING"),
+]
+ACCEPTED = [
+    f"INSERT INTO sessions (tenant_id, id, compact_from) SELECT :tenant_id, :id::uuid, {POLICY} RETURNING id",
+    "INSERT INTO sessions (tenant_id, id, identifier) VALUES (:tenant_id, :id, COALESCE(:key, 'x'))",
+    "UPDATE runs SET lease_until = :now_at WHERE tenant_id = :tenant_id",
+    (
+        "UPDATE runs SET lease_until = timezone('UTC', timezone('UTC', :now_at::timestamptz) + lease_ms * interval '1 ms') "
+        "WHERE tenant_id = :tenant_id"
+    ),
+    "SELECT (original_message ->> 'updated_at')::timestamptz FROM message_archive WHERE tenant_id = :tenant_id",
+    LOCKED,
+]
+
+
+def _named(text: str) -> Named:
+    statement = Statement(text, Dialect.POSTGRES)
+    return Named("planted", text, statement.sql, statement.names)
+
+
+@pytest.mark.parametrize(("text", "says"), REFUSED)
+def test_a_statement_that_citus_refuses_is_caught(text: str, says: str, connection: psycopg.Connection[Any]) -> None:
+    wrong = list(refused(_named(text), connection))
+    assert any(says in each for each in wrong), wrong
+
+
+@pytest.mark.parametrize("text", ACCEPTED)
+def test_a_statement_that_citus_accepts_is_not_held_up(text: str, connection: psycopg.Connection[Any]) -> None:
+    assert list(refused(_named(text), connection)) == []
+
+
+def test_a_column_and_its_constraint_are_added_apart() -> None:
+    """Citus adds no column that has a constraint to a table that is distributed already."""
+    added = re.compile(r"ADD COLUMN[^,;]*\b(?:CHECK|REFERENCES|UNIQUE|PRIMARY KEY)\b", re.IGNORECASE)
+    assert added.search("ALTER TABLE tenants ADD COLUMN quota BIGINT CHECK (quota >= 0);")
+    for migration in migrations(Dialect.POSTGRES):
+        assert not added.search(migration.up), f"{migration}: {added.search(migration.up)}"

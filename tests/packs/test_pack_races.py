@@ -42,7 +42,7 @@ def sealing(url: str, pack: str, digest: bytes) -> Iterator[psycopg.Connection[A
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -72,7 +72,7 @@ def test_a_pack_that_is_sealed_while_another_one_is_waited_for_is_left_alone(pos
                 time.sleep(0.1)
                 wait_for(lambda: is_stuck_or_done(pruning))
                 second.commit()
-            pruning.result(20)
+            pruning.result(60)
         rows = watcher.execute("SELECT id::text FROM object_packs WHERE condemned_at IS NULL").fetchall()
         assert {row[0] for row in rows} == {one, other}
 

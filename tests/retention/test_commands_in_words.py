@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from holdfast import ApiKey, Findings, Hold, Holdfast, RetentionPolicy, Swept
 from holdfast.cli import doctor, keys, retention
 from holdfast.cli.commands import root
+from holdfast.cli.logs import show_deletions
 from holdfast.clock import from_us
 from holdfast.stores.platform.checkups import DamagedSnapshot
 from holdfast.stores.platform.retention.sweeps import Tally
@@ -184,7 +185,7 @@ def test_what_is_left_and_what_is_held_is_said_below_a_plan() -> None:
     ids=["run", "session", "tenant"],
 )
 def test_what_a_hold_keeps_is_said_in_words(run: str | None, session: str | None, words: str) -> None:
-    assert retention._subject(Hold(NOBODY, run, session, "why", "", LONG_AGO), "acme") == words
+    assert retention._subject(Hold(NOBODY, run, session, "why", "", False, LONG_AGO), "acme") == words
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,8 @@ def test_the_log_of_removals_is_let_go_of_and_holds_nothing_else(tmp_path: Path)
     before = list(log.handlers)
 
     def break_off() -> None:
-        with retention._lines_to(str(file)):
+        with click.Context(click.Command("x")):
+            show_deletions(str(file))
             log.info('{"a":"名"}')
             logging.getLogger("holdfast.retention.other").info("words")
             logging.getLogger("holdfast.sweeper").info("words")
@@ -266,7 +268,7 @@ def test_the_log_of_removals_is_let_go_of_and_holds_nothing_else(tmp_path: Path)
 
     with pytest.raises(RuntimeError, match="broken off"):
         break_off()
-    assert (file.read_text("utf-8"), log.handlers) == ('{"a":"名"}\n', before)
+    assert (file.read_text("utf-8"), log.handlers, log.propagate) == ('{"a":"名"}\n', before, True)
 
 
 def key(**more: Any) -> ApiKey:

@@ -78,7 +78,7 @@ class Model:
             needed = more
 
     def _must_stay(self, run: int, each: Any) -> bool:
-        return self.held(run) or (run not in self.ended and each == self.runs[run][-1])
+        return self.held(run) or each == self.runs[run][-1]
 
     def _remove_up_to(self, last: Any, stays: list[Any]) -> None:
         for run, there in self.runs.items():

@@ -126,11 +126,11 @@ def newest_first() -> AbstractContextManager[Any]:
     return without(rules.queries.oldest_of_run, "ORDER BY o.created_at, o.id", "ORDER BY o.created_at DESC, o.id DESC")
 
 
-def newest_of_live_runs_too() -> AbstractContextManager[Any]:
+def newest_of_runs_too() -> AbstractContextManager[Any]:
     stack = ExitStack()
-    stack.enter_context(without(rules.queries.newest, "OR (r.finished_at IS NULL", "OR (1 = 0"))
+    stack.enter_context(without(rules.queries.newest, "(n.created_at, n.id) > (s.created_at, s.id)", "1 = 1"))
     for query in (rules.queries.up_to, rules.queries.may_go):
-        stack.enter_context(without(query, "(r.finished_at IS NOT NULL", "(1 = 1"))
+        stack.enter_context(without(query, "(n.created_at, n.id) > (s.created_at, s.id)", "1 = 1"))
     return stack
 
 
@@ -160,7 +160,7 @@ KEPT: list[Step] = [*captures(0, 1), ("end", 0), ("keep", 0, 100), *([("days", 1
 SHORT: list[Step] = [*captures(0, 1), ("keep", 0, 1), ("end", 0), ("days", 2), ("sweep",)]
 OVER: list[Step] = [("quota", 1), *captures(0, 3, first=2), *captures(1, 5, first=5), ("sweep",)]
 AGAIN: list[Step] = [("capture", 0, {2, 5, number % 2}, True) for number in range(6)]
-SHARED: list[Step] = [("quota", 1), *captures(1, 1, first=8), *captures(1, 1, first=11), ("end", 1), *AGAIN, ("sweep",)]
+SHARED: list[Step] = [("quota", 1), *captures(1, 1, first=8), *captures(1, 1), *AGAIN, ("sweep",)]
 CHAIN: list[Step] = [("per_run", 1, None), *captures(0, 5, fresh=False), ("sweep",)]
 CARRIED: list[Step] = [("per_run", 1, None), *[("capture", 0, {0, number}, False) for number in (1, 2, 3)], ("sweep",)]
 LIVE: list[Step] = [("quota", 0), *captures(0, 1), *captures(1, 1, first=1), ("sweep",)]
@@ -177,7 +177,7 @@ DEFECTS: list[tuple[Defect, list[Step]]] = [
     (forgetting_what_a_layer_needs, CARRIED),
     (planning_without_room, OVER),
     (newest_first, HELD_ON_CAPTURE[:1] + captures(0, 4)),
-    (newest_of_live_runs_too, LIVE),
+    (newest_of_runs_too, LIVE),
     (one_page_only, PAGES),
     (one_batch_only, [*captures(0, 6), ("per_run", 1, None), ("sweep",)]),
 ]

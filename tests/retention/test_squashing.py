@@ -207,7 +207,7 @@ def test_a_layer_that_changed_meanwhile_is_left_alone(acme: TenantHandle) -> Non
     manifest = layers.manifest_of(step(_whole(acme, made[1])))
     squashing = Squashing(acme._engine, acme._scope)
     with pytest.raises(Stale):
-        step(acme._engine.write(lambda connection: squashing._replace(connection, row, manifest)))
+        step(acme._engine.write(lambda connection: squashing._replace(connection, row, manifest, set())))
     assert intact(acme, [made[1].id, made[2].id])
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInput
 from holdfast.trees import ignoring
@@ -285,3 +288,70 @@ def test_a_directory_in_its_place_is_refused_and_not_taken_for_nothing(tmp_path:
 def test_a_pipe_in_its_place_holds_nothing_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
     assert in_root(str(tmp_path)) == []
+
+
+def reference(pattern: str, path: str) -> bool:
+    """What a pattern of letters, stars and slashes matches, by its definition: every way to match is tried, once."""
+    if "/" not in pattern:
+        path = path.rpartition("/")[2]
+    pattern = pattern.removeprefix("/")
+
+    @cache
+    def matches(at: int, place: int) -> bool:
+        if at == len(pattern):
+            return place == len(path)
+        end = at
+        while end < len(pattern) and pattern[end] == "*":
+            end += 1
+        if end == at:
+            return place < len(path) and path[place] == pattern[at] and matches(at + 1, place + 1)
+        if end - at >= 2 and (at == 0 or pattern[at - 1] == "/"):
+            if end == len(pattern):
+                return True
+            if pattern[end] == "/":
+                starts = [place, *(there + 1 for there in range(place, len(path)) if path[there] == "/")]
+                return any(matches(end + 1, start) for start in starts)
+        name_end = path.find("/", place)
+        return any(matches(end, to) for to in range(place, (len(path) if name_end < 0 else name_end) + 1))
+
+    return matches(0, 0)
+
+
+@settings(max_examples=1_000)
+@given(
+    st.lists(st.sampled_from(["a", "b", "*", "**", "/", "/**/", "a*", "*b"]), min_size=1, max_size=10).map("".join),
+    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=6).map("/".join),
+)
+def test_stars_match_what_their_definition_says(pattern: str, path: str) -> None:
+    pattern = pattern.rstrip("/")
+    assume(pattern)
+    assert Ignores([pattern])(path, False) is reference(pattern, path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a*a*a*a*a*a*b", "a" * 250),
+        ("*a" * 200 + "*b", "a" * 250),
+        ("*[ab]?" * 80 + "c", "ab" * 125),
+        ("/" + "*a" * 100 + "*/" + "*a" * 100 + "b", "a" * 250 + "/" + "a" * 250),
+        ("**/a/" * 60 + "b", "a/" * 190 + "a"),
+        ("**/*a*a*a*a/" * 60 + "b", ("a" * 20 + "/") * 190 + "a"),
+        ("**/" * 300 + "b", "a/" * 190 + "a"),
+        ("\\ " + " " * 4_000, "a"),
+    ],
+    ids=range(8),
+)
+@pytest.mark.timeout(60)
+def test_no_pattern_takes_long_to_be_found_not_to_match(pattern: str, path: str) -> None:
+    """Each of them took years, or hours, when stars were tried in every combination."""
+    assert Ignores([pattern])(path, False) is False
+
+
+@pytest.mark.parametrize(
+    "patterns", [["*a" * 2_049], ["*a" * 2_048] * 65, [" " * 1_000_000]], ids=["one", "all", "spaces"]
+)
+def test_patterns_that_would_take_long_to_compile_are_refused(patterns: list[str]) -> None:
+    with pytest.raises(InvalidInput, match=r"no more than 4,096 and 262,144 are allowed"):
+        Ignores(patterns)
+    assert Ignores(["#" * 1_000_000])("a", False) is False

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import FixedClock, Holdfast, Limits, Snapshot, TenantHandle
+from holdfast import FixedClock, Holdfast, Limits, Snapshot, TenantHandle, offload
 from holdfast.core.objects import digest_of, pack
 from holdfast.errors import Corrupt, InvalidInput, NotFound, Stale
 from holdfast.stepping import step
@@ -278,7 +278,7 @@ def test_a_tree_that_is_written_as_a_whole_holds_what_is_here_and_brings_what_is
 
 
 def test_what_takes_files_is_done_where_the_caller_is_if_it_blocks(acme: TenantHandle) -> None:
-    assert step(capturing.work(acme._engine, lambda: 7)) == 7
+    assert step(offload.work(acme._engine, lambda: 7)) == 7
 
 
 def test_an_error_in_a_thread_is_the_callers() -> None:
@@ -287,7 +287,7 @@ def test_an_error_in_a_thread_is_the_callers() -> None:
 
     engine: Any = SimpleNamespace(blocking=False)
     with pytest.raises(KeyError, match="from the thread"):
-        asyncio.run(capturing.work(engine, failing))
+        asyncio.run(offload.work(engine, failing))
 
 
 def test_who_is_cancelled_waits_for_the_thread() -> None:
@@ -302,7 +302,7 @@ def test_who_is_cancelled_waits_for_the_thread() -> None:
         ended.set()
 
     async def cancelled() -> bool:
-        task = asyncio.ensure_future(capturing.work(engine, slow))
+        task = asyncio.ensure_future(offload.work(engine, slow))
         await asyncio.to_thread(begun.wait, 30)
         task.cancel()
         asyncio.get_running_loop().call_soon(may_end.set)

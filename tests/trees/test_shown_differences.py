@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.core.objects import digest_of
 from holdfast.trees.differences import Change, changes, content_of, too_large, unified
 from holdfast.trees.entries import Entry, Kind
+from holdfast.trees.line_diff import Steps
 
 
 def file(path: str, content: bytes = b"content", **fields: Any) -> Entry:
@@ -142,7 +143,7 @@ def test_who_makes_all_changes_to_the_one_tree_has_the_other(before: dict[str, E
 def shown(before: Entry | None, after: Entry | None, old: bytes = b"", new: bytes = b"") -> str:
     """The text of the one change between two."""
     (change,) = changes(tree(*([before] if before else [])), tree(*([after] if after else [])))
-    return unified(change, old, new)
+    return unified(change, old, new, Steps(1_000_000))
 
 
 def test_an_added_file_comes_from_nothing() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from holdfast import FixedClock, Holdfast, Limits, Snapshot, TenantHandle
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, Snapshot, TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound, Stale
 from holdfast.stepping import step
 from holdfast.stores.workspace import layers, snapshots
 from holdfast.stores.workspace.layers import NewLayer, Part
 from holdfast.stores.workspace.snapshots import NewSnapshot, SnapshotUsage
+from holdfast.trees import manifests
 from holdfast.trees.entries import ZEROS, Difference, Entry, Piece
 
 NEVER = "00000000-0000-7000-8000-000000000000"
@@ -317,6 +322,77 @@ def test_a_cursor_of_something_else_is_refused(world: World) -> None:
 def test_a_tree_has_its_entries_by_their_paths(world: World) -> None:
     entries = [Entry("d", "dir", 0o755, 5), Entry("d/l", "symlink", 0o777, 6, 0, "\udcff/é")]
     assert world.acme.snapshots.tree(world.tree(*entries).id).entries == {each.path: each for each in entries}
+
+
+NAMES = [f"{letter}{digit}" for letter in "ab\uffff\udcff" for digit in "012345"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pages_of_a_tree_on_many_layers_are_the_tree(world: World, seed: int) -> None:
+    random = Random(seed)
+    below: str | None = None
+    made = None
+    for number in range(random.randint(1, 5)):
+        chosen = random.sample(NAMES, random.randint(0, len(NAMES)))
+        gone = chosen[: len(chosen) // 2]
+        there = [Entry(path, "dir", number, 0) for path in chosen[len(gone) // 2 :]]  # some are removed and there again
+        new = NewLayer(layers.manifest_of(Difference(there, gone, [f"{number}"])), below, [])
+        made = world.record(layer=new)
+        below = made.layer_id
+    assert made is not None
+    whole = world.acme.snapshots.tree(made.id)
+    found, cursor = [], None
+    while True:
+        page = world.acme.snapshots.entries(made.id, limit=random.randint(1, 5), cursor=cursor)
+        assert page.ignore == whole.ignore
+        found += page.entries
+        cursor = page.next
+        if cursor is None:
+            break
+    assert found == [whole.entries[path] for path in sorted(whole.entries)]
+
+
+def test_a_page_or_a_file_of_a_large_tree_decodes_a_few_of_its_entries(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world.tree(*(Entry(f"{number:05}", "dir", 0o755, 0) for number in range(20_000)))
+    decoded = 0
+    real = manifests._decode_line
+
+    def counted(line: Any) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return real(line)
+
+    monkeypatch.setattr(manifests, "_decode_line", counted)
+    first = world.acme.snapshots.entries(made.id, limit=1)
+    assert [each.path for each in first.entries] == ["00000"]
+    second = world.acme.snapshots.entries(made.id, limit=1, cursor=first.next)
+    assert [each.path for each in second.entries] == ["00001"]
+    with pytest.raises(NotFound):
+        world.acme.snapshots.read(made.id, "10000")
+    assert decoded < 200
+
+
+def test_a_tree_is_decoded_outside_of_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    real = manifests._decode
+    monkeypatch.setattr(manifests, "_decode", lambda body: (threads.add(threading.get_ident()), real(body))[1])
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "file").write_bytes(b"content")
+
+    async def run() -> None:
+        async with AsyncHoldfast(str(tmp_path / "agents.db")) as hf:
+            acme = hf.tenant("acme")
+            run = await acme.runs.start((await acme.sessions.create()).id)
+            made = (await acme.workspaces.capture(run.id, tmp_path / "w")).snapshot
+            assert (await acme.snapshots.entries(made.id, limit=1)).entries[0].path == "file"
+            assert [*(await acme.snapshots.tree(made.id)).entries] == ["file"]
+            assert await acme.snapshots.read(made.id, "file") == b"content"
+
+    asyncio.run(run())
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_zeros_are_read_although_they_are_stored_nowhere(world: World) -> None:

@@ -27,6 +27,7 @@ from holdfast.errors import (
     Stale,
 )
 from holdfast.stores.execution.checkpoints import lineage, places, task_writes
+from holdfast.stores.execution.checkpoints.channel_marks import ChannelMarks
 from holdfast.stores.execution.checkpoints.lineage import Kin, Rules
 from holdfast.stores.execution.checkpoints.reading import Checkpoint, Held
 from holdfast.stores.execution.checkpoints.task_writes import Placed, Write
@@ -303,7 +304,7 @@ def test_a_place_where_nothing_lies_is_refused(acme: TenantHandle, place: int) -
 
 
 def kin(id: str, run: str | None = None, *, young: bool = False, namespace: str = "") -> Kin:
-    return Kin(namespace, id, None, frozenset(), run, young)
+    return Kin(namespace, id, None, ChannelMarks(), run, young)
 
 
 FAMILY = [kin("6", "b"), kin("5", None), kin("4", "b", young=True), kin("3", "a"), kin("2", "a", young=True), kin("1")]

@@ -13,7 +13,7 @@ from holdfast import CompactionPolicy, FixedClock, Holdfast, Limits, NewMessage,
 from holdfast.core.scope import Scope, Setting
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.stores.conversation.branches import Head
-from holdfast.stores.conversation.compaction.attachments import Attached, Attachment, Attachments, concern, of
+from holdfast.stores.conversation.compaction.attachments import Attached, Attachment, Attachments, of
 from holdfast.stores.conversation.compaction.plan import Protected, Rewrite, Snapshot, check_plan, id_of, place_of
 from holdfast.stores.conversation.views import PLAIN
 from holdfast.testing.contract.compactions import HYBRID, LONG, POLICY, call, result
@@ -155,13 +155,14 @@ NOTHING = Attachment(None, None, CompactionPolicy())
 def test_attachments_are_shared_by_the_handles_of_one_holdfast() -> None:
     setting = Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits())
     mine, again, elsewhere = scope(setting=setting), scope(setting=setting), scope()
-    assert not concern(mine, "s")
+    assert not of(mine).may_concern(mine, "s")
     of(mine).put(mine, "session", "s", NOTHING)
     assert of(again) is of(mine)
-    assert concern(again, "s")
-    assert not concern(again, "other")
-    assert not concern(elsewhere, "s")
-    assert not concern(scope("other", setting), "s")
+    assert of(again).may_concern(again, "s")
+    assert not of(again).may_concern(again, "other")
+    assert not of(elsewhere).may_concern(elsewhere, "s")
+    other = scope("other", setting)
+    assert not of(other).may_concern(other, "s")
 
 
 def test_an_agent_concerns_every_session_of_its_tenant_until_it_is_taken_away() -> None:

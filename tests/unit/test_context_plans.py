@@ -65,7 +65,7 @@ def test_sqlite_saves_a_buffer_by_the_primary_key(sqlite: Any, name: str) -> Non
 
 def test_sqlite_opens_a_buffer_by_its_key(sqlite: Any) -> None:
     plan = sqlite_plan(sqlite, buffer_saving.queries.open, "sessions_by_identifier")
-    assert "sessions_by_identifier (tenant_id=? AND identifier=? AND user_id=?)" in plan[0]
+    assert "sessions_by_identifier (tenant_id=? AND identifier=? AND user_id=? AND identifier_rank=?)" in plan[0]
     assert "SEARCH t USING PRIMARY KEY (tenant_id=? AND session_id=?)" in plan[1]
 
 

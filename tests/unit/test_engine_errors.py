@@ -73,6 +73,7 @@ BY_STATE: list[tuple[str, Kind]] = [
     ("57P03", postgres.ConnectionLost),
     ("57P05", postgres.ConnectionLost),
     ("57014", Unavailable),
+    ("58030", postgres.NodeLost),
     ("XX000", Corrupt),
     ("XX001", Corrupt),
     ("22012", HoldfastError),
@@ -95,6 +96,32 @@ def test_no_state_means_that_the_connection_is_gone() -> None:
     assert "PostgreSQL says" not in str(found)
 
 
+CONTEXT = "while executing command on 10.0.0.2:5432"
+ABOUT_A_WORKER: list[tuple[str, str, str | None, Kind]] = [
+    ("08006", "ERROR", None, postgres.NodeLost),
+    ("57P01", "ERROR", CONTEXT, postgres.NodeLost),
+    ("58030", "ERROR", None, postgres.NodeLost),
+    ("XX000", "ERROR", CONTEXT, postgres.NodeLost),
+    ("XX001", "ERROR", CONTEXT, Corrupt),
+    ("XX000", "ERROR", "SQL statement", Corrupt),
+    ("23505", "ERROR", CONTEXT, AlreadyExists),
+    ("57P01", "FATAL", None, postgres.ConnectionLost),
+    ("08P01", "ERROR", None, postgres.ConnectionLost),
+]
+
+
+@pytest.mark.parametrize(("state", "severity", "context", "kind"), ABOUT_A_WORKER)
+def test_a_coordinator_that_reports_a_lost_worker_is_not_lost_and_nothing_is_damaged(
+    state: str, severity: str, context: str | None, kind: Kind
+) -> None:
+    assert type(postgres.translate(state, "its own words", severity=severity, context=context)) is kind
+
+
+def test_a_worker_that_was_lost_in_a_transaction_is_known_by_its_words() -> None:
+    words = "failure on connection marked as essential: 10.0.0.2:5432"
+    assert type(postgres.translate("XX000", words, severity="ERROR")) is postgres.NodeLost
+
+
 def test_only_a_schema_that_does_not_fit_is_told_to_migrate() -> None:
     told = {state for state, _ in BY_STATE if "holdfast migrate up" in str(postgres.translate(state, "x"))}
     assert told == {"42P01", "42703"}
@@ -109,7 +136,7 @@ def test_what_may_be_run_again_is_what_changed_nothing() -> None:
 
 
 def test_the_errors_of_an_engine_are_kinds_of_unavailable_for_those_who_do_not_know_them() -> None:
-    for kind in (postgres.ConnectionLost, postgres.Serialization, sqlite.Busy, sqlite.DiskFailed):
+    for kind in (postgres.ConnectionLost, postgres.NodeLost, postgres.Serialization, sqlite.Busy, sqlite.DiskFailed):
         assert issubclass(kind, Unavailable)
         assert not hasattr(ours, kind.__name__)
 
@@ -278,6 +305,8 @@ def test_a_writer_in_the_way_is_busy_and_worth_a_retry(tmp_path: Path) -> None:
 class Appending:
     """A group of one item that answers as its script says."""
 
+    mixes_keys = False
+
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.careful: list[bool] = []
@@ -337,13 +366,26 @@ def test_what_is_in_the_way_every_time_is_the_callers_to_see(transaction: bool) 
     assert group.answers == []
 
 
-@pytest.mark.parametrize("lost", [postgres.ConnectionLost("gone"), OutcomeUnknown("gone")])
-@TRANSACTION
+@pytest.mark.parametrize(
+    ("lost", "transaction"),
+    [(postgres.ConnectionLost("gone"), False), (OutcomeUnknown("gone"), False), (OutcomeUnknown("gone"), True)],
+)
 def test_a_lost_answer_names_the_id_that_settles_it(lost: HoldfastError, transaction: bool) -> None:
     with pytest.raises(OutcomeUnknown, match="retry with id='id of it'") as caught:
         alone(Appending((lost,)), transaction=transaction)
     assert caught.value.id == "id of it"
     assert caught.value.__cause__ is lost
+
+
+@pytest.mark.parametrize(
+    ("lost", "transaction"), [(postgres.NotSent("gone"), False), (postgres.ConnectionLost("gone"), True)]
+)
+def test_a_connection_lost_before_anything_could_be_changed_leaves_no_doubt(
+    lost: HoldfastError, transaction: bool
+) -> None:
+    with pytest.raises(postgres.ConnectionLost) as caught:
+        alone(Appending((lost,)), transaction=transaction)
+    assert caught.value is lost
 
 
 @TRANSACTION

@@ -256,7 +256,7 @@ def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
     step(take("first"))
     order.append("first lets go")
     step(turn.__aexit__(None, None, None))
-    waiting.join(10)
+    waiting.join(60)
     assert order == ["first in", "first out", "first lets go", "second in", "second out"]
     assert shared is not None
 
@@ -272,7 +272,7 @@ def test_a_turn_is_given_back_by_whoever_fails_in_it() -> None:
         step(fail())
     taken = threading.Thread(target=lambda: step(turn.__aenter__()))
     taken.start()
-    taken.join(10)
+    taken.join(60)
     assert not taken.is_alive()
     assert shared is not None
 

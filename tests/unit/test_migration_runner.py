@@ -15,9 +15,9 @@ from holdfast.clock import FixedClock
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import HoldfastError, InvalidInput, SchemaMismatch
-from holdfast.migrations import distribution, runner
-from holdfast.migrations.distribution import Table, created_tables, plan
-from holdfast.migrations.runner import Migration, Status, statements
+from holdfast.migrations import runner
+from holdfast.migrations.distribution import Table, plan
+from holdfast.migrations.runner import Migration, Status, created_tables, statements
 from holdfast.stepping import step
 
 NOW_US = 1_700_000_000_000_000
@@ -264,7 +264,7 @@ def test_a_migration_in_the_callers_transaction_goes_with_it(database: Database)
 def test_a_database_of_sqlite_is_not_spread(database: Database) -> None:
     database.up()
     with pytest.raises(InvalidInput, match="this is SQLite"):
-        step(distribution.distribute(database.connection))
+        step(runner.distribute(database.connection))
 
 
 def test_nothing_is_planned_for_nothing() -> None:

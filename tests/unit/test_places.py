@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
 from holdfast.stores.execution.checkpoints import lineage, places
+from holdfast.stores.execution.checkpoints.channel_marks import unmarked
 from holdfast.stores.execution.checkpoints.lineage import Kin
 
 PLACES = st.lists(st.integers(1, 60) | st.integers(1, 2**40), max_size=40)
@@ -62,8 +63,10 @@ def test_a_flipped_bit_breaks_the_seal(given_places: list[int], beside: bytes, a
         places.unseal(bytes(both[: len(sealed)]), "the checkpoint", bytes(both[len(sealed) :]))
 
 
-def kin(id: str, parent: str | None, *leans: str, namespace: str = "") -> Kin:
-    return Kin(namespace, id, parent, frozenset(leans), None)
+def kin(id: str, parent: str | None, *marks: str, namespace: str = "", written: str = "") -> Kin:
+    """One letter is a channel without a value; ``~`` before it says that it changed, ``+`` that it has a snapshot."""
+    stored = [each if len(each) > 1 else f"={each}" for each in marks]
+    return Kin(namespace, id, parent, unmarked(stored), None, written=frozenset(written))
 
 
 def test_what_is_leaned_on_stays() -> None:
@@ -83,8 +86,26 @@ def test_one_channel_found_and_another_still_missing() -> None:
 
 def test_a_circle_and_a_parent_that_is_gone_end_the_walk() -> None:
     circle = [kin("2", "1", "a"), kin("1", "2", "a")]
-    assert lineage.with_needed(circle, [("", "2")]) == {("", "2"), ("", "1")}
+    assert lineage.with_needed(circle, [("", "2")]) == {("", "2")}, "nothing of the value is there"
+    written = [kin("3", "2", "a"), kin("2", "1", "a", written="a"), kin("1", "2", "a", written="a")]
+    assert lineage.with_needed(written, [("", "3")]) == {("", each) for each in "321"}
     assert lineage.with_needed([kin("2", "1", "a")], [("", "2")]) == {("", "2")}
+
+
+def test_an_emptied_channel_needs_no_ancestor_and_one_made_of_writes_needs_all_of_them() -> None:
+    emptied = [kin("4", "3", "a"), kin("3", "2", "~a"), kin("2", "1"), kin("1", None, written="a")]
+    assert lineage.with_needed(emptied, [("", "4")]) == {("", "4")}
+    changed = [kin("4", "3", "~a"), kin("3", "2", "~a", written="a"), kin("2", "1"), kin("1", None, written="a")]
+    assert lineage.with_needed(changed, [("", "4")]) == {("", each) for each in "432"}, "a plain value, then a write"
+    never = [kin("4", "3", "~a"), kin("3", "2", "~a", written="a"), kin("2", "1", "a"), kin("1", None, "b")]
+    assert lineage.with_needed(never, [("", "4")]) == {("", each) for each in "4321"}
+    own = [kin("3", "2", "~a", written="a"), kin("2", "1"), kin("1", None)]
+    assert lineage.with_needed(own, [("", "3")]) == {("", "3"), ("", "2")}, "a write that is applied already"
+
+
+def test_a_snapshot_is_needed_although_nothing_was_written_since() -> None:
+    family = [kin("3", "2", "~a"), kin("2", "1", "+a"), kin("1", None, "a", written="a")]
+    assert lineage.with_needed(family, [("", "3")]) == {("", "3"), ("", "2")}
 
 
 def test_each_namespace_keeps_its_own_newest() -> None:

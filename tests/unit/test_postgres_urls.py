@@ -1,10 +1,13 @@
-"""What of an address only libpq understands does not reach asyncpg."""
+"""What of an address only libpq understands does not reach asyncpg, and is done for it all the same."""
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
 import pytest
 
-from holdfast.engines.postgres.urls import for_asyncpg
+from holdfast.engines.postgres.urls import for_asyncpg, for_libpq
 from holdfast.errors import InvalidInput
 
 PLACE = "postgresql://ada:p%40ss@db.example:5432/agents"
@@ -22,9 +25,59 @@ PLACE = "postgresql://ada:p%40ss@db.example:5432/agents"
     ],
 )
 def test_only_what_asyncpg_or_the_server_understands_is_kept(query: str, kept: str, timeout_s: float) -> None:
-    assert for_asyncpg(PLACE + query, 10.0) == (PLACE + kept, timeout_s)
+    dialing = for_asyncpg(PLACE + query, 10.0)
+    assert (dialing.url, dialing.attempts, dialing.timeout_s) == (PLACE + kept, [{}], timeout_s)
 
 
 def test_a_timeout_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidInput, match="connect_timeout=soon"):
         for_asyncpg(f"{PLACE}?connect_timeout=soon", 10.0)
+
+
+TWO = [{"host": "a", "port": 1}, {"host": "::1", "port": 2}]
+
+
+@pytest.mark.parametrize(
+    ("address", "attempts", "timeout_s"),
+    [
+        ("postgresql://ada@a:1,[::1]:2/agents", TWO, 5.0),
+        ("postgresql://ada@a:1,[::1]:2/agents?connect_timeout=3", TWO, 3.0),
+        ("postgresql://ada@a,[::1]/agents?port=1,2&target_session_attrs=read-write", TWO, 5.0),
+        (
+            "postgresql:///agents?host=%2Ftmp%2Fa,%2Ftmp%2Fb&port=6",
+            [{"host": "/tmp/a", "port": 6}, {"host": "/tmp/b", "port": 6}],
+            5.0,
+        ),
+        (
+            "postgresql://a:1,[::1]:2/agents?target_session_attrs=prefer-standby",
+            [{**each, "target_session_attrs": kind} for kind in ("standby", "any") for each in TWO],
+            5.0,
+        ),
+    ],
+)
+def test_each_of_several_hosts_is_tried_with_a_timeout_of_its_own(
+    address: str, attempts: list[dict[str, Any]], timeout_s: float
+) -> None:
+    dialing = for_asyncpg(address, 10.0)
+    assert (dialing.attempts, dialing.timeout_s) == (attempts, timeout_s)
+    assert for_libpq(address, 10.0)["connect_timeout"] == timeout_s
+
+
+def test_keepalives_are_on_unless_the_address_says_otherwise() -> None:
+    assert for_libpq(PLACE, 10.0) == {
+        "keepalives": 1,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+        "connect_timeout": 10,
+    }
+    said = f"{PLACE}?keepalives_idle=7&tcp_user_timeout=900&keepalives=1&keepalives_count=2&keepalives_interval=4"
+    assert for_libpq(said, 10.0) == {"connect_timeout": 10}
+    with socket.socket() as there:
+        for_asyncpg(said, 10.0).set_socket(there)
+        assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        assert [there.getsockopt(socket.IPPROTO_TCP, each) for each in asked] == [7, 4, 2, 900]
+        for_asyncpg(f"{PLACE}?keepalives=0", 10.0).set_socket(there)
+        assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0

@@ -68,6 +68,20 @@ def _pax(headers: dict[str, str], name: str = "inside", content: bytes = LOOT) -
     return archive(member(name, content, pax_headers=headers))
 
 
+def _extended(records: bytes, *, times: int = 1, rest: bytes = b"") -> bytes:
+    """A file after pax extensions of these bytes, which ``tarfile`` would not write."""
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, len(records)
+    extension = info.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % 512)
+    return packed(extension * times + raw(member("a", LOOT))[:-1024] + rest)
+
+
+def _record(keyword: str, value: str) -> bytes:
+    body = f" {keyword}={value}\n".encode()
+    length = len(body) + len(str(len(body)))
+    return str(length + (len(str(length)) > len(str(len(body))))).encode() + body
+
+
 def _chain(count: int) -> list[Member]:
     return [link(f"l{number}", f"l{number + 1}") for number in range(count)]
 
@@ -128,6 +142,8 @@ ESCAPES: dict[str, Sequence[Member]] = {
     "a name that is too long": [member("n" * 256, LOOT)],
     "a path that is too long": [member("/".join(["n" * 200] * 30), LOOT)],
     "a link that is too long": [link("a", "n" * 5_000)],
+    "a file in 300 directories": [member("d/" * 300 + "loot", LOOT)],
+    "a directory in 200 directories": [folder("/".join("d" * 201))],
 }
 """Trees that must be refused, as members."""
 
@@ -151,6 +167,19 @@ BYTES: dict[str, Callable[[], bytes]] = {
             )
         )
     ),
+    "a time with a giant exponent": lambda: _extended(_record("mtime", "1e500000"), rest=bytes(1024)),
+    "a time of a million digits": lambda: _extended(_record("mtime", "9" * 1_000_000), rest=bytes(1024)),
+    "a time that is no number": lambda: _pax({"mtime": "nan"}),
+    "a time after the end of time": lambda: _pax({"mtime": "1e12"}),
+    "a binary time after the end of time": lambda: _patched("a", 136, b"\x80" + b"\x7f" * 11),
+    "a size of four thousand digits": lambda: _extended(_record("size", "9" * 4_000), rest=bytes(1024)),
+    "a sparse map without end": lambda: _extended(
+        _record("GNU.sparse.major", "1") + _record("GNU.sparse.minor", "0"), rest=b"9" * 512
+    ),
+    "a sparse map of many parts": lambda: _extended(_record("GNU.sparse.map", "0," * 100_000 + "0"), rest=bytes(1024)),
+    "an extension of an extension of an extension": lambda: _extended(_record("comment", "x" * 700), times=2_000),
+    "a record longer than its extension": lambda: _extended(b"999999 path=x\n", rest=bytes(1024)),
+    "a record whose length is endless": lambda: _extended(b"9" * 100_000 + b" path=x\n", rest=bytes(1024)),
     "cut off in a file": lambda: packed(raw(member("a", LOOT * 1_000))[:2_000]),
     "cut off after a file": lambda: packed(raw(member("a", LOOT))[:-1024]),
     "cut off in its packing": lambda: archive(member("a", LOOT * 5_000))[:-9],

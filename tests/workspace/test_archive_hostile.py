@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import tarfile
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
@@ -153,6 +154,8 @@ def test_links_within_the_tree_are_let_pass(around: Around) -> None:
         (Limits(tree_entries=2), "tree_entries"),
         (Limits(tree_bytes=100), "tree_bytes"),
         (Limits(tree_path_bytes=5), "tree_path_bytes"),
+        (Limits(tree_names_bytes=20), "tree_names_bytes"),
+        (Limits(tree_depth=0), "tree_depth"),
     ],
 )
 def test_each_limit_has_a_name(limits: Limits, named: str) -> None:
@@ -171,6 +174,53 @@ def test_a_bomb_is_stopped_early_and_takes_no_memory() -> None:
         tracemalloc.stop()
     entries, _ = taken_in(bomb, Limits(archive_ratio=100_000))
     assert entries["bomb"].size == 40 * 1024 * 1024
+
+
+def test_directories_that_nobody_spoke_of_count_as_entries_while_the_archive_is_read() -> None:
+    names = [f"{number}/" + "d/" * 150 + "f" for number in range(100)]
+    content = archive(*(member(name) for name in names), *(member("x") for _ in range(2)))
+    with pytest.raises(LimitExceeded, match="tree_entries"):  # and not the name that is there twice, at the end
+        taken_in(content, Limits(tree_entries=10_000))
+
+
+def test_links_that_take_long_to_follow_are_refused_after_bounded_work() -> None:
+    """Forty links, each through all others and each with a target of two thousand steps: 80,000 steps for each of them."""
+    around = "/".join(["d/.."] * 600)
+    links = [link(f"l{number}", f"{around}/l{number + 1}") for number in range(39)]
+    entries, _ = taken_in(archive(folder("d"), *links), outside_links=True)
+    looked_up = 0
+
+    class Counting(dict[str, Entry]):
+        def get(self, *args: object) -> object:  # type: ignore[override]
+            nonlocal looked_up
+            looked_up += 1
+            return super().get(*args)  # type: ignore[call-overload]
+
+    with pytest.raises(LimitExceeded, match="steps"):
+        guarding.check_links(Counting(entries))
+    assert looked_up <= guarding.LINK_STEPS_FREE + guarding.LINK_STEPS * len(links)
+
+
+def test_an_archive_of_any_tar_program_is_read() -> None:
+    """ustar with a prefix, GNU with long names and binary numbers, pax with global records, and tar from before them."""
+    long = "n" * 90 + "/" + "m" * 90 + "/file"
+    info, content = member(long, LOOT, mtime=12)
+    for style, seen in (
+        (tarfile.USTAR_FORMAT, long),
+        (tarfile.GNU_FORMAT, long),
+        (tarfile.PAX_FORMAT, long),
+    ):
+        buffer = info.tobuf(style) + content + bytes(-len(content) % 512) + bytes(1024)
+        entries, _ = taken_in(packed(buffer))
+        assert (entries[seen].size, entries[seen].mtime_ns) == (len(LOOT), 12 * SECOND_NS)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", pax_headers={"mtime": "7.25", "comment": "all of them"}) as made:
+        made.addfile(*[member("a", LOOT)[0], io.BytesIO(LOOT)])
+    assert taken_in(packed(file.getvalue()))[0]["a"].mtime_ns == 7_250_000_000
+    old = bytearray(member("before/")[0].tobuf(tarfile.USTAR_FORMAT))
+    old[156:157], old[257:265], old[148:156] = b"\0", bytes(8), b" " * 8
+    old[148:156] = b"%06o\0 " % sum(old)
+    assert taken_in(packed(bytes(old) + bytes(1024)))[0]["before"].kind == "dir"
 
 
 def _damaged(content: bytes, random: Random) -> bytes:

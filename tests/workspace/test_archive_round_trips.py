@@ -108,7 +108,7 @@ def test_an_import_can_be_repeated(small: World, tree: Path, tmp_path: Path) -> 
 
 def test_a_file_that_cannot_be_is_said(small: World, tree: Path, tmp_path: Path) -> None:
     snapshot = small.capture(tree).snapshot
-    with pytest.raises(NotFound, match="no directory for it"):
+    with pytest.raises(NotFound, match="no directory for the file"):
         small.acme.workspaces.export(snapshot.id, tmp_path / "missing" / "a.tar.zst")
     with pytest.raises(NotFound):
         small.acme.workspaces.import_archive(small.run_id, tmp_path / "missing")
@@ -127,6 +127,34 @@ def test_an_export_that_fails_leaves_the_old_file(small: World, tree: Path, tmp_
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError):
-        small.acme.workspaces.export(snapshot, file, on_progress=fails)
+        small.acme.workspaces.export(snapshot, file, replace=True, on_progress=fails)
     assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.glob("a.*")] == ["a.tar.zst"]
+
+
+def test_an_archive_overwrites_nothing_unless_told_and_is_for_its_owner_alone(
+    small: World, tree: Path, tmp_path: Path
+) -> None:
+    file, victim = tmp_path / "a.tar.zst", tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / "a.tar.zst.part").symlink_to(victim)
+    snapshot = exported(small, tree, file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    written = file.read_bytes()
+    file.write_bytes(b"somebody else's")
+    with pytest.raises(InvalidInput, match="is there already"):
+        small.acme.workspaces.export(snapshot, file)
+    assert file.read_bytes() == b"somebody else's"
+    file.unlink()
+    file.symlink_to(victim)
+    small.acme.workspaces.export(snapshot, file, replace=True)
+    assert (file.is_symlink(), file.read_bytes(), victim.read_bytes()) == (False, written, b"precious")
+
+
+def test_a_file_that_somebody_makes_meanwhile_stays(small: World, tree: Path, tmp_path: Path) -> None:
+    snapshot = small.capture(tree).snapshot.id
+    file = tmp_path / "a.tar.zst"
+    with pytest.raises(InvalidInput, match="is there already"):
+        small.acme.workspaces.export(snapshot, file, on_progress=lambda count: file.touch())
+    assert file.read_bytes() == b""
     assert [path.name for path in tmp_path.glob("a.*")] == ["a.tar.zst"]

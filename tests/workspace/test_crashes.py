@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, PackPlace, TenantHandle
+from holdfast import Holdfast, Limits, PackPlace, TenantHandle
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.errors import NotFound, StorageFull
 from tests.workspace.conftest import SMALL
@@ -77,7 +77,9 @@ def begun(tmp_path: Path, two_trees: tuple[Path, Path]) -> tuple[Path, str]:
     return folder, world.run_id
 
 
-def dies(folder: Path, run_id: str, tree: Path, dying: Dying, patch: pytest.MonkeyPatch) -> bool:
+def dies(
+    folder: Path, run_id: str, tree: Path, dying: Dying, patch: pytest.MonkeyPatch, limits: Limits = SMALL
+) -> bool:
     """Die while a tree is captured; whether that happened."""
     execute = ApswConnection.execute
 
@@ -87,7 +89,7 @@ def dies(folder: Path, run_id: str, tree: Path, dying: Dying, patch: pytest.Monk
         dying.done()
         return done
 
-    with Holdfast(str(folder / "w.db"), packs=DyingPlace(folder / "packs", dying), limits=SMALL) as holdfast:
+    with Holdfast(str(folder / "w.db"), packs=DyingPlace(folder / "packs", dying), limits=limits) as holdfast:
         patch.setattr(ApswConnection, "execute", executed)
         dying.is_on = True
         try:

@@ -166,3 +166,18 @@ def test_any_two_trees_differ_in_what_was_changed(tmp_path: Path) -> None:
             changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
             assert {os.fsencode(path) for path in named} == changed
             assert all(each.text for each in found)
+
+
+def test_after_so_many_bytes_files_are_only_said_to_differ(tmp_path: Path, root: Path) -> None:
+    for name in "abc":
+        put(root, name, b"before\n" * 10)
+    with Holdfast(str(tmp_path / "agents.db"), limits=Limits(diff_total_bytes=200)) as hf:
+        acme = hf.tenant("acme")
+        run = acme.runs.start(acme.sessions.create().id).id
+        before = acme.workspaces.capture(run, root).snapshot.id
+        for name in "abc":
+            put(root, name, b"after\n" * 10)
+        after = acme.workspaces.capture(run, root).snapshot.id
+        shown = [each.text or "" for each in acme.workspaces.diff(before, after)]
+    assert ["Files differ, after 200 bytes of others" in text for text in shown] == [False, True, True]
+    assert "-before" in shown[0]

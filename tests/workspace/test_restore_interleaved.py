@@ -250,7 +250,7 @@ def test_a_chunk_that_is_let_go_too_early_is_noticed(tmp_path: Path, monkeypatch
     from holdfast.stores.platform import objects
     from holdfast.stores.workspace import layers
 
-    async def careless(connection: Any, scope: Any, layer_id: str | None) -> int:
+    async def careless(connection: Any, scope: Any, layer_id: str | None, released: Any = None) -> int:
         params = scope.params(holder=f"layer:{layer_id}")
         await objects.queries.release_all.all(connection, params)
         return 0

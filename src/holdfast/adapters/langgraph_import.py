@@ -3,7 +3,8 @@
 The old database is only read, through the saver it belongs to. Writes are copied before the checkpoint they were made to, and
 those that came later with the next import: whoever was stopped in the middle, or whose old application ran on, starts again
 and goes on with what is missing. What is there is never written over. At the end of a thread each of its checkpoints is read
-from both databases and compared.
+from both databases and compared; and at the end of each branch also what ancestors say about the channels that a checkpoint has
+no value of, which is where a graph finds the state of its delta channels.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from msgspec import Struct
 
 from holdfast import TenantHandle, Write
 from holdfast.adapters.langgraph import HoldfastSaver, StrictSerializer
 from holdfast.adapters.langgraph.codec import Encoder, dump_value
-from holdfast.adapters.langgraph.requests import Requests
+from holdfast.adapters.langgraph.requests import Requests, channels_elsewhere
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.extras import needs
+
+with needs("langgraph"):
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 PAGE = 100
 Written = tuple[str, int]
@@ -129,6 +133,8 @@ class _Mover:
         self._source, self._target, self._thread, self._user = source, target, thread_id, user
         self._serde, self._advance = serde, advance
         self._requests = Requests(user=user, single_writer=False)
+        self._versions: dict[Key, Any] = {}
+        """The versions of the channels of checkpoints that were copied."""
         self.copied = self.verified = self.steps = 0
         self.at = ""
 
@@ -153,9 +159,21 @@ class _Mover:
         found = _read(self._source.saver, self._thread, key)
         self._copy_writes(key)
         config = found.parent_config or _config(self._thread, Key(key.namespace, ""))
-        all_new = found.checkpoint["channel_versions"]
-        request = self._requests.put(config, found.checkpoint, found.metadata, self._serde, all_new, remembering=False)
+        new = self._new_versions(key, found)
+        request = self._requests.put(config, found.checkpoint, found.metadata, self._serde, new, remembering=False)
         self._target.checkpoints.put(**request.arguments)
+
+    def _new_versions(self, key: Key, found: CheckpointTuple) -> dict[str, Any]:
+        """The versions of the channels that changed with a checkpoint."""
+        versions = self._versions[key] = found.checkpoint["channel_versions"]
+        before: dict[str, Any] = {}
+        if found.parent_config is not None:
+            parent = Key(key.namespace, found.parent_config["configurable"]["checkpoint_id"])
+            if parent not in self._versions:
+                there = self._source.saver.get_tuple(_config(self._thread, parent))
+                self._versions[parent] = {} if there is None else there.checkpoint["channel_versions"]
+            before = self._versions[parent]
+        return {name: version for name, version in versions.items() if before.get(name) != version}
 
     def _copy_writes(self, key: Key, there: Container[Written] = ()) -> None:
         by_task: dict[tuple[str, str], list[Write]] = {}
@@ -180,15 +198,35 @@ class _Mover:
     def _compare(self, keys: Sequence[Key]) -> list[Key]:
         """The checkpoints that are not the same in both; read by a saver that remembers nothing of what was copied."""
         saver = HoldfastSaver(self._target, user=self._user, serde=self._serde)
-        differing: list[Key] = []
+        same: dict[Key, None] = {}
+        parents: set[Key] = set()
         for key in keys:
             self.at = f"checkpoint {key.id}: "
-            if _same(_read(self._source.saver, self._thread, key), _read(saver, self._thread, key), self._serde):
-                self.verified += 1
-            else:
-                differing.append(key)
+            old, new = _read(self._source.saver, self._thread, key), _read(saver, self._thread, key)
+            if old.parent_config is not None:
+                parents.add(Key(key.namespace, old.parent_config["configurable"]["checkpoint_id"]))
+            if _same(old, new, self._serde):
+                same[key] = None
             self._step()
-        return differing
+        for key in [each for each in same if each not in parents]:
+            self.at = f"checkpoint {key.id}: "
+            if not self._is_read_alike(saver, key):
+                del same[key]
+        self.verified = len(same)
+        return [key for key in keys if key not in same]
+
+    def _is_read_alike(self, saver: HoldfastSaver, key: Key) -> bool:
+        """Whether both savers find the same at ancestors for the channels that a checkpoint has no value of."""
+        channels = channels_elsewhere(_read(self._source.saver, self._thread, key).checkpoint)
+        asked = {"config": _config(self._thread, key), "channels": channels}
+        one, other = (
+            {
+                name: (found.get("seed"), [tuple(write) for write in found["writes"]])
+                for name, found in each.get_delta_channel_history(**asked).items()
+            }
+            for each in (self._source.saver, saver)
+        )
+        return _alike(one, other, self._serde)
 
     def _there(self) -> dict[Key, set[Written]]:
         """The checkpoints that were copied already, each with what is written to it."""

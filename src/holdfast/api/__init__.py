@@ -11,9 +11,12 @@ its own types as JSON Schema, which is what an OpenAPI document is made of.
 Who asks must have an API key (``access.py``), and the server answers this machine only, unless told otherwise by name.
 """
 
-from .access import AccessOptions, networks
-from .app import application
-from .limits import ServerLimits
-from .serving import serve
+from holdfast.extras import needs
+
+with needs("server"):
+    from .access import AccessOptions, networks
+    from .app import application
+    from .limits import ServerLimits
+    from .serving import serve
 
 __all__ = ["AccessOptions", "ServerLimits", "application", "networks", "serve"]

@@ -13,6 +13,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from starlette.types import Scope
@@ -54,6 +55,9 @@ class AccessOptions(Struct, frozen=True, kw_only=True):
     """Address ranges whose callers need no key."""
     tenant: str = DEFAULT_TENANT
     """The tenant of callers without a key, and of addresses that name none."""
+    hosts: tuple[str, ...] = ()
+    """Names of this server that a request without a key may have in ``Host``, besides ``localhost`` and IP addresses. A web page
+    whose own name is made to mean this server would otherwise ask with the address of whoever looks at it."""
 
     def __post_init__(self) -> None:
         if not self.tenant:
@@ -125,10 +129,11 @@ class Access:
         self._requests = Rates(limits.requests_per_s, limits.requests_at_once)
         # Two counts for each address. Without a key nothing is looked up: such requests cost hardly anything, and must not use up
         # what those with a key are given, since behind a proxy all come from one address. A key that is not known yet is looked
-        # up in the database, and that is what is held down here; guessed it cannot be, with 192 bits of chance in it. A key that
-        # was good before is slowed down by neither.
+        # up in the database: after too many wrong ones from its address, one at a time. Guessed it cannot be, with 192 bits of
+        # chance in it. A key that was good before is slowed down by neither.
         self._without_key = Rates(limits.refusals_per_s, limits.refusals_at_once)
         self._wrong_keys = Rates(limits.refusals_per_s, limits.refusals_at_once)
+        self._lookups = asyncio.Lock()
         self._foreign = Rates(limits.refusals_per_s, limits.refusals_at_once)
 
     @property
@@ -161,7 +166,9 @@ class Access:
         """
         address, given = address_of(scope), _given_key(headers)
         try:
-            found = self._of_network(address) if given is None else await self._of_key(given, address, though_away)
+            found = (
+                self._of_network(address, headers) if given is None else await self._of_key(given, address, though_away)
+            )
         except NotAuthenticated as refusal:
             self._refuse(scope, refusal, address, self._without_key if given is None else self._wrong_keys)
             raise
@@ -204,9 +211,15 @@ class Access:
         else:
             self._denials.note(_denial(scope, message, "", "", address))
 
-    def _of_network(self, address: str) -> Caller:
+    def _of_network(self, address: str, headers: Mapping[bytes, bytes]) -> Caller:
         seen = unmapped(address)
         if seen is not None and any(seen in network for network in self._options.trusted):
+            name = host_name(headers.get(b"host", b""))
+            if name not in ("", "localhost", *self._options.hosts) and unmapped(name) is None:
+                raise NotAuthenticated(
+                    f"requests without a key must not name this server {name!r}: use its address, or start it with "
+                    f"--allowed-host {name}"
+                )
             return Caller(f"network {address}", self._options.tenant, frozenset(("read", "write")), address)
         raise NotAuthenticated("send an API key, as Authorization: Bearer hf_...")
 
@@ -215,8 +228,11 @@ class Access:
         known = self._known.get(digest)
         now_s = monotonic_s()
         key_s = self._service.limits.key_s
-        if known is None:
-            self._slow_down(self._wrong_keys.wait_s(address), address)
+        if known is None and self._wrong_keys.wait_s(address):
+            # This may be a good key all the same. A flood from one address takes up one connection to the database at most.
+            async with self._lookups:
+                known = await self._asked(digest, key, now_s, None)
+        elif known is None:
             known = await self._asked(digest, key, now_s, None)
         elif now_s - known.checked_s > key_s:
             known = await (self._last_word if though_away else self._asked)(digest, key, now_s, known)
@@ -296,6 +312,14 @@ def unmapped(written: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
+
+
+def host_name(host: bytes) -> str:
+    """The name in a ``Host`` header, without its port."""
+    try:
+        return urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+    except ValueError:
+        return "?"
 
 
 def _given_key(headers: Mapping[bytes, bytes]) -> str | None:

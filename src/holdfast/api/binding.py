@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -13,24 +14,23 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown, Unavailable
+from holdfast.errors import Closed, HoldfastError, InvalidInput, OutcomeUnknown, Unavailable
 
 from . import parameters
 from .bodies import JSON_TYPE, Upload, read_body
 from .conventions import SETTLED_BY
-from .exchanges import exchange_of
 from .limits import ServerLimits
 from .operations import Operation
 from .problems import TooSlow
 from .service import Service
-from .streams import EventStream
-from .wire import decode, encode, given
+from .streams import EventStream, Stream
+from .wire import decode, decode_body, encode_within, given
 
 _ANY_JSON = msgspec.json.Decoder()
+_IN_THREAD_BYTES = 256 * 1024
+"""Bytes of a body from which on it is decoded in a thread."""
 _NEVER_STORED = ((b"cache-control", b"no-store"),)
 _AS_JSON = (*_NEVER_STORED, (b"content-type", JSON_TYPE.encode()))
-_JSON_LINES = b"".join([b"%b: %b\r\n" % each for each in _AS_JSON]) + b"content-length: %d\r\n"
-"""The same as they are written, with the length of the body."""
 
 
 class Sendable(Protocol):
@@ -57,7 +57,7 @@ class Handler:
         self._are_names_enough = parameters.are_names_enough(operation)
         self._may_be_empty = parameters.may_be_empty(operation)
         self._wants_caller = "caller" in operation.function.__annotations__
-        self._bodies = [(msgspec.json.Decoder(kind), _required(kind)) for kind in parameters.bodies(operation)]
+        self._bodies = [msgspec.json.Decoder(kind) for kind in parameters.bodies(operation)]
 
     async def answer(
         self, service: Service, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
@@ -77,13 +77,14 @@ class Handler:
             return await self._streamed(service, headers, arguments, receive)
         is_read = False
         try:
-            with service.deadlines.begin():
+            with service.deadlines.begin() as deadline, service.requests.take(_tenant(scope, caller)):
                 if self._bodies:
                     empty = self._may_be_empty and _is_empty(headers)
-                    arguments["body"] = self._body(
-                        b"{}" if empty else await read_body(receive, headers, service.limits)
-                    )
+                    data = b"{}" if empty else await read_body(receive, headers, service.limits)
+                    arguments["body"] = await self._body(data, service.limits)
                 is_read = True
+                if self._operation.need in ("read", "watch"):
+                    deadline.needs_client(receive)
                 result = await self._done(service, headers, arguments)
         except TimeoutError:
             raise self._too_late(service.limits, is_read) from None
@@ -91,7 +92,7 @@ class Handler:
             if not service.news.is_over:
                 raise
             raise self._cut_off(service.limits, is_read) from None
-        return self._response(result, service.limits)
+        return await self._response(result, service.limits)
 
     async def _streamed(
         self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any], receive: Receive
@@ -105,9 +106,9 @@ class Handler:
             if not service.news.is_over:
                 raise
             raise self._cut_off(service.limits, is_read=True) from None
-        if isinstance(found, AsyncIterator):
-            return EventStream(found, service)
-        return self._response(found, service.limits)
+        if isinstance(found, Stream):
+            return EventStream(found)
+        return await self._response(found, service.limits)
 
     def _done(self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any]) -> Awaitable[Any]:
         user = headers.get(b"x-user-id")
@@ -183,37 +184,23 @@ class Handler:
             else:
                 values[parameter.name] = read
 
-    def _body(self, data: bytes) -> Any:
-        """The body as the first type that it fits; if none, the complaint of the one it looks like."""
-        complaints: list[InvalidInput] = []
-        for decoder, _ in self._bodies:
-            try:
-                return decode(data, decoder)
-            except InvalidInput as error:
-                complaints.append(error)
-        if len(complaints) == 1:
-            raise complaints[0]
-        raise complaints[self._looks_like(data)]
+    async def _body(self, data: bytes, limits: ServerLimits) -> Any:
+        """The body as the first type that it fits."""
+        if len(data) > _IN_THREAD_BYTES:
+            return await asyncio.to_thread(decode_body, data, self._bodies, limits.body_values)
+        return decode_body(data, self._bodies, limits.body_values)
 
-    def _looks_like(self, data: bytes) -> int:
-        found = decode(data, _ANY_JSON)
-        sent = set(found) if isinstance(found, dict) else set()
-        return next((place for place, (_, required) in enumerate(self._bodies) if required & sent), 0)
-
-    def _response(self, result: Any, limits: ServerLimits) -> Sendable:
+    async def _response(self, result: Any, limits: ServerLimits) -> Sendable:
         if isinstance(result, Response):
             return result
         if result is None:
             return Answer(self._operation.status, b"", _NEVER_STORED)
-        body = encode(result)
-        if len(body) > limits.response_bytes and self._operation.method == "GET":
-            raise LimitExceeded(
-                f"the answer has {len(body):,} bytes, over the limit response_bytes = {limits.response_bytes:,}: ask for less"
-            )
-        if self._operation.etag is None:
-            return JsonAnswer(self._operation.status, body)
-        etag = (b"etag", self._operation.etag(result).encode())
-        return Answer(self._operation.status, body, [*_AS_JSON, _length_of(body), etag])
+        is_read = self._operation.method == "GET"
+        body = await encode_within(result, limits.response_bytes if is_read else sys.maxsize)
+        headers = [*_AS_JSON, (b"content-length", b"%d" % len(body))]
+        if self._operation.etag is not None:
+            headers.append((b"etag", self._operation.etag(result).encode()))
+        return Answer(self._operation.status, body, headers)
 
 
 class Answer:
@@ -230,23 +217,10 @@ class Answer:
         await send({"type": "http.response.body", "body": body})
 
 
-class JsonAnswer(Answer):
-    """JSON and nothing else: nearly every good answer. A server of ours writes it as it is."""
-
-    __slots__ = ()
-
-    def __init__(self, status: int, body: bytes) -> None:
-        super().__init__(status, body, ())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, exchange = self._body, exchange_of(send)
-        if exchange is None or not exchange.answer(self.status_code, _JSON_LINES % len(body), body):
-            self._headers = [*_AS_JSON, _length_of(body)]
-            await super().__call__(scope, receive, send)
-
-
-def _length_of(body: bytes) -> tuple[bytes, bytes]:
-    return (b"content-length", b"%d" % len(body))
+def _tenant(scope: Scope, caller: Any) -> str:
+    """The tenant that a request is counted for."""
+    named: str | None = scope["path_params"].get("tenant")
+    return named or (caller.tenant if caller is not None else "")
 
 
 def _is_empty(headers: Mapping[bytes, bytes]) -> bool:
@@ -254,10 +228,6 @@ def _is_empty(headers: Mapping[bytes, bytes]) -> bool:
     if b"content-type" in headers or b"transfer-encoding" in headers:
         return False
     return headers.get(b"content-length", b"0") == b"0"
-
-
-def _required(kind: Any) -> set[str]:
-    return {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
 
 
 def _moment(value: str, name: str) -> datetime:

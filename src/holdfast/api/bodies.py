@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping
 
 from starlette.types import Receive
 
-from .exchanges import exchange_of
 from .limits import ServerLimits
 from .problems import BodyTooLarge, TooSlow, WrongContentType
 
@@ -19,6 +18,12 @@ _DISCARDED_MOST = 4
 
 class Disconnected(Exception):
     """The caller has gone: there is nobody to answer."""
+
+
+async def until_gone(receive: Receive) -> None:
+    """Wait until the client has gone, after the body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: ServerLimits) -> bytes:
@@ -34,12 +39,6 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: Se
     patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
     if declared > limits.request_bytes and not patient:
         raise _too_large(limits)
-    exchange = exchange_of(receive)
-    whole = None if exchange is None else exchange.body_at_hand()
-    if whole is not None:
-        if len(whole) > limits.request_bytes:
-            raise _too_large(limits)
-        return whole
     chunks: list[bytes] = []
     size, more = 0, True
     while more:
@@ -75,7 +74,7 @@ class Upload:
         Raises:
             WrongContentType: it does not say that it is of this type.
             BodyTooLarge: it is over ``archive_bytes``.
-            TooSlow: nothing of it came for ``answer_s``.
+            TooSlow: it came slower than ``transfer_bytes_per_s``, or took longer than ``archive_s``.
         """
         if _content_type(self._headers) != media_type.encode():
             raise WrongContentType(f"send the body with Content-Type: {media_type}")
@@ -91,15 +90,24 @@ class Upload:
         return size
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        more = True
+        """Piece by piece; on average at least ``transfer_bytes_per_s``, after ``stall_s`` for a start."""
+        limits, size, more = self._limits, 0, True
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
         while more:
+            allowed_s = limits.stall_s + size / max(limits.transfer_bytes_per_s, 1e-9)
             try:
-                event = await asyncio.wait_for(self._receive(), self._limits.answer_s)
+                async with asyncio.timeout_at(started_s + min(allowed_s, limits.archive_s)):
+                    event = await self._receive()
             except TimeoutError:
-                message = f"nothing of the body came for answer_s = {self._limits.answer_s} s"
+                message = (
+                    f"{size:,} bytes of the body came in {loop.time() - started_s:.1f} s: that is slower than "
+                    f"transfer_bytes_per_s = {limits.transfer_bytes_per_s:,}, or longer than archive_s = {limits.archive_s:g} s"
+                )
                 raise TooSlow(message, headers={"connection": "close"}) from None
             if event["type"] == "http.disconnect":
                 raise Disconnected
+            size += len(event.get("body", b""))
             yield event.get("body", b"")
             more = event.get("more_body", False)
 

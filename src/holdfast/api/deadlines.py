@@ -6,7 +6,11 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
+from starlette.types import Receive
+
 from holdfast.clock import monotonic_s
+
+from .bodies import Disconnected, until_gone
 
 _LOOK_S = 0.25
 
@@ -33,18 +37,32 @@ class Deadlines:
         for deadline, until_s in self._under_way.items():
             if until_s <= now_s:
                 deadline.pass_()
+            else:
+                deadline.watch()
         self._is_looking = bool(self._under_way)
         if self._is_looking:
             asyncio.get_running_loop().call_later(self._look_s, self._look)
 
 
 class Deadline:
-    """One that is under way. Leaving the block too late is a ``TimeoutError``."""
+    """One that is under way. Leaving the block too late is a ``TimeoutError``, without its client ``Disconnected``."""
 
-    __slots__ = ("_passed", "_task", "_under_way")
+    __slots__ = ("_is_gone", "_passed", "_receive", "_task", "_under_way", "_watching")
 
     def __init__(self, under_way: dict[Deadline, float], task: asyncio.Task[Any] | None) -> None:
-        self._under_way, self._task, self._passed = under_way, task, False
+        self._under_way, self._task, self._passed, self._is_gone = under_way, task, False, False
+        self._receive: Receive | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def needs_client(self, receive: Receive) -> None:
+        """End what the task is doing as well when the client goes away. The body must have been read."""
+        self._receive = receive
+
+    def watch(self) -> None:
+        """Begin to watch the client, which quick requests never need."""
+        if self._receive is not None and self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(until_gone(self._receive))
+            self._watching.add_done_callback(self._left)
 
     def pass_(self) -> None:
         """It is too late: end what the task is doing."""
@@ -52,13 +70,20 @@ class Deadline:
             self._passed = True
             self._task.cancel()
 
+    def _left(self, watching: asyncio.Task[None]) -> None:
+        if not watching.cancelled() and not self._passed:
+            self._is_gone = True
+            self.pass_()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         del self._under_way[self]
+        if self._watching is not None:
+            self._watching.cancel()
         if not self._passed or self._task is None:
             return
         # Somebody else may want the task to end as well, and that must not be forgotten.
         if self._task.uncancel() == 0 and kind is asyncio.CancelledError:
-            raise TimeoutError from error
+            raise (Disconnected if self._is_gone else TimeoutError) from error

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import Filter, NewMessage, Page, Session, errors
+from holdfast import Filter, NewMessage, Page, SearchPage, Session, errors
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
 
 from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
@@ -28,7 +28,7 @@ from .operations import Header, Need, Operation
 from .parameters import choices, without_none
 from .problems import NoLongerSo
 from .service import Service
-from .wire import MessageToAppend, Metadata, Uuid, given
+from .wire import HitPage, MessageToAppend, Metadata, Uuid, given
 
 Method = Callable[..., Awaitable[Any]]
 IfMatch = Annotated[
@@ -287,6 +287,8 @@ def _strict(kind: Any) -> Any:
 
 def _shape(hint: Any) -> _Shape:
     bare = without_none(hint) if hint is not NoneType else NoneType
+    if bare is SearchPage:
+        return _Shape(HitPage, lambda found: HitPage([*found], found.next, found.complete, found.sessions_behind))
     if get_origin(bare) is Page:
         page = _several(get_args(bare)[0], with_next=True)
         return _Shape(page, lambda rows: page(list(rows), rows.next))

@@ -8,14 +8,13 @@ Both show in the headers that a browser always sends.
 from __future__ import annotations
 
 from functools import lru_cache
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.errors import Forbidden
 
 from . import problems
-from .access import Access, unmapped
+from .access import Access, host_name, unmapped
 from .limits import ServerLimits
 
 HEADERS = "holdfast.headers"
@@ -59,7 +58,4 @@ def is_local(name: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _is_local_host(host: bytes) -> bool:
-    try:
-        return is_local(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
-    except ValueError:
-        return False
+    return is_local(host_name(host))

@@ -13,18 +13,30 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
     request_bytes: int = 32 * MIB
     """Bytes of one request's body."""
+    body_values: int = 2_000_000
+    """JSON values in one request's body."""
     header_bytes: int = 64 * KIB
     """Bytes of one request's address and headers."""
     response_bytes: int = 64 * MIB
     """Bytes of one answer's body."""
     archive_bytes: int = 1_024 * MIB
     """Bytes of an archive that is sent as a body."""
+    archive_s: float = 1_800.0
+    """Longest time an archive may take to arrive."""
     archives: int = 8
     """Archives that are taken in or handed out at once; each is a file in the temporary directory meanwhile."""
     connections: int = 2_048
-    """Connections at once; further ones are answered 503."""
+    """Connections at once; further ones are answered 503. Fewer where the process may not open that many files."""
+    reserved_files: int = 256
+    """File descriptors that connections leave free for the database, archives and everything else."""
     idle_s: int = 75
     """How long a connection on which nothing is asked is kept, incomplete headers included: longer than proxies keep theirs."""
+    stall_s: float = 30.0
+    """How long a transfer may fall behind ``transfer_bytes_per_s`` before its connection is cut off."""
+    transfer_bytes_per_s: int = 1_024
+    """Bytes a second, averaged over ``stall_s``, that a client must read of its answer and send of an archive."""
+    half_closed_s: float = 10.0
+    """How long a request is still worked on after its client closed its sending side, or left."""
     grace_s: int = 30
     """Longest wait, when told to stop, for requests that were accepted."""
     answer_s: float = 60.0
@@ -43,8 +55,12 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     """Refusals of one address in a second, on average, until keys from there are no longer looked up; 0 for any number."""
     refusals_at_once: int = 60
     """Refusals of one address that may come at once."""
+    tenant_share: float = 0.5
+    """Part of ``archives``, ``streams`` and requests on all ``connections`` that one tenant may have under way."""
     streams: int = 1_000
     """Streams of events at once."""
+    stream_bytes: int = 1_048_576
+    """Bytes of events that a stream holds ready for a client; one event may have more."""
     stream_poll_s: float = 0.5
     """How often a stream looks for what was written elsewhere; what this server writes it knows at once."""
     stream_beat_s: float = 15.0

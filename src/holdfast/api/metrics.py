@@ -36,17 +36,20 @@ class Metrics:
         counted.in_buckets[bisect_left(BOUNDS_S, seconds)] += 1
         counted.sum_s += seconds
 
-    def text(self, *, is_ready: bool, streams: int) -> str:
+    def text(self, *, is_ready: bool, streams: int, overdue_erasures: int | None = None) -> str:
         """Everything counted so far."""
-        return "".join(f"{line}\n" for line in self._lines(is_ready, streams))
+        return "".join(f"{line}\n" for line in self._lines(is_ready, streams, overdue_erasures))
 
-    def _lines(self, is_ready: bool, streams: int) -> Iterator[str]:
+    def _lines(self, is_ready: bool, streams: int, overdue_erasures: int | None) -> Iterator[str]:
         yield from _head("holdfast_ready", "gauge", "Whether the database answers.")
         yield f"holdfast_ready {int(is_ready)}"
         yield from _head("holdfast_requests_under_way", "gauge", "Requests that are being answered.")
         yield f"holdfast_requests_under_way {self.under_way}"
         yield from _head("holdfast_streams", "gauge", "Streams of events that are open.")
         yield f"holdfast_streams {streams}"
+        if overdue_erasures is not None:
+            yield from _head("holdfast_overdue_erasures", "gauge", "Erasures that were due and are not carried out.")
+            yield f"holdfast_overdue_erasures {overdue_erasures}"
         yield from _head("holdfast_requests_total", "counter", "Requests that were answered.")
         operations = sorted(self._operations.items())
         for operation, counted in operations:

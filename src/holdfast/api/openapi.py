@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -18,7 +18,7 @@ from .bodies import JSON_TYPE
 from .operations import AREAS, Operation
 from .parameters import Parameter, bodies, choices, hints, may_be_empty, parameters
 from .problems import PROBLEM_TYPE, status_of, title_of
-from .streams import EVENT_TYPE
+from .streams import EVENT_TYPE, Stream
 from .wire import Problem
 
 _TEMPLATE = "#/components/schemas/{name}"
@@ -155,7 +155,7 @@ def _returned(operation: Operation) -> Any:
 
 
 def _is_events(kind: Any) -> bool:
-    return get_origin(kind) is AsyncIterator
+    return kind is Stream
 
 
 def _problems(operations: Sequence[Operation], schemas: _Schemas) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from holdfast import ApiKey, errors
 from holdfast.errors import HoldfastError
 
+from .descriptors import OUT_OF_FILES
 from .limits import ServerLimits
 from .wire import Problem, encode
 
@@ -124,6 +125,8 @@ def status_of(kind: type[HoldfastError]) -> int:
 
 def answer(error: Exception, limits: ServerLimits) -> Response:
     """The response to a request that raised."""
+    if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
+        error = errors.Unavailable(f"no file descriptors are left: {error.strerror}")
     if not isinstance(error, HoldfastError):
         log.error("a request failed in a way nobody thought of", exc_info=error)
         return _response(Problem("about:blank", "Internal Server Error", 500, "Something unexpected went wrong."), {})

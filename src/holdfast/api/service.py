@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from holdfast import AsyncHoldfast, AsyncTenantHandle, Clock, Limits, RandomIds, SystemClock, new_api_key
+from holdfast import AsyncHoldfast, AsyncTenantHandle, Clock, RandomIds, SystemClock, new_api_key
+from holdfast.background import BackgroundOptions, background
 from holdfast.clock import to_us
 from holdfast.errors import Closed, Conflict, HoldfastError, ReadOnly, Unavailable
 from holdfast.presence import Presence
+from holdfast.upkeep import keep_up
 
+from . import descriptors
 from .deadlines import Deadlines
 from .denials import Denials
 from .limits import ServerLimits
 from .metrics import Metrics
 from .news import News
+from .slots import Slots
 from .staging import Staging
 from .standing import Standing
 
@@ -40,7 +44,8 @@ class Service:
         *,
         admin_key: str | None = None,
         migrate: bool | None = None,
-        store_limits: Limits | None = None,
+        checkpoints_per_run: int | None = None,
+        background: BackgroundOptions | None = None,
         packs: str | None = None,
     ) -> None:
         self.limits = limits
@@ -48,12 +53,15 @@ class Service:
         self.clock: Clock = SystemClock()
         self.denials, self.metrics, self.news = Denials(), Metrics(), News()
         self.deadlines = Deadlines(limits.answer_s)
-        self.staging = Staging(limits.archives)
+        self.staging = Staging(limits)
+        self.streams = Slots("streams", limits.streams, limits.tenant_share)
+        self.requests = Slots("connections", limits.connections, limits.tenant_share)
         self.standing = Standing(self)
         self.access: Access | None = None
         self._tenants: dict[str, AsyncTenantHandle] = {}
         self.drawn_key: str | None = None
-        self._admin_key, self._migrate, self._store_limits = admin_key, migrate, store_limits
+        self._admin_key, self._migrate = admin_key, migrate
+        self._checkpoints_per_run, self._background = checkpoints_per_run, background
         self.document: Callable[[], bytes] = lambda: b"{}"
         self.failure: HoldfastError | None = None
         self._database, self._packs = database, packs
@@ -96,9 +104,7 @@ class Service:
     async def lifespan(self, app: object) -> AsyncIterator[None]:
         """Open the database, and close it when everything accepted is done."""
         try:
-            unopened = AsyncHoldfast(
-                self._database, auto_migrate=self._migrate, limits=self._store_limits, packs=self._packs
-            )
+            unopened = AsyncHoldfast(self._database, auto_migrate=self._migrate, packs=self._packs)
             opened = await unopened.open()
         except HoldfastError as error:
             self.failure = error
@@ -109,13 +115,16 @@ class Service:
                 await self._let_somebody_in(opened)
             except ReadOnly:
                 log.warning("the database cannot be written: only keys that are in it are let in")
-            noting = asyncio.create_task(self.denials.run(opened))
+            tasks = [asyncio.create_task(work) for work in (self.denials.run(opened), keep_up(opened))]
             try:
-                yield
+                if self._checkpoints_per_run is not None:
+                    await opened.server_settings.set_checkpoints_per_run(self._checkpoints_per_run)
+                async with background(opened, self._background):
+                    yield
             finally:
-                noting.cancel()
-                with suppress(asyncio.CancelledError):
-                    await noting
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
                 await self.denials.flush(opened)
         except HoldfastError as error:
             self.failure = error
@@ -161,8 +170,9 @@ class Service:
         """Ask the database something.
 
         Raises:
-            Unavailable: it does not answer, not in time, or is no longer there.
+            Unavailable: it does not answer, not in time, or is no longer there; or no file descriptors are left.
         """
+        descriptors.check_free()
         if self._presence is not None:
             self._presence.check()
         try:

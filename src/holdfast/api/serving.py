@@ -11,23 +11,27 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Literal
 
 import uvicorn
 
-from holdfast import Limits
+from holdfast.background import BackgroundOptions
 from holdfast.errors import InvalidInput, Unavailable
 
+from . import descriptors
 from .access import AccessOptions
 from .app import build
 from .guard import is_local
 from .limits import ServerLimits
+from .protocol import LimitedProtocol, protocol_of
 from .service import Service
 
 HOST, PORT = "127.0.0.1", 8420
 COLLECT_EVERY = 20_000
 """Objects made and not yet given up, between two looks for those that only hold each other. A request makes dozens and leaves
 none behind; at Python's own 700, looking takes a twentieth of the time of an append."""
+
+_TICKS_PER_S = 10
+"""How often uvicorn calls ``on_tick``."""
 
 log = logging.getLogger("uvicorn.error")
 
@@ -42,7 +46,8 @@ def serve(
     access: AccessOptions | None = None,
     admin_key: str | None = None,
     migrate: bool | None = None,
-    store_limits: Limits | None = None,
+    checkpoints_per_run: int | None = None,
+    background: BackgroundOptions | None = None,
     packs: str | None = None,
     on_ready: Callable[[str, str | None], None] = lambda address, key: None,
 ) -> None:
@@ -57,7 +62,8 @@ def serve(
         access: who is let in without a key.
         admin_key: the key that may do everything. Without it one is drawn, if there is none in the database yet.
         migrate: bring the schema up to date first; without a word, on SQLite only.
-        store_limits: the limits of the Holdfast that is served, as ``Holdfast`` takes them.
+        checkpoints_per_run: snapshots of a run that are kept; stored in the database, for every process on it.
+        background: what to do beside answering; without it, nothing.
         packs: where large objects lie, as ``Holdfast`` takes it.
         on_ready: called once, when requests are answered, with the address and the key that was drawn, if one was. If it cannot
             show them (``OSError``), a key that was drawn is revoked and the server stops; without one it goes on.
@@ -68,22 +74,27 @@ def serve(
     """
     limits = limits or ServerLimits()
     service = Service(
-        database, limits, admin_key=admin_key, migrate=migrate or None, store_limits=store_limits, packs=packs
+        database,
+        limits,
+        admin_key=admin_key,
+        migrate=migrate or None,
+        checkpoints_per_run=checkpoints_per_run,
+        background=background,
+        packs=packs,
     )
     listening = bind(host, port, allow_remote=allow_remote)
     with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
-        protocol = _protocol(limits)
+        connections = descriptors.connections(limits)
         config = uvicorn.Config(
             build(service, local_only=not allow_remote, access=access),
-            http=protocol,
-            h11_max_incomplete_event_size=limits.header_bytes,
+            http=protocol_of(limits, connections),
             log_config=None,
             access_log=False,
             lifespan="on",
             ws="none",
             server_header=False,
             proxy_headers=False,  # the address of a caller is that of the connection, whatever a header says
-            limit_concurrency=limits.connections if protocol == "auto" else None,
+            backlog=descriptors.BACKLOG,
             timeout_keep_alive=limits.idle_s,
             timeout_graceful_shutdown=limits.grace_s,
         )
@@ -112,7 +123,7 @@ def bind(host: str, port: int, *, allow_remote: bool = False) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(place)
-        listening.listen(1024)
+        listening.listen(descriptors.BACKLOG)
     except OSError as error:
         listening.close()
         raise _not_bound(error, host, port) from error
@@ -157,18 +168,17 @@ class _Server(uvicorn.Server):
             )
             self.should_exit = True
 
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_PER_S == 0:
+            now_s = asyncio.get_running_loop().time()
+            for each in list(self.server_state.connections):
+                if isinstance(each, LimitedProtocol):
+                    each.check(now_s)
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.stop()
         await super().shutdown(sockets)
-
-
-def _protocol(limits: ServerLimits) -> type[asyncio.Protocol] | Literal["auto"]:
-    """What reads requests; where there is no httptools, h11, which limits headers in its own way."""
-    try:
-        from .connections import connection_of
-    except ImportError:
-        return "auto"
-    return connection_of(limits)
 
 
 def _resolved(host: str, port: int) -> tuple[int, tuple[str | int | bytes, ...]]:

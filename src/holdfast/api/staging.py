@@ -6,36 +6,40 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from holdfast.errors import Unavailable
+from .limits import ServerLimits
+from .slots import Slot, Slots
 
 
 class Staging:
     """Folders that are in use now."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self.in_use = most, 0
+    def __init__(self, limits: ServerLimits) -> None:
+        self._slots = Slots("archives", limits.archives, limits.tenant_share)
 
-    async def folder(self) -> Folder:
+    @property
+    def in_use(self) -> int:
+        """How many there are."""
+        return self._slots.in_use
+
+    async def folder(self, tenant: str) -> Folder:
         """A new, empty folder.
 
         Raises:
-            Unavailable: there are too many already.
+            Unavailable: there are too many already, of all tenants or of this one.
         """
-        if self.in_use >= self._most:
-            raise Unavailable(f"there are archives = {self._most} under way already; come back later")
-        self.in_use += 1
+        slot = self._slots.take(tenant)
         try:
-            return Folder(self, await asyncio.to_thread(TemporaryDirectory, prefix="holdfast-"))
+            return Folder(slot, await asyncio.to_thread(TemporaryDirectory, prefix="holdfast-"))
         except BaseException:
-            self.in_use -= 1
+            slot.give_back()
             raise
 
 
 class Folder:
     """A folder until it is closed, which removes it with everything in it."""
 
-    def __init__(self, staging: Staging, folder: TemporaryDirectory[str]) -> None:
-        self._staging, self._folder = staging, folder
+    def __init__(self, slot: Slot, folder: TemporaryDirectory[str]) -> None:
+        self._slot, self._folder = slot, folder
         self.path = Path(folder.name)
 
     async def close(self) -> None:
@@ -43,4 +47,4 @@ class Folder:
         try:
             await asyncio.to_thread(self._folder.cleanup)
         finally:
-            self._staging.in_use -= 1
+            self._slot.give_back()

@@ -9,8 +9,8 @@ arrived still holds, and the rest comes anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, Self
 
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
@@ -19,8 +19,10 @@ from holdfast.clock import monotonic_s
 from holdfast.errors import NotFound
 
 from .access import Caller
+from .bodies import until_gone
 from .problems import log
 from .service import Service
+from .slots import Slot
 from .wire import encode
 
 EVENT_TYPE = "text/event-stream"
@@ -38,15 +40,15 @@ class Place(Struct, frozen=True):
 
 
 class StreamEvent(Struct, frozen=True):
-    """One event: its place, what it is called, and what it says."""
+    """One event: its place, and how it is sent."""
 
     id: Place
-    name: str
-    data: Any
+    written: bytes
 
-    def written(self) -> bytes:
-        """As it is sent."""
-        return b"id: %s\nevent: %s\ndata: %s\n\n" % (self.id.written(), self.name.encode(), encode(self.data))
+
+def event(id: Place, name: str, data: Any) -> StreamEvent:
+    """An event with what it is called and what it says."""
+    return StreamEvent(id, b"id: %s\nevent: %s\ndata: %s\n\n" % (id.written(), name.encode(), encode(data)))
 
 
 Fetch = Callable[[Place], Awaitable[Sequence[StreamEvent]]]
@@ -55,16 +57,46 @@ Fetch = Callable[[Place], Awaitable[Sequence[StreamEvent]]]
 
 def rewound(course: int, at: int) -> StreamEvent:
     """What arrived holds up to this place only."""
-    return StreamEvent(Place(at, course), "rewound", {"place": at})
+    return event(Place(at, course), "rewound", {"place": at})
 
 
-async def follow(
-    service: Service, caller: Caller, name: str, after: Place, wait_s: float, fetch: Fetch
-) -> AsyncIterator[bytes]:
-    """Everything after a place, then what comes, until nothing has come for ``wait_s`` or the server stops.
+def follow(
+    service: Service, caller: Caller, tenant: str, name: str, after: Place, wait_s: float, fetch: Fetch
+) -> Stream:
+    """A stream of everything after a place, then of what comes, until nothing has come for ``wait_s`` or the server stops.
 
     It ends as well when the key of whoever listens is no longer good: nothing is sent after that, and coming back is refused.
+
+    Raises:
+        Unavailable: there are too many streams already, of all tenants or of this one.
     """
+    slot = service.streams.take(tenant)
+    return Stream(slot, _events(service, caller, f"{tenant}/{name}", after, wait_s, fetch))
+
+
+class Stream:
+    """Events as they are sent. It keeps its slot until it is closed, also if it was never begun."""
+
+    def __init__(self, slot: Slot, events: AsyncGenerator[bytes]) -> None:
+        self._slot, self._events = slot, events
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._events)
+
+    async def aclose(self) -> None:
+        """End it."""
+        try:
+            await self._events.aclose()
+        finally:
+            self._slot.give_back()
+
+
+async def _events(
+    service: Service, caller: Caller, name: str, after: Place, wait_s: float, fetch: Fetch
+) -> AsyncGenerator[bytes]:
     listener = service.news.listen(name)
     limits = service.limits
     try:
@@ -77,7 +109,8 @@ async def follow(
             now = monotonic_s()
             if found:
                 after, quiet_since, spoke = found[-1].id, now, now
-                yield b"".join(each.written() for each in found)
+                for each in found:
+                    yield each.written
                 continue
             if now - quiet_since >= wait_s or service.news.is_over:
                 return
@@ -94,8 +127,8 @@ class EventStream:
 
     status_code = 200
 
-    def __init__(self, events: AsyncIterator[bytes], service: Service) -> None:
-        self._events, self._service = events, service
+    def __init__(self, events: Stream) -> None:
+        self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [
@@ -103,17 +136,21 @@ class EventStream:
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
         ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        if scope["method"] == "HEAD":
-            await self._events.aclose()  # type: ignore[attr-defined]
-            await send({"type": "http.response.body", "body": b""})
-            return
-        sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_until_gone(receive))
-        _, pending = await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
-        for each in pending:
-            each.cancel()
-        await asyncio.gather(sending, leaving, return_exceptions=True)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            if scope["method"] == "HEAD":
+                await send({"type": "http.response.body", "body": b""})
+                return
+            sending = asyncio.create_task(self._send(send))
+            leaving = asyncio.create_task(until_gone(receive))
+            try:
+                await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in (sending, leaving):
+                    each.cancel()
+                await asyncio.gather(sending, leaving, return_exceptions=True)
+        finally:
+            await self._events.aclose()
 
     async def _send(self, send: Send) -> None:
         try:
@@ -123,11 +160,4 @@ class EventStream:
             pass  # what it was about was deleted: there is nothing more to come
         except Exception as error:  # it is brought to a proper end all the same: whoever listens comes back
             log.error("a stream ended: %s", type(error).__name__)
-        finally:
-            await self._events.aclose()  # type: ignore[attr-defined]
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

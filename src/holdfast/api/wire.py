@@ -6,17 +6,25 @@ itself neither reads nor writes.
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import Message, NewMessage, Session, Tenant
+from holdfast import DeletedMessage, Hit, Message, NewMessage, Session, Tenant
 from holdfast.errors import InvalidInput, LimitExceeded
 
 T = TypeVar("T")
+
+_ANY_JSON = msgspec.json.Decoder()
+_ITEMS = 8
+"""Items of a list that are encoded at once."""
+_PAUSE_BYTES = 1024 * 1024
+"""Bytes that are encoded until others get their turn."""
 
 Metadata = Annotated[dict[str, Any], Meta(description="Any JSON object.")]
 Uuid = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
@@ -45,6 +53,9 @@ class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
     agent: Name | UnsetType = UNSET
     metadata: Metadata | UnsetType = UNSET
     id: Annotated[Uuid, Meta(description="An id of your own, so that the request can be repeated.")] | UnsetType = UNSET
+    unique: (
+        Annotated[bool, Meta(description="False lets it share its key with other sessions of the user.")] | UnsetType
+    ) = UNSET
 
 
 class SessionChange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +70,7 @@ class MessageToAppend(NewMessage, frozen=True, kw_only=True, forbid_unknown_fiel
 
     role: Role | None = None
     metadata: Metadata | None = None
-    token_count: Annotated[int, Meta(ge=0)] = 0
+    token_count: Annotated[int, Meta(ge=0, description="Without one, it is estimated.")] | None = None
     id: Annotated[Uuid, Meta(description="An id of your own, so that the request can be repeated.")] | None = None
 
 
@@ -99,10 +110,34 @@ class MessagePage(Struct, frozen=True):
     next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
 
 
+class HitPage(Struct, frozen=True):
+    """A page of Hit."""
+
+    items: list[Hit]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
+    complete: Annotated[bool, Meta(description="Whether everything committed before the search was searched.")]
+    sessions_behind: Annotated[
+        int, Meta(description="Sessions with messages that are not indexed yet and were not searched; 1000 for more.")
+    ]
+
+
 class MessageList(Struct, frozen=True):
     """Messages in the order of the log."""
 
     items: list[Message]
+
+
+class MessagesToRestore(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages to bring back."""
+
+    ids: Annotated[list[Uuid], Meta(min_length=1)]
+
+
+class DeletedMessagePage(Struct, frozen=True):
+    """Deleted messages in the order of their ids."""
+
+    items: list[DeletedMessage]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
 
 
 class Removed(Struct, frozen=True):
@@ -111,10 +146,18 @@ class Removed(Struct, frozen=True):
     removed: int
 
 
-class Health(Struct, frozen=True):
+class RestoredMessages(Struct, frozen=True):
+    """How many came back."""
+
+    restored: int
+
+
+class Health(Struct, frozen=True, omit_defaults=True):
     """How the server is."""
 
     status: Literal["ok", "ready"]
+    overdue_erasures: int = 0
+    """Tenants that were to be erased by now and are not; left out if there are none."""
 
 
 class Index(Struct, frozen=True):
@@ -147,20 +190,79 @@ def decode(data: bytes | str, decoder: msgspec.json.Decoder[T], *, what: str = "
         InvalidInput: it is not JSON, or not of that type.
         LimitExceeded: it is nested too deeply to be read.
     """
+    decoded: T = decode_first(data, [decoder], what=what)
+    return decoded
+
+
+def decode_first(data: bytes | str, decoders: Sequence[msgspec.json.Decoder[Any]], *, what: str = "the body") -> Any:
+    """JSON as a value of the first decoder's type that it fits; otherwise the complaint of the one it looks like.
+
+    Raises:
+        InvalidInput: it is not JSON, or of none of those types.
+        LimitExceeded: it is nested too deeply to be read.
+    """
+    complaints: list[msgspec.ValidationError] = []
     try:
-        try:
-            return decoder.decode(data)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            converted: T = msgspec.convert(_plain_json(data), decoder.type)
-            return converted
+        for decoder in decoders:
+            try:
+                return decoder.decode(data)
+            except msgspec.ValidationError as error:
+                complaints.append(error)
+            except msgspec.DecodeError:
+                return _convert_first(_plain_json(data), [each.type for each in decoders])
+        if len(complaints) > 1:
+            return _convert_first(_ANY_JSON.decode(data), [each.type for each in decoders])
+        raise complaints[0]
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{what} is not as documented: {error}") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidInput(f"{what} is not JSON: {error}") from None
     except RecursionError:
         raise LimitExceeded(f"{what} is nested deeper than the limit json_depth") from None
+
+
+def decode_body(data: bytes, decoders: Sequence[msgspec.json.Decoder[Any]], most_values: int) -> Any:
+    """The same for the body of a request, which may have ``most_values`` JSON values: stores look at each of them.
+
+    Raises:
+        InvalidInput: it is not JSON, or of none of those types.
+        LimitExceeded: it is nested too deeply to be read, or has more values.
+    """
+    found = decode_first(data, decoders)
+    if data.count(b",") > most_values:  # never fewer than there are values, and quick to count
+        _check_values(found, most_values)
+    return found
+
+
+def _check_values(value: Any, most: int) -> None:
+    left, waiting = most, [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Struct):
+            children: list[Any] = [getattr(each, name) for name in each.__struct_fields__]
+        else:
+            children = list(each.values()) if isinstance(each, dict) else each
+        left -= len(children)
+        if left < 0:
+            raise LimitExceeded(f"the body has more JSON values than the limit body_values = {most:,}")
+        waiting.extend(one for one in children if isinstance(one, (list, dict, Struct)))
+
+
+def _convert_first(value: Any, kinds: Sequence[Any]) -> Any:
+    complaints: list[msgspec.ValidationError] = []
+    for kind in kinds:
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            complaints.append(error)
+    sent = set(value) if isinstance(value, dict) else set()
+    raise next((error for kind, error in zip(kinds, complaints, strict=True) if _required(kind) & sent), complaints[0])
+
+
+def _required(kind: Any) -> set[str]:
+    if not isinstance(kind, type) or not issubclass(kind, Struct):
+        return set()
+    return {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
 
 
 def encode(value: Any) -> bytes:
@@ -171,6 +273,38 @@ def encode(value: Any) -> bytes:
         return json.dumps(msgspec.to_builtins(value), ensure_ascii=True, separators=(",", ":")).encode()
 
 
+async def encode_within(value: Any, most: int) -> bytes:
+    """A value as JSON, a list in it item by item: large answers leave the event loop to others in between.
+
+    Raises:
+        LimitExceeded: it has more than ``most`` bytes. Nothing is encoded beyond that.
+    """
+    items = getattr(value, "items", None)
+    if not isinstance(items, list) or value.__struct_fields__ not in (("items",), ("items", "next")):
+        body = encode(value)
+        _check_size(len(body), most)
+        return body
+    pieces: list[bytes] = []
+    size = since_pause = 0
+    for start in range(0, len(items), _ITEMS):
+        piece = encode(items[start : start + _ITEMS])[1:-1]
+        pieces.append(piece)
+        size, since_pause = size + len(piece) + 1, since_pause + len(piece)
+        _check_size(size, most)
+        if since_pause > _PAUSE_BYTES:
+            since_pause = 0
+            await asyncio.sleep(0)
+    end = b"]}" if len(value.__struct_fields__) == 1 else b'],"next":' + encode(value.next) + b"}"
+    return b'{"items":[' + b",".join(pieces) + end
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise LimitExceeded(
+            f"the answer has {size:,} bytes or more, over the limit response_bytes = {most:,}: ask for less"
+        )
+
+
 def moment(value: Any) -> datetime:
     """A time as it is written in JSON.
 
@@ -179,7 +313,7 @@ def moment(value: Any) -> datetime:
     """
     try:
         read: datetime = msgspec.convert(value, Annotated[datetime, Meta(tz=True)])
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):
         raise InvalidInput(f"a time is written like 2030-01-31T12:00:00Z, not {value!r}") from None
     return read
 

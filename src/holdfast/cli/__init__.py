@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import sys
 
+from holdfast.errors import MissingExtra
+from holdfast.extras import needs
+
 
 def main() -> None:
     """Run the command line; what ``holdfast`` and ``python -m holdfast`` do."""
     try:
-        from .commands import run
-    except ModuleNotFoundError as error:
-        sys.exit(f"Error: the command line needs {error.name}: pip install 'holdfast[server]'")
+        with needs("server"):
+            from .commands import run
+    except MissingExtra as error:
+        sys.exit(f"Error: {error}")
     run()

@@ -9,8 +9,8 @@ import click
 
 from holdfast.bundles import Bundle, check_bundle, export_tenant, import_tenant
 
-from .database import packs_option, tenant_option
-from .output import json_option, print_json, print_table
+from .database import database_of_environment, packs_option, tenant_option
+from .output import json_option, print_json, print_progress, print_table
 
 _BUNDLE = click.Path(dir_okay=False, path_type=Path)
 
@@ -43,6 +43,7 @@ def bundle(database: str | None, file: Path, tenant: str | None, check: bool, as
     if check:
         _print(check_bundle(file), as_json, f"{file} is whole and holds")
         return
+    database = database or database_of_environment()
     if database is None:
         raise click.UsageError("--database (HOLDFAST_DATABASE_URL) says where to; only --check needs none")
     _print(import_tenant(database, file, tenant=tenant, on_progress=_progress), as_json, "Imported")
@@ -51,12 +52,12 @@ def bundle(database: str | None, file: Path, tenant: str | None, check: bool, as
 def _progress(table: str, count: int) -> None:
     """One line that is written over, where somebody is looking."""
     if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{table}: {count:,}", nl=False, err=True)
+        print_progress(f"{table}: {count:,}", err=True)
 
 
 def _print(bundle: Bundle, as_json: bool, what: str) -> None:
     if sys.stderr.isatty():
-        click.echo("\r\x1b[K", nl=False, err=True)
+        print_progress("", err=True)
     if as_json:
         print_json({"bundle": bundle})
         return

@@ -14,7 +14,7 @@ from holdfast.errors import NotFound
 from . import graph_values
 from .database import open_tenant, packs_option, tenant_option
 from .graph_values import Channel, Unreadable
-from .output import json_option, print_json, print_table, printable, shorten
+from .output import json_option, one_line, print_json, print_line, print_table, shorten
 
 F = TypeVar("F", bound=Callable[..., Any])
 DAY_S = 86_400
@@ -93,10 +93,10 @@ def show(
     if as_json:
         print_json({**_summary(found), "channels": channels, "problem": problem, "tasks": tasks})
         return
-    click.echo(f"{printable(found.id)}  of {thread}{f' in {namespace}' if namespace else ''}, saved {_when(found)}")
-    click.echo(f"parent {printable(found.parent or '(none)')}; metadata {shorten(_text(found.metadata), 300)}")
+    print_line(f"{found.id}  of {thread}{f' in {namespace}' if namespace else ''}, saved {_when(found)}")
+    print_line(f"parent {found.parent or '(none)'}; metadata {shorten(_text(found.metadata), 300)}")
     if problem:
-        click.echo(f"Its values cannot be shown: {problem}. {_size(found):,} bytes in {len(found.pieces)} pieces.")
+        print_line(f"Its values cannot be shown: {problem}. {_size(found):,} bytes in {len(found.pieces)} pieces.")
     else:
         print_table("Channels", ["channel", "version", "size", "value"], [_channel_row(each) for each in channels])
     rows = [
@@ -139,7 +139,7 @@ def diff(
     if rows:
         print_table(f"{older or 'nothing'} -> {newer.id}", ["channel", "", "where", "value"], rows)
     else:
-        click.echo(f"{older or 'nothing'} and {newer.id} have the same values.")
+        print_line(f"{older or 'nothing'} and {newer.id} have the same values.")
 
 
 @checkpoints.command()
@@ -171,14 +171,14 @@ def prune(
     if not yes:
         kept = keep or days or runs
         what = f"all but the newest {keep} checkpoints of every namespace" if kept else "everything"
-        click.confirm(f"Remove {what} of {named} of {tenant}?", abort=True, err=True)
+        click.confirm(one_line(f"Remove {what} of {named} of {tenant}?"), abort=True, err=True)
     with open_tenant(database, tenant, packs) as there:
         young = None if days is None else days * DAY_S
         removed = there.checkpoints.prune(list(threads), keep=keep, younger_than_s=young, runs=runs, user=user)
     if as_json:
         print_json({"removed": removed})
     else:
-        click.echo(f"{removed:,} checkpoints of {named} removed.")
+        print_line(f"{removed:,} checkpoints of {named} removed.")
 
 
 def _find(there: TenantHandle, thread: str, namespace: str, user: str | None, id: str | None) -> Checkpoint:
@@ -279,7 +279,7 @@ def _task(task: Any) -> dict[str, Any]:
 
 def _print_more(page: Page[Checkpoint]) -> None:
     if page.next is not None:
-        click.echo(f"There are more: --cursor {page.next}")
+        print_line(f"There are more: --cursor {page.next}")
 
 
 def _size(checkpoint: Checkpoint) -> int:

@@ -11,6 +11,8 @@ import click
 import holdfast
 from holdfast.errors import HoldfastError
 
+from .output import one_line, print_line
+
 _COMMANDS = {
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
@@ -28,15 +30,6 @@ _COMMANDS = {
     "workspace": "workspace.workspace",
 }
 """Each is imported when it is asked for: nobody who serves wants to wait for what restores a workspace, or give it memory."""
-
-_EXTRAS = {
-    "starlette": "server",
-    "uvicorn": "server",
-    "psycopg": "postgres",
-    "psycopg_pool": "postgres",
-    "asyncpg": "postgres",
-    "redis": "erasure",
-}
 
 
 class Root(click.Group):
@@ -58,11 +51,14 @@ class Root(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except (HoldfastError, OSError, ModuleNotFoundError) as error:
+        except (HoldfastError, OSError) as error:
             if os.environ.get("HOLDFAST_DEBUG"):
                 raise
             raise click.ClickException(_in_one_line(error)) from error
-        except (click.ClickException, click.exceptions.Exit, click.Abort, EOFError):
+        except click.ClickException as error:
+            error.message = one_line(error.message)  # type: ignore[misc]  # click prints it as it is
+            raise
+        except (click.exceptions.Exit, click.Abort, EOFError):
             raise
         except Exception as error:
             if os.environ.get("HOLDFAST_DEBUG"):
@@ -79,7 +75,7 @@ def root() -> None:
 @root.command()
 def version() -> None:
     """Say which release this is."""
-    click.echo(f"holdfast {holdfast.__version__}")
+    print_line(f"holdfast {holdfast.__version__}")
 
 
 def run() -> None:
@@ -88,9 +84,6 @@ def run() -> None:
 
 
 def _in_one_line(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        extra = _EXTRAS.get((error.name or "").partition(".")[0], "all")
-        return f"this needs {error.name}: pip install 'holdfast[{extra}]'"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+        return one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+    return one_line(" ".join(str(error).split())) or type(error).__name__

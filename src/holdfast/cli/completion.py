@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from .output import print_text
+
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_HOLDFAST_COMPLETE"
 
@@ -20,4 +22,4 @@ def completion(context: click.Context, shell: str) -> None:
     """
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(context.find_root().command, {}, "holdfast", _VARIABLE).source())
+    print_text(found(context.find_root().command, {}, "holdfast", _VARIABLE).source() + "\n")

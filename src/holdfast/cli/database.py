@@ -3,27 +3,129 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast import Holdfast, TenantHandle, address
+from holdfast import Holdfast, Limits, TenantHandle, address
+
+if TYPE_CHECKING:
+    from holdfast import AsyncHoldfast
 
 F = TypeVar("F", bound=Callable[..., Any])
+STREAM = "koder:events:id"
+EVENT = "identity.user.erased"
+FILE = "holdfast.db"
+"""The database in a data folder."""
+_PER_RUN = "holdfast.checkpoints_per_run"
+"""Under which name the context of a command keeps what ``--checkpoint-retention-per-run`` says."""
 
 
 def database_option(command: F) -> F:
-    """``--database``, or the environment's."""
-    return click.option(
+    """``--database``, or the environment's: the same variables for every command.
+
+    HOLDFAST_DATABASE_URL comes first, then DATABASE_TYPE with SQLITE_DATABASE_PATH or POSTGRES_DATABASE_URL, then the file in
+    HOLDFAST_DATA_DIR.
+    """
+    option = click.option(
         "--database",
         metavar="URL",
-        required=True,
         envvar="HOLDFAST_DATABASE_URL",
         show_envvar=True,
-        help="A path, sqlite:///path or postgresql://...",
+        callback=_chosen,
+        help="A path, sqlite:///path or postgresql://...; otherwise what DATABASE_TYPE and its like say.",
+    )
+    return option(per_run_option(command, hidden=True))
+
+
+def per_run_option(command: F, *, hidden: bool = False) -> F:
+    """``--checkpoint-retention-per-run``: stored in the database that the command opens, for every command from then on."""
+    return click.option(
+        "--checkpoint-retention-per-run",
+        metavar="NUMBER",
+        envvar="HOLDFAST_CHECKPOINT_RETENTION_PER_RUN",
+        show_envvar=True,
+        type=click.IntRange(1),
+        hidden=hidden,
+        expose_value=False,
+        callback=_keep_per_run,
+        help="Snapshots of a run that are kept, where no policy of its tenant or of itself says otherwise. It is stored in the "
+        f"database and holds for every command; {Limits().checkpoints_per_run} where it was never said.",
     )(command)
+
+
+def redis_options(command: F) -> F:
+    """``--redis``, ``--stream`` and ``--event``, or the environment's."""
+    for option in (
+        click.option(
+            "--event",
+            default=EVENT,
+            show_default=True,
+            envvar="HOLDFAST_ERASURE_EVENT",
+            show_envvar=True,
+            help="The kind of event that says so.",
+        ),
+        click.option(
+            "--stream",
+            default=STREAM,
+            show_default=True,
+            envvar="HOLDFAST_ERASURE_STREAM",
+            show_envvar=True,
+            help="The key of that stream.",
+        ),
+        click.option(
+            "--redis",
+            metavar="URL",
+            envvar="REDIS_URL",
+            show_envvar=True,
+            help="A Redis whose stream says who is to be erased. Without it, nobody is by events.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def chosen_database(kind: str | None, sqlite_path: str | None, postgres_url: str | None) -> str | None:
+    """The database that ``DATABASE_TYPE`` and its like name, if they name one.
+
+    Raises:
+        UsageError: PostgreSQL is chosen, and its address is not given.
+    """
+    if kind not in (None, "", "sqlite", "postgres"):
+        raise click.UsageError(f"DATABASE_TYPE is sqlite or postgres, not {kind!r}")
+    if kind == "postgres":
+        if not postgres_url:
+            raise click.UsageError("--database-type postgres needs --postgres-database-url (POSTGRES_DATABASE_URL)")
+        return postgres_url
+    return sqlite_path or None
+
+
+def database_of_environment() -> str | None:
+    """The database that the environment names, beside HOLDFAST_DATABASE_URL."""
+    said = [os.environ.get(name) for name in ("DATABASE_TYPE", "SQLITE_DATABASE_PATH", "POSTGRES_DATABASE_URL")]
+    folder = os.environ.get("HOLDFAST_DATA_DIR")
+    return chosen_database(*said) or (os.path.join(folder, FILE) if folder else None)
+
+
+def _chosen(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    found = value or database_of_environment()
+    if found is None and not context.resilient_parsing:
+        raise click.MissingParameter(ctx=context, param=parameter)
+    return found or ""
+
+
+def _keep_per_run(context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
+    context.meta[_PER_RUN] = value
+    return value
+
+
+def per_run() -> int | None:
+    """What ``--checkpoint-retention-per-run`` or the environment says, in the command that runs."""
+    context = click.get_current_context(silent=True)
+    found: int | None = None if context is None else context.meta.get(_PER_RUN)
+    return found
 
 
 def tenant_option(command: F) -> F:
@@ -51,8 +153,30 @@ def open_there(database: str, packs: str | None = None) -> Holdfast:
     Raises:
         Unavailable: it is not there.
     """
+    from .logs import show_deletions  # here and not above: many commands open nothing
+
     address.check_there(database)
-    return Holdfast(database, packs=packs)
+    show_deletions()
+    opened = Holdfast(database, packs=packs)
+    number = per_run()
+    if number is not None:
+        opened.server_settings.set_checkpoints_per_run(number)
+    return opened
+
+
+@asynccontextmanager
+async def open_async(database: str, packs: str | None = None) -> AsyncIterator[AsyncHoldfast]:
+    """A database for a command that goes on in an event loop; made if it is not there."""
+    from holdfast import AsyncHoldfast
+
+    from .logs import show_deletions
+
+    show_deletions()
+    async with AsyncHoldfast(database, packs=packs) as opened:
+        number = per_run()
+        if number is not None:
+            await opened.server_settings.set_checkpoints_per_run(number)
+        yield opened
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from holdfast import Erasure, Findings, Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.schema import check_integrity
 
-from .database import database_option, describe, packs_option
-from .output import json_option, print_json, shorten
+from .database import database_option, describe, open_there, packs_option
+from .output import json_option, print_json, print_line, shorten
 
 SHOWN = 10
 """Things of one kind that are named."""
@@ -34,7 +34,7 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
     overdue: list[Erasure] = []
     found: dict[str, Findings] = {}
     if not wrong:
-        with Holdfast(database, packs=packs) as hf:
+        with open_there(database, packs) as hf:
             overdue = [each for each in hf.erasures.list(only_open=True, limit=1_000) if each.due_at <= _now(hf)]
             found = {name: _look(hf, name, repair) for name in tenants or _names(hf)}
     is_sound = not wrong and not overdue and all(each.is_sound for each in found.values())
@@ -46,7 +46,7 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
         )
         for name, findings in found.items():
             _print_tenant(name, findings)
-        click.echo("All is well." if is_sound else "Something is wrong: see above.")
+        print_line("All is well." if is_sound else "Something is wrong: see above.")
     if not is_sound:
         raise click.exceptions.Exit(1)
 
@@ -78,17 +78,17 @@ def _now(hf: Holdfast) -> datetime:
 
 
 def _print(database: str, wrong: Sequence[str], overdue: Sequence[str]) -> None:
-    click.echo(f"{describe(database)}: {'sound' if not wrong else f'{len(wrong):,} faults'}")
+    print_line(f"{describe(database)}: {'sound' if not wrong else f'{len(wrong):,} faults'}")
     for line in [*wrong[:SHOWN], *overdue[:SHOWN]]:
-        click.echo(f"  {shorten(line, 200)}")
+        print_line(f"  {shorten(line, 200)}")
 
 
 def _print_tenant(name: str, found: Findings) -> None:
     lines = [line for line in _lines(found) if line]
     if lines:
-        click.echo(f"{name}:")
+        print_line(f"{name}:")
     for line in lines:
-        click.echo(f"  {line}")
+        print_line(f"  {line}")
 
 
 def _lines(found: Findings) -> list[str]:

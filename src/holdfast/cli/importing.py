@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from holdfast import Holdfast, Limits, address
+from holdfast.extras import needs
 
 from .bundles import bundle
 from .database import describe, packs_option, tenant_option
-from .output import json_option, print_json, print_table, shorten
+from .output import json_option, print_json, print_line, print_table, shorten
 
 PROBLEM = 300
 """Characters of a problem that the table shows."""
@@ -94,7 +95,7 @@ def _report(found: Sequence[Any], source: str, database: str, as_json: bool) -> 
             print_table(f"{len(problems)} of {len(found)} threads are not complete", ["thread", "why"], rows)
         copied, verified = sum(each.copied for each in found), sum(each.verified for each in found)
         already = sum(each.checkpoints for each in found) - copied
-        click.echo(
+        print_line(
             f"{len(found):,} threads from {describe(source)} to {describe(database)}: {copied:,} checkpoints copied, "
             f"{max(already, 0):,} were there, {verified:,} are the same in both."
         )
@@ -105,8 +106,9 @@ def _report(found: Sequence[Any], source: str, database: str, as_json: bool) -> 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error, where somebody sees it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    with needs("server"):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:

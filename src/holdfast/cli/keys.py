@@ -11,7 +11,7 @@ from holdfast import ApiKey, Holdfast, SystemClock, new_api_key
 from holdfast.clock import from_us
 
 from .database import database_option, open_there
-from .output import json_option, print_json, print_table, printable
+from .output import json_option, print_json, print_line, print_table
 
 DAYS_MOST = 36_500
 """Days that a key can be good for; who needs more says nothing."""
@@ -58,7 +58,7 @@ def create(database: str, name: str, tenant: str, scopes: Sequence[str], days: i
         print_json({"key": key, "kept": kept})
         return
     whose = f"the tenant {tenant}" if tenant else "all tenants"
-    click.echo(
+    print_line(
         f"{key}\nThis is the only time it is shown. It is good for {whose}: {', '.join(kept.scopes)} (id {kept.id})."
     )
 
@@ -89,7 +89,7 @@ def revoke(database: str, key_id: str, as_json: bool) -> None:
     if as_json:
         print_json({"key": revoked})
     else:
-        click.echo(f"{printable(revoked.name)} ({revoked.prefix}...) lets nobody in any more.")
+        print_line(f"{revoked.name} ({revoked.prefix}...) lets nobody in any more.")
 
 
 def _row(key: ApiKey) -> list[str]:

@@ -10,7 +10,7 @@ from holdfast import schema
 from holdfast.schema import MigrationStatus
 
 from .database import database_option, describe
-from .output import json_option, print_json, print_table
+from .output import json_option, one_line, print_json, print_line, print_table
 
 
 @click.group()
@@ -45,7 +45,7 @@ def down(database: str, to: int | None, yes: bool, as_json: bool) -> None:
     doomed = [_name(each) for each in applied if each.version > target]
     if doomed and not yes:
         question = f"Undo {', '.join(reversed(doomed))} in {describe(database)} and lose what their tables hold?"
-        click.confirm(question, abort=True, err=True)
+        click.confirm(one_line(question), abort=True, err=True)
     undone = schema.migrate_down(database, to=target)
     _report(database, undone, as_json, nothing="There is nothing to undo.", title="Undone")
 
@@ -68,16 +68,16 @@ def distribute(database: str, as_json: bool) -> None:
     if as_json:
         print_json({"statements": statements})
     elif statements:
-        print_table(f"Run in {describe(database)}", ["statement"], [[each] for each in statements])
+        print_table(f"Run in {describe(database)}", ["statement"], [[" ".join(each.split())] for each in statements])
     else:
-        click.echo("Every table is distributed already.")
+        print_line("Every table is distributed already.")
 
 
 def _report(database: str, migrations: Sequence[MigrationStatus], as_json: bool, *, nothing: str, title: str) -> None:
     if as_json:
         print_json({"migrations": migrations})
     elif not migrations:
-        click.echo(nothing)
+        print_line(nothing)
     else:
         rows = [[f"{each.version:04}", each.name, "applied" if each.applied else "not applied"] for each in migrations]
         print_table(f"{title} in {describe(database)}", ["version", "name", "now"], rows)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from holdfast import Hold, Holdfast, RetentionPolicy, Swept, address
 
-from .database import database_option, describe, open_there, packs_option, tenant_option
-from .output import json_option, print_json, print_table
+from .database import database_option, describe, open_async, open_there, packs_option, redis_options, tenant_option
+from .logs import show_deletions
+from .output import json_option, print_json, print_line, print_table
 
 DAY_S = 86_400
 DAYS_MOST = 24_000
@@ -46,7 +44,7 @@ def plan(database: str, tenant: str, packs: str | None, as_json: bool) -> None:
         return
     print_table(f"A sweep of {tenant} would remove", ["snapshots", "bytes", "why"], _rows(found))
     for line in _about(found, policy):
-        click.echo(line)
+        print_line(line)
 
 
 @retention.command()
@@ -59,16 +57,7 @@ def plan(database: str, tenant: str, packs: str | None, as_json: bool) -> None:
     type=click.FloatRange(0, min_open=True),
     help="Go on, one round about every so many seconds, until stopped.",
 )
-@click.option(
-    "--redis",
-    "redis_url",
-    metavar="URL",
-    envvar="REDIS_URL",
-    show_envvar=True,
-    help="With --every: a Redis whose stream says who is to be forgotten. Without it, nobody is by events.",
-)
-@click.option("--stream", default="koder:events:id", show_default=True, help="The key of that stream.")
-@click.option("--event", default="identity.user.erased", show_default=True, help="The kind of event that says so.")
+@redis_options
 @click.option(
     "--only-checkpoints", is_flag=True, help="Forget only snapshots, and leave the rest of a tenant to others."
 )
@@ -81,7 +70,7 @@ def run(
     tenants: Sequence[str],
     packs: str | None,
     every_s: float | None,
-    redis_url: str | None,
+    redis: str | None,
     stream: str,
     event: str,
     only_checkpoints: bool,
@@ -92,18 +81,18 @@ def run(
     import asyncio  # here and not above: it takes longer to import than most commands take to run
 
     address.check_there(database)
-    options = {"url": redis_url, "stream": stream, "event": event, "whole": not only_checkpoints}
-    with _lines_to(log_file):
-        if every_s is not None:
-            asyncio.run(_work(database, packs, tenants or None, every_s, options))
-            return
-        done = asyncio.run(_once(database, packs, tenants or None))
+    options = {"url": redis, "stream": stream, "event": event, "whole": not only_checkpoints}
+    show_deletions(log_file)
+    if every_s is not None:
+        asyncio.run(_work(database, packs, tenants or None, every_s, options))
+        return
+    done = asyncio.run(_once(database, packs, tenants or None))
     if as_json:
         print_json({"round": done})
         return
     from holdfast.retention import describe as in_words
 
-    click.echo(f"{in_words(done)}.")
+    print_line(f"{in_words(done)}.")
     if done.failed:
         raise click.exceptions.Exit(1)
 
@@ -149,8 +138,8 @@ def policy(
         print_json({"policy": found})
         return
     whose = tenant if run_id is None else f"run {run_id}"
-    click.echo(f"{whose} keeps {found.per_run} snapshots of a run, {_days(found.grace_s)} after its end,")
-    click.echo(f"and {found.quota_mib:,} MiB in all.")
+    print_line(f"{whose} keeps {found.per_run} snapshots of a run, {_days(found.grace_s)} after its end,")
+    print_line(f"and {found.quota_mib:,} MiB in all.")
 
 
 @retention.command()
@@ -175,7 +164,7 @@ def hold(
     if as_json:
         print_json({"hold": placed})
         return
-    click.echo(f"Hold {placed.id} keeps {_subject(placed, tenant)}.")
+    print_line(f"Hold {placed.id} keeps {_subject(placed, tenant)}.")
 
 
 @retention.command()
@@ -190,7 +179,7 @@ def release(database: str, tenant: str, hold_id: str, reason: str, as_json: bool
     if as_json:
         print_json({"hold": released})
         return
-    click.echo(f"Hold {released.id} no longer keeps {_subject(released, tenant)}.")
+    print_line(f"Hold {released.id} no longer keeps {_subject(released, tenant)}.")
 
 
 @retention.command()
@@ -208,10 +197,9 @@ def holds(database: str, tenant: str, as_json: bool) -> None:
 
 
 async def _once(database: str, packs: str | None, tenants: Sequence[str] | None) -> Any:
-    from holdfast import AsyncHoldfast
     from holdfast.retention import RetentionWorker
 
-    async with AsyncHoldfast(database, packs=packs) as hf:
+    async with open_async(database, packs) as hf:
         return await RetentionWorker(hf, tenants=tenants).round()
 
 
@@ -220,11 +208,10 @@ async def _work(
 ) -> None:
     import asyncio
 
-    from holdfast import AsyncHoldfast
     from holdfast.erasure import ErasureConsumer
     from holdfast.retention import RetentionWorker
 
-    async with AsyncHoldfast(database, packs=packs) as hf:
+    async with open_async(database, packs) as hf:
         worker = RetentionWorker(hf, every_s=every_s, tenants=tenants)
         consumer = ErasureConsumer(hf, options.pop("url"), **options)
 
@@ -234,24 +221,8 @@ async def _work(
 
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, stop)
-        click.echo(f"Holdfast's retention {worker.holder} is ready  (database: {describe(database)}; stop with Ctrl-C)")
+        print_line(f"Holdfast's retention {worker.holder} is ready  (database: {describe(database)}; stop with Ctrl-C)")
         await asyncio.gather(worker.work(), consumer.work())
-
-
-@contextmanager
-def _lines_to(file: str | None) -> Iterator[None]:
-    """Lines of the log of retention, and nothing else, to a file or to stderr."""
-    handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.addFilter(lambda record: record.name == "holdfast.retention")
-    log = logging.getLogger("holdfast.retention")
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        handler.close()
 
 
 def _rows(found: Swept) -> list[list[str]]:
@@ -264,6 +235,8 @@ def _about(found: Swept, policy: RetentionPolicy) -> list[str]:
     lines = []
     if found.used_bytes is not None:
         lines.append(f"What is left takes {found.used_bytes:,} bytes of {policy.quota_mib:,} MiB.")
+    if found.over_bytes:
+        lines.append(f"That is {found.over_bytes:,} bytes over the quota: the newest snapshot of a run stays.")
     if found.held_runs:
         lines.append(f"{found.held_runs:,} runs are held, and keep all they have.")
     return lines

@@ -13,7 +13,7 @@ from holdfast import Run, RunStatus, Step, TenantHandle, ToolCall
 from holdfast.errors import NotFound
 
 from .database import open_tenant, tenant_option
-from .output import json_option, print_json, print_table, printable, shorten
+from .output import json_option, print_json, print_line, print_table, shorten
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = {"finished": "✓", "failed": "✗", "cancelled": "⊘", "discarded": "⊘", "unknown": "?", "begun": "…", "held": "‖"}
@@ -76,7 +76,7 @@ def show(database: str, tenant: str, run: str, last: int, as_json: bool) -> None
         return
     calls = [call for call in calls if not call.tool_name.startswith(OWN)]
     for line in _about(found):
-        click.echo(printable(line))
+        print_line(line)
     columns = ["step", "at", "took", "tools", "messages", "tokens", "result"]
     print_table("Steps", columns, _timeline(found, steps, calls))
     _print_open(calls)
@@ -121,7 +121,7 @@ def _print_moved(run: Run, as_json: bool, what: str) -> None:
     if as_json:
         print_json({"run": run})
         return
-    click.echo(f"Run {run.id} {what}.")
+    print_line(f"Run {run.id} {what}.")
 
 
 def _row(run: Run) -> list[str]:

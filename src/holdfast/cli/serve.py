@@ -13,12 +13,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from holdfast import Limits
+from .database import FILE, chosen_database, describe, packs_option, per_run, per_run_option, redis_options
+from .logs import LEVELS, show_deletions, start_logging
+from .output import print_line
 
-from .database import describe, packs_option
-from .logs import LEVELS, start_logging
-
-FILE = "holdfast.db"
 _NEVER_ZERO = ("answer_s", "connections")
 
 
@@ -33,8 +31,9 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: Path
     said = {name.replace("-", "_"): each for name, each in said.items()}
     if isinstance(said.get("limits"), dict):
         said["limits"] = [f"{name}={number}" for name, number in said["limits"].items()]
-    if isinstance(said.get("trust"), str):
-        said["trust"] = [said["trust"]]
+    for name in ("trust", "allowed_hosts"):
+        if isinstance(said.get(name), str):
+            said[name] = [said[name]]
     known = {each.name for each in context.command.params if each.name not in (None, "config")}
     unknown = sorted(set(said) - known)
     if unknown:
@@ -144,6 +143,15 @@ def _with_a_name(context: click.Context, parameter: click.Parameter, value: str)
     help="Addresses, such as 10.0.0.0/8, whose callers need no key; may be said several times.",
 )
 @click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    envvar="HOLDFAST_ALLOWED_HOSTS",
+    show_envvar=True,
+    help="A name of this server, besides localhost and IP addresses, that callers without a key may use; several times.",
+)
+@click.option(
     "--default-tenant",
     metavar="NAME",
     default="default",
@@ -178,16 +186,18 @@ def _with_a_name(context: click.Context, parameter: click.Parameter, value: str)
     type=click.Choice(["text", "json"]),
     help="Lines for people, or one JSON object a line.",
 )
+@per_run_option
 @click.option(
-    "--checkpoint-retention-per-run",
-    metavar="NUMBER",
-    envvar="HOLDFAST_CHECKPOINT_RETENTION_PER_RUN",
+    "--retention-every",
+    metavar="SECONDS",
+    envvar="HOLDFAST_RETENTION_EVERY",
     show_envvar=True,
-    type=click.IntRange(1),
-    default=Limits().checkpoints_per_run,
+    type=click.FloatRange(0),
+    default=3600.0,
     show_default=True,
-    help="Snapshots of a run that are kept, where no policy of its tenant or of itself says otherwise.",
+    help="Remove snapshots that must go about every so many seconds, by one of the servers on a database; 0 for never.",
 )
+@redis_options
 @click.option(
     "--limit",
     "limits",
@@ -209,11 +219,15 @@ def serve(
     migrate: bool,
     allow_remote: bool,
     trust: tuple[str, ...],
+    allowed_hosts: tuple[str, ...],
     default_tenant: str,
     admin_key_file: Path | None,
     log_level: str,
     log_format: str,
-    checkpoint_retention_per_run: int,
+    retention_every: float,
+    redis: str | None,
+    stream: str,
+    event: str,
     limits: tuple[str, ...],
 ) -> None:
     """Serve Holdfast over HTTP until stopped.
@@ -223,21 +237,28 @@ def serve(
     server is told to stop is finished first.
     """
     from holdfast import api
+    from holdfast.background import BackgroundOptions
 
     start_logging(log_level, log_format)
+    show_deletions()
     if database and _is_outranked(click.get_current_context()):
         database = None
-    place = database or _named(database_type, sqlite_database_path, postgres_database_url) or str(_file(data_dir))
+    place = (
+        database or chosen_database(database_type, sqlite_database_path, postgres_database_url) or str(_file(data_dir))
+    )
     api.serve(
         place,
         host=host,
         port=port,
         allow_remote=allow_remote,
         limits=_limits(limits),
-        access=api.AccessOptions(trusted=api.networks(trust), tenant=default_tenant),
+        access=api.AccessOptions(
+            trusted=api.networks(trust), tenant=default_tenant, hosts=tuple(each.lower() for each in allowed_hosts)
+        ),
         admin_key=_admin_key(admin_key_file),
         migrate=migrate,
-        store_limits=Limits(checkpoints_per_run=checkpoint_retention_per_run),
+        checkpoints_per_run=per_run(),
+        background=BackgroundOptions(retention_every_s=retention_every, redis_url=redis, stream=stream, event=event),
         packs=packs,
         on_ready=lambda address, key: _shown(address, place, key),
     )
@@ -249,15 +270,6 @@ def _is_outranked(context: click.Context) -> bool:
     others = ("database_type", "sqlite_database_path", "postgres_database_url")
     is_line = [context.get_parameter_source(name) is line for name in others]
     return context.get_parameter_source("database") is not line and any(is_line)
-
-
-def _named(kind: str | None, sqlite_path: str | None, postgres_url: str | None) -> str | None:
-    """The database that kagent's own settings name, if they name one."""
-    if kind == "postgres":
-        if not postgres_url:
-            raise click.UsageError("--database-type postgres needs --postgres-database-url (POSTGRES_DATABASE_URL)")
-        return postgres_url
-    return sqlite_path or None
 
 
 def _limits(said: tuple[str, ...]) -> Any:
@@ -316,12 +328,12 @@ def _shown(address: str, place: str, key: str | None) -> None:
 
 
 def _announce(address: str, place: str, key: str | None) -> None:
-    click.echo(f"Holdfast is ready at {address}  (database: {describe(place)}; stop with Ctrl-C)")
+    print_line(f"Holdfast is ready at {address}  (database: {describe(place)}; stop with Ctrl-C)")
     if key is not None:
-        click.echo(f"The key that may do everything, shown this once: {key}")
-    click.echo("Start a session:")
+        print_line(f"The key that may do everything, shown this once: {key}")
+    print_line("Start a session:")
     body = '{"user": "ada", "agent": "helper"}'
     shown = key or "$HOLDFAST_KEY"
     send = f"-H 'Authorization: Bearer {shown}'" if key else f'-H "Authorization: Bearer {shown}"'
-    click.echo(f"  curl -s {address}/v1/tenants/demo/sessions {send} -H 'Content-Type: application/json' -d '{body}'")
+    print_line(f"  curl -s {address}/v1/tenants/demo/sessions {send} -H 'Content-Type: application/json' -d '{body}'")
     logging.getLogger("holdfast.api").info("ready at %s", address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -12,8 +13,8 @@ import click
 from holdfast import Branch, CompactionEvent, CompactionPolicy, Message, Plan, Session, TenantHandle
 from holdfast.errors import NotFound
 
-from .database import open_tenant, tenant_option
-from .output import json_option, print_json, print_table, printable, shorten
+from .database import database_option, open_tenant, open_there, tenant_option
+from .output import json_option, print_json, print_line, print_table, shorten
 
 F = TypeVar("F", bound=Callable[..., Any])
 PREVIEW = 72
@@ -62,9 +63,7 @@ def show(database: str, tenant: str, session: str, last: int, as_json: bool) -> 
         everything = {"session": found, "messages": messages, "branch": current, "branches": branches}
         print_json({**everything, "compactions": list(events)})
         return
-    click.echo(
-        f"{printable(found.key)}  ({found.message_count} messages, {found.token_count} tokens, branch {current})"
-    )
+    print_line(f"{found.key}  ({found.message_count} messages, {found.token_count} tokens, branch {current})")
     columns = ["seq", "role", "tokens", "", "message"]
     print_table("Messages", columns, [_message_row(each) for each in messages])
     if len(branches) > 1:
@@ -95,7 +94,7 @@ def fork(
         print_json({"branch": branch})
         return
     shown = ", which the session shows now" if switch else ""
-    click.echo(f"Branch {branch.number} goes on after message {branch.forked_after} of branch {branch.parent}{shown}.")
+    print_line(f"Branch {branch.number} goes on after message {branch.forked_after} of branch {branch.parent}{shown}.")
 
 
 @sessions.command()
@@ -165,10 +164,64 @@ def search(
         session_id = None if session is None else _find(there, session).id
         hits = there.messages.search(query, session_id=session_id, user=user, agent=agent, limit=limit)
     if as_json:
-        print_json({"hits": list(hits), "next": hits.next})
+        print_json({"hits": list(hits), "next": hits.next, "complete": hits.complete})
         return
     rows = [[hit.message.session_id, str(hit.message.seq), hit.message.role or "", hit.snippet] for hit in hits]
     print_table(f"Messages with {query}", ["session", "seq", "role", "where"], rows)
+    if not hits.complete:
+        click.echo(
+            f"{hits.sessions_behind:,} sessions are not indexed yet: `holdfast sessions index` does it now.", err=True
+        )
+
+
+@sessions.command()
+@database_option
+@json_option
+def index(database: str, as_json: bool) -> None:
+    """Index for search what is not indexed yet, of all tenants. `serve` and `worker` do so in the background."""
+    indexed, is_done = 0, False
+    with open_there(database) as hf:
+        while not is_done:
+            piece = hf.tenants.maintain()
+            indexed, is_done = indexed + piece.indexed, piece.is_done
+            if sys.stderr.isatty():
+                click.echo(f"\r{indexed:,} messages indexed ...", nl=False, err=True)
+    if as_json:
+        print_json({"indexed": indexed})
+        return
+    click.echo(f"{indexed:,} messages indexed.")
+
+
+@sessions.command()
+@tenant_option
+@click.option("--idle-days", type=click.FloatRange(0, 1_000_000), help="Sessions that were not used for so long.")
+@click.option(
+    "--archive-days",
+    type=click.FloatRange(0, 1_000_000),
+    help="Originals of compactions, and deleted messages, that were put away so long ago.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def prune(
+    database: str, tenant: str, idle_days: float | None, archive_days: float | None, yes: bool, as_json: bool
+) -> None:
+    """Remove what is old, for good. If it is interrupted, run it again."""
+    if idle_days is None and archive_days is None:
+        raise click.UsageError("say what is old enough: --idle-days, --archive-days or both")
+    if not yes:
+        click.confirm(f"Remove what is that old of {tenant} for good?", abort=True, err=True)
+    with open_tenant(database, tenant) as there:
+        gone = there.sessions.prune(
+            idle=None if idle_days is None else timedelta(days=idle_days),
+            archives=None if archive_days is None else timedelta(days=archive_days),
+        )
+    if as_json:
+        print_json({"pruned": gone})
+        return
+    click.echo(
+        f"Removed {gone.sessions:,} sessions, {gone.originals:,} originals and {gone.deleted_messages:,} deleted messages; "
+        f"kept {gone.kept:,} old sessions that are held or in use."
+    )
 
 
 def _find(there: TenantHandle, session: str) -> Session:
@@ -268,7 +321,7 @@ def _print_event(event: CompactionEvent, as_json: bool, what: str) -> None:
         return
     tokens = f"{event.original_tokens:,} tokens, {event.compacted_tokens:,} compacted"
     changed = f"{event.messages_removed} messages removed, {event.messages_rewritten} rewritten"
-    click.echo(f"{what}: {tokens}; {changed} (event {event.id}).")
+    print_line(f"{what}: {tokens}; {changed} (event {event.id}).")
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:
@@ -284,4 +337,4 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
     due = "due" if plan.is_due else "not due yet"
     verdict = f"about {plan.tokens_after:,} afterwards" if plan.shrinks else "nothing would get smaller"
     summary = "; needs a summary" if plan.needs_summary else ""
-    click.echo(f"{plan.strategy}, {due}: {plan.tokens_before:,} tokens now, {verdict}{summary}.")
+    print_line(f"{plan.strategy}, {due}: {plan.tokens_before:,} tokens now, {verdict}{summary}.")

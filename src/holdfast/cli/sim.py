@@ -12,6 +12,8 @@ import click
 
 from holdfast.clock import monotonic_s
 
+from .output import print_line, print_progress, print_text
+
 REPORT_S = 2.0
 """Seconds between two lines of progress."""
 
@@ -36,13 +38,13 @@ def sim(seed: int, minutes: float | None, scenario: str | None, trace: bool) -> 
     progress = Progress(seed)
     for report in _reports(seed, minutes, scenario):
         if trace or (report.violation and minutes is None):
-            click.echo(report.trace, nl=False)
+            print_text(report.trace)
         progress.add(report)
         if report.violation:
             progress.show(done=True)
-            click.echo(f"seed {report.seed}: {report.violation}", err=True)
+            print_line(f"seed {report.seed}: {report.violation}", err=True)
             option = f" --scenario {scenario}" if scenario else ""
-            click.echo(f"replay: holdfast sim --seed {report.seed}{option}", err=True)
+            print_line(f"replay: holdfast sim --seed {report.seed}{option}", err=True)
             raise click.exceptions.Exit(1)
     progress.show(done=True)
 
@@ -70,7 +72,10 @@ class Progress:
         """Print the line; the last one stays."""
         seeds = f"seed {self._first}" if self._seeds == 1 else f"seeds {self._first} to {self._last}"
         line = f"{seeds}: {self._events:,} events, {self._seconds / 3_600:,.1f} hours, {self._faults:,} faults"
-        click.echo(line if done or not sys.stdout.isatty() else f"\r{line}", nl=done or not sys.stdout.isatty())
+        if sys.stdout.isatty():
+            print_progress(line)
+        if done or not sys.stdout.isatty():
+            print_line("" if sys.stdout.isatty() else line)
 
 
 def _reports(seed: int, minutes: float | None, scenario: str | None) -> Iterator[Any]:

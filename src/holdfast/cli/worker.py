@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from .database import database_option, describe, packs_option
+from .database import database_option, describe, open_async, packs_option
+from .output import print_line
 
 
 @click.command()
@@ -73,14 +74,13 @@ def worker(
 async def _work(database: str, packs: str | None, handler: Any, options: dict[str, Any]) -> None:
     import asyncio
 
-    from holdfast import AsyncHoldfast
     from holdfast.loop.worker import Worker
 
-    async with AsyncHoldfast(database, packs=packs) as hf:
+    async with open_async(database, packs) as hf:
         made = Worker(hf, handler, **options)
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, made.stop)
-        click.echo(f"Holdfast's worker {made.holder} is ready  (database: {describe(database)}; stop with Ctrl-C)")
+        print_line(f"Holdfast's worker {made.holder} is ready  (database: {describe(database)}; stop with Ctrl-C)")
         await made.work()
 
 

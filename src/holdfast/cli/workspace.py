@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,9 +12,10 @@ import msgspec
 
 from holdfast import Restored, Rewind, Rewound, Snapshot, TenantHandle, TreeChange
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.extras import needs
 
 from .database import open_tenant, packs_option, tenant_option
-from .output import encodable, json_option, print_json, print_table, printable
+from .output import encodable, json_option, one_line, print_json, print_line, print_table, print_text, quoted
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = {"added": "A", "removed": "D", "changed": "M", "mode": "T", "renamed": "R"}
@@ -37,6 +39,11 @@ def run_option(command: F) -> F:
     return tenant_option(decorated)
 
 
+def force_option(command: F) -> F:
+    """``--force``."""
+    return click.option("--force", is_flag=True, help="Overwrite the file if it is there.")(command)
+
+
 @workspace.command()
 @run_option
 @click.argument("path", type=click.Path(exists=True, file_okay=False))
@@ -49,6 +56,7 @@ def run_option(command: F) -> F:
 @click.option(
     "--to", metavar="FILE", type=click.Path(dir_okay=False), help="That file; without it, ID.tar.zst in this directory."
 )
+@force_option
 @json_option
 def capture(
     database: str,
@@ -61,11 +69,14 @@ def capture(
     no_default_ignore: bool,
     archive: str | None,
     to: str | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Take a snapshot of the directory PATH. Only what changed since the last one is read and stored."""
     if to is not None and archive is None:
         raise InvalidInput(f"--to says where an archive goes: say --format {ARCHIVE} with it")
+    if to is not None and not force and os.path.lexists(to):
+        raise InvalidInput(f"{to} is there already; choose another name, or say --force")
     with open_tenant(database, tenant, packs) as there:
         at = there.runs.get(run).iteration if step is None else step
         with _busy(f"capturing {path}"):
@@ -76,20 +87,20 @@ def capture(
         if archive is not None:
             to = to or f"{snapshot.id}.{archive}"
             with _progress(snapshot.entry_count, "writing") as advance:
-                there.workspaces.export(snapshot.id, to, on_progress=advance)
+                there.workspaces.export(snapshot.id, to, replace=force, on_progress=advance)
     if as_json:
         print_json(_as_json(done if to is None else {**msgspec.to_builtins(done), "file": to}))
         return
-    click.echo(
+    print_line(
         f"Snapshot {snapshot.id} of step {snapshot.step}: {snapshot.entry_count:,} entries, {_size(snapshot.tree_bytes)}; "
         f"{done.changed:,} changed, {done.removed:,} removed, {_size(snapshot.size_bytes)} stored."
     )
     for each in done.skipped:
-        click.echo(f"  left out: {printable(each.path)}: {each.reason}")
+        print_line(f"  left out: {quoted(each.path)}: {each.reason}")
     for changing in done.unsettled:
-        click.echo(f"  changed while it was read: {printable(changing)}")
+        print_line(f"  changed while it was read: {quoted(changing)}")
     if to is not None:
-        click.echo(f"It is in {to} as well.")
+        print_line(f"It is in {to} as well.")
 
 
 @workspace.command("list")
@@ -139,7 +150,10 @@ def diff(
         print_json(_as_json({"before": ids[0], "after": ids[1], "changes": found}))
         return
     for each in found:
-        click.echo(_line(each) if stat else each.text, nl=stat)
+        if stat:
+            print_line(_line(each))
+        else:
+            print_text(each.text or "")
 
 
 @workspace.command()
@@ -213,7 +227,7 @@ def restore(
     if as_json:
         print_json(_as_json(done))
         return
-    click.echo(f"{path} is snapshot {id}: {_done(done)}.")
+    print_line(f"{path} is snapshot {id}: {_done(done)}.")
 
 
 @workspace.command()
@@ -222,19 +236,22 @@ def restore(
 @click.option("--run", metavar="ID", help="The run whose steps are meant by @1, @2 and so on.")
 @click.argument("snapshot")
 @click.argument("file", type=click.Path(dir_okay=False))
+@force_option
 @json_option
 def export(
-    database: str, tenant: str, packs: str | None, run: str | None, snapshot: str, file: str, as_json: bool
+    database: str, tenant: str, packs: str | None, run: str | None, snapshot: str, file: str, force: bool, as_json: bool
 ) -> None:
-    """Write SNAPSHOT to FILE, as tar compressed with zstd. The same tree always makes the same file."""
+    """Write SNAPSHOT to FILE, as tar compressed with zstd, for you alone to read. The same tree always makes the same file."""
+    if not force and os.path.lexists(file):
+        raise InvalidInput(f"{file} is there already; choose another name, or say --force")
     with open_tenant(database, tenant, packs) as there:
         id = _snapshot(there, snapshot, run)
         with _progress(there.snapshots.get(id).entry_count, "writing") as advance:
-            count = there.workspaces.export(id, file, on_progress=advance)
+            count = there.workspaces.export(id, file, replace=force, on_progress=advance)
     if as_json:
         print_json(_as_json({"snapshot": id, "file": file, "entries": count}))
         return
-    click.echo(f"{count:,} entries of snapshot {id} are in {file}.")
+    print_line(f"{count:,} entries of snapshot {id} are in {file}.")
 
 
 @workspace.command("import")
@@ -260,7 +277,7 @@ def import_(
         print_json(_as_json(done))
         return
     snapshot = done.snapshot
-    click.echo(f"Snapshot {snapshot.id}: {snapshot.entry_count:,} entries, {_size(snapshot.tree_bytes)}.")
+    print_line(f"Snapshot {snapshot.id}: {snapshot.entry_count:,} entries, {_size(snapshot.tree_bytes)}.")
 
 
 def _snapshot(there: TenantHandle, given: str, run: str | None) -> str:
@@ -280,10 +297,11 @@ def _snapshot(there: TenantHandle, given: str, run: str | None) -> str:
 @contextmanager
 def _progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
     """A bar on standard error, where somebody sees it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    with needs("server"):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if not console.is_terminal:
         yield lambda steps: None
         return
@@ -296,13 +314,14 @@ def _progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def _busy(what: str) -> Iterator[None]:
     """A sign of life on standard error, where somebody sees it, for what cannot be counted."""
-    from rich.console import Console
+    with needs("server"):
+        from rich.console import Console
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if not console.is_terminal:
         yield
         return
-    with console.status(what):
+    with console.status(one_line(what)):
         yield
 
 
@@ -310,9 +329,9 @@ def _print_moved(done: Rewound, as_json: bool, where: str) -> None:
     if as_json:
         print_json(_as_json(done))
         return
-    click.echo(f"Run {done.rewind.run_id} {where}: {_done(done.restored)}.")
+    print_line(f"Run {done.rewind.run_id} {where}: {_done(done.restored)}.")
     if done.dirty is not None:
-        click.echo(f"What was there before is snapshot {done.dirty.id}.")
+        print_line(f"What was there before is snapshot {done.dirty.id}.")
 
 
 def _done(restored: Restored) -> str:
@@ -335,12 +354,13 @@ def _row(snapshot: Snapshot) -> list[str]:
 
 def _rewind_row(rewind: Rewind) -> list[str]:
     when = f"{rewind.created_at:%Y-%m-%d %H:%M:%S}"
-    return [rewind.id, str(rewind.from_step), str(rewind.to_step), rewind.status, when, printable(rewind.path or "")]
+    where = rewind.path or rewind.pending_reason or ""
+    return [rewind.id, str(rewind.from_step), str(rewind.to_step), rewind.status, when, quoted(where)]
 
 
 def _line(change: TreeChange) -> str:
-    old = f"{printable(change.old_path)} -> " if change.old_path else ""
-    return f"{MARKS[change.kind]} {old}{printable(change.path)}"
+    old = f"{quoted(change.old_path)} -> " if change.old_path else ""
+    return f"{MARKS[change.kind]} {old}{quoted(change.path)}"
 
 
 def _as_json(value: Any) -> Any:

@@ -9,6 +9,14 @@ nothing special. Types count: ``true`` is not 1, ``"1"`` is not 1, but 1.0 is 1.
 where the key is missing. ``lt le gt ge`` compare numbers with numbers and text with text, by code point (in the form that
 is stored, in which U+0000 and lone surrogates come last). ``contains`` finds an element of an array or a part of a text. An
 unknown column or operator is an error, never ignored.
+
+``content.contains({...})`` finds messages by their content blocks: those with a block that contains the object, and, where the
+content is itself an object, those whose content contains it. With a list, every element must be contained in some block. One
+value contains another as in PostgreSQL's ``jsonb @> jsonb``:
+
+* an object contains an object if it has all of its keys, each with a value that contains the other's;
+* an array contains an array if each element of the other is contained in one of its own, in whatever order and however often;
+* text, numbers, ``true``, ``false`` and ``null`` contain what is equal to them.
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ from msgspec import UNSET, Struct, UnsetType, json
 
 from ..clock import to_us
 from ..engines.dialect import Dialect
-from ..engines.fragments import any_of, key_compares, key_contains, key_equals, key_in
+from ..engines.fragments import any_of, document_contains, key_compares, key_contains, key_equals, key_in
 from ..errors import InvalidFilter, InvalidInput
 from ..ids import parse as parse_id
 from ..limits import Limits
@@ -80,6 +88,10 @@ def column(name: str) -> _Target:
     return _Target(column=name)
 
 
+content = column("content")
+"""The content of a message to filter on; it has ``contains`` only."""
+
+
 def meta(key: str) -> _Target:
     """A key of the metadata to filter on."""
     return _Target(meta=key)
@@ -111,7 +123,7 @@ class Filterable:
         if f.op == "in":
             return self._in(f, name, params, dialect, limits)
         if isinstance(f.column, str):
-            return self._column(f, f.column, name, params, dialect)
+            return self._column(f, f.column, name, params, dialect, limits)
         if f.op == "ne":
             return f"NOT {self._meta(Filter('eq', f.value, meta=f.meta), name, params, dialect)}"
         return self._meta(f, name, params, dialect)
@@ -124,6 +136,8 @@ class Filterable:
         if not isinstance(f.column, str):
             return self._in_meta(f, name, params, dialect)
         sql, kind = self._known(f.column)
+        if kind == "json":
+            raise InvalidFilter(_ONLY_CONTAINS.format(f.column, "in"))
         there = [_column_value(value, f.column, kind) for value in f.value if value is not None]
         found = [f"{sql} IS NULL"] if len(there) < len(f.value) else []
         if there:
@@ -150,8 +164,12 @@ class Filterable:
             )
         return found
 
-    def _column(self, f: Filter, public: str, name: str, params: dict[str, Any], dialect: Dialect) -> str:
+    def _column(
+        self, f: Filter, public: str, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits
+    ) -> str:
         sql, kind = self._known(public)
+        if kind == "json":
+            return _contained(f, sql, name, params, dialect, limits)
         if f.value is None and f.op in ("eq", "ne"):
             return f"({sql} IS {'NOT ' if f.op == 'ne' else ''}NULL)"
         if kind == "time":
@@ -185,6 +203,81 @@ class Filterable:
         plain = kind == "text" or dialect is Dialect.SQLITE
         params[name] = _plain(f.value) if plain else _scalar(f.value, kind, dialect)
         return f"COALESCE({key_compares(*at, kind, _SIGNS[f.op])}, {_false(dialect)})"
+
+
+_ONLY_CONTAINS = "{} takes 'contains' with an object or a list of them, not {!r}"
+
+
+def _contained(f: Filter, sql: str, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
+    """SQL for a JSON column that contains a value."""
+    if f.op != "contains" or not isinstance(f.value, (Mapping, list, tuple)):
+        what = f.op if f.op != "contains" else _shown(f.value)
+        raise InvalidFilter(_ONLY_CONTAINS.format(f.column, what))
+    _check_parts(f.value, limits)
+    if dialect is Dialect.POSTGRES:
+        params[name] = text.dump(f.value)
+        return document_contains(sql, name, is_object=isinstance(f.value, Mapping))
+    return _Contained(name, params).anywhere(sql, f.value)
+
+
+def _check_parts(value: Any, limits: Limits) -> None:
+    """Refuse a value to look for that has too many parts, or something in it that is not compared alike everywhere."""
+    parts, waiting = 0, [(value, 1)]
+    while waiting:
+        each, depth = waiting.pop()
+        parts += 1
+        limits.check("filter_parts", parts, "parts of a 'contains' filter")
+        if isinstance(each, (Mapping, list, tuple)):
+            limits.check("filter_depth", depth, "levels of a 'contains' filter")
+            items = each.values() if isinstance(each, Mapping) else each
+            waiting += [(item, depth + 1) for item in items]
+            if isinstance(each, Mapping) and not all(isinstance(key, str) for key in each):
+                raise InvalidFilter("the keys of an object to look for are text")
+        else:
+            _scalar_kind(each)
+
+
+class _Contained:
+    """``@>`` on SQLite: for each part of the value an entry is looked for. Values and keys are parameters."""
+
+    def __init__(self, name: str, params: dict[str, Any]) -> None:
+        self._name, self._params, self._number = name, params, 0
+
+    def anywhere(self, document: str, value: Any) -> str:
+        """The document contains the value or, if that is an object, has an element that does."""
+        whole = self._within(document, value, f"json_type({document})")
+        if not isinstance(value, Mapping):
+            return whole
+        return f"({whole} OR {self._within(document, [value], f'json_type({document})')})"
+
+    def _within(self, document: str, value: Any, type_: str) -> str:
+        """A JSON text of a type contains an object or an array."""
+        kind = "object" if isinstance(value, Mapping) else "array"
+        entries = [*value.items()] if isinstance(value, Mapping) else [(None, item) for item in value]
+        # The type is looked at first: json_each takes a scalar for an array of one.
+        parts = [self._entry(f"CASE {type_} WHEN '{kind}' THEN {document} ELSE '[]' END", *each) for each in entries]
+        return "(" + " AND ".join([f"{type_} = '{kind}'", *parts]) + ")"
+
+    def _entry(self, document: str, key: str | None, value: Any) -> str:
+        self._number += 1
+        entry = f"part_{self._number}"
+        named = "" if key is None else f"{entry}.key = :{self._param(text.escape(str.__str__(key)))} AND "
+        return f"EXISTS (SELECT 1 FROM json_each({document}) AS {entry} WHERE {named}{self._matches(entry, value)})"
+
+    def _matches(self, entry: str, value: Any) -> str:
+        if isinstance(value, (Mapping, list, tuple)):
+            return self._within(f"{entry}.value", value, f"{entry}.type")
+        kind = _scalar_kind(value)
+        if kind in ("true", "false", "null"):
+            return f"{entry}.type = '{kind}'"
+        types = "('text')" if kind == "text" else "('integer', 'real')"
+        return f"{entry}.type IN {types} AND {entry}.atom = :{self._param(_plain(value))}"
+
+    def _param(self, value: Any) -> str:
+        self._number += 1
+        name = f"{self._name}_{self._number}"
+        self._params[name] = value
+        return name
 
 
 def listed(filters: Any) -> Sequence[Filter]:
@@ -253,7 +346,7 @@ def _column_value(value: Any, public: str, kind: str) -> Any:
 def _moment(value: datetime, public: str) -> int:
     try:
         return to_us(value)
-    except OverflowError:
+    except InvalidInput:
         raise InvalidFilter(f"{public} is compared with moments of the years 1 to 9999 in UTC, not {value}") from None
 
 
@@ -282,4 +375,15 @@ def _false(dialect: Dialect) -> str:
     return "0" if dialect is Dialect.SQLITE else "FALSE"
 
 
-__all__ = ["Filter", "Filterable", "Operator", "any_of", "column", "equal_metadata", "id_list", "listed", "meta"]
+__all__ = [
+    "Filter",
+    "Filterable",
+    "Operator",
+    "any_of",
+    "column",
+    "content",
+    "equal_metadata",
+    "id_list",
+    "listed",
+    "meta",
+]

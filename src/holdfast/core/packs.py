@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Corrupt, InvalidInput, NotFound, PacksUnknown, Unavailable
+from ..extras import needs
 from .objects import digest_of
 
 Span = tuple[int, int]
@@ -32,7 +33,8 @@ class PackPlace:
         when_needed: make a directory when the first pack is written, and not before.
 
     Raises:
-        InvalidInput: the library is not installed, or does not understand the address.
+        InvalidInput: the library does not understand the address.
+        MissingExtra: the library is not installed.
     """
 
     def __init__(
@@ -45,10 +47,8 @@ class PackPlace:
 
     @cached_property
     def _obstore(self) -> Any:
-        try:
+        with needs("packs"):
             import obstore
-        except ImportError:
-            raise InvalidInput("packs need the package obstore: pip install 'holdfast[packs]'") from None
         return obstore
 
     @cached_property

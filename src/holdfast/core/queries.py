@@ -6,7 +6,8 @@ portable; where the engines must part there are two ways, both visible in place:
 * a clause only PostgreSQL sees: ``/*pg FOR UPDATE */``
 * two adjacent variants of a query: ``-- name: append @sqlite`` and ``-- name: append @postgres``
 
-What several queries have in common is a part, headed by ``-- part: ready``, and stands in them as ``/*part ready*/``.
+What several queries have in common is a part, headed by ``-- part: ready``, and stands in them as ``/*part ready*/``; it may have
+variants too.
 ``/*columns Session*/ *`` becomes the columns of that row type, ``/*where*/`` is where a caller's filters go, and
 ``/*index*/`` after a table is where SQLite is told which index to use: it keeps no statistics of its own, and without them
 takes the wrong one for a list.
@@ -40,7 +41,7 @@ _COLUMNS = re.compile(r"/\*columns (\w+)(?: (\w+))?\*/ \*")
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|::|:([a-z_][a-z0-9_]*)", re.DOTALL)
 _WRITES = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 _OPEN = re.compile(r"/\*(?:where|index)\*/")
-_NUMBERED = re.compile(r"\?(\d+)")
+_NUMBERED = re.compile(r"([?$])(\d+)")
 STRIDE = 10
 """Rows that are inserted by one statement where many are; more gain hardly anything."""
 _COMPILED_MOST = 512
@@ -95,6 +96,16 @@ class Query:
         rows = await connection.fetch(statement.sql, statement.bind(params))
         return rows[0] if rows else None
 
+    async def all_of_each(self, connection: Connection, params: Sequence[Params]) -> Sequence[Row]:
+        """All rows of one execution for each set of parameters; in one round trip, if the connection can pipeline them."""
+        statement = self.statement(connection.dialect)
+        each = [statement.bind(one) for one in params]
+        fetch_many = getattr(connection, "fetch_many", None)
+        if fetch_many is not None:
+            rows: Sequence[Row] = await fetch_many(statement.sql, each)
+            return rows
+        return [row for args in each for row in await connection.fetch(statement.sql, args)]
+
     async def many(self, connection: Connection, params: Sequence[Params]) -> None:
         """Run once for each set of parameters."""
         statement = self.statement(connection.dialect)
@@ -117,16 +128,21 @@ class Query:
         """``many_in_order`` for rows that SQLite is to insert side by side: ``shared`` are the first values of all of them.
 
         As many as ``STRIDE`` are one statement, which takes two thirds of the time for each. Rows that lie far apart would take
-        longer: in case the statement fails, SQLite keeps a copy of every page it changes.
+        longer: in case the statement fails, SQLite keeps a copy of every page it changes. On PostgreSQL the rest is one
+        statement as well, because each is a round trip.
         """
         statement = self.statement(connection.dialect)
         assert statement.names == order
         whole = len(rows) - len(rows) % STRIDE
         if whole:
             strides = [(*shared, *chain.from_iterable(rows[at : at + STRIDE])) for at in range(0, whole, STRIDE)]
-            await connection.many(_widened(statement.sql, len(shared)), strides)
-        if whole < len(rows):
-            await connection.many(statement.sql, [(*shared, *row) for row in rows[whole:]])
+            await connection.many(_widened(statement.sql, len(shared), STRIDE), strides)
+        rest = rows[whole:]
+        if rest and connection.dialect is Dialect.POSTGRES:
+            wide = _widened(statement.sql, len(shared), len(rest))
+            await connection.fetch(wide, (*shared, *chain.from_iterable(rest)))
+        elif rest:
+            await connection.many(statement.sql, [(*shared, *row) for row in rest])
 
 
 class Queries:
@@ -160,21 +176,28 @@ def parse(text: str, *rows: type[Struct]) -> dict[str, Query]:
     types = {row.__name__: row for row in rows}
     found = _NAME.split(text)[1:]
     headed = list(zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True))
-    parts = {name: _SAYS.sub("", body).strip() for kind, name, _, body in headed if kind == "part"}
+    parts: dict[Dialect, dict[str, str]] = {each: {} for each in Dialect}
+    for kind, name, dialect, body in headed:
+        if kind == "part":
+            for each in _dialects(dialect):
+                parts[each][name] = _SAYS.sub("", body).strip()
     texts: dict[str, dict[Dialect, str]] = {}
     for kind, name, dialect, body in headed:
         if kind == "part":
             continue
-        missing = {*_PART.findall(body)} - parts.keys()
-        if missing:
-            raise ValueError(f"the query {name} has parts that are not there: {', '.join(sorted(missing))}")
-        body = _PART.sub(lambda match: parts[match[1]], body)
-        for each in [Dialect(dialect)] if dialect else list(Dialect):
+        for each in _dialects(dialect):
+            there = parts[each]
+            if missing := {*_PART.findall(body)} - there.keys():
+                raise ValueError(f"the query {name} has parts that are not there: {', '.join(sorted(missing))}")
             variants = texts.setdefault(name, {})
             if each in variants:
                 raise ValueError(f"the query {name} is there twice for {each.value}")
-            variants[each] = _for_dialect(body, each, types)
+            variants[each] = _for_dialect(_PART.sub(lambda match, there=there: there[match[1]], body), each, types)
     return {name: Query(name, variants) for name, variants in texts.items()}
+
+
+def _dialects(named: str | None) -> list[Dialect]:
+    return [Dialect(named)] if named else list(Dialect)
 
 
 def _for_dialect(body: str, dialect: Dialect, types: Mapping[str, type[Struct]]) -> str:
@@ -191,16 +214,16 @@ def _compiled(text: str, where: str, index: str, dialect: Dialect) -> Statement:
 
 
 @lru_cache(_COMPILED_MOST)
-def _widened(sql: str, shared: int) -> str:
-    """An INSERT of one row as one of ``STRIDE`` rows; the first arguments are the same for all of them."""
+def _widened(sql: str, shared: int, rows: int) -> str:
+    """An INSERT of one row as one of several rows; the first arguments are the same for all of them."""
     head, values, row = sql.rpartition("VALUES")
     assert head.startswith("INSERT INTO"), sql
-    own = max(int(number) for number in _NUMBERED.findall(row)) - shared
+    own = max(int(number) for _, number in _NUMBERED.findall(row)) - shared
 
     def moved(by: int) -> str:
-        return _NUMBERED.sub(lambda at: f"?{int(at[1]) + (by if int(at[1]) > shared else 0)}", row)
+        return _NUMBERED.sub(lambda at: f"{at[1]}{int(at[2]) + (by if int(at[2]) > shared else 0)}", row)
 
-    return f"{head}{values}{','.join(moved(own * place) for place in range(STRIDE))}"
+    return f"{head}{values}{','.join(moved(own * place) for place in range(rows))}"
 
 
 def _binder(names: tuple[str, ...], dialect: Dialect) -> Callable[[Params], Sequence[Any]]:

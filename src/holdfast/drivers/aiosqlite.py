@@ -20,7 +20,7 @@ T = TypeVar("T")
 class AiosqliteConnection:
     """A connection whose methods really suspend."""
 
-    dialect = Dialect.SQLITE
+    dialect, distributed = Dialect.SQLITE, False
 
     def __init__(self, raw: aiosqlite.Connection) -> None:
         self._raw = raw

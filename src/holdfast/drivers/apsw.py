@@ -21,7 +21,7 @@ would push out the others, which take a hundred times as long to prepare."""
 class ApswConnection:
     """A blocking connection: its methods never suspend."""
 
-    dialect = Dialect.SQLITE
+    dialect, distributed = Dialect.SQLITE, False
 
     def __init__(self, raw: apsw.Connection) -> None:
         self.raw = raw

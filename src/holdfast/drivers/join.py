@@ -8,6 +8,7 @@ from typing import Any
 from ..engines.dialect import Dialect
 from ..engines.protocol import Connection
 from ..errors import InvalidInput
+from ..extras import needs
 
 _BLOCKING = {
     "psycopg.Connection": "psycopg",
@@ -24,6 +25,8 @@ _ASYNCHRONOUS = {
     "sqlalchemy.ext.asyncio.engine.AsyncConnection": "sqlalchemy",
     "sqlalchemy.ext.asyncio.session.AsyncSession": "sqlalchemy",
 }
+_EXTRAS = {"aiosqlite": "aiosqlite", "sqlalchemy": "sqlalchemy"}
+"""Which extra brings what a driver needs, where that is not PostgreSQL's."""
 
 
 def blocking(connection: Any, dialect: Dialect) -> Connection:
@@ -53,7 +56,8 @@ def _wrap(
         if _driver(connection, others) is not None:
             raise InvalidInput(f"{kind} belongs to {theirs}, and this is {ours}: open the other one to join it")
         raise InvalidInput(f"cannot join {kind}; {ours} joins {', '.join(known)}")
-    module = import_module(f".{driver}", __package__)
+    with needs(_EXTRAS.get(driver, "postgres")):
+        module = import_module(f".{driver}", __package__)
     wrapped: Connection = module.wrap(connection)
     if wrapped.dialect is not dialect:
         raise InvalidInput(

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from ..engines.dialect import Dialect
-from ..engines.postgres.errors import ConnectionLost
+from ..engines.postgres.errors import LOST_ON_COMMIT
 from ..engines.protocol import Row
 from ..errors import OutcomeUnknown
 from .psycopg_states import is_idle, opens_itself, refuse_pipeline, translated
@@ -23,6 +23,8 @@ class PsycopgConnection:
     """A blocking connection: its methods never suspend."""
 
     dialect = Dialect.POSTGRES
+    commit = "COMMIT"
+    distributed = False
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
@@ -85,7 +87,7 @@ class _Savepoint:
         if error is not None and (connection.raw.closed or connection.raw.broken):
             return  # the server has undone it
         if self._outermost:
-            self._end("COMMIT" if error is None else "ROLLBACK")
+            self._end(connection.commit if error is None else "ROLLBACK")
             return
         if error is not None:
             connection.execute(f"ROLLBACK TO SAVEPOINT {name}")
@@ -94,7 +96,7 @@ class _Savepoint:
     def _end(self, sql: str) -> None:
         try:
             self._connection.execute(sql)
-        except ConnectionLost as error:
+        except LOST_ON_COMMIT as error:
             raise OutcomeUnknown from error
         except BaseException:
             if not is_idle(self._connection.raw):  # interrupted, and not ended

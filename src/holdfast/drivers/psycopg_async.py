@@ -12,7 +12,7 @@ from psycopg.errors import QueryCanceled
 from psycopg.rows import tuple_row
 
 from ..engines.dialect import Dialect
-from ..engines.postgres.errors import ConnectionLost
+from ..engines.postgres.errors import LOST_ON_COMMIT
 from ..engines.protocol import Row
 from ..errors import HoldfastError, OutcomeUnknown, Unavailable
 from .psycopg_states import is_idle, opens_itself, refuse_pipeline, translated
@@ -23,6 +23,7 @@ class AsyncPsycopgConnection:
     """A connection whose methods really suspend."""
 
     dialect = Dialect.POSTGRES
+    distributed = False
 
     def __init__(self, raw: psycopg.AsyncConnection[Any]) -> None:
         self.raw = raw
@@ -81,7 +82,7 @@ class _Savepoint:
     async def _keep(self) -> None:
         try:
             await self._say("COMMIT" if self._outermost else f"RELEASE SAVEPOINT {self._name}")
-        except ConnectionLost as error:
+        except LOST_ON_COMMIT as error:
             if self._outermost:
                 raise OutcomeUnknown from error
             raise

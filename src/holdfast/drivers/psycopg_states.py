@@ -15,7 +15,8 @@ def translated(error: psycopg.Error) -> HoldfastError:
     """An error of psycopg as one of ours."""
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
         return InvalidText(f"{InvalidText.__doc__} (psycopg says: {error})")
-    return translate(error.sqlstate, str(error))
+    said = error.diag
+    return translate(error.sqlstate, str(error), severity=said.severity_nonlocalized, context=said.context)
 
 
 def opens_itself(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

@@ -27,6 +27,8 @@ _DIALECTS = {"sqlite": Dialect.SQLITE, "postgresql": Dialect.POSTGRES}
 class SqlalchemyConnection:
     """A connection that blocks or suspends as the caller's own does."""
 
+    distributed = False
+
     def __init__(self, theirs: Theirs) -> None:
         self._theirs = theirs
         self._in_scope: Connection | None = None

@@ -26,7 +26,7 @@ _NUMBERS_ARE_NAMES = (3, 12, 0) <= sys.version_info < (3, 12, 4)  # these warn a
 class Sqlite3Connection:
     """A blocking connection: its methods never suspend."""
 
-    dialect = Dialect.SQLITE
+    dialect, distributed = Dialect.SQLITE, False
 
     def __init__(self, raw: sqlite3.Connection, claim: Claim | None = None) -> None:
         self.raw, self._claim = raw, claim

@@ -12,6 +12,14 @@ def any_of(dialect: Dialect, column: str, param: str, type_: str = "text") -> st
     return f"{column} = ANY(:{param}::{type_}[])"
 
 
+def document_contains(document: str, value: str, *, is_object: bool) -> str:
+    """The JSON document contains ``value`` or, if that is an object, is an array with an element that contains it. PostgreSQL
+    only: on SQLite the condition follows from the value (``core/filters.py``)."""
+    wanted = f":{value}::text::jsonb"
+    inside = f" OR {document} @> jsonb_build_array({wanted})" if is_object else ""
+    return f"({document} @> {wanted}{inside})"
+
+
 def key_equals(dialect: Dialect, document: str, key: str, value: str, kind: str) -> str:
     """The JSON object ``document`` has, under ``key``, a scalar equal to ``value``.
 

@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from .dialect import Dialect
-from .protocol import Call, Connection, Group, run_one
+from .postgres.citus import is_distributed
+from .protocol import Call, Connection, Engine, Group, run_one
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -20,8 +21,11 @@ class JoinedEngine:
 
     joined = True
 
-    def __init__(self, connection: Connection, turn: AbstractAsyncContextManager[None], *, blocking: bool) -> None:
-        self._connection, self._turn, self.blocking = connection, turn, blocking
+    def __init__(
+        self, connection: Connection, turn: AbstractAsyncContextManager[None], *, blocking: bool, owner: Engine
+    ) -> None:
+        self._connection, self._turn, self.blocking, self._owner = connection, turn, blocking, owner
+        self.distributed = owner.distributed
 
     @property
     def dialect(self) -> Dialect:
@@ -29,12 +33,21 @@ class JoinedEngine:
 
     async def read(self, call: Call[T]) -> T:
         async with self._turn:
-            return await call(self._connection)
+            return await call(await self._known())
 
     async def write(self, call: Call[T]) -> T:
         async with self._turn, self._connection.savepoint():
-            return await call(self._connection)
+            return await call(await self._known())
 
     async def grouped(self, group: Group[Item, T], item: Item) -> T:
         async with self._turn:
-            return await run_one(group, self._connection, item)
+            return await run_one(group, await self._known(), item)
+
+    async def _known(self) -> Connection:
+        """The connection, once it is known whether its tables are distributed. A Holdfast that was never opened asks it."""
+        if self.distributed is None:
+            if self._owner.distributed is None:
+                self._owner.distributed = await is_distributed(self._connection)
+            self.distributed = self._owner.distributed
+        self._connection.distributed = self.distributed
+        return self._connection

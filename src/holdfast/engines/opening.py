@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from ..address import Address
-from .postgres.options import PoolOptions
+from ..extras import needs
+from .postgres.options import PoolOptions, split_pool
 from .protocol import Call, Engine
 from .sqlite.blocking import SqliteEngine
 from .sqlite.file import Durability, SqliteFile
@@ -30,24 +31,24 @@ class AsyncOwnEngine(OwnEngine, Protocol):
         """Connect; ``False`` if that was done already."""
 
 
-def blocking(address: Address, *, durability: Durability, pool: PoolOptions) -> OwnEngine:
+def blocking(address: Address, *, durability: Durability, pool: PoolOptions | None) -> OwnEngine:
     """An engine for synchronous callers, open."""
     if address.engine == "sqlite":
         return SqliteEngine(_file(address, durability))
-    from .postgres.blocking import PostgresEngine
+    with needs("postgres"):
+        from .postgres.blocking import PostgresEngine
+    return PostgresEngine(*split_pool(address.place, pool))
 
-    return PostgresEngine(address.place, pool)
 
-
-def asynchronous(address: Address, *, durability: Durability, pool: PoolOptions) -> AsyncOwnEngine:
+def asynchronous(address: Address, *, durability: Durability, pool: PoolOptions | None) -> AsyncOwnEngine:
     """An engine for asyncio, not yet open."""
     if address.engine == "sqlite":
         from .sqlite.asynchronous import AsyncSqliteEngine
 
         return AsyncSqliteEngine(_file(address, durability))
-    from .postgres.asynchronous import AsyncPostgresEngine
-
-    return AsyncPostgresEngine(address.place, pool)
+    with needs("postgres"):
+        from .postgres.asynchronous import AsyncPostgresEngine
+    return AsyncPostgresEngine(*split_pool(address.place, pool))
 
 
 def _file(address: Address, durability: Durability) -> SqliteFile:

@@ -8,7 +8,7 @@ it again after a serialization failure, or let many of them share one commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from ..errors import AlreadyExists
@@ -27,6 +27,9 @@ class Connection(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
+    distributed: bool
+    """Whether Citus distributes the tables by tenant. Each statement should then be one that goes to a single machine."""
+
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         """Run one statement and return its rows."""
 
@@ -41,13 +44,17 @@ Call = Callable[[Connection], Coroutine[Any, Any, T]]
 
 
 class Group(Protocol[ItemIn, Result]):
-    """Work that many callers can share: what has queued up is done in one statement, each failing or succeeding alone.
+    """Work that many callers can share: what has queued up is done in one exchange, each failing or succeeding alone.
 
     ``key`` says which items may stand in one group. ``run`` answers each item with its result or its error, or raises if the
     group cannot be done as a whole; then its items are done one by one. It is first run hoping that all is new; if that
-    raises ``AlreadyExists`` it is run again, ``careful``, to see what is there already. On PostgreSQL it must write with one
-    statement, because it runs without a transaction around it.
+    raises ``AlreadyExists`` it is run again, ``careful``, to see what is there already. On PostgreSQL it runs without a
+    transaction around it, so it must write with one statement, or inside ``in_one_commit``.
     """
+
+    mixes_keys: bool
+    """Whether items of different keys can be run together, in one transaction. An engine whose tables are distributed by tenant
+    does not do so: a transaction over several nodes is slow, and one failed node would fail it."""
 
     def key(self, item: ItemIn) -> object:
         """What the items of one group have in common."""
@@ -61,13 +68,24 @@ class Group(Protocol[ItemIn, Result]):
         """The result or the error of each item."""
 
 
+def in_one_statement(connection: Connection) -> bool:
+    """Whether a group should write with one statement. Citus sends a statement with several changes to all machines, so there
+    each change is a statement of its own."""
+    return connection.dialect.changes_in_ctes and not connection.distributed
+
+
+def in_one_commit(connection: Connection) -> AbstractAsyncContextManager[None]:
+    """A scope in which everything that a group writes becomes one commit, however many statements it takes."""
+    return connection.savepoint() if connection.distributed else nullcontext()
+
+
 CAREFUL = (False, True, True)
 """The tries of one item: hoping, then careful, then careful once more if somebody came in between."""
 
 
-async def run_one(group: Group[Item, T], connection: Connection, item: Item) -> T:
+async def run_one(group: Group[Item, T], connection: Connection, item: Item, tries: Sequence[bool] = CAREFUL) -> T:
     """Do one item by itself, each try in a savepoint of its own."""
-    for careful in CAREFUL:
+    for careful in tries:
         try:
             async with connection.savepoint():
                 (outcome,) = await group.run(connection, [item], careful=careful)
@@ -92,6 +110,9 @@ class Engine(Protocol):
     @property
     def joined(self) -> bool:
         """Whether every call runs in the caller's own transaction, so that nothing happens outside of one."""
+
+    distributed: bool | None
+    """Whether Citus distributes the tables by tenant; ``None`` before the first connection was asked."""
 
     async def read(self, call: Call[T]) -> T:
         """Run a call that only reads."""

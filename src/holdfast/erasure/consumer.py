@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast import AsyncHoldfast, IdSource, RandomIds
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.extras import needs
 from holdfast.loop.loops import this_process
 from holdfast.retention import forget, to_be_forgotten
 
@@ -52,7 +53,8 @@ class ErasureConsumer:
         block_ms: how long to wait for the next entry.
 
     Raises:
-        InvalidInput: the package ``redis`` is not installed, or does not understand the address.
+        InvalidInput: the package ``redis`` does not understand the address.
+        MissingExtra: the package ``redis`` is not installed.
     """
 
     def __init__(
@@ -173,10 +175,8 @@ class ErasureConsumer:
 
 
 def _client(url: str, block_ms: int) -> Any:
-    try:
+    with needs("erasure"):
         import redis.asyncio
-    except ImportError:
-        raise InvalidInput("erasure by events needs the package redis: pip install 'holdfast[erasure]'") from None
     try:
         return redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=block_ms / 1_000 + ANSWER_S)
     except ValueError as error:

@@ -379,13 +379,23 @@ class Compact(StoreCommand, frozen=True):
         return acme.compactions.compact(self.session_id, self.policy, summarize=self.summarize)
 
 
-class FinishRewind(StoreCommand, frozen=True):
-    """Bring the files to where the run is, if somebody died who was about to."""
+class PendingRewinds(StoreCommand, frozen=True):
+    """Look whether the files are still to be brought to where the run is."""
 
     run_id: str
 
     def on(self, acme: Any) -> Any:
-        return acme.workspaces.finish_rewinds(self.run_id)
+        return acme.rewinds.pending(self.run_id)
+
+
+class FinishRewind(StoreCommand, frozen=True):
+    """Bring the files to where the run is, if a rewind is pending."""
+
+    run_id: str
+    path: str | os.PathLike[str] | None
+
+    def on(self, acme: Any) -> Any:
+        return acme.workspaces.finish_rewinds(self.run_id, self.path)
 
 
 class FindSnapshot(StoreCommand, frozen=True):

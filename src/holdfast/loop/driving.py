@@ -49,6 +49,7 @@ from holdfast.errors import Conflict, Fenced, HoldfastError, InvalidInput, NotFo
 
 from . import commands as do
 from .commands import Command, Ending, Event, EventKind, Failure, ToMake
+from .pending_files import bring_files
 from .plan import Plan, Progress
 from .replies import Requested, Said, Turn, recorded_reply, said_of
 from .sorting import OPEN, REPLY, Sorted, sort_calls
@@ -125,14 +126,17 @@ class Driver:
 
     def go(self) -> Driving[Ending]:
         """Iteration after iteration, from where the last step or intent left it."""
+        self.path = self.plan.workspace_of(self.run)
+        why_not = yield from bring_files(self.run, self.path)
+        if why_not is not None:
+            return self._ending("waiting", error=why_not)
         loaded: LoadedRun = yield do.LoadRun(self.run.id)
         if loaded.run.epoch != self.epoch:
             raise Fenced(f"run {self.run.id} was taken while it was loaded")
         self.iteration, self.usage = loaded.run.iteration, _usage(loaded.run)
         if loaded.step is not None:
             self.state, self.snapshot = loaded.step.state, loaded.step.snapshot
-        self.path = self.plan.workspace_of(self.run)
-        if self.path is not None:
+        if self.path is not None and self.iteration == 0:
             yield from self._first_capture()
         asked: Asked | Ending | None = yield from self._interrupted(loaded.tool_calls)
         while True:
@@ -337,12 +341,10 @@ class Driver:
         return ToolOutcome(id=call_id, result=said, status="finished")
 
     def _first_capture(self) -> Driving[None]:
-        """The files as they are before anything is done; and first as they should be, if a rewind was broken off."""
-        yield do.FinishRewind(self.run.id)
-        if self.iteration == 0:
-            found = yield do.FindSnapshot(self.run.id, 0)
-            if found is None:
-                yield from self._capture(0)
+        """The files as they are before anything is done."""
+        found = yield do.FindSnapshot(self.run.id, 0)
+        if found is None:
+            yield from self._capture(0)
 
     def _capture(self, step: int) -> Driving[None]:
         if self.path is not None:

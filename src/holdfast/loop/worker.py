@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from holdfast import AsyncHoldfast, AsyncTenantHandle, ClaimedRun, IdSource, RandomIds, Run
 from holdfast.clock import monotonic_s
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.upkeep import keep_up
 
 from .asynchronous import RELEASE_S
 from .commands import Ending
@@ -88,6 +89,8 @@ class Worker:
         """Drive runs until told to stop. When this returns, nothing is held any more."""
         log.info("%s is ready for %d runs at once", self.holder, self._concurrency)
         idle_s = IDLE_FIRST_S
+        # Of all tenants, so only where this worker is for all of them.
+        upkeep = asyncio.ensure_future(keep_up(self._hf)) if self._tenants is None else None
         try:
             while not self._stopping.is_set():
                 claimed = await self._claim() if len(self._driven) < self._concurrency else None
@@ -99,6 +102,8 @@ class Worker:
                 else:
                     idle_s = min(2 * idle_s, IDLE_MOST_S)
         finally:
+            if upkeep is not None:
+                upkeep.cancel()
             await self._wind_down()
 
     async def _claim(self) -> ClaimedRun | None:

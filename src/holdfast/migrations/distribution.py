@@ -1,30 +1,33 @@
 """Spreading the schema over several machines with Citus, by tenant.
 
 Every table that has a ``tenant_id`` is distributed by it, all of them in one colocation group, so that everything of a tenant
-lies on one machine. The few tables above all tenants are small and go to every machine whole: an open against any machine
-then finds them, the list of migrations included. A table comes after the tables its foreign keys point to, because Citus
-refuses a key into a table it does not yet know.
+lies on one machine. The tables above all tenants are small. Those that are mostly read go to every machine whole. The run queue
+stays on the coordinator: a copy on every machine would have to be written on all of them, so that no run could start or end while
+one is down, and distributed by tenant it would have to be read from all of them by every worker that looks for a run. Citus knows
+it all the same, so every machine can reach it, and it commits together with the run. A table comes after the tables its foreign
+keys point to, because Citus refuses a key into a table it does not yet know.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from msgspec import Struct
 
 from ..engines.dialect import Dialect
+from ..engines.postgres.citus import INSTALLED
 from ..engines.protocol import Connection
-from ..errors import InvalidInput, SchemaMismatch
-from . import runner
+from ..errors import InvalidInput, ReadOnly, SchemaMismatch
 
 TENANT = "tenant_id"
-_CREATED = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", re.IGNORECASE | re.MULTILINE)
+ON_THE_COORDINATOR = frozenset({"run_queue"})
+"""The tables above all tenants that every run changes."""
 _IN_SEQUENCE = "SET LOCAL citus.multi_shard_modify_mode TO 'sequential'"
-"""Citus wants this where a key points to a table on every machine and both are made in one transaction."""
-
-_INSTALLED = "SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'citus'"
+_NODES = "SELECT groupid FROM pg_dist_node"
+_SHOW_SHARDS = """SELECT format('ALTER DATABASE %I SET citus.override_table_visibility = off', current_database())"""
+"""Citus hides the parts of distributed tables from catalogue queries. The functions that do so cost asyncpg, which asks for
+types, seconds for every new connection."""
 _DONE = """SELECT c.relname::text FROM pg_dist_partition AS p
 JOIN pg_catalog.pg_class AS c ON c.oid = p.logicalrelid
 WHERE c.relnamespace = current_schema()::regnamespace"""
@@ -61,46 +64,65 @@ def plan(tables: Iterable[Table], *, done: Iterable[str] = ()) -> list[str]:
     return [_statement(table, leader) for table in ordered if table.name not in already]
 
 
-async def distribute(connection: Connection) -> list[str]:
-    """Distribute every table that is not yet, all of them or none, and say which statements did it.
+async def distribute(connection: Connection, ours: Iterable[str]) -> list[str]:
+    """Distribute every table of ``ours`` that is not yet, all of them or none, and return the statements that did it.
 
     Raises:
-        InvalidInput: this is not PostgreSQL, or it has no citus extension.
-        SchemaMismatch: the migrations of this release are not all applied.
+        InvalidInput: this is not PostgreSQL, it has no citus extension, or the cluster does not know its coordinator.
     """
     if connection.dialect is not Dialect.POSTGRES:
         raise InvalidInput("only PostgreSQL can be distributed over several machines, and this is SQLite")
-    await runner.check(connection)
-    if not await connection.fetch(_INSTALLED, ()):
+    if not await connection.fetch(INSTALLED, ()):
         raise InvalidInput(
             "the citus extension is not installed in this database, so nothing was changed: "
             "run CREATE EXTENSION citus in it first"
         )
     async with connection.savepoint():
         done = [row[0] for row in await connection.fetch(_DONE, ())]
-        statements = plan(await tables(connection), done=done)
+        statements = plan(await tables(connection, ours), done=done)
         if statements:
-            await connection.fetch(_IN_SEQUENCE, ())
+            await _check_coordinator(connection)
+            await run_in_sequence(connection)
         for statement in statements:
             await connection.fetch(statement, ())
+    if statements and not done:
+        await _show_shards(connection)
     return statements
 
 
-async def tables(connection: Connection) -> list[Table]:
-    """Our tables in this database. Others that share the schema are none of our business."""
-    ours = set(created_tables())
+async def run_in_sequence(connection: Connection) -> None:
+    """Let the rest of a transaction change the parts of a distributed table one after the other: Citus requires it where one
+    transaction creates tables and keys between them."""
+    await connection.fetch(_IN_SEQUENCE, ())
+
+
+async def _check_coordinator(connection: Connection) -> None:
+    groups = [row[0] for row in await connection.fetch(_NODES, ())]
+    if groups and 0 not in groups:
+        raise InvalidInput(
+            "the machines of this Citus cluster do not know their coordinator, which keeps the run queue, so nothing was "
+            "changed: run SELECT citus_set_coordinator_host('its address') on the coordinator first"
+        )
+
+
+async def _show_shards(connection: Connection) -> None:
+    ((statement,),) = await connection.fetch(_SHOW_SHARDS, ())
+    try:
+        async with connection.savepoint():
+            await connection.fetch(statement, ())
+    except ReadOnly:
+        return  # only the database's owner may set it; without it, connections take longer to open
+
+
+async def tables(connection: Connection, ours: Iterable[str]) -> list[Table]:
+    """The tables of ``ours`` in this database. Others that share the schema are left alone."""
+    names = set(ours)
     pairs = await connection.fetch(_KEYS, ())
     return [
         Table(name, by_tenant, frozenset(target for source, target in pairs if source == name))
         for name, by_tenant in await connection.fetch(_COLUMNS, ())
-        if name in ours
+        if name in names
     ]
-
-
-def created_tables() -> list[str]:
-    """The names of all tables that the migrations and their ledger make on PostgreSQL."""
-    scripts = [migration.up for migration in runner.migrations(Dialect.POSTGRES)]
-    return ["schema_migrations", *(name for script in scripts for name in _CREATED.findall(script))]
 
 
 def _in_order(by_name: Mapping[str, Table]) -> Sequence[str]:
@@ -118,6 +140,8 @@ def _in_order(by_name: Mapping[str, Table]) -> Sequence[str]:
 
 
 def _statement(table: Table, leader: str) -> str:
+    if table.name in ON_THE_COORDINATOR:
+        return f"SELECT citus_add_local_table_to_metadata('{table.name}')"
     if not table.by_tenant:
         return f"SELECT create_reference_table('{table.name}')"
     if table.name == leader:

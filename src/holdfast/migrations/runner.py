@@ -1,9 +1,9 @@
-"""Numbered migrations: apply, undo, report.
+"""Numbered migrations: apply, undo, report, and distribute what they made.
 
 Both engines have the same numbers and names. Each migration is one transaction together with the row that records it, so a
 process killed at any statement leaves the migration wholly done or wholly undone, and the next start goes on from there.
 Two processes may start at once: the first takes a lock, the other waits and then finds nothing left to do. A file that was
-edited after it was applied is an error.
+edited after it was applied is an error. Where Citus distributes the tables, a migration distributes those it adds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from msgspec import Struct
 
 from ..clock import Clock, from_us
 from ..engines.dialect import Dialect
+from ..engines.postgres.citus import is_distributed
 from ..engines.protocol import Connection
 from ..errors import InvalidInput, SchemaMismatch
+from . import distribution
 
+_CREATED = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", re.IGNORECASE | re.MULTILINE)
 _FILE = re.compile(r"(\d{4})_(\w+)\.up\.sql")
 _LOCK = 7_421_836_550
 """Our number among PostgreSQL's advisory locks."""
@@ -110,6 +113,23 @@ async def down(connection: Connection, *, to: int) -> list[Migration]:
     return done
 
 
+async def distribute(connection: Connection) -> list[str]:
+    """Distribute every table that is not yet, all of them or none, and return the statements that did it.
+
+    Raises:
+        InvalidInput: this is not PostgreSQL, it has no citus extension, or the cluster does not know its coordinator.
+        SchemaMismatch: the migrations of this release are not all applied.
+    """
+    await check(connection)
+    return await distribution.distribute(connection, created_tables())
+
+
+def created_tables() -> list[str]:
+    """The names of all tables that the migrations and their ledger make on PostgreSQL."""
+    scripts = [migration.up for migration in migrations(Dialect.POSTGRES)]
+    return ["schema_migrations", *(name for script in scripts for name in _CREATED.findall(script))]
+
+
 async def check(connection: Connection) -> None:
     """Refuse a schema that is older or newer than this release.
 
@@ -145,8 +165,13 @@ async def _apply(connection: Connection, clock: Clock, migration: Migration) -> 
         _check(applied, migrations(connection.dialect))
         if migration.version in applied:
             return False
+        distributed = await is_distributed(connection)
+        if distributed:
+            await distribution.run_in_sequence(connection)
         for statement in statements(migration.up):
             await connection.fetch(statement, ())
+        if distributed:
+            await distribution.distribute(connection, created_tables())
         now = clock.now_us()
         row = (
             migration.version,

@@ -24,6 +24,7 @@ from ..limits import Limits
 from ..stores.conversation.message_log import Message
 from ..stores.conversation.messages import NewMessage
 from ..stores.conversation.sessions import Session
+from ..stores.conversation.tokens import estimate
 from ..stores.platform.tenants import Tenant
 from . import oracle
 from .contract.values import same
@@ -372,6 +373,8 @@ class ModelMessages:
         is_preserved: Any = None,
     ) -> Message:
         there = self.get(message_id)
+        if content is not None and token_count is None:
+            token_count = estimate(content)
         changed = msgspec.structs.replace(
             there,
             content=there.content if content is None else self._content(content, there.kind),
@@ -433,14 +436,15 @@ class ModelMessages:
             raise InvalidInput
         if new.role not in _ROLES and (new.kind == "message" or new.role is not None):
             raise InvalidInput
+        content = self._content(new.content, new.kind)
         return Message(
             self._model.ids.new() if new.id is None else parse_id(new.id),
             "",
             0,
             new.kind,
             new.role,  # type: ignore[arg-type]
-            self._content(new.content, new.kind),
-            _whole(new.token_count, 0, _TOKENS_MOST),
+            content,
+            estimate(content) if new.token_count is None else _whole(new.token_count, 0, _TOKENS_MOST),
             self._model.metadata(new.metadata),
             new.is_preserved,
             new.is_summary,

@@ -45,6 +45,7 @@ MESSAGE_COLUMNS: Columns = {
     "is_preserved": "bool",
     "is_summary": "bool",
     "created_at": "time",
+    "content": "json",
 }
 
 
@@ -76,6 +77,8 @@ def matches(row: Any, filters: Sequence[Filter]) -> bool:
 
 
 def _matches(row: Any, f: Filter) -> bool:
+    if f.column == "content":
+        return contains(row.content, f.value) or (isinstance(f.value, dict) and contains(row.content, [f.value]))
     if isinstance(f.column, str):
         return _column(getattr(row, f.column), f)
     found = row.metadata.get(f.meta, _MISSING)
@@ -92,6 +95,15 @@ def _matches(row: Any, f: Filter) -> bool:
     if _kind(found) != _kind(f.value):
         return False
     return _COMPARISONS[f.op](_sortable(found), _sortable(f.value))
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Whether a JSON value contains another, as PostgreSQL's ``@>`` has it."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(key in whole and contains(whole[key], part[key]) for key in part)
+    if isinstance(part, list):
+        return isinstance(whole, list) and all(any(contains(each, item) for each in whole) for item in part)
+    return _equal(whole, part)
 
 
 def _column(found: Any, f: Filter) -> bool:
@@ -131,6 +143,11 @@ def _sortable(value: Any) -> Any:
 def _check_column(op: str, value: Any, kind: str | None) -> None:
     if kind is None or op not in (*_COMPARISONS, "eq", "ne", "in", "contains"):
         raise InvalidFilter
+    if kind == "json":
+        if op != "contains" or not isinstance(value, (dict, list)):
+            raise InvalidFilter
+        _check_part(value)
+        return
     if value is None and op in ("eq", "ne", "in"):
         return
     fits = {
@@ -141,6 +158,14 @@ def _check_column(op: str, value: Any, kind: str | None) -> None:
         "time": isinstance(value, datetime) and value.tzinfo is not None,
     }
     if not fits[kind] or (op == "contains" and kind != "text") or (op in _COMPARISONS and kind == "bool"):
+        raise InvalidFilter
+
+
+def _check_part(value: Any) -> None:
+    if isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_part(item)
+    elif _kind(value) == "number" and not abs(value) < _LARGE:
         raise InvalidFilter
 
 

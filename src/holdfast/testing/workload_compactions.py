@@ -38,6 +38,25 @@ def _compact(world: World) -> Arguments | None:
     return (session.id, POLICY), {"summary": "s", "model": "m"}
 
 
+@maker("compactions.record", before="messages.append_many")
+def _record(world: World) -> Arguments | None:
+    session = world.session(filled=True)
+    if session is None:
+        return None
+    removed = [each.id for each in world.tenant.messages.list(session.id)[:-1]]
+    return (session.id,), {"strategy": "own", "removed": removed[:2], "summary": "s"}
+
+
+@maker("compactions.archive", before="compactions.record")
+def _archive(world: World) -> Arguments | None:
+    for session in world.tenant.sessions.list():
+        live = [each for each in world.tenant.compactions.history(session.id) if each.rolled_back_at is None]
+        messages = [each.id for each in world.tenant.messages.list(session.id) if not each.is_summary]
+        if live and messages:
+            return (live[0].id, messages[:1]), {}
+    return None
+
+
 @maker("compactions.rollback", before="compactions.compact")
 def _rollback(world: World) -> Arguments | None:
     """Mostly an event that can be undone; now and then one that cannot, because a newer one is in the way. One is left alone."""

@@ -272,6 +272,7 @@ class _Probe:
     """An engine that runs nothing and notes where a method wanted to go."""
 
     dialect = Dialect.SQLITE
+    distributed: bool | None = False
     blocking = True
     joined = False
 
@@ -409,6 +410,17 @@ def _update_message(world: World) -> Arguments | None:
 def _delete_messages(world: World) -> Arguments | None:
     there = world.session(filled=True)
     return ((there.id, _messages(world, there)[:2]), {}) if there else None
+
+
+@maker("messages.restore", before="messages.delete")
+def _restore_messages(world: World) -> Arguments | None:
+    """One of those that were deleted; another is left alone."""
+    found = [
+        (there.id, each.message.id)
+        for there in world.tenant.sessions.list()
+        for each in world.tenant.messages.deleted(there.id)
+    ]
+    return ((found[0][0], [found[0][1]]), {}) if len(found) > 1 else None
 
 
 # Branches

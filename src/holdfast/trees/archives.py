@@ -3,7 +3,7 @@
 The same tree always makes the same archive, byte for byte: entries are in the order of their paths and belong to nobody, and
 times are those of the files, to the nanosecond.
 
-An archive that comes in is believed nothing. It is read member by member and never unpacked by the library that reads it: what a
+An archive that comes in is believed nothing. It is read member by member (``tar``) and never unpacked to a disk: what a
 member says becomes an entry like those of a capture, all of them are looked at together (``guarding``), and content is only ever
 stored. Hard links become files of the same content. What is neither file, directory nor link, would run as somebody else,
 leads out of the tree or unpacks to too much is refused, and the whole archive with it.
@@ -11,10 +11,9 @@ leads out of the tree or unpacks to too much is refused, and the whole archive w
 
 from __future__ import annotations
 
-import struct
 import tarfile
 from collections.abc import Callable, Generator, Iterator, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, BinaryIO
 
 import zstandard
@@ -29,24 +28,16 @@ from .contents import CHUNK, Chunked, Packer, Slot
 from .entries import MODE_BITS, Difference, Entry
 from .guarding import refused
 from .scanning import Scanned
+from .tar import BLOCK, Member, TarReader
 
 LEVEL = 3
-BLOCK = 512
-"""Bytes in which tar counts."""
 END = bytes(2 * BLOCK)
 """What an archive ends with."""
-HEADER_MOST = MIB
-"""Bytes that a member may say about itself before it begins."""
 WINDOW_MOST = 128 * MIB
 """Bytes that unpacking may look back."""
 MAGIC = b"\x28\xb5\x2f\xfd"
-SECOND_NS = 1_000_000_000
 _ZEROS = bytes(64 * 1024)
 _KINDS = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
-_BROKEN = (tarfile.TarError, zstandard.ZstdError, ValueError, EOFError, IndexError, OverflowError, struct.error)
-_ABOUT = frozenset((tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES)) - {
-    tarfile.GNUTYPE_SPARSE
-}
 
 
 def write(
@@ -97,7 +88,9 @@ class Unpacking:
         self._packer = Packer()
         self._entries: dict[str, Entry] = {}
         self._contents: dict[str, Slot | Chunked] = {}
-        self._bytes = 0
+        self._folders: set[str] = set()
+        """Directories that entries lie in and that have not come themselves, or came later."""
+        self._bytes = self._names_bytes = 0
 
     def parts(self) -> Iterator[list[Packed]]:
         """Packed objects, some at a time.
@@ -106,16 +99,14 @@ class Unpacking:
             InvalidInput: it is no such archive, or has something in it that must not be restored.
             LimitExceeded: it comes to too much.
         """
+        archive = TarReader(self._source.read)
         try:
-            with tarfile.open(fileobj=self._source, mode="r|", tarinfo=_Member, errors="surrogateescape") as archive:  # type: ignore[call-overload]
-                for member in archive:
-                    yield from self._take(archive, member)
+            for member in archive.members():
+                yield from self._take(archive, member)
             self._source.check_end()
             yield self._packer.finish()
-        except (InvalidInput, LimitExceeded):
-            raise
-        except _BROKEN as error:
-            raise InvalidInput(f"this is no archive of a tree: {error}") from error
+        except zstandard.ZstdError as error:
+            raise InvalidInput(f"the archive cannot be decompressed: {error}") from error
         finally:
             self._packer.close()
 
@@ -128,60 +119,67 @@ class Unpacking:
         """
         entries = self._with_folders()
         guarding.check(entries, self._limits, known={})
-        for path, entry in entries.items():
-            if entry.kind == "symlink" and not self._outside_links and guarding.leads_out(entries, path):
-                raise refused(path, f"it leads out of the tree, to {entry.target[:200]!r}; outside_links allows that")
+        if not self._outside_links:
+            guarding.check_links(entries)
         return Scanned(Difference(list(entries.values())), entries, {}, (), ())
 
-    def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[list[Packed]]:
-        path = member.name.removesuffix("/")
+    def _take(self, archive: TarReader, member: Member) -> Iterator[list[Packed]]:
+        path = member.name.rstrip("/") if member.name.strip("/") else member.name
         while path.startswith("./"):
             path = path[2:]
-        if path in ("", ".") and member.isdir() and not member.name.startswith("/"):
+        if path in ("", ".") and member.kind == "dir" and member.name:
             return
-        guarding.check_path(path, self._limits)
-        if path in self._entries:
-            raise refused(path, "it is there twice")
+        self._check_place(path)
         if member.mode & guarding.SET_IDS:
             raise refused(path, "it would run as somebody else: its mode has set-uid or set-gid")
-        self._limits.check("tree_entries", len(self._entries) + 1, "the entries of the archive")
-        entry = Entry(path, "dir", member.mode & MODE_BITS, _mtime_ns(member))
-        if member.isdir():
+        entry = Entry(path, "dir", member.mode & MODE_BITS, member.mtime_ns)
+        if member.kind == "dir":
             self._entries[path] = entry
-        elif member.issym():
-            self._entries[path] = replace(entry, kind="symlink", mode=0o777, target=member.linkname)
-        elif member.islnk():
-            self._take_second_name(entry, member)
-        elif member.isreg() and not member.issparse():
-            yield from self._take_file(archive, member, replace(entry, kind="file", size=member.size))
+        elif member.kind == "symlink":
+            self._count_names(member.target)
+            self._entries[path] = replace(entry, kind="symlink", mode=0o777, target=member.target)
+        elif member.kind == "hardlink":
+            self._take_second_name(entry, member.target)
+        elif member.kind == "file":
+            yield from self._take_file(archive, replace(entry, kind="file", size=member.size))
         else:
             raise refused(path, "only files, directories and links are restored")
 
-    def _take_file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Entry) -> Iterator[list[Packed]]:
-        self._bytes += member.size
+    def _check_place(self, path: str) -> None:
+        """Check a path and count it, together with the directories above it that are not in the archive, at least so far."""
+        guarding.check_path(path, self._limits)
+        if path in self._entries:
+            raise refused(path, "it is there twice")
+        self._count_names(path)
+        above = path.rpartition("/")[0]
+        while above and above not in self._entries and above not in self._folders:
+            self._folders.add(above)
+            self._count_names(above)
+            above = above.rpartition("/")[0]
+        count = len(self._entries) + 1 + len(self._folders) - (path in self._folders)
+        self._limits.check("tree_entries", count, "the entries of the archive")
+
+    def _count_names(self, name: str) -> None:
+        self._names_bytes += len(name)
+        self._limits.check("tree_names_bytes", self._names_bytes, "the paths and link targets of the archive")
+
+    def _take_file(self, archive: TarReader, entry: Entry) -> Iterator[list[Packed]]:
+        self._bytes += entry.size
         self._limits.check("tree_bytes", self._bytes, "the files of the archive")
-        file = archive.extractfile(member)
-        if file is None or member.size < 0:
-            raise refused(entry.path, "it has no content")
-        if member.size <= CHUNK:
-            content = file.read(member.size)
-            if len(content) != member.size:
-                raise InvalidInput("the archive ends too early")
-            self._contents[entry.path] = self._packer.whole(content)
+        if entry.size <= CHUNK:
+            self._contents[entry.path] = self._packer.whole(archive.content(entry.size))
         else:
             chunked = self._contents[entry.path] = self._packer.chunked()
-            while chunked.size < member.size:
-                chunk = file.read(min(CHUNK, member.size - chunked.size))
-                if not chunk:
-                    raise InvalidInput("the archive ends too early")
-                chunked.add(chunk)
+            while chunked.size < entry.size:
+                chunked.add(archive.content(CHUNK))
+                if self._packer.is_full:
+                    yield self._packer.take()
         self._entries[entry.path] = entry
         if self._packer.is_full:
             yield self._packer.take()
 
-    def _take_second_name(self, entry: Entry, member: tarfile.TarInfo) -> None:
+    def _take_second_name(self, entry: Entry, target: str) -> None:
         """A hard link: a file of the same content as one that came before. Nothing is ever linked."""
-        target = member.linkname
         while target.startswith("./"):
             target = target[2:]
         there = self._entries.get(target)
@@ -208,22 +206,12 @@ class Unpacking:
         return found
 
 
-class _Member(tarfile.TarInfo):
-    """A member of an archive, which may not say more about itself than fits."""
-
-    def _proc_member(self, archive: tarfile.TarFile) -> Any:
-        if self.type in _ABOUT and not 0 <= self.size <= HEADER_MOST:
-            raise LimitExceeded(f"a member of the archive says more about itself than {HEADER_MOST:,} bytes")
-        return super()._proc_member(archive)  # type: ignore[misc]
-
-
 class _Counted:
     """The archive, unpacked, as long as what it unpacks to is in proportion."""
 
     def __init__(self, file: BinaryIO, limits: Limits) -> None:
         self._file, self._limits = file, limits
         self._taken = self._given = 0
-        self._end = b""
         self._unpacked = zstandard.ZstdDecompressor(max_window_size=WINDOW_MOST).stream_reader(
             self._packed_reader(), read_across_frames=True, closefd=False
         )
@@ -235,17 +223,14 @@ class _Counted:
         ratio = self._limits.archive_ratio
         if self._given > MIB + ratio * self._taken:
             raise LimitExceeded(f"the archive unpacks to more than archive_ratio = {ratio:,} times its size")
-        self._end = (self._end + found)[-len(END) :]
         return found
 
     def check_end(self) -> None:
-        """Refuse an archive that was cut off, or that goes on after its end."""
-        is_there = self._end == END
-        while found := self.read(64 * 1024):
-            is_there = not found.strip(b"\0") and self._end == END
-            if not is_there:
-                break
-        if not is_there:
+        """Read what follows the first block of zeros: at least one more of them, and nothing else."""
+        zeros = 0
+        while (found := self.read(64 * 1024)) and not found.strip(b"\0"):
+            zeros += len(found)
+        if found or zeros < BLOCK:
             raise InvalidInput("the archive ends too early, or goes on after its end")
 
     def _packed_reader(self) -> Any:
@@ -260,11 +245,3 @@ class _Counted:
                 return found
 
         return Reader()
-
-
-def _mtime_ns(member: tarfile.TarInfo) -> int:
-    """When a member was changed, to the nanosecond where it says so."""
-    try:
-        return int(Decimal(member.pax_headers["mtime"]).scaleb(9).to_integral_value())
-    except (KeyError, InvalidOperation, OverflowError, ValueError):
-        return int(member.mtime) * SECOND_NS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Literal
@@ -9,10 +10,14 @@ from typing import Literal
 from msgspec import Struct
 
 from ..core.text import printable
+from . import line_diff
 from .entries import Entry
+from .line_diff import Steps
 
 ChangeKind = Literal["added", "removed", "changed", "mode", "renamed"]
 CONTEXT_LINES = 3
+_QUOTED = re.compile('[\x00-\x1f\x7f"\\\\]')
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _LOOKED_AT = 8_000
 """Bytes from the beginning of a file in which a NUL tells that it is no text; as git does it."""
 
@@ -45,25 +50,27 @@ def changes(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> list[Cha
     return sorted(found, key=lambda change: change.path)
 
 
-def unified(change: Change, before: bytes, after: bytes) -> str:
-    """A change as a unified diff; of what is no text, that it differs."""
-    old = "/dev/null" if change.before is None else f"a/{change.old_path or change.path}"
-    new = "/dev/null" if change.after is None else f"b/{change.path}"
+def unified(change: Change, before: bytes, after: bytes, steps: Steps) -> str:
+    """A change as a unified diff; of what is no text, that it differs. It takes no more than these steps, by and large."""
+    old = "/dev/null" if change.before is None else _name(f"a/{change.old_path or change.path}")
+    new = "/dev/null" if change.after is None else _name(f"b/{change.path}")
     head = _head(change)
     if not _has_content(change):
         return head
     old_lines, new_lines = _lines(before), _lines(after)
     if old_lines is None or new_lines is None:
-        return f"{head}Binary files {printable(old)} and {printable(new)} differ\n"
-    import difflib  # few look at differences, and it takes its time to load
-
-    found = difflib.unified_diff(old_lines, new_lines, printable(old), printable(new), n=CONTEXT_LINES)
-    return head + "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in found)
+        return f"{head}Binary files {old} and {new} differ\n"
+    return head + line_diff.unified(old_lines, new_lines, (old, new), context=CONTEXT_LINES, steps=steps)
 
 
 def too_large(change: Change, most: int) -> str:
     """What is said instead of the changes of a file that is larger than changes are shown of."""
     return f"{_head(change)}Files of more than {most:,} bytes differ\n"
+
+
+def not_compared(change: Change, most: int) -> str:
+    """What is said instead of the changes of a file after so many bytes of other files were compared."""
+    return f"{_head(change)}Files differ, after {most:,} bytes of others\n"
 
 
 def content_of(entry: Entry | None) -> bytes | None:
@@ -99,7 +106,7 @@ def _change(path: str, was: Entry, entry: Entry) -> list[Change]:
 def _head(change: Change) -> str:
     """The lines above a diff that say what else happened, as git writes them."""
     before, after = change.before, change.after
-    lines = [f"diff --git a/{change.old_path or change.path} b/{change.path}"]
+    lines = [f"diff --git {_name(f'a/{change.old_path or change.path}')} {_name(f'b/{change.path}')}"]
     if before is None and after is not None:
         lines.append(f"new file mode {_mode(after)}")
     elif after is None and before is not None:
@@ -107,8 +114,19 @@ def _head(change: Change) -> str:
     elif before is not None and after is not None and _mode(before) != _mode(after):
         lines += [f"old mode {_mode(before)}", f"new mode {_mode(after)}"]
     if change.old_path is not None:
-        lines += [f"rename from {change.old_path}", f"rename to {change.path}"]
-    return "".join(f"{printable(line)}\n" for line in lines)
+        lines += [f"rename from {_name(change.old_path)}", f"rename to {_name(change.path)}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _name(path: str) -> str:
+    """A path as git writes it: in quotes if it has something in it that could be taken for more than a name."""
+    if not _QUOTED.search(path):
+        return printable(path)
+    return '"' + printable(_QUOTED.sub(_escaped, path)) + '"'
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return _ESCAPES.get(found[0]) or f"\\{ord(found[0]):03o}"
 
 
 def _mode(entry: Entry) -> str:
@@ -128,4 +146,5 @@ def _lines(content: bytes) -> list[str] | None:
         text = content.decode()
     except UnicodeDecodeError:
         return None
-    return text.splitlines(keepends=True) if "\r" not in text else [f"{line}\n" for line in text.split("\n")]
+    *whole, rest = text.split("\n")
+    return [f"{line}\n" for line in whole] + ([rest] if rest else [])

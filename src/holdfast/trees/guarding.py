@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from ..core.text import printable
-from ..errors import InvalidInput
+from ..errors import InvalidInput, LimitExceeded
 from ..limits import Limits
 from .entries import MODE_BITS, Entry, Kind, raw
 
@@ -22,6 +22,10 @@ SET_IDS = 0o6000
 """Bits by which a program runs as somebody else."""
 LINKS_MOST = 40
 """Links one after the other that are followed to see where they lead; systems follow no more."""
+LINK_STEPS = 100
+"""Names and parent steps that following one link may take, on average over the links of a tree."""
+LINK_STEPS_FREE = 10_000
+"""What a tree with few links may take beyond that."""
 _KINDS = frozenset(get_args(Kind))
 _TIME_MOST = 2**63
 
@@ -35,7 +39,7 @@ def check(
 
     Raises:
         InvalidInput: an entry would leave the root, or is of no kind that is restored.
-        LimitExceeded: the tree is over ``tree_entries``, ``tree_bytes`` or ``tree_path_bytes``.
+        LimitExceeded: the tree is over ``tree_entries``, ``tree_bytes``, ``tree_path_bytes`` or ``tree_depth``.
     """
     limits.check("tree_entries", len(entries), "the entries of the tree")
     limits.check("tree_bytes", sum([entry.size for entry in entries.values()]), "the files of the tree")
@@ -62,7 +66,7 @@ def check_entry(entry: Entry, limits: Limits) -> None:
 
     Raises:
         InvalidInput: it is of no kind that is restored, or not what it says.
-        LimitExceeded: where it points to is over ``tree_path_bytes``.
+        LimitExceeded: where it points to is over ``tree_path_bytes``, or it is a directory beyond ``tree_depth``.
     """
     if entry.kind not in _KINDS:
         raise refused(entry.path, f"{entry.kind!r} is not restored: only files, directories and symbolic links are")
@@ -72,6 +76,8 @@ def check_entry(entry: Entry, limits: Limits) -> None:
         _check_file(entry)
     elif entry.size or entry.pieces:
         raise refused(entry.path, "only files have content")
+    elif entry.kind == "dir":
+        limits.check("tree_depth", entry.path.count("/") + 1, f"the directories down to {entry.path[:80]!r}")
     elif entry.kind == "symlink":
         _check_link(entry, limits)
 
@@ -81,7 +87,7 @@ def check_path(path: str, limits: Limits) -> None:
 
     Raises:
         InvalidInput: it is absolute, empty, has steps that are no names, or cannot be a path.
-        LimitExceeded: it is over ``tree_path_bytes``.
+        LimitExceeded: it is over ``tree_path_bytes`` or ``tree_depth``.
     """
     if not path or path[0] == "/":
         raise refused(path, "it is absolute" if path else "it has no name")
@@ -90,6 +96,7 @@ def check_path(path: str, limits: Limits) -> None:
     except UnicodeEncodeError:
         raise refused(path, "its name stands for no bytes") from None
     limits.check("tree_path_bytes", size, f"the path {path[:80]!r}")
+    limits.check("tree_depth", path.count("/"), f"the directories that {path[:80]!r} lies in")
     if "\0" in path:
         raise refused(path, "its name has a NUL in it")
     for part in path.split("/"):
@@ -112,31 +119,48 @@ def twins(entries: Mapping[str, Entry]) -> tuple[str, str] | None:
     return None
 
 
-def leads_out(entries: Mapping[str, Entry], path: str) -> bool:
-    """Whether a symbolic link leads out of the tree, followed through all other links in it."""
-    at: list[str] = path.split("/")[:-1]
-    waiting = entries[path].target.split("/")[::-1]
-    if entries[path].target.startswith("/"):
-        return True
-    followed = 0
-    while waiting:
+def check_links(entries: Mapping[str, Entry]) -> None:
+    """Refuse symbolic links that lead out of the tree, followed through all other links in it.
+
+    Raises:
+        InvalidInput: one leads out, or leads on through too many others to tell.
+        LimitExceeded: following all of them takes more than ``LINK_STEPS`` for each, on average.
+    """
+    links = [entry for entry in entries.values() if entry.kind == "symlink"]
+    left = LINK_STEPS_FREE + LINK_STEPS * len(links)
+    for link in links:
+        left -= _steps_within(entries, link, left)
+
+
+def _steps_within(entries: Mapping[str, Entry], link: Entry, most: int) -> int:
+    """Follow a link and count the steps; refuse it if it leads out."""
+    at: list[str] = link.path.split("/")[:-1]
+    waiting = link.target.split("/")[::-1]
+    followed = steps = 0
+    leads_out = link.target.startswith("/")
+    while waiting and not leads_out:
+        steps += 1
+        if steps > most:
+            raise LimitExceeded(
+                f"the symbolic links of the tree take more than {LINK_STEPS} steps each to follow; outside_links skips that"
+            )
         part = waiting.pop()
         if part in ("", "."):
             continue
         if part == "..":
-            if not at:
-                return True
-            at.pop()
+            leads_out = not at
+            del at[-1:]
             continue
         at.append(part)
         entry = entries.get("/".join(at))
         if entry is not None and entry.kind == "symlink":
             followed += 1
-            if entry.target.startswith("/") or followed > LINKS_MOST:
-                return True
+            leads_out = entry.target.startswith("/") or followed > LINKS_MOST
             at.pop()
             waiting += entry.target.split("/")[::-1]
-    return False
+    if leads_out:
+        raise refused(link.path, f"it leads out of the tree, to {link.target[:200]!r}; outside_links allows that")
+    return steps
 
 
 def refused(path: str, reason: str) -> InvalidInput:

@@ -1,13 +1,19 @@
 """How a tree, or the difference of one to another, is written down: entries in the order of their paths, as msgpack.
 
 A digest of an object is written once, and pieces name it by its number. Reading builds data and nothing else; what is not such a
-list is ``Corrupt``.
+list is ``Corrupt``. Lines are decoded one by one when they are needed: a page of a large tree decodes a page of lines, and
+reading all of them leaves the interpreter to others in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 from typing import Annotated
 
 import msgspec
@@ -33,19 +39,21 @@ class _Manifest(Struct, frozen=True, array_like=True):
     version: int
     ignore: list[str]
     objects: list[bytes]
-    entries: list[_Line]
+    entries: list[msgspec.Raw]
+    """Lines, in the order of their paths."""
     removed: list[bytes]
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Manifest).decode
+_decode_line = msgspec.msgpack.Decoder(_Line).decode
 
 
 def write(difference: Difference) -> bytes:
     """A difference as bytes. A whole tree is one too, to nothing."""
     numbers: dict[bytes, int] = {ZEROS: 0}
     entries = sorted(difference.entries, key=lambda entry: entry.path)
-    lines = [_line(entry, numbers) for entry in entries]
+    lines = [msgspec.Raw(_encode(_line(entry, numbers))) for entry in entries]
     removed = [raw(path) for path in sorted(difference.removed)]
     ignore = [printable(pattern) for pattern in difference.ignore]
     return _encode(_Manifest(VERSION, ignore, list(numbers)[1:], lines, removed))
@@ -60,16 +68,63 @@ def read(body: bytes) -> Difference:
     return _remembered(body) if len(body) <= REMEMBERED_BYTES else _read(body)
 
 
-def _read(body: bytes) -> Difference:
-    try:
-        found = _decode(body)
+class Opened:
+    """A written difference in which single paths can be looked up without reading the others.
+
+    Raises:
+        Corrupt: it is none. What is wrong with a line is found when it is read.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        with _reading():
+            found = _decode(body)
         if found.version != VERSION:
             raise Corrupt(f"a tree is written in a way this release does not know: {found.version}")
-        objects = [ZEROS, *found.objects]
-        entries = [_entry(line, objects) for line in found.entries]
-        return Difference(entries, [shown(name) for name in found.removed], found.ignore)
+        self.ignore = found.ignore
+        self._lines, self._removed = found.entries, found.removed
+        self._objects = [ZEROS, *found.objects]
+
+    def whole(self) -> Difference:
+        """All of it."""
+        with _reading():
+            entries = [_entry(_decode_line(line), self._objects) for line in self._lines]
+            return Difference(entries, [shown(name) for name in self._removed], self.ignore)
+
+    def find(self, path: str) -> tuple[bool, Entry | None]:
+        """Whether the difference says anything about a path, and its entry unless it is gone."""
+        with _reading():
+            at = bisect_left(self._lines, path, key=_path)
+            if at < len(self._lines) and _path(self._lines[at]) == path:
+                return True, _entry(_decode_line(self._lines[at]), self._objects)
+            at = bisect_left(self._removed, path, key=shown)
+            return at < len(self._removed) and shown(self._removed[at]) == path, None
+
+    def after(self, path: str | None) -> Iterator[tuple[str, Entry | None]]:
+        """What it says of the paths that come after one, in their order: their entries, or that they are gone."""
+        with _reading():
+            start = 0 if path is None else bisect_right(self._lines, path, key=_path)
+            gone = 0 if path is None else bisect_right(self._removed, path, key=shown)
+        entries = ((_path(line), 0, line) for line in islice(self._lines, start, None))
+        removed = ((shown(name), 1, None) for name in islice(self._removed, gone, None))
+        with _reading():
+            for found, _, line in merge(entries, removed, key=itemgetter(0, 1)):
+                yield found, None if line is None else _entry(_decode_line(line), self._objects)
+
+
+def _read(body: bytes) -> Difference:
+    return Opened(body).whole()
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise Corrupt(f"a stored tree cannot be read: {error}") from error
+
+
+def _path(line: msgspec.Raw) -> str:
+    return shown(_decode_line(line)[0])
 
 
 _remembered = lru_cache(REMEMBERED_MOST)(_read)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from msgspec import Struct
 
 from ..engines.protocol import Engine
+from ..offload import work
 from ..stepping import step
 from ..trees.asking import Contents, Wanted
-from .capturing import work
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -9,7 +9,7 @@ known of files also beside the database; without them a capture reads everything
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -20,12 +20,14 @@ from ..core.scope import Scope
 from ..engines.protocol import Connection, Engine
 from ..errors import InvalidInput, NotFound, Stale
 from ..ids import parse as parse_id
+from ..offload import work
 from ..stores.execution.runs import states
-from ..stores.platform import packs
+from ..stores.platform import freeing, packs
 from ..stores.platform.retention import rules
 from ..stores.workspace import layers, snapshots
 from ..stores.workspace.layers import NewLayer, Part
 from ..stores.workspace.snapshots import AsyncSnapshots, NewSnapshot, Snapshot, SnapshotKind
+from ..stores.workspace.squashing import Squashing
 from ..trees import ignoring, stat_cache
 from ..trees.entries import Difference, objects_of
 from ..trees.ignoring import DEFAULT_IGNORE, Ignores
@@ -184,8 +186,11 @@ class Capturing:
         self, wanted: Request, picture: Picture | None, scan: Scan | Unpacking
     ) -> tuple[Capture, Scanned]:
         parts: list[Part] = []
+        held = 0
         async for packed in _each(self._engine, scan.parts()):
-            parts += await self._stage(packed, held=sum(len(each.body) for part in parts for each in part.packed))
+            staged = await self._stage(packed, held=held)
+            held += sum(len(each.body) for part in staged for each in part.packed)
+            parts += staged
         scanned = await work(self._engine, scan.result)
         return await self.record(wanted, picture, scanned, parts), scanned
 
@@ -202,11 +207,15 @@ class Capturing:
             parent_id=picture.snapshot_id if picture else None,
             layer=await work(self._engine, lambda: _layer(picture, scanned, parts, limits.snapshot_depth)),
             entry_count=len(scanned.entries),
-            tree_bytes=_bytes(picture, scanned),
+            tree_bytes=await work(self._engine, lambda: _bytes(picture, scanned)),
             id=wanted.id,
         )
-        snapshot, gone = await self._engine.write(lambda connection: _record(connection, self._scope, new))
-        rules.announce(self._scope, gone, "per_run_cap")
+        released: set[bytes] = set()
+        snapshot, gone = await self._engine.write(lambda connection: _record(connection, self._scope, new, released))
+        if gone:
+            rules.announce(self._scope, gone, "per_run_cap")
+            await freeing.free(self._engine, self._scope, released)
+            await Squashing(self._engine, self._scope).below(snapshot.layer_id, snapshot.tree_bytes)
         difference = scanned.difference
         return Capture(snapshot, len(difference.entries), len(difference.removed), scanned.skipped, scanned.unsettled)
 
@@ -282,7 +291,7 @@ class Capturing:
             tree, depth = await self._snapshots._layer_tree(layer_id)
         except NotFound:
             return None
-        size = sum(entry.size for entry in tree.entries.values())
+        size = await work(self._engine, lambda: sum(entry.size for entry in tree.entries.values()))
         return Picture(snapshot_id, layer_id, depth, tuple(tree.ignore), tree.entries, {}, size)
 
     def _remember(self, root: str, before: Picture | None, snapshot: Snapshot, scanned: Scanned) -> None:
@@ -315,33 +324,20 @@ class Capturing:
         return None if folder is None else stat_cache.place_of(folder, self._scope.tenant, root)
 
 
-async def _record(connection: Connection, scope: Scope, new: NewSnapshot) -> tuple[Snapshot, list[Snapshot]]:
+async def _record(
+    connection: Connection, scope: Scope, new: NewSnapshot, released: set[bytes] | None = None
+) -> tuple[Snapshot, list[Snapshot]]:
     """Record a snapshot, and remove those that its run then has too many of.
 
     What is captured before a rewind removes none: it might be the one to go back to.
     """
+    if released is not None:
+        released.clear()  # the transaction may be run again
     snapshot = await snapshots.record(connection, scope, new)
     over = await rules.over_cap(connection, scope, snapshot.run_id) if new.kind != "dirty" else []
-    return snapshot, await snapshots.delete(connection, scope, over, reason="per_run_cap") if over else []
-
-
-async def work(engine: Engine, do: Callable[[], T]) -> T:
-    """Do something that takes files, and therefore time: in the caller's thread, or outside of its event loop.
-
-    Who is cancelled waits for the thread: nothing goes on behind the caller's back.
-    """
-    if engine.blocking:
-        return do()
-    import asyncio
-
-    doing = asyncio.ensure_future(asyncio.to_thread(do))
-    try:
-        return await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        await asyncio.wait([doing])
-        if not doing.cancelled():
-            doing.exception()  # it is nobody's business any longer
-        raise
+    if not over:
+        return snapshot, []
+    return snapshot, await snapshots.delete(connection, scope, over, reason="per_run_cap", released=released)
 
 
 async def _each(engine: Engine, found: Iterator[T]) -> AsyncIterator[T]:
@@ -371,10 +367,16 @@ def _bytes(picture: Picture | None, scanned: Scanned) -> int:
     """Of all files, without looking at those that are as they were."""
     if picture is None:
         return sum(entry.size for entry in scanned.entries.values())
-    was, difference = picture.entries, scanned.difference
+    difference = scanned.difference
+    new = sum(entry.size for entry in difference.entries)
+    return picture.tree_bytes - _replaced(picture, difference) + new
+
+
+def _replaced(picture: Picture, difference: Difference) -> int:
+    """Bytes of the files that a difference replaces or removes."""
+    was = picture.entries
     gone = sum(was[path].size for path in difference.removed)
-    gone += sum(was[entry.path].size for entry in difference.entries if entry.path in was)
-    return picture.tree_bytes - gone + sum(entry.size for entry in difference.entries)
+    return gone + sum(was[entry.path].size for entry in difference.entries if entry.path in was)
 
 
 def _layer(picture: Picture | None, scanned: Scanned, parts: Sequence[Part], depth_most: int) -> NewLayer | str:
@@ -384,7 +386,8 @@ def _layer(picture: Picture | None, scanned: Scanned, parts: Sequence[Part], dep
     if picture is not None and count == 0 and tuple(difference.ignore) == picture.ignore:
         return picture.layer_id
     if picture is not None and picture.depth < depth_most and count <= len(scanned.entries):
-        return NewLayer(layers.manifest_of(difference), picture.layer_id, parts)
+        replaced = _replaced(picture, difference)
+        return NewLayer(layers.manifest_of(difference), picture.layer_id, parts, replaced_bytes=replaced)
     whole = Difference(list(scanned.entries.values()), [], difference.ignore)
     new = {packed.digest for part in parts for packed in part.packed}
     return NewLayer(layers.manifest_of(whole), None, parts, sorted(objects_of(whole.entries) - new))

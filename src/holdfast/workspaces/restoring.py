@@ -9,6 +9,7 @@ from ..core import objects as bodies
 from ..core.scope import Scope
 from ..engines.protocol import Engine
 from ..errors import Conflict, InvalidInput, NotFound, Stale
+from ..offload import work
 from ..stores.platform import packs
 from ..stores.platform.packs import InPack
 from ..stores.workspace.snapshots import AsyncSnapshots
@@ -21,7 +22,7 @@ from ..trees.restoring import Plan, Restored
 from ..trees.stat_cache import Picture
 from ..trees.walking import Stat
 from .ahead import driven
-from .capturing import Capturing, work
+from .capturing import Capturing
 from .targets import Target, Targets
 
 TRIES = 3

@@ -1,8 +1,11 @@
 """Rewinding a run: its files, its state and its conversation, all to the same step.
 
 The tree is captured first, whatever it is like, so that nothing is lost that way. Then one commit takes the run and its
-conversation back and notes what the tree is to become; then the tree is brought there, and the note is closed. Whoever dies in
-between leaves the note, and the next call, or ``finish``, does what is left. Until then the run waits.
+conversation back and records what the tree is to become; then the tree is brought there, and the rewind is finished. A process
+that dies in between leaves a pending rewind, and the next call, or ``finish``, does the rest. Until then the run waits.
+
+A caller without a directory, such as one over HTTP, only makes the commit. The worker that next claims the run captures its
+workspace, records the capture, and brings the workspace to the wanted snapshot before anything else.
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ from msgspec import Struct
 
 from ..core.scope import Scope
 from ..engines.protocol import Engine
-from ..errors import Conflict, InvalidInput, NotFound, Stale
+from ..errors import Conflict, HoldfastError, InvalidInput, NotFound, Stale
+from ..ids import parse as parse_id
+from ..offload import work
 from ..stores.execution.runs.runs import AsyncRuns
 from ..stores.execution.runs.step_log import Step
 from ..stores.execution.runs.steps import AsyncSteps
-from ..stores.workspace.rewinds import AsyncRewinds, Rewind
+from ..stores.workspace.rewind_rows import Rewind
+from ..stores.workspace.rewinds import AsyncRewinds
 from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
 from ..trees.ignoring import DEFAULT_IGNORE, in_root
 from ..trees.restoring import Restored
 from . import capturing
-from .capturing import Capturing, root_of, work
+from .capturing import Capturing, root_of
 from .restoring import TRIES, Advance, Restoring
 from .targets import Target, Targets
 
@@ -56,16 +62,18 @@ class Rewinding:
         to_step: int,
         path: object,
         *,
+        files: bool,
         epoch: int | None,
         keep_checkpoints_for: int | None,
         advance: Advance,
     ) -> Rewound:
         """Take a run and its tree back to a step."""
         keep_s = None if keep_checkpoints_for is None else _days(keep_checkpoints_for) * DAY_S
-        await self.finish(run_id, path)
         if path is None:
-            begun = await self._rewinds.begin(run_id, to_step=to_step, epoch=epoch, keep_s=keep_s)
-            return Rewound(await self._rewinds.finish(begun.id), Restored())
+            wanted = await self._snapshot_if_any(run_id, to_step) if files else None
+            begun = await self._rewinds.begin(run_id, to_step=to_step, epoch=epoch, snapshot=wanted, keep_s=keep_s)
+            return Rewound(begun if wanted is not None else await self._rewinds.finish(begun.id), Restored())
+        await self.finish(run_id, path)
         root = root_of(path)
         # Read first: what is captured now may be one too many, and then the oldest goes.
         snapshot = await self._snapshot_of(run_id, to_step)
@@ -84,15 +92,18 @@ class Rewinding:
         return Rewound(await self._rewinds.finish(begun.id), restored, dirty)
 
     async def redo(
-        self, run_id: str, path: object | None, *, id: str | None, epoch: int | None, advance: Advance
+        self, run_id: str, path: object | None, *, id: str | None, later: bool, epoch: int | None, advance: Advance
     ) -> Rewound:
         """Undo a rewind."""
-        await self.finish(run_id, path)
+        if not later:
+            await self.finish(run_id, path)
         last = await self._to_redo(run_id, id)
-        where = last.path if path is None else root_of(path)
+        where = None if later else last.path if path is None else root_of(path)
         if where is None or last.dirty is None:
             begun = await self._rewinds.redo(run_id, id=id, epoch=epoch)
-            return Rewound(await self._rewinds.finish(begun.id), Restored())
+            # Without a capture no worker has changed the files: they are as they were before the rewind.
+            is_there = begun.wanted is None
+            return Rewound(await self._rewinds.finish(begun.id) if is_there else begun, Restored())
         target = await self._targets.of(last.dirty)
         dirty = await self._captured(run_id, where, target)
         begun = await self._rewinds.redo(run_id, id=last.id, epoch=epoch, path=where)
@@ -100,17 +111,26 @@ class Rewinding:
         return Rewound(await self._rewinds.finish(begun.id), restored, dirty)
 
     async def finish(self, run_id: str | None, path: object | None = None) -> Sequence[Rewind]:
-        """Do what is left of rewinds that were broken off."""
+        """Do the rest of pending rewinds. Those that wait for a worker stay pending, unless its directory is given."""
         done = []
         for each in await self._rewinds.pending(run_id):
             where = each.path if path is None or run_id is None else root_of(path)
-            snapshot = each.snapshot if each.status == "rewinding" else each.dirty
-            if where is not None and snapshot is not None:
-                target = await self._targets.of(snapshot)
-                dirty = await self._captured(each.run_id, where, target)
-                await self._bring(each.run_id, where, target, dirty, lambda count: None)
+            if where is None and each.wanted is not None:
+                continue
+            if where is not None and each.wanted is not None:
+                try:
+                    await self._finish_files(each, each.wanted, where)
+                except HoldfastError as error:
+                    await self._rewinds._explain(each.id, f"{type(error).__name__}: {error}")
+                    raise
             done.append(await self._rewinds.finish(each.id))
         return done
+
+    async def _finish_files(self, rewind: Rewind, wanted: str, where: str) -> None:
+        target = await self._targets.of(wanted)
+        dirty = await self._captured(rewind.run_id, where, target)
+        await self._rewinds._keep_dirty(rewind, dirty.id)
+        await self._bring(rewind.run_id, where, target, dirty, lambda count: None)
 
     async def _bring(self, run_id: str, root: str, target: Target, dirty: Snapshot, advance: Advance) -> Restored:
         """Bring a tree that was just captured to another; captured again, if somebody changes it meanwhile."""
@@ -134,6 +154,16 @@ class Rewinding:
         )
         return (await self._capturing.capture(wanted)).snapshot
 
+    async def _snapshot_if_any(self, run_id: str, to_step: int) -> str | None:
+        """The snapshot of a step; ``None`` if no workspace of the run was ever captured here."""
+        if await self._snapshots.find(run_id) is None:
+            return None
+        found = await self._snapshot_of(run_id, to_step)
+        try:
+            return parse_id(found)
+        except InvalidInput:
+            return None  # a name that its driver gave to a tree that is kept elsewhere
+
     async def _snapshot_of(self, run_id: str, to_step: int) -> str:
         """The snapshot of a step: the one it was committed with, one that was taken for it, or that of the step before."""
         steps, cursor = AsyncSteps(self._engine, self._scope), None
@@ -149,7 +179,7 @@ class Rewinding:
         first = await self._snapshots.find(run_id, step=0, kind="step")
         if first is None:
             raise NotFound(
-                f"run {run_id} has no snapshot of step {to_step} or before; without a path only the run goes back"
+                f"run {run_id} has no snapshot of step {to_step} or before; without files only the run goes back"
             )
         return first.id
 
@@ -168,7 +198,7 @@ class Rewinding:
             return await self._rewinds.get(id)
         run = await AsyncRuns(self._engine, self._scope).get(run_id)
         for each in await self._rewinds.list(run_id, limit=self._scope.limits.page(LOOKED_AT)):
-            if each.status == "rewound" and each.to_step == run.iteration:
+            if (each.status == "rewound" or each.waits_for_worker) and each.to_step == run.iteration:
                 return each
         raise Conflict(f"no rewind led run {run_id} to step {run.iteration}, where it is: see rewinds.list")
 

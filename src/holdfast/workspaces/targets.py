@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from ..engines.protocol import Engine
+from ..offload import work
 from ..stores.platform import packs
 from ..stores.workspace import layers
 from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
@@ -14,7 +15,6 @@ from ..trees import manifests
 from ..trees.entries import Tree
 from ..trees.stat_cache import Picture
 from ..trees.walking import Stat
-from .capturing import work
 
 
 class Target(Struct, frozen=True):

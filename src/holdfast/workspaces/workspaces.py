@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..core.blocking import Blocking, blocking
 from ..core.store import TenantStore, only_reads
-from ..stores.workspace.rewinds import Rewind
+from ..stores.workspace.rewind_rows import Rewind
 from ..stores.workspace.snapshots import SnapshotKind
 from ..trees.restoring import Restored
 from . import capturing
@@ -119,6 +119,7 @@ class AsyncWorkspaces(TenantStore):
         to_step: int,
         path: str | os.PathLike[str] | None,
         *,
+        files: bool = True,
         epoch: int | None = None,
         keep_checkpoints_for: int | None = None,
         on_progress: Advance = lambda count: None,
@@ -127,8 +128,10 @@ class AsyncWorkspaces(TenantStore):
 
         The directory is captured first, whatever is in it. Then one commit takes the run and its conversation back, and the
         directory is brought to what it was after the step. A rewind that was broken off in between is finished by the next
-        call, by ``finish_rewinds``, or by a loop that drives it here. The run waits until it is resumed. Without a ``path`` no
-        files are touched. ``keep_checkpoints_for`` so many days, 90 at most, the run's snapshots are kept after it ends.
+        call, by ``finish_rewinds``, or by a loop that drives it here. The run waits until it is resumed. Without a ``path`` the
+        rewind stays pending, and the worker that next claims the run brings its workspace to the step's snapshot; with
+        ``files=False`` the files stay as they are. For ``keep_checkpoints_for`` days, 90 at most (more is cut down), the run's
+        snapshots are kept after it ends.
 
         Raises:
             NotFound: there is no such run in a live session, no such step, no snapshot of it, or no such directory.
@@ -138,7 +141,13 @@ class AsyncWorkspaces(TenantStore):
         """
         rewinding = Rewinding(self._engine, self._scope)
         return await rewinding.rewind(
-            run_id, to_step, path, epoch=epoch, keep_checkpoints_for=keep_checkpoints_for, advance=on_progress
+            run_id,
+            to_step,
+            path,
+            files=files,
+            epoch=epoch,
+            keep_checkpoints_for=keep_checkpoints_for,
+            advance=on_progress,
         )
 
     async def redo(
@@ -147,33 +156,42 @@ class AsyncWorkspaces(TenantStore):
         path: str | os.PathLike[str] | None = None,
         *,
         id: str | None = None,
+        later: bool = False,
         epoch: int | None = None,
         on_progress: Advance = lambda count: None,
     ) -> Rewound:
         """Undo the last rewind that led to where a run is, or the one with this ``id``: state, messages and files are back.
 
-        Without a ``path`` it is the directory that was rewound. It is captured first, as it is now.
+        Without a ``path`` it is the directory that was rewound. It is captured first, as it is now. With ``later``, no directory
+        is changed here: the worker that next claims the run brings its workspace back.
 
         Raises:
             NotFound: there is no such run in a live session, no such rewind, or no such directory.
             Conflict: there is nothing to redo, the run has gone on since, or somebody drives it.
             Fenced: somebody else has claimed the run since.
         """
-        return await Rewinding(self._engine, self._scope).redo(run_id, path, id=id, epoch=epoch, advance=on_progress)
+        rewinding = Rewinding(self._engine, self._scope)
+        return await rewinding.redo(run_id, path, id=id, later=later, epoch=epoch, advance=on_progress)
 
-    async def finish_rewinds(self, run_id: str | None = None) -> Sequence[Rewind]:
-        """Do what is left of rewinds and redos, of a run or of all, whose process died before the files were where the run is.
+    async def finish_rewinds(
+        self, run_id: str | None = None, path: str | os.PathLike[str] | None = None
+    ) -> Sequence[Rewind]:
+        """Bring the files of pending rewinds and redos, of a run or of all, to where the run is; those that are now finished.
+
+        A rewind that waits for a worker is left pending, unless this is called for its run with the worker's directory,
+        ``path``. If the files cannot be brought there, the rewind's ``pending_reason`` says why.
 
         Raises:
             NotFound: a directory or a snapshot is not there.
         """
-        return await Rewinding(self._engine, self._scope).finish(run_id)
+        return await Rewinding(self._engine, self._scope).finish(run_id, path)
 
     @only_reads
     async def diff(self, before: str, after: str, *, text: bool = True) -> Sequence[TreeChange]:
         """What is different between two snapshots, in the order of paths; with ``text``, each as a unified diff.
 
-        Times are not looked at. Of files over ``diff_bytes``, and of what is no text, only that they differ is said.
+        Times are not looked at. Of files over ``diff_bytes``, of what is no text, and of files after ``diff_total_bytes``, only
+        that they differ is said. A diff that takes more than ``diff_steps`` shows what is left as replaced.
 
         Raises:
             NotFound: there is no such snapshot.
@@ -183,15 +201,26 @@ class AsyncWorkspaces(TenantStore):
 
     @only_reads
     async def export(
-        self, snapshot_id: str, path: str | os.PathLike[str], *, on_progress: Advance = lambda count: None
+        self,
+        snapshot_id: str,
+        path: str | os.PathLike[str],
+        *,
+        replace: bool = False,
+        on_progress: Advance = lambda count: None,
     ) -> int:
         """Write a snapshot as an archive, ``tar.zst``, to a file; how many entries. The same tree makes the same archive.
 
+        The file is there when it is whole, and only its owner may read it. One that is there already is only overwritten
+        with ``replace``.
+
         Raises:
+            InvalidInput: the file is there already, or cannot be written.
             NotFound: there is no such snapshot, or no directory for the file.
             Corrupt: the snapshot is not what was captured.
         """
-        return await Exchanging(self._engine, self._scope).export(snapshot_id, path, advance=on_progress)
+        return await Exchanging(self._engine, self._scope).export(
+            snapshot_id, path, replace=replace, advance=on_progress
+        )
 
     async def import_archive(
         self,
@@ -210,7 +239,8 @@ class AsyncWorkspaces(TenantStore):
             NotFound: there is no such run in a live session, or no such file.
             InvalidInput: the file is no archive, or has something in it that would leave the root, be there twice, or run as
                 somebody else.
-            LimitExceeded: it is over ``tree_entries``, ``tree_bytes``, ``tree_path_bytes`` or ``archive_ratio``.
+            LimitExceeded: it is over ``tree_entries``, ``tree_bytes``, ``tree_depth``, ``tree_path_bytes``,
+                ``tree_names_bytes`` or ``archive_ratio``.
         """
         wanted = capturing.request(
             self._scope, run_id, os.curdir, step=step, kind="imported", ignore=(), ignore_defaults=False, id=id

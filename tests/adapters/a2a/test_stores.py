@@ -25,8 +25,9 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.struct_pb2 import Struct as Json
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from holdfast import AsyncTenantHandle
+from holdfast import AsyncTenantHandle, Holdfast
 from holdfast.adapters.a2a import HoldfastPushNotificationConfigStore, HoldfastTaskStore
+from holdfast.errors import InvalidInput
 from tests.adapters.a2a.conftest import Use
 
 
@@ -154,7 +155,7 @@ def test_push_notification_configurations_are_those_of_the_sdks_own_store(on: Us
             id="o", url="https://example.test/2", authentication=AuthenticationInfo(scheme="Bearer", credentials="c")
         )
         seen.append(await store.set_info("t1", plain, of("ada")))
-        assert plain.id == "", "what was given is not changed"
+        assert plain.id == "", "the given configuration is not changed"
         seen.append(await store.set_info("t1", other, of("ada")))
         await store.set_info("t1", plain, of("bob"))
         seen.append(await store.get_info("t1", of("ada")))
@@ -201,3 +202,18 @@ def test_three_hundred_saves_of_a_growing_task_store_its_content_once(on: Use) -
 
 async def _bodies(connection: Any) -> Any:
     return await connection.fetch("SELECT body FROM a2a_task_items", ())
+
+
+def test_a_store_on_an_address_or_a_synchronous_handle_works_in_every_event_loop(address: str) -> None:
+    with Holdfast(address, auto_migrate=True) as holdfast:
+        for where in (address, holdfast.tenant("default")):
+            tasks, configs = HoldfastTaskStore(where), HoldfastPushNotificationConfigStore(where)
+            asyncio.run(tasks.save(task_of("t1"), of("ada")))
+            assert asyncio.run(tasks.get("t1", of("ada"))) == task_of("t1")
+            asyncio.run(configs.set_info("t", TaskPushNotificationConfig(url="http://x"), of("ada")))
+            assert [each.id for each in asyncio.run(configs.get_info("t", of("ada")))] == ["t"]
+
+
+def test_a_store_on_something_else_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="int"):
+        HoldfastTaskStore(5)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -116,12 +117,21 @@ def test_what_is_saved_reads_as_with_crewais_own_persistence(acme: TenantHandle,
     inner = Inner(day=date(2026, 1, 2))
     state = {"a": (1, 2), "when": datetime(2026, 1, 1, tzinfo=UTC), "odd": Odd(), "model": inner, "text": "\x00\ud800é"}
     ours, theirs = HoldfastFlowPersistence(acme), SQLiteFlowPersistence(str(tmp_path / "theirs.db"))
-    for persistence in (ours, theirs):
-        persistence.save_state("f", "m", state)
-        persistence.save_state("g", "m", inner)
-    for flow in ("f", "g", "absent"):
-        assert ours.load_state(flow) == theirs.load_state(flow)
-    assert theirs.load_state("f") is not None
+    ours.save_state("f", "m", state)
+    ours.save_state("g", "m", inner)
+    with suppress(TypeError):  # older releases refuse dates
+        for flow, value in (("f", state), ("g", inner)):
+            theirs.save_state(flow, "m", value)
+            assert ours.load_state(flow) == theirs.load_state(flow)
+    assert ours.load_state("f") == {
+        "a": [1, 2],
+        "when": "2026-01-01T00:00:00+00:00",
+        "odd": "odd",
+        "model": {"day": "2026-01-02"},
+        "text": "\x00\ud800é",
+    }
+    assert ours.load_state("g") == {"day": "2026-01-02"}
+    assert ours.load_state("absent") is theirs.load_state("absent") is None
     assert ours.load_pending_feedback("f") is None
     not_a_state: Any = [1]
     with pytest.raises(InvalidInput, match="dictionary or a pydantic model"):
@@ -130,6 +140,7 @@ def test_what_is_saved_reads_as_with_crewais_own_persistence(acme: TenantHandle,
 
 def test_a_context_comes_back_whole(acme: TenantHandle) -> None:
     persistence = HoldfastFlowPersistence(acme)
+    newer: dict[str, Any] = {"execution_uuid": "e", "trace_context": (1, 2**100)}  # not in every release
     context = PendingFeedbackContext(
         flow_id="f",
         flow_class="app.Review",
@@ -141,8 +152,7 @@ def test_a_context_comes_back_whole(acme: TenantHandle) -> None:
         metadata={"ticket": 7},
         llm="a-model",
         requested_at=datetime(2026, 5, 6, 7, 8, 9, 10),  # noqa: DTZ001 - as CrewAI makes them
-        execution_uuid="e",
-        trace_context=(1, 2**100),
+        **{name: value for name, value in newer.items() if name in PendingFeedbackContext.__dataclass_fields__},
     )
     persistence.save_pending_feedback("f", context, {"id": "f", "n": 1})
     loaded = persistence.load_pending_feedback("f")

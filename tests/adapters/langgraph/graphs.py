@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from collections.abc import Callable
 from random import Random
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 Config = Any
@@ -59,6 +61,26 @@ def one_node(state: Any, node: Callable[..., Any], saver: Any) -> Any:
     graph.add_edge(START, "node")
     graph.add_edge("node", END)
     return graph.compile(checkpointer=saver)
+
+
+def asking(saver: Any, work: Callable[[Trace], dict[str, Any]] | None = None, *, state: Any = Trace) -> Any:
+    """A graph with a subgraph that has a history of its own, does some work and then asks somebody."""
+    below = StateGraph(state)
+    below.add_node("work", work or (lambda state: {"answer": "none yet"}))
+    below.add_node("ask", lambda state: {"answer": interrupt("what is the answer?")})
+    below.add_edge(START, "work")
+    below.add_edge("work", "ask")
+    below.add_edge("ask", END)
+    graph = StateGraph(state)
+    graph.add_node("below", below.compile(checkpointer=True))
+    graph.add_edge(START, "below")
+    graph.add_edge("below", END)
+    return graph.compile(checkpointer=saver)
+
+
+def run(style: str, graph: Any, *args: Any) -> Any:
+    """Call a graph in the style ``sync`` or ``async``."""
+    return asyncio.run(graph.ainvoke(*args)) if style == "async" else graph.invoke(*args)
 
 
 def say(number: int) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _written(saver: HoldfastSaver, id: str) -> list[tuple[str, str, Any]]:
 
 def _transactions(saver: HoldfastSaver) -> list[int]:
     """Counts the transactions of a saver from now on."""
-    connection, count = saver._open()._engine._connection.raw, [0]  # type: ignore[union-attr]
+    connection, count = saver._opening.open()._engine._connection.raw, [0]  # type: ignore[union-attr]
 
     def one_more() -> bool:
         count[0] += 1

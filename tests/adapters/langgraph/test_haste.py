@@ -167,5 +167,5 @@ def test_while_another_process_writes_the_loop_goes_on_and_everything_is_saved(p
 
     with _saver(path) as saver:
         longest, messages = asyncio.run(main(saver))
-    assert longest < 0.4  # of the half second that it waits at least
+    assert longest < 10  # a loop that waited for the other would do so for the half minute until it gives up
     assert len(messages) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import operator
 import pathlib
 import re
 import subprocess
@@ -12,21 +13,23 @@ from collections import deque
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import ormsgpack
 import pytest
+from langchain_core.agents import AgentAction, AgentFinish, AgentStep
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Interrupt, Send
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from holdfast.adapters.langgraph import HoldfastSaver, StrictSerializer
 from holdfast.errors import Corrupt, InvalidInput
-from tests.adapters.langgraph.graphs import Trace, one_node, thread
+from tests.adapters.langgraph.graphs import Trace, asking, one_node, run, thread
 
 KINDS = (0, 1, 2, 3, 4, 5)
 """The ways in which an object may be written down."""
@@ -54,7 +57,8 @@ FINE: list[Any] = [
     AIMessage([{"type": "text", "text": "x"}], tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}],
               usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
     ToolMessage("r", tool_call_id="c", artifact={"a": [1]}), Document("page", metadata={"n": 1}),
-    Send("node", {"a": 1}), Interrupt(value={"q": 1}, id="i"),
+    AgentAction("tool", {"a": 1}, "log"), AgentFinish({"output": 1}, "log"),
+    AgentStep(action=AgentAction("tool", "x", "log"), observation=[1]), Send("node", {"a": 1}), Interrupt(value={"q": 1}, id="i"),
 ]  # fmt: skip
 
 
@@ -142,6 +146,51 @@ def test_a_graph_is_told_at_once_which_type_it_may_not_save(tmp_path: pathlib.Pa
         graph = one_node(Trace, node, saver)
         graph.invoke({"seen": []}, thread("u"))
         assert graph.get_state(thread("u")).values["answer"] == Point(x=1)
+
+
+class Basket(TypedDict, total=False):
+    """A state whose schema names classes."""
+
+    point: Point
+    pairs: Annotated[list[Pair], operator.add]
+    colour: Colour | None
+    anything: Any
+
+
+def test_types_that_the_schemas_of_a_graph_name_are_saved_and_read(address: str) -> None:
+    state = {"point": Point(x=1), "pairs": [Pair(1, Pair(2, 3))], "colour": Colour.RED}
+    with HoldfastSaver(address) as saver:
+        graph = one_node(Basket, lambda state: {"pairs": [Pair(4, 5)]}, saver)
+        graph.invoke(state, thread())
+        with pytest.raises(InvalidInput, match=r"Unnamed is not among .*allow=\[Unnamed\]"):
+            graph.invoke({"anything": Unnamed(x=1)}, thread("other"))
+        assert not list(saver.list(thread("other")))
+    with HoldfastSaver(address) as saver:
+        assert one_node(Basket, lambda state: {}, saver).get_state(thread()).values == {
+            **state,
+            "pairs": [Pair(1, Pair(2, 3)), Pair(4, 5)],
+        }
+        with pytest.raises(InvalidInput, match="is not among"):
+            saver.get_tuple(thread())
+        assert type(saver.serde) is StrictSerializer, "only the graph's own clone reads them"
+
+
+class Unnamed(BaseModel):
+    x: int
+
+
+@pytest.mark.parametrize("style", ["sync", "async"])
+def test_a_class_of_a_function_is_refused_by_the_first_call_although_a_subgraph_is_interrupted(
+    address: str, style: str
+) -> None:
+    class Local(BaseModel):
+        seen: Annotated[list[str], operator.add] = []
+        answer: str = ""
+
+    with HoldfastSaver(address) as saver:
+        graph = asking(saver, state=Local)
+        with pytest.raises(InvalidInput, match="could not be read again"):
+            run(style, graph, {"seen": ["begin"]}, thread())
 
 
 class Outer:

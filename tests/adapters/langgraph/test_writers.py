@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.types import Command
 
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.errors import Conflict, InvalidInput
 from tests.adapters.langgraph.conftest import Savers
-from tests.adapters.langgraph.graphs import Trace, chat_graph, one_node, say, text, thread
+from tests.adapters.langgraph.graphs import Trace, asking, chat_graph, one_node, say, text, thread
+from tests.adapters.langgraph.graphs import run as run_graph
 
 KILLED = """
     import os, signal, sys
@@ -87,6 +89,65 @@ def test_going_back_on_purpose_is_free_for_a_single_writer(savers: Savers) -> No
     assert [message.content for message in state["messages"]][:3] == [text(1), text(2), text(17)]
     graph.invoke(say(10), thread())
     assert graph.get_state(thread()).values["turns"] == 3
+
+
+@pytest.mark.parametrize("style", ["sync", "async"])
+def test_an_answer_after_going_back_replaces_the_one_before(savers: Savers, style: str) -> None:
+    graph = asking(savers(single_writer=True))
+    run_graph(style, graph, {"seen": ["begin"]}, thread())
+    waiting = graph.get_state(thread()).config
+    assert run_graph(style, graph, Command(resume="old"), thread())["answer"] == "old"
+    for answer in ("new", "newer"):
+        assert "__interrupt__" in run_graph(style, graph, None, waiting)
+        assert run_graph(style, graph, Command(resume=answer), thread())["answer"] == answer
+    assert graph.get_state(thread()).values["answer"] == "newer"
+
+
+def test_copies_forks_and_updates_of_the_past_are_free_for_a_single_writer(savers: Savers) -> None:
+    graph = chat_graph(savers(single_writer=True))
+    for turn in (1, 2, 3):
+        graph.invoke(say(turn), thread())
+    past = next(each for each in graph.get_state_history(thread()) if each.values.get("turns") == 2 and not each.next)
+    graph.update_state(thread(), None, as_node="__copy__")
+    graph.update_state(past.config, None, as_node="__copy__")
+    graph.update_state(past.config, {"turns": 7}, as_node="node")
+    assert graph.get_state(thread()).values["turns"] == 7
+    before = next(
+        each for each in graph.get_state_history(thread()) if each.next == ("node",) and not each.values.get("turns")
+    )
+    assert graph.invoke(None, before.config)["turns"] == 1
+    graph.invoke(say(9), thread())
+    assert graph.get_state(thread()).values["turns"] == 2
+
+
+def test_two_who_go_back_to_one_checkpoint_conflict(savers: Savers) -> None:
+    one, other = savers(single_writer=True), savers(single_writer=True)
+    for turn in (1, 2):
+        chat_graph(one).invoke(say(turn), thread(), durability="sync")
+    past = next(each for each in chat_graph(one).get_state_history(thread()) if each.values.get("turns") == 1)
+
+    def interrupted(state: Any) -> dict[str, Any]:
+        chat_graph(other).update_state(past.config, {"turns": 50}, as_node="node")
+        return {"turns": 99}
+
+    with pytest.raises(Conflict, match="the newest checkpoint is"):
+        chat_graph(one, interrupted).invoke(say(3), past.config, durability="sync")
+    assert chat_graph(one).get_state(thread()).values["turns"] == 50
+
+
+@pytest.mark.parametrize("style", ["sync", "async"])
+def test_a_conflict_in_a_subgraph_that_is_interrupted_is_raised(savers: Savers, style: str) -> None:
+    """LangGraph drops the error of a save in the background when an interrupt comes at the same time."""
+    one, other = savers(single_writer=True), savers(single_writer=True)
+
+    def meanwhile(state: Any) -> dict[str, Any]:
+        asking(other).invoke({"seen": ["other"]}, thread())
+        return {"seen": ["one"]}
+
+    with pytest.raises(Conflict, match="another writer was first"):
+        run_graph(style, asking(one, meanwhile), {"seen": ["begin"]}, thread())
+    assert asking(other).invoke(Command(resume="theirs"), thread())["answer"] == "theirs"
+    assert asking(one).get_state(thread()).values["answer"] == "theirs"
 
 
 def test_looking_at_the_newest_by_its_id_is_no_leave_to_fork(savers: Savers) -> None:

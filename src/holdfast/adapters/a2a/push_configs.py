@@ -9,26 +9,36 @@ from a2a.server.tasks.push_notification_config_store import normalize_push_notif
 from a2a.types.a2a_pb2 import TaskPushNotificationConfig
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from holdfast import A2APushConfig, AsyncTenantHandle
+from holdfast import A2APushConfig, AsyncTenantHandle, TenantHandle
+
+from .awaited import awaited
 
 
 class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
-    """Whom an A2A server tells that a task went on.
+    """Push notification configurations of an A2A server.
 
-    What a configuration says of how to prove who is calling is stored as it is: whoever can read the database can call.
+    Credentials in a configuration are stored in plain text: protect the database accordingly.
 
     Args:
-        tenant: whose they are: ``AsyncHoldfast(...).tenant("acme")``.
+        where: an asynchronous handle, ``AsyncHoldfast(...).tenant("acme")``, for one event loop; or an address or a synchronous
+            handle, ``Holdfast(...).tenant("acme")``, for any number of them.
+        tenant: the tenant, where ``where`` is an address.
         owner_resolver: which user of the tenant a call speaks for; as in the SDK's own stores.
     """
 
-    def __init__(self, tenant: AsyncTenantHandle, *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
-        self._configs, self._owner = tenant.a2a_push_configs, owner_resolver
+    def __init__(
+        self,
+        where: str | TenantHandle | AsyncTenantHandle,
+        *,
+        tenant: str = "default",
+        owner_resolver: OwnerResolver = resolve_user_scope,
+    ) -> None:
+        self._configs, self._owner = awaited(where, tenant, "a2a_push_configs"), owner_resolver
 
     async def set_info(
         self, task_id: str, notification_config: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Keep a configuration, in place of the caller's one with its id; without an id, that is the task's."""
+        """Save a configuration, in place of the caller's one with its id. An empty id becomes the task's."""
         config = normalize_push_notification_config(task_id, notification_config)
         saved = await self._configs.save(task_id, MessageToDict(config), id=config.id, user=self._user(context))
         return _config(saved)
@@ -38,7 +48,7 @@ class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
         return [_config(each) for each in await self._configs.list(task_id, user=self._user(context))]
 
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
-        """The configurations of a task, whoever made them."""
+        """The configurations of a task, of all its users."""
         return [_config(each) for each in await self._configs.of_everybody(task_id)]
 
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:

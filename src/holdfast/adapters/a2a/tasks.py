@@ -19,8 +19,10 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from holdfast import A2ATask, AsyncTenantHandle
+from holdfast import A2ATask, AsyncTenantHandle, TenantHandle
 from holdfast.errors import InvalidFilter
+
+from .awaited import awaited
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 """Where tasks stand in a list whose agent does not say since when they are in their state: at its end."""
@@ -30,12 +32,20 @@ class HoldfastTaskStore(TaskStore):
     """Tasks of an A2A server, durable when ``save`` returns.
 
     Args:
-        tenant: whose they are: ``AsyncHoldfast(...).tenant("acme")``.
+        where: an asynchronous handle, ``AsyncHoldfast(...).tenant("acme")``, for one event loop; or an address or a synchronous
+            handle, ``Holdfast(...).tenant("acme")``, for any number of them.
+        tenant: the tenant, where ``where`` is an address.
         owner_resolver: which user of the tenant a call speaks for; as in the SDK's own stores.
     """
 
-    def __init__(self, tenant: AsyncTenantHandle, *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
-        self._tasks, self._owner = tenant.a2a_tasks, owner_resolver
+    def __init__(
+        self,
+        where: str | TenantHandle | AsyncTenantHandle,
+        *,
+        tenant: str = "default",
+        owner_resolver: OwnerResolver = resolve_user_scope,
+    ) -> None:
+        self._tasks, self._owner = awaited(where, tenant, "a2a_tasks"), owner_resolver
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
         """Save a task in place of what it was before."""

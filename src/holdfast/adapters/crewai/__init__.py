@@ -6,9 +6,12 @@ Memory(storage=HoldfastMemory("agents.db"))                 one memory
 CheckpointConfig(provider=HoldfastProvider("agents.db"))    the checkpoints of one crew
 """
 
-from .flows import HoldfastFlowPersistence
-from .installing import install, uninstall
-from .memories import HoldfastMemory
-from .provider import HoldfastProvider
+from holdfast.extras import needs
+
+with needs("crewai"):
+    from .flows import HoldfastFlowPersistence
+    from .installing import install, uninstall
+    from .memories import HoldfastMemory
+    from .provider import HoldfastProvider
 
 __all__ = ["HoldfastFlowPersistence", "HoldfastMemory", "HoldfastProvider", "install", "uninstall"]

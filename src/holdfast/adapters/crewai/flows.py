@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from holdfast import Flows, TenantHandle
 from holdfast.errors import InvalidInput
 
-from .place import Place
+from ..place import Place
 
 
 class HoldfastFlowPersistence(FlowPersistence):

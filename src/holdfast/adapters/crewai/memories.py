@@ -11,8 +11,9 @@ from crewai.memory.storage.backend import EmbeddingDimensionMismatchError
 from crewai.memory.types import MemoryRecord, ScopeInfo, embed_texts
 
 from holdfast import CrewMemories, CrewMemory, NewCrewMemory, TenantHandle
+from holdfast.errors import DimensionMismatch
 
-from .place import Place
+from ..place import Place
 
 PART = 500
 """Memories that are written, or embedded anew, at a time."""
@@ -21,8 +22,8 @@ PART = 500
 class HoldfastMemory:
     """Keeps memories, for ``Memory(storage=...)``.
 
-    Memories are found by the cosine of their embeddings. Those made with another embedding model stay, and are found again after
-    ``reembed``.
+    Memories are found by the cosine of their embeddings. All memories of one place have embeddings of one size: after a change
+    of the embedding model, ``save`` and ``search`` raise ``EmbeddingDimensionMismatchError`` until ``reembed`` has run.
 
     Args:
         where: a path, ``sqlite:///path`` or ``postgresql://...``, which is opened when it is first needed; or the handle of a
@@ -39,11 +40,21 @@ class HoldfastMemory:
         self._at: dict[str, Any] = {"user": user, "thread_id": thread_id}
 
     def save(self, records: list[MemoryRecord]) -> None:
-        """Keep these memories, all or none of each ``PART``; the same id again replaces what was there."""
+        """Save memories, ``PART`` in one transaction; a memory with a known id replaces the stored one.
+
+        Raises:
+            EmbeddingDimensionMismatchError: the embeddings have another size than the stored ones.
+        """
+        self._save(records)
+
+    def _save(self, records: list[MemoryRecord], *, reembedding: bool = False) -> None:
         new = [_new(each) for each in records]
         most = min(PART, self._place.handle.limits.batch_rows)
         for start in range(0, len(new), most):
-            self._store().save(new[start : start + most], **self._at)
+            try:
+                self._store().save(new[start : start + most], reembedding=reembedding, **self._at)
+            except DimensionMismatch as error:
+                raise EmbeddingDimensionMismatchError(error.stored, error.given) from error
 
     def update(self, record: MemoryRecord) -> None:
         """Replace a memory."""
@@ -61,24 +72,23 @@ class HoldfastMemory:
         """The memories most like an embedding, each with a score from 0 to 1.
 
         Raises:
-            EmbeddingDimensionMismatchError: there are memories, and all were made with another embedding model.
+            EmbeddingDimensionMismatchError: stored embeddings have another size than this one.
         """
         store, embedding = self._store(), [float(each) for each in query_embedding]
         if limit < 1 or not embedding:
             return []
-        found = store.search(
-            embedding,
-            scope=scope_prefix,
-            categories=categories or (),
-            metadata=metadata_filter,
-            limit=limit,
-            min_score=min_score,
-            **self._at,
-        )
-        if not found:
-            known = store.dimensions(scope=scope_prefix, **self._at)
-            if known and len(embedding) not in known:
-                raise EmbeddingDimensionMismatchError(next(iter(known)), len(embedding))
+        try:
+            found = store.search(
+                embedding,
+                scope=scope_prefix,
+                categories=categories or (),
+                metadata=metadata_filter,
+                limit=limit,
+                min_score=min_score,
+                **self._at,
+            )
+        except DimensionMismatch as error:
+            raise EmbeddingDimensionMismatchError(error.stored, error.given) from error
         return [(_record(each.memory), each.score) for each in found]
 
     def delete(
@@ -151,11 +161,12 @@ class HoldfastMemory:
         self._store().delete(scope=scope_prefix, **self._at)
 
     def reembed(self, embedder: Callable[[list[str]], Any]) -> int:
-        """Embed all memories anew, after the embedding model was changed; how many those were. Nothing else of them changes."""
+        """Embed all memories again with the current model and return their number. A run that was killed can be repeated."""
         done, most = 0, self._place.handle.limits.page(PART)
         while page := self._store().list(limit=most, offset=done, **self._at):
             vectors = embed_texts(embedder, [each.content for each in page])
-            self.save([_record(each, vector) for each, vector in zip(page, vectors, strict=True)])
+            records = [_record(each, vector) for each, vector in zip(page, vectors, strict=True)]
+            self._save(records, reembedding=True)
             done += len(page)
         return done
 

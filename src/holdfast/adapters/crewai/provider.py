@@ -22,7 +22,7 @@ from holdfast import Checkpoint, Checkpoints, TenantHandle
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.ids import RandomIds
 
-from .place import Place
+from ..place import Place
 
 THREAD = "crewai:"
 """How the names of threads begin that hold the checkpoints of crews."""

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from holdfast.errors import Corrupt, InvalidInput
+from holdfast.extras import needs
 
 MARK = b"\xc1HE1"
 """What encrypted content begins with: no other content begins with a byte that msgpack never uses."""
@@ -31,16 +32,13 @@ class Cipher:
         key: 32 bytes, as 64 hexadecimal digits, as base64 or as they are.
 
     Raises:
-        InvalidInput: the key is none, or the package ``cryptography`` is missing.
+        InvalidInput: the key is none.
+        MissingExtra: the package ``cryptography`` is not installed.
     """
 
     def __init__(self, key: str | bytes) -> None:
-        try:
+        with needs("encryption"):
             from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-        except ImportError:
-            raise InvalidInput(
-                "encryption needs the package cryptography: pip install 'holdfast[encryption]'"
-            ) from None
         import zstandard
 
         secret = blake2b(_key(key), digest_size=64, person=b"holdfast ckpt").digest()

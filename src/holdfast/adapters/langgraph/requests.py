@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
-from threading import Lock
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_checkpoint_id
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from msgspec import Struct, structs
 
 from holdfast import Checkpoint, Filter, Held, Stored, Write, Written
@@ -16,14 +16,15 @@ from holdfast.errors import InvalidInput
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
 from .encryption import Cipher, Plain
+from .fencing import Choices
 from .memory import Learnt, Memory, Thread
 from .turns import Turns
 
 Config = Any
-CHOSEN_MOST = 1_024
-"""Checkpoints that are remembered as asked for; the one asked for longest ago is forgotten first."""
 DELTA_COUNTERS = "counters_since_delta_snapshot"
-"""In the metadata of a checkpoint: the channels whose value may lie with an ancestor."""
+"""In the metadata of most checkpoints: the delta channels that have no snapshot there."""
+_OWN_CHANNELS = ("__start__", "__pregel_", "branch:to:")
+"""Prefixes of the channels that LangGraph makes for itself: mostly empty, and never delta channels."""
 
 
 class Task(NamedTuple):
@@ -59,9 +60,7 @@ class Requests:
         self._cipher: Cipher | Plain = cipher or Plain()
         self.memory = Memory()
         self._turns = Turns()
-        self._choosing = Lock()
-        self._chosen: dict[tuple[str, str, str], None] = {}
-        """Older checkpoints that were asked for by their id: going on from them is meant."""
+        self.choices = Choices()
 
     def find(self, config: Config) -> Request:
         """The checkpoint that a config speaks of."""
@@ -80,19 +79,27 @@ class Requests:
         """Write to the thread that a config speaks of."""
         return self._turns.of(thread_of(config), alone=alone)
 
-    def newer(self, request: Request) -> dict[str, Any] | None:
-        """Arguments for a list that says whether a checkpoint is an older one, where it matters who goes on from it."""
+    def after(self, request: Request) -> dict[str, Any] | None:
+        """Arguments for a list of the newest checkpoint after one that was asked for by its id, where that matters."""
         if not self._single_writer or request.arguments["id"] is None:
             return None
         at = {name: request.arguments[name] for name in ("thread_id", "namespace", "user")}
         return at | {"where": [Filter("gt", request.arguments["id"], column="id")], "limit": 1}
 
-    def choose(self, request: Request) -> None:
-        """An older checkpoint was asked for by its id."""
-        with self._choosing:
-            self._chosen[_chosen(request, "id")] = None
-            if len(self._chosen) > CHOSEN_MOST:
-                del self._chosen[next(iter(self._chosen))]
+    def newest(self, arguments: Mapping[str, Any], limit: int | None) -> dict[str, Any] | None:
+        """Arguments for a list of the newest checkpoint of a subgraph that is asked for its last one before a moment.
+
+        That is how LangGraph takes a subgraph back together with its graph.
+        """
+        is_replayed = arguments["thread_id"] and arguments["namespace"] and arguments["before"] and limit == 1
+        if not self._single_writer or not is_replayed:
+            return None
+        return {name: arguments[name] for name in ("thread_id", "namespace", "user")} | {"limit": 1}
+
+    def choose(self, arguments: Mapping[str, Any], id: str | None, head: str) -> None:
+        """An older checkpoint was asked for, or none was found that is old enough."""
+        if id != head:
+            self.choices.choose((arguments["thread_id"], arguments["namespace"], id or ""), head)
 
     def put(
         self,
@@ -110,7 +117,6 @@ class Requests:
         known = self._known(config, remembering=remembering)
         encoder = Encoder(serde, known)
         state = dump_checkpoint(checkpoint, encoder, _untouched(checkpoint, metadata, new_versions))
-        missing = [name for name in metadata.get(DELTA_COUNTERS) or () if name not in checkpoint["channel_values"]]
         arguments = {
             "thread_id": thread,
             "namespace": namespace,
@@ -121,11 +127,13 @@ class Requests:
             "stamp": None if known is None else known.stamp,
             "next_place": None if known is None else known.next_place,
             "metadata": metadata,
-            "leans": missing if parent else [],
+            **_channels(checkpoint, metadata, new_versions, has_parent=bool(parent)),
             "user": self.user,
             "lease": _lease(config),
             "written": [],
-            "only_after_head": self._single_writer and (thread, namespace, parent or "") not in self._chosen,
+            # A fork is made on purpose, and who goes on from what was the newest before is told so.
+            "only_after_head": self._single_writer and metadata.get("source") != "fork",
+            "known_head": self.choices.head((thread, namespace, parent or "")),
         }
         return Request(arguments, encoder.learnt, encoder.shape)
 
@@ -184,9 +192,9 @@ class Requests:
             thread.keep(stored.places[0], request.shape)
         for number, learnt in request.learnt:
             thread.learn(learnt, stored.places[number])
-        if self._single_writer and request.arguments.get("parent"):
-            with self._choosing:
-                self._chosen.pop(_chosen(request, "parent"), None)
+        if self._single_writer and "parent" in request.arguments:
+            at = request.arguments
+            self.choices.forget((at["thread_id"], at["namespace"], at["parent"] or ""))
 
     def list(self, config: Config | None, filter: Mapping[str, Any] | None, before: Config | None) -> dict[str, Any]:
         """Arguments for a list."""
@@ -204,8 +212,7 @@ class Requests:
     def tuple_of(self, found: Checkpoint, serde: Any, request: Request) -> CheckpointTuple:
         """A checkpoint that was read, with new objects in it, which are recognised when they come back."""
         if request.arguments["id"] is None:
-            with self._choosing:
-                self._chosen.pop((found.thread_id, found.namespace, found.id), None)
+            self.choices.forget((found.thread_id, found.namespace, found.id))
         known = request.known
         # What was not read is in this one, even if another is remembered by now.
         thread = known if known and known.stamp == found.stamp else self.memory.under(found.thread_id, found.stamp)
@@ -217,20 +224,20 @@ class Requests:
         thread = seen.under(found.thread_id, found.stamp)
         return self._tuple(found, serde, thread)
 
-    def history(self, chain: Sequence[Checkpoint], channels: Sequence[str], serde: Any) -> dict[str, Any]:
-        """What ancestors wrote to some channels, oldest first, each back to where its value was saved."""
+    def history(self, ancestors: Iterable[Checkpoint], channels: Sequence[str], serde: Any) -> dict[str, Any]:
+        """What ancestors, the nearest first, wrote to some channels, oldest first, each back to where its value was saved."""
         remaining = set(channels)
         written: dict[str, list[Any]] = {name: [] for name in channels}
         seeds: dict[str, Any] = {}
-        for each in chain[1:]:
-            if not remaining:
-                break
+        for each in ancestors:
             for write in reversed(self._writes(each, serde, remaining)):
                 written[write[1]].append(write)
             values = self._checkpoint(each, serde, None)["channel_values"]
             for name in [name for name in remaining if name in values]:
                 seeds[name] = values[name]
                 remaining.discard(name)
+            if not remaining:
+                break
         found: dict[str, Any] = {name: {"writes": written[name][::-1]} for name in channels}
         for name, seed in seeds.items():
             found[name]["seed"] = seed
@@ -281,9 +288,28 @@ def _untouched(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_v
     return checkpoint["channel_values"].keys() - new_versions.keys()
 
 
-def _chosen(request: Request, name: str) -> tuple[str, str, str]:
-    at = request.arguments
-    return at["thread_id"], at["namespace"], at[name]
+def _channels(
+    checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Mapping[str, Any], *, has_parent: bool
+) -> dict[str, Any]:
+    """The channels whose value may be with an ancestor, or that later checkpoints add to, for the store.
+
+    They follow from the checkpoint itself, because not every release of LangGraph says it in the metadata. Only a channel that
+    early releases read although the checkpoint has no version of it is in the metadata alone; so it is added from there.
+    """
+    values = checkpoint["channel_values"]
+    counted = [name for name in metadata.get(DELTA_COUNTERS) or () if name not in values]
+    missing = sorted({*channels_elsewhere(checkpoint), *counted}) if has_parent else []
+    return {
+        "leans": missing,
+        "changed": [name for name in missing if name in new_versions],
+        "snapshots": [name for name, value in values.items() if type(value) is _DeltaSnapshot],
+    }
+
+
+def channels_elsewhere(checkpoint: Mapping[str, Any]) -> list[str]:
+    """The channels that a checkpoint knows and has no value of: they are empty, or their value is with its ancestors."""
+    missing = checkpoint["channel_versions"].keys() - checkpoint["channel_values"].keys()
+    return sorted(name for name in missing if not name.startswith(_OWN_CHANNELS)) if missing else []
 
 
 def _pieces(written: Sequence[Written]) -> list[Any]:

@@ -14,17 +14,22 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 
-from holdfast import Checkpoint, Holdfast, Page, Stored, TenantHandle
+from holdfast import Checkpoint, Page, Stored, TenantHandle
 from holdfast.clock import Stopwatch
 from holdfast.errors import InvalidInput, NotFound, Stale, Unavailable
 from holdfast.haste import BUSY_WAIT_S, Pace, WouldWait, can_hurry, hastily
 
 from .company import Company
 from .encryption import Cipher
+from .fencing import Failures
 from .memory import THREADS_MOST, Memory
+from .opening import Opening
 from .requests import Request, Requests, Task, thread_of
 from .retention import Retention
+from .schemas import ask_for_schemas
 from .serializer import Name, StrictSerializer
+
+ask_for_schemas()
 
 T = TypeVar("T")
 Config = Any
@@ -32,6 +37,8 @@ RETAIN_EVERY = 32
 """Checkpoints of a thread after which what need not be kept is removed."""
 LONG_S = 0.05
 """A call that takes longer is not made in the event loop the next dozen times, whatever it did."""
+ANCESTORS_FIRST, ANCESTORS_AT_ONCE = 16, 1_024
+"""Ancestors that are read at a time where the store does not know how far back a value is: few at first, then more."""
 PAGE = 50
 """Checkpoints that are read at a time when they are listed."""
 
@@ -44,9 +51,10 @@ class HoldfastSaver(BaseCheckpointSaver):
             let go of by ``close``; or the handle of a tenant, ``hf.tenant("acme")``, which stays yours.
         tenant: whose checkpoints, where ``where`` is an address.
         user: keeps the threads of this user apart from everybody else's in the tenant.
-        allow: classes of your own that may be saved and read, beside messages and the types of Python's own library.
+        allow: classes of your own that may be saved and read, beside messages, the types of Python's own library, and those
+            that the schemas of a graph name.
         single_writer: two processes that drive one thread cannot fork it: the one that comes second gets ``Conflict``.
-            Going on from an older checkpoint that was asked for by its id still forks. The same for one call: put what
+            Going back to an older checkpoint still forks, for the subgraphs too. The same for one call: put what
             ``leases.claim`` gave into the config as ``lease``; then only the holder of that run can write.
         encryption_key: 32 bytes, or as hexadecimal digits or base64; then content is encrypted, and nothing else is read.
         retention: what is kept of a thread; without it, everything.
@@ -70,10 +78,7 @@ class HoldfastSaver(BaseCheckpointSaver):
         if not isinstance(where, (str, TenantHandle)):
             raise InvalidInput(f"HoldfastSaver takes a path, a URL or hf.tenant(name), not {type(where).__name__}")
         super().__init__(serde=serde or StrictSerializer(allow))
-        self._where, self._tenant = where, tenant
-        self._opening = Lock()
-        self._opened: list[Holdfast] = []
-        self._handle = where if isinstance(where, TenantHandle) else None
+        self._opening = Opening(where, tenant)
         cipher = None if encryption_key is None else Cipher(encryption_key)
         self._requests = Requests(user=user, single_writer=single_writer, cipher=cipher)
         self._retention = retention or Retention()
@@ -81,13 +86,11 @@ class HoldfastSaver(BaseCheckpointSaver):
         self._puts: dict[str, int] = {}
         self._pace = Pace()
         self._company = Company()
+        self._failures = Failures()
 
     def close(self) -> None:
         """Let go of the database, if this saver has opened it. It is opened again when it is needed."""
-        with self._opening:
-            while self._opened:
-                self._opened.pop().close()
-            self._handle = self._where if isinstance(self._where, TenantHandle) else None
+        self._opening.close()
 
     def __enter__(self) -> HoldfastSaver:
         return self
@@ -111,10 +114,6 @@ class HoldfastSaver(BaseCheckpointSaver):
             return f"{int(current.split('.')[0]) + 1:032}.0"
         return 1 if current is None else current + 1
 
-    def with_allowlist(self, extra_allowlist: Any) -> HoldfastSaver:
-        """This saver as it is. What may be saved and read is what ``allow`` names, whatever LangGraph finds in a graph."""
-        return self
-
     # Reading
 
     def get_tuple(self, config: Config) -> CheckpointTuple | None:
@@ -123,9 +122,9 @@ class HoldfastSaver(BaseCheckpointSaver):
         found = self._store().find(**request.arguments)
         if found is None:
             return None
-        newer = self._requests.newer(request)
-        if newer is not None and self._store().list(**newer):
-            self._requests.choose(request)
+        after = self._requests.after(request)
+        for newest in () if after is None else self._store().list(**after):
+            self._requests.choose(request.arguments, found.id, newest.id)
         return self._requests.tuple_of(found, self.serde, request)
 
     def list(
@@ -140,6 +139,8 @@ class HoldfastSaver(BaseCheckpointSaver):
         cursor, left, seen = None, limit, Memory(follows=False)
         while left is None or left > 0:
             page = self._page(config, filter, before, left, cursor)
+            if cursor is None:
+                self._choose(config, before, limit, page)
             yield from (self._requests.listed(each, self.serde, seen) for each in page)
             left, cursor = None if left is None else left - len(page), page.next
             if cursor is None:
@@ -149,8 +150,7 @@ class HoldfastSaver(BaseCheckpointSaver):
         """What the ancestors of a checkpoint wrote to some channels, back to the last saved value of each."""
         if not channels:
             return {}
-        chain = self._chain(config)
-        return self._requests.history(chain, channels, self.serde)
+        return self._requests.history(self._ancestors(config, channels), channels, self.serde)
 
     # Writing
 
@@ -160,7 +160,8 @@ class HoldfastSaver(BaseCheckpointSaver):
         Raises:
             Conflict: with ``single_writer``, another writer was first; the message names its checkpoint.
         """
-        return self._put_with((), config, checkpoint, metadata, new_versions)
+        with self._failures.noticed(config):
+            return self._put_with((), config, checkpoint, metadata, new_versions)
 
     def _put_with(
         self, written: Sequence[Task], config: Config, checkpoint: Any, metadata: Any, new_versions: Any
@@ -184,7 +185,7 @@ class HoldfastSaver(BaseCheckpointSaver):
     def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Save what a task wrote to the checkpoint the config speaks of."""
         task = Task(config, writes, task_id, task_path)
-        with self._requests.turn(config, alone=False):
+        with self._failures.noticed(config), self._requests.turn(config, alone=False):
             self._save(
                 self._store().put_writes,
                 lambda remembering: self._requests.put_writes(task, self.serde, remembering=remembering),
@@ -284,18 +285,20 @@ class HoldfastSaver(BaseCheckpointSaver):
 
     async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
         """``put`` for asyncio."""
-        return await self._company.save_checkpoint(
-            thread_of(config),
-            lambda written: self._put_soon(written, config, checkpoint, metadata, new_versions),
-        )
+        with self._failures.noticed(config):
+            return await self._company.save_checkpoint(
+                thread_of(config),
+                lambda written: self._put_soon(written, config, checkpoint, metadata, new_versions),
+            )
 
     async def aput_writes(
         self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """``put_writes`` for asyncio."""
-        handle, task = self._handle, Task(config, writes, task_id, task_path)
-        if handle is None or not can_hurry(handle) or not await self._company.saved_with_checkpoint(task):
-            await self._soon(self.put_writes, *task)
+        handle, task = self._opening.handle, Task(config, writes, task_id, task_path)
+        with self._failures.noticed(config):
+            if handle is None or not can_hurry(handle) or not await self._company.saved_with_checkpoint(task):
+                await self._soon(self.put_writes, *task)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """``delete_thread`` for asyncio."""
@@ -326,7 +329,7 @@ class HoldfastSaver(BaseCheckpointSaver):
     async def _soon(self, call: Callable[..., T], config: Config, *args: Any) -> T:
         """Make a call in the event loop while such calls are quick and the thread of the graph is known, and elsewhere if not:
         handing it to a thread and back takes as long as the call itself."""
-        handle = self._handle
+        handle = self._opening.handle
         if self._pace.quick() and handle is not None and can_hurry(handle) and self._requests.remembers(config):
             try:
                 with hastily():
@@ -348,26 +351,33 @@ class HoldfastSaver(BaseCheckpointSaver):
     def _page(
         self, config: Config | None, filter: Any, before: Config | None, left: int | None, cursor: str | None
     ) -> Page[Checkpoint]:
-        arguments, there = self._requests.list(config, filter, before), self._open()
+        arguments, there = self._requests.list(config, filter, before), self._opening.open()
         found: Page[Checkpoint] = there.checkpoints.list(
             limit=there.limits.page(min(PAGE, left or PAGE)), cursor=cursor, **arguments
         )
         return found
 
-    def _chain(self, config: Config) -> Sequence[Checkpoint]:
+    def _choose(self, config: Config | None, before: Config | None, limit: int | None, page: Page[Checkpoint]) -> None:
+        """Note that a subgraph is taken back to the checkpoint that was found, or to its beginning."""
+        arguments = self._requests.list(config, None, before)
+        newest = self._requests.newest(arguments, limit)
+        for head in () if newest is None else self._store().list(**newest):
+            self._requests.choose(arguments, page[0].id if page else None, head.id)
+
+    def _ancestors(self, config: Config, channels: Sequence[str]) -> Iterator[Checkpoint]:
+        """The ancestors of a checkpoint, the nearest first, read as they are asked for.
+
+        The first query goes as far back as the store knows that a channel has no value. That is all for what a graph saves.
+        """
         asked = self._requests.find(config).arguments
-        found: Sequence[Checkpoint] = self._store().history(
-            **{name: asked[name] for name in ("thread_id", "namespace", "user", "id")}
-        )
-        return found
+        at = {name: asked[name] for name in ("thread_id", "namespace", "user")}
+        chain = self._store().history(**at, id=asked["id"], channels=channels)
+        yield from chain[1:]
+        least = ANCESTORS_FIRST
+        while chain and chain[-1].parent is not None:
+            chain = self._store().history(**at, id=chain[-1].parent, channels=channels, least=least)
+            yield from chain
+            least = min(4 * least, ANCESTORS_AT_ONCE)
 
     def _store(self) -> Any:
-        return self._open().checkpoints
-
-    def _open(self) -> TenantHandle:
-        if self._handle is None:
-            with self._opening:
-                if self._handle is None:
-                    self._opened.append(Holdfast(str(self._where), auto_migrate=True))
-                    self._handle = self._opened[-1].tenant(self._tenant)
-        return self._handle
+        return self._opening.open().checkpoints

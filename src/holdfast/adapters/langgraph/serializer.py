@@ -34,6 +34,10 @@ _OPTION = (
     | ormsgpack.OPT_PASSTHROUGH_UUID
     | ormsgpack.OPT_REPLACE_SURROGATES
 )
+ALWAYS = SAFE_MSGPACK_TYPES | {
+    ("langchain_core.agents", name) for name in ("AgentAction", "AgentActionMessageLog", "AgentFinish", "AgentStep")
+}
+"""Types that may be saved and read without being named: LangGraph's list of safe ones, and the steps of LangChain's agents."""
 _KINDS = ("null", "bytes", "bytearray", "msgpack")
 _ARRAY = b"\xdd"
 """How msgpack begins an array; its length follows, in four bytes."""
@@ -65,7 +69,7 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Any]) -> StrictSerializer:
         """The same with more classes on the list."""
-        more = frozenset(map(_name_of, extra_allowlist))
+        more = frozenset(map(_name_of, extra_allowlist)) - ALWAYS
         return self if more <= self.allowed else StrictSerializer([*self.allowed, *more])
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
@@ -132,13 +136,13 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
         if not isinstance(value, (_DeltaSnapshot, BaseException)) and not _is_array(value):
             name = _written_name(value)
             self._check(name)
-            if name not in SAFE_MSGPACK_TYPES and type(value) not in self._found:
+            if name not in ALWAYS and type(value) not in self._found:
                 _check_found(type(value))
                 self._found.add(type(value))
         return jsonplus._msgpack_default(value)
 
     def _check(self, name: Name) -> None:
-        if name not in SAFE_MSGPACK_TYPES and name not in self.allowed:
+        if name not in ALWAYS and name not in self.allowed:
             raise InvalidInput(
                 f"{'.'.join(name)} is not among the types that may be saved and read; "
                 f"if you trust it: HoldfastSaver(..., allow=[{name[-1]}])"

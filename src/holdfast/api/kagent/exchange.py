@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from holdfast import AsyncTenantHandle
+from holdfast import SERVICE_USER, AsyncTenantHandle
 from holdfast.errors import InvalidInput
 
 from ..bodies import JSON_TYPE
@@ -23,7 +23,7 @@ from ..wire import decode, encode
 
 T = TypeVar("T")
 
-DEFAULT_USER = "admin@kagent.dev"
+DEFAULT_USER = SERVICE_USER
 """Who asks when nobody is named, as in kagent."""
 _OF_NO_USER = frozenset("&#")
 """What ends a user's name in an address into which it was written as it is."""

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
 import holdfast
 from holdfast import Agent, NewTool
-from holdfast.errors import InvalidInput, NotFound
+from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
 
 from .exchange import Ask, agent_id, bare, enveloped, route
-from .sessions import registered
+from .sessions import AGENT_TYPE, registered
 
 KINDS = ("RemoteMCPServer", "MCPServer")
 """Kinds of tool servers that kagent knows."""
+TRIES = 16
+"""How often an update is tried while others change the same agent."""
+WORKLOAD_TYPE = "deployment"
+"""What kagent takes an agent's workload for when it says nothing else."""
 
 
 class NewAgent(Struct):
-    """An agent to register."""
+    """An agent to register or to update; what is left out stays as it is."""
 
     agent_ref: str
+    type: Annotated[str, Meta(min_length=1)] | None = None
+    config: dict[str, Any] | None = None
+    workload_type: Annotated[str, Meta(min_length=1)] | None = None
 
 
 class AgentShown(Struct, frozen=True):
@@ -32,6 +39,8 @@ class AgentShown(Struct, frozen=True):
     id: str
     name: str
     type: str
+    config: dict[str, Any] | None
+    workload_type: str
     created_at: datetime
     updated_at: datetime
 
@@ -109,10 +118,24 @@ async def list_agents_of_kagent(ask: Ask) -> Response:
 
 
 @route("POST", "/api/agents")
+@route("PUT", "/api/agents")
 async def register_agent(ask: Ask) -> Response:
-    """Register an agent; those who start a session are registered by themselves."""
-    id = await registered(ask, ask.body(_AGENT).agent_ref)
-    return enveloped(_agent(await ask.tenant.agents.get(id)), "Successfully created agent", 201)
+    """Register an agent with its type and configuration, or update the one that is there. Agents that start a session are
+    registered without them."""
+    body = ask.body(_AGENT)
+    id = await registered(ask, body.agent_ref, body.type or AGENT_TYPE)
+    given = {"config": body.config, "workload_type": body.workload_type}
+    changes = {name: value for name, value in given.items() if value is not None}
+    for _ in range(TRIES):
+        there = await ask.tenant.agents.get(id)
+        try:
+            agent = await ask.tenant.agents.update(
+                id, agent_type=body.type, metadata={**there.metadata, **changes}, version=there.version
+            )
+        except Conflict:
+            continue  # changed meanwhile: read it again, so that no other change is lost
+        return enveloped(_agent(agent), "Successfully created agent", 201)
+    raise Unavailable(f"agent {id!r} is being changed all the time; nothing was changed, try again")
 
 
 @route("GET", "/api/agents/{namespace}/{name}")
@@ -190,6 +213,14 @@ def _id(ask: Ask) -> str:
     return agent_id(f"{ask.names['namespace']}/{ask.names['name']}")
 
 
-def _agent(agent: Agent) -> dict[str, Any]:
-    shown = AgentShown(agent.id, agent.name, agent.agent_type, agent.created_at, agent.updated_at)
-    return msgspec.structs.asdict(shown)
+def _agent(agent: Agent) -> AgentShown:
+    config, workload = agent.metadata.get("config"), agent.metadata.get("workload_type")
+    return AgentShown(
+        agent.id,
+        agent.name,
+        agent.agent_type,
+        config if isinstance(config, dict) else None,
+        workload if isinstance(workload, str) else WORKLOAD_TYPE,
+        agent.created_at,
+        agent.updated_at,
+    )

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from holdfast.errors import Corrupt, InvalidInput
+from holdfast.extras import needs
 from holdfast.ids import new_token
 
 from . import withholding
@@ -75,12 +76,8 @@ def _cipher(written: str) -> Any:
     """The cipher for a key as it is written, or ``None`` if there is none."""
     if not written:
         return None
-    try:
+    with needs("encryption"):
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError:
-        raise InvalidInput(
-            f"{VARIABLE} is set and needs the package cryptography: install holdfast[encryption]"
-        ) from None
     return AESGCM(_key(written))
 
 

@@ -22,6 +22,8 @@ from .sharing import Visit, visit
 
 KIND = "kagent.event"
 PAGE = 1_000
+AGENT_TYPE = "kagent"
+"""The type of an agent that was registered without one."""
 
 
 class NewSession(Struct):
@@ -114,7 +116,8 @@ async def list_sessions_of_agent(ask: Ask) -> Response:
     for link in await ask.tenant.session_shares.used_by(ask.user):
         session = await ask.tenant.sessions.get(link.session_id)
         if session.agent == agent and session.user != ask.user:
-            found.append(shown(session, share_token=link.token, share_read_only=link.read_only))
+            token = link.token if link.shows_token else UNSET
+            found.append(shown(session, share_token=token, share_read_only=link.read_only))
     found.sort(key=lambda each: each.updated_at, reverse=True)
     return enveloped(found, "Successfully listed sessions")
 
@@ -180,6 +183,25 @@ async def append_event(ask: Ask) -> Response:
     return enveloped(_event(message, session, guest), "Event added to session successfully", 201)
 
 
+@route("DELETE", "/api/sessions/{session_id}/events/{event_id}")
+async def delete_event(ask: Ask) -> Response:
+    """Hide an event with the feedback on it; one that is not there is gone already."""
+    session = await found_session(ask, await visit(ask, writing=True))
+    await ask.tenant.messages.delete(session.id, [message_id(session, ask.names["event_id"])])
+    return enveloped({}, "Event deleted successfully")
+
+
+@route("POST", "/api/sessions/{session_id}/events/{event_id}/restore")
+async def restore_event(ask: Ask) -> Response:
+    """Bring a deleted event back to its place, with the feedback on it."""
+    guest = await visit(ask, writing=True)
+    session = await found_session(ask, guest)
+    id = message_id(session, ask.names["event_id"])
+    if not await ask.tenant.messages.restore(session.id, [id]):
+        raise NotFound(f"there is no deleted event {ask.names['event_id']!r}")
+    return enveloped(_event(await ask.tenant.messages.get(id), session, guest), "Event restored successfully")
+
+
 async def found_session(ask: Ask, guest: Visit | None) -> Session:
     """The session that is asked for, as its owner or as a guest.
 
@@ -193,12 +215,12 @@ async def found_session(ask: Ask, guest: Visit | None) -> Session:
     return session
 
 
-async def registered(ask: Ask, reference: str) -> str:
+async def registered(ask: Ask, reference: str, agent_type: str = AGENT_TYPE) -> str:
     """The id of an agent, which is registered if nobody has heard of it yet."""
     id = agent_id(reference)
     if await ask.tenant.agents.find(id) is None:
         try:
-            await ask.tenant.agents.create(reference, id=id, agent_type="kagent")
+            await ask.tenant.agents.create(reference, id=id, agent_type=agent_type)
         except AlreadyExists:
             return id
     return id

@@ -42,15 +42,17 @@ async def create_share(ask: Ask) -> Response:
     """A link to a session of one's own."""
     session = await _own_session(ask)
     token = new_token()
-    share = await ask.tenant.session_shares.create(session.id, token=token, read_only=ask.body(_NEW).read_only)
+    share = await ask.tenant.session_shares.create(
+        session.id, token=token, read_only=ask.body(_NEW).read_only, shows_token=True
+    )
     return enveloped(_shown(share, session.key), "Successfully created share", 201)
 
 
 @route("GET", _ALL)
 async def list_shares(ask: Ask) -> Response:
-    """The links to a session of one's own."""
+    """The links to a session of one's own that were made here: ``/v1`` promises to show a token once."""
     session = await _own_session(ask)
-    found = await ask.tenant.session_shares.list(session.id)
+    found = [each for each in await ask.tenant.session_shares.list(session.id) if each.shows_token]
     return enveloped([_shown(each, session.key) for each in found], "Successfully listed shares")
 
 

@@ -24,12 +24,23 @@ from . import (
 
 OPERATIONS: list[Operation] = [
     *collect(
-        server, tenants, keys, sessions, messages, streaming, shares, pending, workspaces, snapshots, objects, a2a
+        server,
+        tenants,
+        keys,
+        sessions,
+        messages,
+        streaming,
+        shares,
+        pending,
+        workspaces,
+        snapshots,
+        objects,
+        a2a,
+        platform,
     ),
     *conversation.ROUTES,
     *execution.ROUTES,
     *objects.ROUTES,
-    *workspaces.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
     *platform.ROUTES,

@@ -82,6 +82,22 @@ ROUTES = [
             "enough, no summary is needed."
         ),
     ),
+    route(
+        "POST",
+        S + "/compactions/record",
+        "compactions",
+        AsyncCompactions.record,
+        "record_compaction",
+        words="Keep a compaction that was thought out elsewhere, with the originals of what it removed.",
+    ),
+    route(
+        "POST",
+        T + "/compactions/{event_id}/archive",
+        "compactions",
+        AsyncCompactions.archive,
+        "archive_messages",
+        words="Take more messages out of a session, into the archive of a compaction that was recorded.",
+    ),
     route("GET", T + "/compactions/{event_id}", "compactions", AsyncCompactions.get, "get_compaction"),
     route(
         "POST", T + "/compactions/{event_id}/rollback", "compactions", AsyncCompactions.rollback, "roll_back_compaction"

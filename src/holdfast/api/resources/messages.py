@@ -8,18 +8,21 @@ import msgspec
 from msgspec import Meta
 
 from holdfast import Message
-from holdfast.errors import Conflict, InvalidInput, NotFound
+from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 
 from ..conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
 from ..operations import operation
 from ..service import Service
 from ..wire import (
+    DeletedMessagePage,
     MessageChange,
     MessageList,
     MessagePage,
     MessagesToAppend,
+    MessagesToRestore,
     MessageToAppend,
     Removed,
+    RestoredMessages,
     Uuid,
     given,
 )
@@ -28,6 +31,11 @@ _OF_SESSION = "/v1/tenants/{tenant}/sessions/{session_id}/messages"
 _ONE = "/v1/tenants/{tenant}/messages/{message_id}"
 _IDS_MOST = 500
 """Ids that fit into one address, whatever stands between here and the caller."""
+
+
+def _page_bytes(service: Service) -> int:
+    """Bytes of contents that are loaded for one answer; the rest is left for what else stands in it."""
+    return service.limits.response_bytes * 3 // 4
 
 
 @operation("GET", _OF_SESSION, raises=[NotFound])
@@ -43,7 +51,10 @@ async def list_messages(
     limit: Limit = PAGE_ROWS,
     cursor: Cursor = None,
 ) -> MessagePage:
-    """The messages of a session in the order of the log, or from its end."""
+    """The messages of a session in the order of the log, or from its end.
+
+    A page of large messages has fewer than `limit`; `next` leads on.
+    """
     page = await service.tenant(tenant).messages.list(
         session_id,
         where=filters(where, Message),
@@ -52,6 +63,7 @@ async def list_messages(
         newest_first=newest_first,
         limit=limit,
         cursor=cursor,
+        max_bytes=_page_bytes(service),
     )
     return MessagePage(page, page.next)
 
@@ -97,9 +109,27 @@ async def delete_messages(
     tenant: str,
     session_id: Uuid,
     id: Annotated[list[Uuid], Meta(min_length=1, max_length=_IDS_MOST, description="Which; give it several times.")],
+    purge: Annotated[bool, Meta(description="For good, also those that were deleted before.")] = False,
 ) -> Removed:
-    """Remove exactly these messages of a session. Their places stay empty."""
-    return Removed(await service.tenant(tenant).messages.delete(session_id, id))
+    """Delete exactly these messages of a session. Their places stay empty, and `restore` undoes it unless they were purged."""
+    return Removed(await service.tenant(tenant).messages.delete(session_id, id, purge=purge))
+
+
+@operation("POST", _OF_SESSION + "/restore", raises=[NotFound, Conflict])
+async def restore_messages(
+    service: Service, *, tenant: str, session_id: Uuid, body: MessagesToRestore
+) -> RestoredMessages:
+    """Bring deleted messages back, with their feedback, each to its old place."""
+    return RestoredMessages(await service.tenant(tenant).messages.restore(session_id, body.ids))
+
+
+@operation("GET", _OF_SESSION + "/deleted", raises=[NotFound])
+async def list_deleted_messages(
+    service: Service, *, tenant: str, session_id: Uuid, limit: Limit = PAGE_ROWS, cursor: Cursor = None
+) -> DeletedMessagePage:
+    """The messages of a session that were deleted and can be restored."""
+    page = await service.tenant(tenant).messages.deleted(session_id, limit=limit, cursor=cursor)
+    return DeletedMessagePage(page, page.next)
 
 
 @operation("GET", _OF_SESSION + "/last", raises=[NotFound])
@@ -107,7 +137,15 @@ async def last_messages(
     service: Service, *, tenant: str, session_id: Uuid, count: Annotated[int, Meta(ge=1)] = 50
 ) -> MessageList:
     """The last messages of a session, the oldest of them first. The rest of the log is not touched."""
-    return MessageList(list(await service.tenant(tenant).messages.last(session_id, count)))
+    page = await service.tenant(tenant).messages.list(
+        session_id, newest_first=True, limit=count, max_bytes=_page_bytes(service)
+    )
+    if page.next is not None and len(page) < count:
+        raise LimitExceeded(
+            f"the last {count:,} messages are over the limit response_bytes = {service.limits.response_bytes:,}: "
+            f"ask for {len(page):,}, or page through the messages with newest_first"
+        )
+    return MessageList(page[::-1])
 
 
 @operation("GET", _ONE, raises=[NotFound])

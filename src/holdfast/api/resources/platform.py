@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
-from holdfast import Activity, AsyncActivities, AsyncApiKeys, AsyncCheckups, AsyncErasures, AsyncRetention, AsyncTenants
+from msgspec import UNSET, Struct, UnsetType
 
+from holdfast import (
+    Activity,
+    AsyncActivities,
+    AsyncApiKeys,
+    AsyncCheckups,
+    AsyncErasures,
+    AsyncRetention,
+    AsyncTenants,
+    Hold,
+)
+from holdfast.errors import Conflict, NotFound
+
+from ..access import Caller
+from ..conventions import IdempotencyKey, chosen_id
 from ..derived import route
+from ..operations import operation
+from ..service import Service
+from ..wire import Uuid, given
 from .conversation import T
 
 _KEPT = T + "/retention"
+
+
+class NewHold(Struct, frozen=True, forbid_unknown_fields=True):
+    """What must be kept, and why."""
+
+    reason: str
+    run_id: Uuid | UnsetType | None = UNSET
+    session_id: Uuid | UnsetType | None = UNSET
+    placed_by: str | UnsetType | None = UNSET
+    id: Uuid | UnsetType | None = UNSET
+
+
+@operation("POST", _KEPT + "/holds", status=201, raises=[NotFound, Conflict], need="admin", area="retention")
+async def create_hold(
+    service: Service, *, tenant: str, body: NewHold, caller: Caller, idempotency_key: IdempotencyKey = None
+) -> Hold:
+    """Keep all snapshots of a run, a session or the tenant. A hold of the tenant's own key does not stop its erasure."""
+    asked = given(body)
+    asked["id"] = chosen_id(service, asked.get("id"), idempotency_key)
+    return await service.tenant(tenant).retention.hold(by_tenant=bool(caller.tenant), **asked)
+
 
 ROUTES = [
     route("GET", T + "/activity", "activity", AsyncActivities.list, "list_activity"),
@@ -30,7 +68,6 @@ ROUTES = [
         leave_out=["holder"],
     ),
     route("GET", _KEPT + "/holds", "retention", AsyncRetention.holds, "list_holds"),
-    route("POST", _KEPT + "/holds", "retention", AsyncRetention.hold, "create_hold", need="admin"),
     route(
         "POST", _KEPT + "/holds/{hold_id}/release", "retention", AsyncRetention.release, "release_hold", need="admin"
     ),

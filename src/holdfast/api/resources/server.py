@@ -9,6 +9,7 @@ import msgspec
 
 import holdfast
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.retention import overdue_erasures
 
 from ..answers import PlainText
 from ..metrics import TEXT_TYPE
@@ -32,9 +33,12 @@ async def health(service: Service) -> Health:
 
 @operation("GET", "/readyz", raises=[Unavailable], need="open")
 async def readiness(service: Service) -> Health:
-    """Whether requests can be answered: the database answers, and is still the one that was opened."""
+    """Whether requests can be answered: the database answers, and is still the one that was opened.
+
+    Erasures that are overdue are counted here too: requests are answered all the same, and somebody has to act.
+    """
     await service.check_ready()
-    return Health("ready")
+    return Health("ready", await overdue_erasures(service.holdfast, service.clock.now_us()))
 
 
 @operation("GET", "/metrics", need="watch")
@@ -43,12 +47,14 @@ async def metrics(service: Service) -> PlainText:
 
     While the database does not answer, a key that was good before will do.
     """
+    overdue: int | None = None
     try:
         await service.check_ready()
+        overdue = await overdue_erasures(service.holdfast, service.clock.now_us())
         is_ready = True
     except HoldfastError:
         is_ready = False
-    text = service.metrics.text(is_ready=is_ready, streams=service.news.listeners)
+    text = service.metrics.text(is_ready=is_ready, streams=service.streams.in_use, overdue_erasures=overdue)
     return PlainText(text, media_type=TEXT_TYPE, headers={"cache-control": "no-store"})
 
 

@@ -6,12 +6,13 @@ since.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from hashlib import blake2b
 from typing import Annotated
 
 from msgspec import Meta
 
-from holdfast import AsyncSessions, Session
+from holdfast import AsyncSessions, PrunedSessions, Session
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 
 from ..conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
@@ -23,6 +24,9 @@ from ..wire import Metadata, NewSession, SessionChange, SessionPage, Uuid, encod
 _ALL = "/v1/tenants/{tenant}/sessions"
 _BY_KEY = _ALL + "/by-key/{key}"
 _ONE = _ALL + "/{session_id}"
+
+_SECONDS_MOST = 10**11
+"""More than all of the time that can be written down."""
 
 Whose = Annotated[str | None, Meta(min_length=1, description="The user whose session it is.")]
 
@@ -71,6 +75,26 @@ async def create_session(
     id = chosen_id(service, body.id, idempotency_key)
     with settled_by(id):
         return await service.tenant(tenant).sessions.create(**{**given(body), "id": id})
+
+
+@operation("POST", _ALL + "/prune")
+async def prune_sessions(
+    service: Service,
+    *,
+    tenant: str,
+    idle_s: Annotated[
+        int | None, Meta(ge=0, le=_SECONDS_MOST, description="Seconds without use after which a session goes.")
+    ] = None,
+    archives_s: Annotated[
+        int | None,
+        Meta(ge=0, le=_SECONDS_MOST, description="Seconds after which originals and deleted messages go."),
+    ] = None,
+    limit: Annotated[int, Meta(ge=1, description="How many sessions, and how many originals, go at most.")] = 1_000,
+) -> PrunedSessions:
+    """Remove, for good, what is old. Ask again while there is `more`; a request that was cut off can simply be repeated."""
+    idle = None if idle_s is None else timedelta(seconds=idle_s)
+    archives = None if archives_s is None else timedelta(seconds=archives_s)
+    return await service.tenant(tenant).sessions.prune(idle=idle, archives=archives, limit=limit)
 
 
 @operation("GET", _BY_KEY, raises=[NotFound, Conflict], etag=session_etag)

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from holdfast import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry, Limits
-from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
+from holdfast import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry
+from holdfast.errors import Conflict, NotFound
 
 from ..answers import ARCHIVE_TYPE, Archive, Octets, etag_of
 from ..bodies import Upload
@@ -28,7 +28,6 @@ _ALL = T + "/snapshots"
 _ONE = _ALL + "/{snapshot_id}"
 _R = T + "/runs/{run_id}"
 _FILE = "archive.tar.zst"
-_ROWS_MOST = Limits().page_rows
 
 
 class TreeEntry(Struct, frozen=True):
@@ -56,14 +55,8 @@ async def list_tree(
     service: Service, *, tenant: str, snapshot_id: Uuid, limit: Limit = PAGE_ROWS, cursor: Cursor = None
 ) -> TreePage:
     """What is in a snapshot: files, directories and links."""
-    if limit > _ROWS_MOST:
-        raise LimitExceeded(f"limit is over page_rows = {_ROWS_MOST:,}: ask for several pages")
-    start = _place(cursor)
-    tree = await service.tenant(tenant).snapshots.tree(snapshot_id)
-    paths = sorted(tree.entries)
-    end = start + limit
-    items = [_shown(tree.entries[path]) for path in paths[start:end]]
-    return TreePage(items, list(tree.ignore), str(end) if end < len(paths) else None)
+    page = await service.tenant(tenant).snapshots.entries(snapshot_id, limit=limit, cursor=cursor)
+    return TreePage([_shown(each) for each in page.entries], list(page.ignore), page.next)
 
 
 @operation("GET", _ONE + "/file", raises=[NotFound], area=AREA, etag=etag_of)
@@ -82,7 +75,7 @@ async def read_file(
 @operation("GET", _ONE + "/archive", raises=[NotFound], area=AREA, etag=etag_of, streams=True)
 async def export_snapshot(service: Service, *, tenant: str, snapshot_id: Uuid) -> Archive:
     """A snapshot as an archive, `tar.zst`. The same tree makes the same archive."""
-    folder = await service.staging.folder()
+    folder = await service.staging.folder(tenant)
     try:
         await service.tenant(tenant).workspaces.export(snapshot_id, folder.path / _FILE)
         return Archive(folder, _FILE, etag=snapshot_id)
@@ -107,7 +100,7 @@ async def import_snapshot(
     """Record what is in an archive, `tar.zst`, as a snapshot of a run. Nothing of it is written to any directory."""
     there = service.tenant(tenant)
     await there.runs.get(run_id)  # before anything is taken in for it
-    folder = await service.staging.folder()
+    folder = await service.staging.folder(tenant)
     try:
         await upload.save(str(folder.path / _FILE), media_type=ARCHIVE_TYPE)
         id = chosen_id(service, None, idempotency_key)
@@ -117,14 +110,6 @@ async def import_snapshot(
             )
     finally:
         await folder.close()
-
-
-def _place(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > 15:
-        raise InvalidInput("cursor is the next of a page before, as it came")
-    return int(cursor)
 
 
 def _shown(entry: Entry) -> TreeEntry:

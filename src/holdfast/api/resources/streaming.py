@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta
 
 from holdfast import AsyncTenantHandle
-from holdfast.errors import InvalidInput, NotFound, Unavailable
+from holdfast.errors import InvalidInput, NotFound
 
 from ..access import Caller
 from ..operations import Header, operation
 from ..service import Service
-from ..streams import Place, StreamEvent, follow, rewound
+from ..streams import Place, Stream, StreamEvent, event, follow, rewound
 from ..wire import Uuid
 
 _AT_ONCE = 100
@@ -37,12 +37,11 @@ async def stream_messages(
     last_event_id: LastEventId = None,
     wait_s: Wait = 300,
     caller: Caller,
-) -> AsyncIterator[bytes]:
+) -> Stream:
     """The messages of a session, those that are there and those that come, each an event `message` whose id is its place.
 
     An event `rewound` says that the session shows another branch now: up to its `place` it is the same, and the rest follows.
     """
-    _room(service)
     there = service.tenant(tenant)
     start = _start(after, last_event_id, await there.branches.current(session_id))
 
@@ -51,12 +50,14 @@ async def stream_messages(
         if branch != after.course:
             common = await _common(there, session_id, after.course, branch)
             return [rewound(branch, min(after.at, common))]
-        page = await there.messages.list(session_id, after=after.at, limit=_AT_ONCE)
+        page = await there.messages.list(
+            session_id, after=after.at, limit=_AT_ONCE, max_bytes=service.limits.stream_bytes
+        )
         if page and await there.branches.current(session_id) != branch:
             return await fetch(after)  # whose they are is not certain
-        return [StreamEvent(Place(each.seq, branch), "message", each) for each in page]
+        return [event(Place(each.seq, branch), "message", each) for each in page]
 
-    return follow(service, caller, f"{tenant}/{session_id}", start, wait_s, fetch)
+    return follow(service, caller, tenant, session_id, start, wait_s, fetch)
 
 
 @operation("GET", "/v1/tenants/{tenant}/runs/{run_id}/events", raises=[NotFound], area="runs", streams=True)
@@ -69,13 +70,12 @@ async def stream_steps(
     last_event_id: LastEventId = None,
     wait_s: Wait = 300,
     caller: Caller,
-) -> AsyncIterator[bytes]:
+) -> Stream:
     """The steps of a run, those that are there and those that come, each an event `step` whose id is its iteration.
 
     An event `rewound` says that the run was taken back, or that this was undone: up to its `place` it is the same, and the
     rest follows.
     """
-    _room(service)
     there = service.tenant(tenant)
     await there.runs.get(run_id)
     start = _start(after, last_event_id, (await _moves(there, run_id))[0])
@@ -85,18 +85,23 @@ async def stream_steps(
         moves, lowest = await _moves(there, run_id)
         if moves != after.course:
             return [rewound(moves, min(after.at, lowest))]
-        wanted = range(after.at + 1, min(run.iteration, after.at + _AT_ONCE) + 1)
+        steps: list[StreamEvent] = []
+        size = 0
         try:
-            steps = [await there.steps.get(run_id, each) for each in wanted]
+            for each in range(after.at + 1, min(run.iteration, after.at + _AT_ONCE) + 1):
+                steps.append(event(Place(each, moves), "step", await there.steps.get(run_id, each)))
+                size += len(steps[-1].written)
+                if size > service.limits.stream_bytes:
+                    break
         except NotFound:
             if (await _moves(there, run_id))[0] == moves:
                 raise
             return await fetch(after)
         if steps and (await _moves(there, run_id))[0] != moves:
             return await fetch(after)
-        return [StreamEvent(Place(each.iteration, moves), "step", each) for each in steps]
+        return steps
 
-    return follow(service, caller, f"{tenant}/{run_id}", start, wait_s, fetch)
+    return follow(service, caller, tenant, run_id, start, wait_s, fetch)
 
 
 async def _common(there: AsyncTenantHandle, session_id: str, one: int, other: int) -> int:
@@ -146,8 +151,3 @@ def _start(after: int, last_event_id: str | None, course: int) -> Place:
     if found is None:
         raise InvalidInput(f"Last-Event-ID is the id of an event as it arrived, not {last_event_id[:60]!r}")
     return Place(int(found[2]), int(found[1] or 0))
-
-
-def _room(service: Service) -> None:
-    if service.news.listeners >= service.limits.streams:
-        raise Unavailable(f"there are streams = {service.limits.streams} already; come back later")

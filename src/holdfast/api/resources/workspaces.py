@@ -1,8 +1,8 @@
 """Workspaces: taking a run back to a step.
 
 The directories themselves are where the agents work, which is rarely where the server runs, and a caller who could name one would
-write anywhere the server can. So over HTTP no directory is touched: a rewind takes the run and its conversation back, and the
-worker that claims the run brings its directory to the snapshot that the answer names.
+write anywhere the server can. So over HTTP no directory is touched: a rewind takes the run and its conversation back and stays
+pending, and the worker that next claims the run brings its workspace to the snapshot that the answer names.
 """
 
 from __future__ import annotations
@@ -11,27 +11,37 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import AsyncWorkspaces, Rewound
+from holdfast import Rewound
 from holdfast.errors import Conflict, Fenced, NotFound
 
 from ..access import Caller
-from ..derived import route
 from ..operations import operation
 from ..service import Service
 from ..wire import Uuid, given
 from .conversation import T
 
-_DAYS_MOST = 90
+_NUMBER_MOST = 2**53
 
 
 class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
     """Where to go back to."""
 
-    to_step: Annotated[int, Meta(ge=0, le=2**53, description="0 is before the first step.")]
-    epoch: Annotated[int, Meta(ge=0, le=2**53, description="That of whoever drives the run now.")] | UnsetType = UNSET
+    to_step: Annotated[int, Meta(ge=0, le=_NUMBER_MOST, description="0 is before the first step.")]
+    epoch: (
+        Annotated[int, Meta(ge=0, le=_NUMBER_MOST, description="That of whoever drives the run now.")] | UnsetType
+    ) = UNSET
+    files: (
+        Annotated[bool, Meta(description="Whether the workspace goes back too; if not, its files stay as they are.")]
+        | UnsetType
+    ) = UNSET
     keep_checkpoints_for: (
         Annotated[
-            int, Meta(ge=1, le=_DAYS_MOST, description="Days for which its snapshots are kept after it has ended.")
+            int,
+            Meta(
+                ge=1,
+                le=_NUMBER_MOST,
+                description="Days for which its snapshots are kept after it has ended; more than 90 are cut down to 90.",
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -39,13 +49,13 @@ class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
 
 @operation("POST", "/v1/agent/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")
 async def rewind_own_run(service: Service, *, run_id: Uuid, body: RewindTo, caller: Caller) -> Rewound:
-    """Take a run of the key's own tenant, and its conversation, back to a step. It goes on from there when it is resumed."""
+    """Take a run of the key's own tenant back to a step. Its worker brings the files back when the run is resumed."""
     return await _rewound(service, caller.tenant or service.default_tenant, run_id, body)
 
 
 @operation("POST", T + "/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")
 async def rewind_run(service: Service, *, tenant: str, run_id: Uuid, body: RewindTo) -> Rewound:
-    """Take a run and its conversation back to a step. It goes on from there when it is resumed."""
+    """Take a run and its conversation back to a step. Its worker brings the files back when the run is resumed."""
     return await _rewound(service, tenant, run_id, body)
 
 
@@ -55,16 +65,17 @@ async def _rewound(service: Service, tenant: str, run_id: str, body: RewindTo) -
     return done
 
 
-ROUTES = [
-    route(
-        "POST",
-        T + "/runs/{run_id}/redo",
-        "workspaces",
-        AsyncWorkspaces.redo,
-        "redo_run",
-        area="runs",
-        leave_out=["path", "on_progress", "id"],
-        words="Undo the last rewind of a run.",
-        tells="run_id",
-    ),
-]
+class Redo(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who asks for it."""
+
+    epoch: (
+        Annotated[int, Meta(ge=0, le=_NUMBER_MOST, description="That of whoever drives the run now.")] | UnsetType
+    ) = UNSET
+
+
+@operation("POST", T + "/runs/{run_id}/redo", raises=[NotFound, Conflict, Fenced], area="runs")
+async def redo_run(service: Service, *, tenant: str, run_id: Uuid, body: Redo) -> Rewound:
+    """Undo the last rewind of a run. Its worker brings the files back when the run is resumed."""
+    done = await service.tenant(tenant).workspaces.redo(run_id, later=True, **given(body))
+    service.news.tell(f"{tenant}/{run_id}")
+    return done

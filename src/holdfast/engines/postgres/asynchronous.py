@@ -25,6 +25,7 @@ class AsyncPostgresEngine:
     dialect = Dialect.POSTGRES
     blocking = False
     joined = False
+    distributed: bool | None = None
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._pool = AsyncPool(url, options)
@@ -43,6 +44,7 @@ class AsyncPostgresEngine:
                 return False
             self._loop = asyncio.get_running_loop()
             await self._pool.open()
+            self.distributed = self._pool.distributed
             self._closed = False
             forks.opened(self)
             return True
@@ -61,7 +63,7 @@ class AsyncPostgresEngine:
 
     async def exclusive(self, call: Call[T]) -> T:
         """Run a call on one connection, outside any transaction; for migrations."""
-        async with self._pool.lend() as connection:
+        async with self._pool.lend(deadline=False) as connection:
             return await call(connection)
 
     async def close(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -16,21 +17,74 @@ from ...clock import monotonic_s, pause
 from ...drivers.psycopg import PsycopgConnection
 from ...drivers.psycopg_states import translated
 from ...errors import Closed, HoldfastError, InvalidInput, Unavailable
+from ...stepping import step
 from .. import forks
 from ..dialect import Dialect
 from ..protocol import Call, Group
-from .errors import ConnectionLost, Serialization
+from .citus import is_distributed
+from .errors import ConnectionLost, NoAnswer
 from .options import NOT_UNDERSTOOD, PoolOptions
-from .retrying import AGAIN, TRIES, given_up, pause_s, run_alone
+from .retrying import AGAIN, SETTLED_COMMIT, TRIES, given_up, pause_s, run_alone
+from .urls import for_libpq
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-Raw = psycopg.Connection[Any]
 
 RECONNECT_S = 2.0
 """How long one attempt of the pool to replace a connection goes on."""
 ASK_AGAIN_S = 1.0
 """How long a call waits for a connection before it asks once more: a pool that has given up tries again only when it is asked."""
+
+
+PING_S = 5.0
+"""How long a connection that was idle may take to show that it is alive."""
+
+
+class Raw(psycopg.Connection[Any]):
+    """psycopg's connection, with a deadline for each exchange with the server."""
+
+    deadline_s = 0.0
+    expired = False
+    """Whether an answer did not come within the deadline, so that the connection was closed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.born_s = monotonic_s()
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        if not self.deadline_s:
+            return super().wait(gen, *args, **kwargs)
+        try:
+            return super().wait(_until(monotonic_s() + self.deadline_s, gen), *args, **kwargs)
+        except _Expired:
+            self.expired = True
+            self.close()
+            raise psycopg.OperationalError(f"no answer within {self.deadline_s:g} s") from None
+
+
+class _Expired(Exception):
+    """The deadline has passed."""
+
+
+def _until(deadline_s: float, exchange: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    """An exchange that is given up after its deadline. psycopg resumes it every tenth of a second, with 0 for nothing new."""
+    ready: int | None = None
+    while True:
+        try:
+            wanted = exchange.send(ready)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+        ready = yield wanted
+        if not ready and monotonic_s() > deadline_s:
+            raise _Expired
+
+
+class OwnConnection(PsycopgConnection):
+    """A connection of the pool."""
+
+    raw: Raw
+    commit = SETTLED_COMMIT
 
 
 class _Stack(deque[Raw]):
@@ -60,15 +114,21 @@ class PostgresEngine:
     dialect = Dialect.POSTGRES
     blocking = True
     joined = False
+    distributed: bool | None = None
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._options = options
         self._used: WeakKeyDictionary[Raw, float] = WeakKeyDictionary()
-        self._through_pooler = self._finds_pooler(url)
+        self._distrusted_s = -inf
+        """When a server did not answer: connections that are older are not used again."""
+        dialing = for_libpq(url, options.connect_timeout_s)
+        self._through_pooler = self._finds_pooler(url, dialing)
         self._pool = _LastFirst(
             url,
             # Behind a transaction pooler a prepared statement may be on another server connection next time.
-            kwargs={"autocommit": True, "prepare_threshold": None if self._through_pooler else 2},
+            kwargs={**dialing, "autocommit": True, "prepare_threshold": None if self._through_pooler else 2},
+            connection_class=Raw,
+            configure=self._set_deadline,
             min_size=options.kept,
             max_size=options.max_connections,
             max_lifetime=options.max_lifetime_s,
@@ -92,25 +152,33 @@ class PostgresEngine:
             try:
                 with self._connection() as connection:
                     return await run_alone(group, connection, item, transaction=self._through_pooler)
-            except Serialization as error:
+            except AGAIN as error:
                 last: HoldfastError = error
                 pause(pause_s(attempt))
         raise given_up(last)
 
     async def exclusive(self, call: Call[T]) -> T:
-        """Run a call on one connection, outside any transaction; for migrations."""
+        """Run a call on one connection, outside any transaction and without a deadline; for migrations."""
         with self._connection() as connection:
-            return await call(connection)
+            connection.raw.deadline_s = 0.0
+            try:
+                return await call(connection)
+            finally:
+                self._set_deadline(connection.raw)
 
     async def close(self) -> None:
         """Close every connection. Closing twice is fine."""
         forks.closed(self)
         self._pool.close()
 
-    def _finds_pooler(self, url: str) -> bool:
-        timeout = max(2, round(self._options.connect_timeout_s))
+    def _set_deadline(self, raw: Raw) -> None:
+        raw.deadline_s = self._options.statement_deadline_s
+
+    def _finds_pooler(self, url: str, dialing: dict[str, Any]) -> bool:
         try:
-            with psycopg.connect(url, connect_timeout=timeout, prepare_threshold=None) as raw:
+            with Raw.connect(url, **dialing, prepare_threshold=None) as raw:
+                self._set_deadline(raw)
+                self.distributed = step(is_distributed(PsycopgConnection(raw)))
                 row = raw.execute("SELECT pg_backend_pid()").fetchone()
                 # A pooler hands out a process id of its own invention.
                 return row is not None and row[0] != raw.info.backend_pid
@@ -138,11 +206,17 @@ class PostgresEngine:
         raise given_up(last)
 
     @contextmanager
-    def _connection(self) -> Iterator[PsycopgConnection]:
+    def _connection(self) -> Iterator[OwnConnection]:
         """A connection of the pool. One that was interrupted in the middle of an exchange is thrown away."""
         raw = self._healthy()
         try:
-            yield PsycopgConnection(raw)
+            connection = OwnConnection(raw)
+            connection.distributed = bool(self.distributed)
+            yield connection
+        except ConnectionLost as error:
+            if raw.expired:
+                raise NoAnswer from error
+            raise
         except HoldfastError:
             raise
         except BaseException:
@@ -150,6 +224,8 @@ class PostgresEngine:
             raise
         finally:
             self._used[raw] = monotonic_s()
+            if raw.expired:
+                self._distrusted_s = max(self._distrusted_s, monotonic_s() - self._options.statement_deadline_s)
             self._pool.putconn(raw)
 
     def _healthy(self) -> Raw:
@@ -158,9 +234,21 @@ class PostgresEngine:
             raw = self._taken()
             now = monotonic_s()
             recent = now - self._used.get(raw, now) < self._options.health_check_s
-            if (recent and not _has_something_to_say(raw)) or _answers(raw):
+            if raw.born_s < self._distrusted_s:
+                raw.close()
+            elif (recent and not _has_something_to_say(raw)) or self._answers(raw):
                 return raw
             self._pool.putconn(raw)
+
+    def _answers(self, raw: Raw) -> bool:
+        raw.deadline_s = PING_S
+        try:
+            raw.execute("SELECT 1")
+        except psycopg.Error:
+            raw.close()
+            return False
+        self._set_deadline(raw)
+        return True
 
     def _taken(self) -> Raw:
         until = monotonic_s() + self._options.connect_timeout_s
@@ -185,12 +273,3 @@ def _has_something_to_say(raw: Raw) -> bool:
     waiting = select.poll()
     waiting.register(raw.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
     return bool(waiting.poll(0))
-
-
-def _answers(raw: Raw) -> bool:
-    try:
-        raw.execute("SELECT 1")
-    except psycopg.Error:
-        raw.close()
-        return False
-    return True

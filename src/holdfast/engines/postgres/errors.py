@@ -21,8 +21,27 @@ class ConnectionLost(Unavailable):
     """The connection to PostgreSQL was lost; nothing was changed, and a retry is safe."""
 
 
+class NotSent(ConnectionLost):
+    """The connection to PostgreSQL was closed before the statement was sent; nothing was changed, and a retry is safe."""
+
+
+class NoAnswer(Unavailable):
+    """PostgreSQL did not answer within the statement deadline; nothing was committed, and a retry is safe."""
+
+
+class NodeLost(Unavailable):
+    """A machine that holds part of the database failed; nothing was changed, and a retry is safe.
+
+    Our own connection is to a Citus coordinator and is fine. On a commit the outcome is unknown: see ``LOST_ON_COMMIT``.
+    """
+
+
 class Serialization(Unavailable):
     """Two transactions were in each other's way more often than they were retried; nothing was changed."""
+
+
+LOST_ON_COMMIT = (ConnectionLost, NodeLost)
+"""Failures after which a commit may have happened all the same."""
 
 
 class FailedTransaction(Unavailable):
@@ -51,6 +70,7 @@ _EXACT: dict[str, type[HoldfastError]] = {
     "57P02": ConnectionLost,
     "57P03": ConnectionLost,
     "57P05": ConnectionLost,
+    "58030": NodeLost,
 }
 _BY_CLASS: dict[str, type[HoldfastError]] = {
     "08": ConnectionLost,
@@ -62,10 +82,30 @@ _BY_CLASS: dict[str, type[HoldfastError]] = {
 }
 
 
-def translate(sqlstate: str | None, message: str) -> HoldfastError:
-    """The error for a SQLSTATE and PostgreSQL's own words. No SQLSTATE means the connection is gone."""
+_PROTOCOL_VIOLATION = "08P01"
+"""What a pooler reports when it ends our connection."""
+_INTERNAL_ERROR = "XX000"
+"""What Citus reports when libpq, with which it speaks to a worker, gives no code."""
+_ABOUT_A_WORKER = ("while executing command on ", "failure on connection marked as essential")
+"""Words that Citus never translates."""
+
+
+def translate(
+    sqlstate: str | None, message: str, *, severity: str | None = None, context: str | None = None
+) -> HoldfastError:
+    """The error for a SQLSTATE and PostgreSQL's own words. No SQLSTATE means the connection is gone.
+
+    Args:
+        severity: as the server sent it, in English. ``ERROR`` leaves the connection usable: a connection that it reports as
+            lost is one to another machine.
+        context: where the server says that the error occurred.
+    """
     if sqlstate is None:
         return ConnectionLost(f"{(ConnectionLost.__doc__ or '').splitlines()[0]} ({message})")
     kind = _EXACT.get(sqlstate) or _BY_CLASS.get(sqlstate[:2]) or HoldfastError
+    if severity == "ERROR" and kind is ConnectionLost and sqlstate != _PROTOCOL_VIOLATION:
+        kind = NodeLost
+    if sqlstate == _INTERNAL_ERROR and any(words in f"{message}\n{context}" for words in _ABOUT_A_WORKER):
+        kind = NodeLost
     hint = ": run `holdfast migrate up`" if kind is SchemaMismatch else ""
     return kind(f"{(kind.__doc__ or '').splitlines()[0]} (PostgreSQL says {sqlstate}: {message}{hint})")

@@ -5,6 +5,9 @@ shares one commit. Where that place is depends on the disk. While the calls hard
 loop: handing a call to a thread and back costs more time than a quick disk needs to flush, and more of the interpreter lock. As
 soon as calls do wait, they go to threads, one that writes and a few that read, and the loop stays free. What is measured is
 waiting, not work: decoding a long history takes the interpreter lock wherever it runs.
+
+A call that is marked as ``Heavy`` always goes to a thread. So does a read whose statements turn out to take long: it is
+interrupted and starts again in a thread. A read whose caller was cancelled is interrupted, or never starts.
 """
 
 from __future__ import annotations
@@ -17,15 +20,17 @@ from enum import Enum, auto
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from ...clock import Stopwatch
+from ...clock import Stopwatch, monotonic_s
 from ...errors import Closed
 from ...haste import BUSY_WAIT_S, Pace
 from ...stepping import step
 from .. import forks
 from ..dialect import Dialect
 from ..loops import refuse_other_loop
+from ..offload import Heavy
 from ..protocol import Call, Group
 from .checkpoints import Checkpoints
+from .errors import Interrupted
 from .file import SqliteConnection, SqliteFile
 from .writer import GROUP_MOST, Job, Writer
 
@@ -37,6 +42,11 @@ READERS = 4
 INLINE_WAIT_EACH_S = 0.000025
 """A shared commit may wait this much longer for each call that shares it; a thread would cost each as much."""
 
+INLINE_READ_S = 0.02
+"""Seconds after which a read in the event loop is interrupted and starts again in a thread."""
+INTERRUPT_STEPS = 5_000
+"""Instructions of SQLite's virtual machine, well under a millisecond, between two looks at whether to interrupt a read."""
+
 TURNS_MORE = 3
 """Turns of the loop that are waited for those who shared the last commit. They come back over a few of them, since some have a
 connection to answer first; without them, one commit of all is followed by one of a single call. Who was alone never waits."""
@@ -46,6 +56,7 @@ class AsyncSqliteEngine:
     """An asynchronous engine for one event loop."""
 
     dialect = Dialect.SQLITE
+    distributed: bool | None = False
     blocking = False
     joined = False
 
@@ -73,7 +84,7 @@ class AsyncSqliteEngine:
         self._readers: list[threading.Thread] = []
         self._read_pace, self._write_pace = Pace(), Pace()
         self._connected = threading.Lock()  # held by whoever uses the writing connection
-        self._writer = Writer(self._connection, self._committed)
+        self._writer = Writer(self._connection, self._committed, self._file.place)
         self._reader: SqliteConnection | None = None
         self._checkpoints = Checkpoints(self._file, self._connection)
         self._write_thread = _start(self._write_loop, "holdfast-writer")
@@ -100,8 +111,11 @@ class AsyncSqliteEngine:
         if self._file.in_memory:
             with self._connected:
                 return step(call(self._connection))
-        if self._read_pace.quick():
-            return self._read_inline(call)
+        if self._read_pace.quick() and type(call) is not Heavy:
+            try:
+                return self._read_inline(call)
+            except Interrupted:
+                pass  # it takes long, so it continues where it stalls nothing
         if len(self._readers) < READERS and self._reads.qsize() >= len(self._readers):
             self._readers.append(_start(self._read_loop, "holdfast-reader"))
         job = _FutureJob(call)
@@ -157,17 +171,22 @@ class AsyncSqliteEngine:
         watch = Stopwatch()
         if self._reader is None:
             self._reader = self._file.connect(reader=True)
+            self._reader.raw.set_progress_handler(self._inline_took_long, INTERRUPT_STEPS)
+        self._inline_until_s = monotonic_s() + INLINE_READ_S
         try:
             return step(call(self._reader))
         finally:
             self._read_pace.observe(watch.waited_s())
+
+    def _inline_took_long(self) -> bool:
+        return monotonic_s() > self._inline_until_s
 
     async def _submit(self, call: Call[Any] | None, group: Group[Any, Any] | None = None, item: Any = None) -> Any:
         if self._closed:
             raise Closed
         refuse_other_loop(self._loop)
         job = _FutureJob(call, group, item)
-        if not (self._write_pace.quick() or self._file.in_memory):
+        if type(call) is Heavy or not (self._write_pace.quick() or self._file.in_memory):
             future = job.expected(self._loop)
             self._writes.put(job)
             return await future
@@ -244,9 +263,12 @@ class AsyncSqliteEngine:
     def _read_loop(self) -> None:
         connection: SqliteConnection | None = None
         while (job := self._reads.get()) is not None:
+            if job.abandoned():
+                continue
             watch = Stopwatch()
             try:
                 connection = connection or self._file.connect(reader=True)
+                connection.raw.set_progress_handler(job.abandoned, INTERRUPT_STEPS)
                 job.result = step(job.start(connection))
             except Exception as error:
                 job.error = error
@@ -285,6 +307,10 @@ class _FutureJob(Job):
         """What the answer will be; asked for before anybody can have settled the job."""
         self.future = loop.create_future()
         return self.future
+
+    def abandoned(self) -> bool:
+        """Whether the caller was cancelled and no longer waits for an answer."""
+        return self.future is not None and self.future.cancelled()
 
     def settle(self) -> None:
         """Hand over the result or the error, if somebody still waits for it."""

@@ -29,6 +29,7 @@ class SqliteEngine:
     """A blocking engine: its methods never suspend."""
 
     dialect = Dialect.SQLITE
+    distributed: bool | None = False
     blocking = True
     joined = False
     can_hurry = True
@@ -36,7 +37,7 @@ class SqliteEngine:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._connection = file.connect()
-        self._writer = Writer(self._connection)
+        self._writer = Writer(self._connection, place=file.place)
         self._leading = threading.RLock()  # knows its owner, so that a release is exact after an interruption
         self._waiting: deque[_WaitingJob] = deque()
         self._readers: deque[SqliteConnection] = deque()

@@ -14,11 +14,12 @@ from ...errors import (
     Unavailable,
 )
 
-_BUSY, _LOCKED, _NOMEM, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _TOOBIG, _NOTADB = (
+_BUSY, _LOCKED, _NOMEM, _READONLY, _INTERRUPT, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _TOOBIG, _NOTADB = (
     5,
     6,
     7,
     8,
+    9,
     10,
     11,
     13,
@@ -37,6 +38,10 @@ class DiskFailed(Unavailable):
 
 class Busy(Unavailable):
     """Another process was writing for longer than we wait; nothing was changed, and a retry is safe."""
+
+
+class Interrupted(Unavailable):
+    """The statement was interrupted because its result is no longer wanted, or because it takes long; nothing was changed."""
 
 
 class OldSnapshot(Unavailable):
@@ -58,6 +63,7 @@ def translate(code: int, message: str) -> HoldfastError:
         _LOCKED: Unavailable,
         _NOMEM: Unavailable,
         _READONLY: ReadOnly,
+        _INTERRUPT: Interrupted,
         _IOERR: DiskFailed,
         _CORRUPT: Corrupt,
         _NOTADB: Corrupt,

@@ -15,6 +15,7 @@ from ...errors import InvalidInput, Unavailable
 from ..protocol import Connection, Row
 from .errors import Busy, translate
 from .libraries import Claim
+from .place import Place
 
 Durability = Literal["full", "normal"]
 
@@ -63,6 +64,8 @@ class SqliteFile:
         self.path, self.durability, self.read_only, self.vfs = path, durability, read_only, vfs
         self.library: Library = library
         self.in_memory = path == ":memory:"
+        self.place: Place | None = None
+        """Where the file is that the writing connection has open, if it can be looked at."""
         self._claim: Claim | None = None
 
     def connect(self, *, reader: bool = False) -> SqliteConnection:
@@ -72,6 +75,8 @@ class SqliteFile:
             InvalidInput: this process has the file open through the other library.
             Unavailable: it cannot be opened, or, for a reader, is not there any more.
         """
+        if reader and self.place is not None:
+            self.place.look()  # what is opened by its path now must be what was opened before
         # Before it is opened: opening and closing it would be enough to take the other library's locks away.
         Claim([self.path], self.library)
         connection = self._open_or_say_why(reader=reader)
@@ -81,6 +86,8 @@ class SqliteFile:
             # Left to the garbage collector, it would be closed at some later time, and move the log into the file then.
             _close_quietly(connection)
             raise
+        if not (reader or self.in_memory or self.read_only or self.vfs):
+            self.place = Place(self.path)
         return connection
 
     def let_go(self) -> None:
@@ -108,8 +115,6 @@ class SqliteFile:
         try:
             return self._open(reader=reader)
         except Unavailable as error:
-            if reader and not self.vfs and not os.path.exists(self.path):
-                raise Unavailable(f"{self.path} was moved or deleted while it was open") from error.__cause__
             folder = os.path.dirname(os.path.abspath(self.path))
             if self.vfs or os.path.isdir(folder):
                 raise

@@ -16,6 +16,7 @@ from ...stepping import step
 from ..protocol import Call, Group, run_one
 from .errors import Busy, DiskFailed
 from .file import BUSY_TIMEOUT_MS, SqliteConnection
+from .place import Place
 
 GROUP_MOST = 512
 """Calls that share one commit at most; more wait for the next."""
@@ -56,12 +57,19 @@ class Job:
 class Writer:
     """The one connection that writes. Not for several threads at once: its owner sees to that.
 
-    ``committed`` is told after each commit how long it waited for the disk, and for how many calls.
+    ``committed`` is told after each commit how long it waited for the disk, and for how many calls. ``place`` is looked at
+    before commits: what is committed to a file that was removed is lost.
     """
 
-    def __init__(self, connection: SqliteConnection, committed: Callable[[float, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        connection: SqliteConnection,
+        committed: Callable[[float, int], None] | None = None,
+        place: Place | None = None,
+    ) -> None:
         self._connection = connection
         self._committed = committed
+        self._place = place
         self._poison: str | None = None
         self._patient = True
 
@@ -101,6 +109,8 @@ class Writer:
                 step(self._run_all(jobs))
             if not self._connection.raw.in_transaction:
                 raise _Undone  # SQLite undid everything, not only the job that failed, as it does on a full disk
+            if self._place is not None:
+                self._place.look_if_due()
             if self._committed is None:
                 self._connection.execute("COMMIT")
             else:
@@ -145,7 +155,7 @@ class Writer:
         units: dict[object, list[Job]] = {}
         for job in jobs:
             group = job.group
-            key = job if group is None else (group, group.key(job.item))
+            key = job if group is None else (group, None if group.mixes_keys else group.key(job.item))
             unit = units.get(key)
             if unit is None:
                 units[key] = [job]

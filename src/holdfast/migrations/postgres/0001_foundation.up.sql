@@ -4,8 +4,12 @@ CREATE TABLE tenants (
     id         TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (id <> ''),
     metadata   JSONB            NOT NULL DEFAULT '{}',
     created_at TIMESTAMPTZ      NOT NULL DEFAULT now(),
-    updated_at TIMESTAMPTZ      NOT NULL DEFAULT now()
+    updated_at TIMESTAMPTZ      NOT NULL DEFAULT now(),
+    -- Set while everything the tenant has is being removed. The row goes last.
+    deleted_at TIMESTAMPTZ
 );
+
+CREATE INDEX tenants_deleted ON tenants (id) WHERE deleted_at IS NOT NULL;
 
 CREATE TABLE sessions (
     tenant_id        TEXT COLLATE "C" NOT NULL CHECK (tenant_id <> ''),
@@ -24,12 +28,16 @@ CREATE TABLE sessions (
     -- column changes, an append updates the row in place (HOT) and touches no index at all.
     updated_minute   BIGINT           NOT NULL DEFAULT 0,
     deleted_at       TIMESTAMPTZ,
+    -- '~' for the session that has its identifier to itself; the session's id where several share one. '~' sorts after every id.
+    identifier_rank  TEXT COLLATE "C" NOT NULL DEFAULT '~',
     PRIMARY KEY (tenant_id, id)
 ) WITH (fillfactor = 70);
 
 -- An identifier is one user's, and free again once its session is deleted.
-CREATE UNIQUE INDEX sessions_by_identifier ON sessions (tenant_id, identifier, user_id) WHERE deleted_at IS NULL;
+CREATE UNIQUE INDEX sessions_by_identifier ON sessions (tenant_id, identifier, user_id, identifier_rank)
+    WHERE deleted_at IS NULL;
 CREATE INDEX sessions_by_recency ON sessions (tenant_id, updated_minute) WHERE deleted_at IS NULL;
+CREATE INDEX sessions_deleted ON sessions (tenant_id, updated_minute) WHERE deleted_at IS NOT NULL;
 CREATE INDEX sessions_by_user ON sessions (tenant_id, user_id, updated_minute) WHERE deleted_at IS NULL;
 CREATE INDEX sessions_by_agent ON sessions (tenant_id, agent_id, updated_minute) WHERE deleted_at IS NULL;
 

@@ -21,6 +21,7 @@ CREATE TABLE compaction_events (
     -- shows has changed. Nothing, where messages were really removed.
     block                 BIGINT,
     created_at            TIMESTAMPTZ      NOT NULL DEFAULT now(),
+    updated_at            TIMESTAMPTZ      NOT NULL DEFAULT now(),
     rolled_back_at        TIMESTAMPTZ,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
@@ -45,6 +46,21 @@ CREATE TABLE message_archive (
 );
 
 CREATE INDEX message_archive_by_session ON message_archive (tenant_id, session_id, archived_at);
+
+-- Messages that were deleted and can be restored: as they were in the log, and their originals that were in the archive.
+CREATE TABLE deleted_messages (
+    tenant_id        TEXT COLLATE "C" NOT NULL,
+    session_id       UUID             NOT NULL,
+    id               UUID             NOT NULL,
+    -- The compaction whose original it is; nothing, where it was in the log.
+    source           TEXT COLLATE "C" NOT NULL DEFAULT '',
+    seq              BIGINT           NOT NULL,
+    is_rewritten     BOOLEAN          NOT NULL,
+    original_message JSONB            NOT NULL,
+    deleted_at       TIMESTAMPTZ      NOT NULL,
+    PRIMARY KEY (tenant_id, session_id, id, source),
+    FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
+);
 
 -- Policies that compact by themselves: of one session, or of every session of an agent.
 CREATE TABLE compaction_policies (

@@ -1,4 +1,5 @@
--- Full-text search over messages. Nothing is indexed at an append: a search first indexes what was appended since the last one.
+-- Full-text search over messages. An append indexes nothing: its session is marked as behind, and what is behind is indexed later,
+-- in small pieces.
 
 -- Sessions with messages that are not indexed yet.
 CREATE INDEX sessions_search_behind ON sessions (tenant_id, id) WHERE search_behind AND deleted_at IS NULL;
@@ -13,16 +14,12 @@ CREATE TABLE message_texts (
     session_id UUID             NOT NULL,
     -- The place of the message in its session's log.
     seq        BIGINT           NOT NULL,
-    -- Of the message, when it was indexed.
-    updated_at TIMESTAMPTZ      NOT NULL,
     words      TSVECTOR         NOT NULL,
     PRIMARY KEY (tenant_id, number),
     FOREIGN KEY (tenant_id, message_id) REFERENCES messages (tenant_id, id) ON DELETE CASCADE
 ) WITH (toast_tuple_target = 8160);
 
 CREATE UNIQUE INDEX message_texts_by_message ON message_texts (tenant_id, message_id);
--- All that a search needs of these rows, so that it need not read the words.
-CREATE INDEX message_texts_places ON message_texts (tenant_id, number, session_id, seq, message_id);
 -- The tenant is part of every word, so the words of one tenant lie together here, too. Little of what is new is kept apart for
 -- later, because every search would have to read it.
 CREATE INDEX message_texts_words ON message_texts USING gin (words) WITH (gin_pending_list_limit = 256);

@@ -1,4 +1,4 @@
--- What CrewAI keeps: the state of flows, and the memories of crews.
+-- What CrewAI keeps: the state of flows, and the memories of crews. JSON, where JSONB would lose the order of keys.
 
 -- A flow. Whoever saves to it holds this row, so that its states have an order.
 CREATE TABLE crewai_flow (
@@ -9,8 +9,8 @@ CREATE TABLE crewai_flow (
     -- How often its state was saved.
     seq             BIGINT           NOT NULL,
     -- What it asked a person, and its state when it did, while it waits for the answer.
-    pending_context JSONB,
-    pending_state   JSONB,
+    pending_context JSON,
+    pending_state   JSON,
     pending_at      TIMESTAMPTZ,
     created_at      TIMESTAMPTZ      NOT NULL,
     updated_at      TIMESTAMPTZ      NOT NULL,
@@ -27,7 +27,7 @@ CREATE TABLE crewai_flow_state (
     flow_uuid       TEXT COLLATE "C" NOT NULL,
     method_name     TEXT COLLATE "C" NOT NULL,
     seq             BIGINT           NOT NULL,
-    state_data      JSONB            NOT NULL,
+    state_data      JSON             NOT NULL,
     created_at      TIMESTAMPTZ      NOT NULL,
     updated_at      TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, user_id, thread_id, flow_uuid, method_name)
@@ -43,7 +43,7 @@ CREATE TABLE crewai_agent_memory (
     -- A path, such as /company/team: what is asked of a scope is asked of all below it.
     scope           TEXT COLLATE "C" NOT NULL DEFAULT '/',
     categories      JSONB            NOT NULL DEFAULT '[]',
-    metadata        JSONB            NOT NULL DEFAULT '{}',
+    metadata        JSON             NOT NULL DEFAULT '{}',
     importance      DOUBLE PRECISION NOT NULL DEFAULT 0.5,
     source          TEXT COLLATE "C",
     is_private      BOOLEAN          NOT NULL DEFAULT FALSE,
@@ -57,3 +57,4 @@ CREATE TABLE crewai_agent_memory (
 
 CREATE INDEX crewai_agent_memory_by_scope ON crewai_agent_memory (tenant_id, user_id, thread_id, scope);
 CREATE INDEX crewai_agent_memory_by_age ON crewai_agent_memory (tenant_id, user_id, thread_id, created_at, memory_id);
+CREATE INDEX crewai_agent_memory_by_dimensions ON crewai_agent_memory (tenant_id, user_id, thread_id, dimensions);

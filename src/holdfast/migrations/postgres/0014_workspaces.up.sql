@@ -12,6 +12,8 @@ CREATE TABLE snapshot_layers (
     manifest     BYTEA            NOT NULL,
     -- Of the objects that were stored for it.
     stored_bytes BIGINT           NOT NULL,
+    -- Of the files below it that it replaces or removes: what can be freed once no snapshot needs the layer below.
+    replaced_bytes BIGINT         NOT NULL,
     created_at   TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, id)
 );

@@ -49,6 +49,7 @@ CREATE TABLE a2a_push_configs (
     config        TEXT COLLATE "C" NOT NULL,
     created_at    TIMESTAMPTZ      NOT NULL,
     updated_at    TIMESTAMPTZ      NOT NULL,
+    deleted_at    TIMESTAMPTZ,
     PRIMARY KEY (tenant_id, user_id, task_id, id, deleted_with)
 );
 
@@ -62,7 +63,10 @@ CREATE TABLE session_shares (
     number        BIGINT           NOT NULL,
     user_id       TEXT COLLATE "C" NOT NULL DEFAULT '',
     read_only     BOOLEAN          NOT NULL DEFAULT TRUE,
+    -- Whether lists over HTTP may show the token again.
+    shows_token   BOOLEAN          NOT NULL DEFAULT FALSE,
     created_at    TIMESTAMPTZ      NOT NULL,
+    updated_at    TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, token),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
 );
@@ -118,6 +122,7 @@ CREATE TABLE agent_memories (
     -- How often it was found since it was made or its time was extended.
     access_count  BIGINT           NOT NULL DEFAULT 0,
     created_at    TIMESTAMPTZ      NOT NULL,
+    updated_at    TIMESTAMPTZ      NOT NULL,
     expires_at    TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, agent_id, user_id, id)
 );
@@ -134,6 +139,7 @@ CREATE TABLE remarks (
     -- The number that its author's program has for what it is about, if any.
     message_number BIGINT,
     created_at     TIMESTAMPTZ      NOT NULL,
+    updated_at     TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, user_id, id),
     CHECK (issue_type IN ('', 'instructions', 'factual', 'incomplete', 'tool'))
 );

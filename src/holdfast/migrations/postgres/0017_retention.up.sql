@@ -1,7 +1,9 @@
 -- How many snapshots are kept and for how long, what must be kept whatever the rules say, and who is tidying up.
 
 -- Of MiB of stored bytes that a tenant's snapshots may take; nothing for what everybody has. Only who looks after all tenants sets it.
-ALTER TABLE tenants ADD COLUMN checkpoint_quota_mib BIGINT CHECK (checkpoint_quota_mib >= 0);
+-- The check is a statement of its own: Citus adds no column with a constraint to a table that it distributes.
+ALTER TABLE tenants ADD COLUMN checkpoint_quota_mib BIGINT;
+ALTER TABLE tenants ADD CONSTRAINT tenants_checkpoint_quota_mib_check CHECK (checkpoint_quota_mib >= 0);
 
 -- What a tenant has instead of the defaults; nothing where it has none of its own.
 CREATE TABLE retention_policies (
@@ -19,6 +21,9 @@ CREATE TABLE run_retention (
     per_run    BIGINT CHECK (per_run > 0),
     -- Seconds after its end for which its snapshots are kept, where that is longer than the grace.
     keep_s     BIGINT CHECK (keep_s >= 0),
+    -- When a run that had ended was rewound: when it had ended, and its epoch since. Its grace goes on while it only waits.
+    ended_at   TIMESTAMPTZ,
+    ended_epoch BIGINT,
     updated_at TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, run_id),
     FOREIGN KEY (tenant_id, run_id) REFERENCES runs (tenant_id, id) ON DELETE CASCADE
@@ -32,6 +37,8 @@ CREATE TABLE retention_holds (
     session_id UUID,
     reason     TEXT COLLATE "C" NOT NULL CHECK (reason <> ''),
     placed_by  TEXT COLLATE "C" NOT NULL DEFAULT '',
+    -- Whether the tenant's own key placed it: such a hold does not keep the tenant from being erased.
+    by_tenant  BOOLEAN          NOT NULL DEFAULT FALSE,
     created_at TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, id)
 );
@@ -61,3 +68,11 @@ CREATE TABLE erasures (
 );
 
 CREATE INDEX erasures_open ON erasures (due_at, tenant, event_id) WHERE finished_at IS NULL;
+
+-- Above all tenants: what all processes on this database agree on. A lease is one that expires, and its value names the holder.
+CREATE TABLE server_settings (
+    name       TEXT COLLATE "C" NOT NULL,
+    value      TEXT COLLATE "C" NOT NULL,
+    expires_at TIMESTAMPTZ,
+    PRIMARY KEY (name)
+);

@@ -4,8 +4,12 @@ CREATE TABLE tenants (
     id         TEXT    NOT NULL PRIMARY KEY CHECK (id <> ''),
     metadata   TEXT    NOT NULL DEFAULT '{}',
     created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL
+    updated_at INTEGER NOT NULL,
+    -- Set while everything the tenant has is being removed. The row goes last.
+    deleted_at INTEGER
 ) STRICT;
+
+CREATE INDEX tenants_deleted ON tenants (id) WHERE deleted_at IS NOT NULL;
 
 CREATE TABLE sessions (
     tenant_id        TEXT    NOT NULL CHECK (tenant_id <> ''),
@@ -24,12 +28,16 @@ CREATE TABLE sessions (
     -- an append touches those indexes once a minute and not every time.
     updated_minute   INTEGER NOT NULL DEFAULT 0,
     deleted_at       INTEGER,
+    -- '~' for the session that has its identifier to itself; the session's id where several share one. '~' sorts after every id.
+    identifier_rank  TEXT    NOT NULL DEFAULT '~',
     PRIMARY KEY (tenant_id, id)
 ) STRICT, WITHOUT ROWID;
 
 -- An identifier is one user's, and free again once its session is deleted.
-CREATE UNIQUE INDEX sessions_by_identifier ON sessions (tenant_id, identifier, user_id) WHERE deleted_at IS NULL;
+CREATE UNIQUE INDEX sessions_by_identifier ON sessions (tenant_id, identifier, user_id, identifier_rank)
+    WHERE deleted_at IS NULL;
 CREATE INDEX sessions_by_recency ON sessions (tenant_id, updated_minute) WHERE deleted_at IS NULL;
+CREATE INDEX sessions_deleted ON sessions (tenant_id, updated_minute) WHERE deleted_at IS NOT NULL;
 CREATE INDEX sessions_by_user ON sessions (tenant_id, user_id, updated_minute) WHERE deleted_at IS NULL;
 CREATE INDEX sessions_by_agent ON sessions (tenant_id, agent_id, updated_minute) WHERE deleted_at IS NULL;
 

@@ -21,6 +21,7 @@ CREATE TABLE compaction_events (
     -- shows has changed. Nothing, where messages were really removed.
     block                 INTEGER,
     created_at            INTEGER NOT NULL,
+    updated_at            INTEGER NOT NULL,
     rolled_back_at        INTEGER,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
@@ -45,6 +46,21 @@ CREATE TABLE message_archive (
 ) STRICT;
 
 CREATE INDEX message_archive_by_session ON message_archive (tenant_id, session_id, archived_at);
+
+-- Messages that were deleted and can be restored: as they were in the log, and their originals that were in the archive.
+CREATE TABLE deleted_messages (
+    tenant_id        TEXT    NOT NULL,
+    session_id       TEXT    NOT NULL,
+    id               TEXT    NOT NULL,
+    -- The compaction whose original it is; nothing, where it was in the log.
+    source           TEXT    NOT NULL DEFAULT '',
+    seq              INTEGER NOT NULL,
+    is_rewritten     INTEGER NOT NULL,
+    original_message TEXT    NOT NULL,
+    deleted_at       INTEGER NOT NULL,
+    PRIMARY KEY (tenant_id, session_id, id, source),
+    FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
+) STRICT;
 
 -- Policies that compact by themselves: of one session, or of every session of an agent.
 CREATE TABLE compaction_policies (

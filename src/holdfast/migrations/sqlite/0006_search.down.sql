@@ -1,3 +1,4 @@
+DROP TRIGGER messages_changed;
 DROP TRIGGER messages_deleted;
 DROP TABLE message_index_removed;
 DROP TABLE message_index;

@@ -57,3 +57,4 @@ CREATE TABLE crewai_agent_memory (
 
 CREATE INDEX crewai_agent_memory_by_scope ON crewai_agent_memory (tenant_id, user_id, thread_id, scope);
 CREATE INDEX crewai_agent_memory_by_age ON crewai_agent_memory (tenant_id, user_id, thread_id, created_at, memory_id);
+CREATE INDEX crewai_agent_memory_by_dimensions ON crewai_agent_memory (tenant_id, user_id, thread_id, dimensions);

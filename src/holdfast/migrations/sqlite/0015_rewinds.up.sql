@@ -8,11 +8,13 @@ CREATE TABLE rewinds (
     from_step     INTEGER NOT NULL,
     to_step       INTEGER NOT NULL,
     status        TEXT    NOT NULL,
-    -- Where the tree is; nothing where only the run and its conversation go back.
+    -- Where the tree is; NULL where the worker that next claims the run brings its own workspace to the snapshot.
     path          TEXT,
     -- What the tree is brought to by the rewind, and what it was before.
     snapshot      TEXT,
     dirty         TEXT,
+    -- Why the tree is not there yet; NULL once the rewind or redo is finished.
+    pending_reason TEXT,
     -- The branches that the session showed before and after.
     branch_before INTEGER NOT NULL,
     branch_after  INTEGER NOT NULL,

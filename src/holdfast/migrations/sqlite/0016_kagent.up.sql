@@ -49,6 +49,7 @@ CREATE TABLE a2a_push_configs (
     config         TEXT    NOT NULL,
     created_at     INTEGER NOT NULL,
     updated_at     INTEGER NOT NULL,
+    deleted_at     INTEGER,
     PRIMARY KEY (tenant_id, user_id, task_id, id, deleted_with)
 ) STRICT;
 
@@ -62,7 +63,10 @@ CREATE TABLE session_shares (
     number         INTEGER NOT NULL,
     user_id        TEXT    NOT NULL DEFAULT '',
     read_only      INTEGER NOT NULL DEFAULT 1,
+    -- Whether lists over HTTP may show the token again.
+    shows_token    INTEGER NOT NULL DEFAULT 0,
     created_at     INTEGER NOT NULL,
+    updated_at     INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, token),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
 ) STRICT;
@@ -118,6 +122,7 @@ CREATE TABLE agent_memories (
     -- How often it was found since it was made or its time was extended.
     access_count   INTEGER NOT NULL DEFAULT 0,
     created_at     INTEGER NOT NULL,
+    updated_at     INTEGER NOT NULL,
     expires_at     INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, agent_id, user_id, id)
 ) STRICT;
@@ -134,6 +139,7 @@ CREATE TABLE remarks (
     -- The number that its author's program has for what it is about, if any.
     message_number INTEGER,
     created_at     INTEGER NOT NULL,
+    updated_at     INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, user_id, id),
     CHECK (issue_type IN ('', 'instructions', 'factual', 'incomplete', 'tool'))
 ) STRICT;

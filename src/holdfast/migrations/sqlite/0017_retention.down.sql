@@ -1,3 +1,4 @@
+DROP TABLE server_settings;
 DROP TABLE erasures;
 DROP TABLE retention_sweeps;
 DROP TABLE retention_holds;

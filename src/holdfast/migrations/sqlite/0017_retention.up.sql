@@ -19,6 +19,9 @@ CREATE TABLE run_retention (
     per_run    INTEGER CHECK (per_run > 0),
     -- Seconds after its end for which its snapshots are kept, where that is longer than the grace.
     keep_s     INTEGER CHECK (keep_s >= 0),
+    -- When a run that had ended was rewound: when it had ended, and its epoch since. Its grace goes on while it only waits.
+    ended_at   INTEGER,
+    ended_epoch INTEGER,
     updated_at INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, run_id),
     FOREIGN KEY (tenant_id, run_id) REFERENCES runs (tenant_id, id) ON DELETE CASCADE
@@ -32,6 +35,8 @@ CREATE TABLE retention_holds (
     session_id TEXT,
     reason     TEXT    NOT NULL CHECK (reason <> ''),
     placed_by  TEXT    NOT NULL DEFAULT '',
+    -- Whether the tenant's own key placed it: such a hold does not keep the tenant from being erased.
+    by_tenant  INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, id)
 ) STRICT, WITHOUT ROWID;
@@ -61,3 +66,11 @@ CREATE TABLE erasures (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX erasures_open ON erasures (due_at, tenant, event_id) WHERE finished_at IS NULL;
+
+-- Above all tenants: what all processes on this database agree on. A lease is one that expires, and its value names the holder.
+CREATE TABLE server_settings (
+    name       TEXT    NOT NULL,
+    value      TEXT    NOT NULL,
+    expires_at INTEGER,
+    PRIMARY KEY (name)
+) STRICT, WITHOUT ROWID;

@@ -48,7 +48,7 @@ ORDER BY l.top_number DESC;
 -- name: remember
 -- The branch that is shown, as it is now; the first time, it gets its row.
 INSERT INTO branches (tenant_id, session_id, number, origin, view, next_seq, created_at)
-SELECT :tenant_id, id, branch, 'start', view, next_seq, created_at FROM sessions
+SELECT tenant_id, id, branch, 'start', view, next_seq, created_at FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id
 ON CONFLICT (tenant_id, session_id, number) DO UPDATE SET view = excluded.view, next_seq = excluded.next_seq;
 

@@ -29,7 +29,7 @@ from ...errors import InvalidInput, LimitExceeded, NotFound, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import SEARCH_CHARS, Limits
-from . import sessions
+from ..platform.registration import register_tenant
 
 _BEYOND = "\U0010ffff" * (SEARCH_CHARS + 1)
 """After a beginning, this comes after every text that begins so: none has as many of the last character."""
@@ -125,7 +125,7 @@ class AsyncContacts(TenantStore):
         assert row is not None
         contact = mapper(Contact, connection.dialect)([row])[0]
         if contact.id == params["id"]:
-            await sessions.queries.register_tenant.all(connection, params)
+            await register_tenant(connection, params)
         return contact
 
     @reads

@@ -101,6 +101,31 @@ async def count_view(
     return int(row[0]), int(row[1])
 
 
+async def fitting(
+    connection: Connection, params: Mapping[str, Any], clause: str, max_bytes: int, *, newest_first: bool
+) -> int:
+    """How many of the messages that ``read_log`` would find have at most ``max_bytes`` of content together; one at least.
+
+    Raises:
+        NotFound: there is no such live session.
+    """
+    shown = await _shown(connection, params)
+    limit, ranges = params["limit"], tuple(views.within(shown.view, params["after"], params["before"]))
+    places = limit
+    while True:
+        near = _nearest(ranges, places, shown, newest_first)
+        rows = await queries.sizes.all(connection, {**params, "ranges": _json(near)}, clause)
+        if len(rows) >= limit or near == ranges:
+            break
+        places *= WIDER
+    total = 0
+    for number, (_, size) in enumerate(sorted(rows, reverse=newest_first)[:limit]):
+        total += size
+        if total > max_bytes:
+            return max(number, 1)
+    return int(limit)
+
+
 async def _shown(connection: Connection, params: Mapping[str, Any]) -> Shown:
     row = await queries.shown.one(connection, params)
     if row is None:

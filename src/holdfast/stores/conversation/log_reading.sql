@@ -29,6 +29,24 @@ LEFT JOIN LATERAL (
     OFFSET 0
 ) AS m ON TRUE;
 
+-- name: sizes @sqlite
+-- The places of some ranges and the characters of each content, without loading the contents.
+SELECT seq & 1099511627775, LENGTH(content) FROM json_each(:ranges) AS r
+CROSS JOIN messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id
+      AND seq >= json_extract(r.value, '$[0]') AND seq <= json_extract(r.value, '$[1]')/*where*/;
+
+-- name: sizes @postgres
+-- The size on disk would say nothing: a megabyte of one letter is stored in a few kilobytes.
+SELECT m.seq & 1099511627775, LENGTH(m.content::text)
+FROM jsonb_array_elements(:ranges::jsonb) AS r (span)
+CROSS JOIN LATERAL (
+    SELECT seq, content FROM messages
+    WHERE tenant_id = :tenant_id AND session_id = :session_id
+          AND seq >= (r.span ->> 0)::bigint AND seq <= (r.span ->> 1)::bigint/*where*/
+    OFFSET 0
+) AS m;
+
 -- name: count @sqlite
 -- How many messages of some ranges match, and their tokens.
 SELECT COUNT(*), COALESCE(SUM(token_count), 0) FROM json_each(:ranges) AS r

@@ -1,9 +1,9 @@
 """The log of a session: what an entry is, and how entries get their places in it.
 
-Appends are a group (see ``engines.protocol.Group``): whatever has queued up for one tenant is written together. On PostgreSQL
-that is one statement; on SQLite it is one UPDATE for each session and one INSERT for each message, or for ten of them where all
-are of one session, inside the writer's shared commit. Other stores that write messages as part of a larger transaction call
-``append_at``.
+Appends are a group (see ``engines.protocol.Group``): whatever has queued up is written together. On PostgreSQL that is one
+round trip and one transaction, with one statement for a tenant; on SQLite it is one UPDATE for each session and one INSERT for
+each message, or for ten of them where all are of one session, inside the writer's shared commit. Other stores that write
+messages as part of a larger transaction call ``append_at``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...core import text
 from ...core.filters import id_list
 from ...core.queries import Queries, unless_usual
 from ...core.rows import Column, mapper
-from ...engines.protocol import Connection, Row
+from ...engines.protocol import Connection, Row, in_one_commit, in_one_statement
 from ...errors import Conflict, NotFound
 from ...ids import Id
 from .views import LAST, seq_of
@@ -86,7 +86,9 @@ class Appended(Struct, frozen=True, gc=False):
 
 
 class AppendGroup:
-    """Appends of one tenant, done together."""
+    """Appends, done together."""
+
+    mixes_keys = True
 
     def key(self, item: Append) -> object:
         return item.tenant
@@ -98,10 +100,12 @@ class AppendGroup:
         self, connection: Connection, items: Sequence[Append], *, careful: bool
     ) -> Sequence[Appended | Exception]:
         if not careful:
-            return [*map(_outcome, items, await _reserve_and_insert(connection, items))]
+            async with in_one_commit(connection):
+                return [*map(_outcome, items, await _reserve_and_insert(connection, items))]
         outcomes = [await _already_there(connection, item) for item in items]
         waiting = [place for place, outcome in enumerate(outcomes) if outcome is None]
-        reserved = await _reserve_and_insert(connection, [items[place] for place in waiting])
+        async with in_one_commit(connection):
+            reserved = await _reserve_and_insert(connection, [items[place] for place in waiting])
         for place, found in zip(waiting, reserved, strict=True):
             outcomes[place] = _outcome(items[place], found)
         return [outcome for outcome in outcomes if outcome is not None]
@@ -132,9 +136,9 @@ async def insert_all(
     """
     if not entries:
         return
-    if not connection.dialect.changes_in_ctes:
+    if not in_one_statement(connection):
         places = range(first, first + len(entries))
-        rows = [*map(_row, places, entries, moments)]
+        rows = [*map(_row, places, entries, _times(connection, moments))]
         await queries.insert.many_alike(connection, _INSERTED, (tenant, session_id), rows)
         return
     columns = map(list, zip(*map(astuple, entries), strict=True))
@@ -151,16 +155,16 @@ async def _reserve_and_insert(connection: Connection, appends: Sequence[Append])
         return []
     if len(appends) == 1 and len(appends[0].entries) == 1:
         return [await _only_one(connection, appends[0])]
-    if connection.dialect.changes_in_ctes:
-        return await _in_one_statement(connection, appends)
+    if in_one_statement(connection):
+        return await _in_one_exchange(connection, appends)
     return await _step_by_step(connection, appends)
 
 
 async def _only_one(connection: Connection, append: Append) -> Row | None:
     """One message by itself, which is what most appends are."""
     params = _insert_params(append, append.entries[0])
-    if connection.dialect.changes_in_ctes:
-        found = await queries.append_one.one(connection, params)
+    if in_one_statement(connection):
+        found = _unless_missing(await queries.append_one.one(connection, params))
     else:
         found = await _advance(connection, params)
         if found is not None:
@@ -169,9 +173,14 @@ async def _only_one(connection: Connection, append: Append) -> Row | None:
     return found
 
 
+def _unless_missing(row: Row | None) -> Row | None:
+    """The row of an ``append_one``, unless there was no live session."""
+    return None if row is None or row[0] is None else row
+
+
 async def _advance(connection: Connection, params: Mapping[str, Any]) -> Row | None:
     """Reserve the next places in a session's log."""
-    found = await queries.advance_this_minute.one(connection, params)
+    found = None if connection.distributed else await queries.advance_this_minute.one(connection, params)
     return found if found is not None else await queries.advance.one(connection, params)
 
 
@@ -199,27 +208,60 @@ def _heads(appends: Sequence[Append]) -> dict[str, _Head]:
     return heads
 
 
-async def _step_by_step(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
-    tenant = appends[0].tenant
-    found = await _advance_all(connection, tenant, _heads(appends))
-    reserved: list[Row | None] = []
-    rows: dict[str, list[tuple[Any, ...]]] = {session_id: [] for session_id in found}
+def _by_tenant(appends: Sequence[Append]) -> dict[str, list[Append]]:
+    """The appends of each tenant."""
+    found: dict[str, list[Append]] = {}
     for append in appends:
-        session_id, now_us = append.session_id, append.now_us
-        place = found.get(session_id)
+        found.setdefault(append.tenant, []).append(append)
+    return found
+
+
+async def _step_by_step(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
+    advance = _advance_together if connection.distributed else _advance_all
+    found: dict[tuple[str, str], Row] = {}
+    for tenant, its in _by_tenant(appends).items():
+        reserved_here = await advance(connection, tenant, _heads(its))
+        found |= {(tenant, session_id): place for session_id, place in reserved_here.items()}
+    reserved: list[Row | None] = []
+    rows: dict[tuple[str, str], list[tuple[Any, ...]]] = {session: [] for session in found}
+    for append in appends:
+        session, (now,) = (append.tenant, append.session_id), _times(connection, [append.now_us])
+        place = found.get(session)
         reserved.append(place)
         if place is not None:
             seq, due = place
             for entry in append.entries:
-                rows[session_id].append(_row(seq, entry, now_us))
+                rows[session].append(_row(seq, entry, now))
                 seq += 1
-            found[session_id] = (seq, due)
+            found[session] = (seq, due)
     if len(rows) == 1:
         ((only, its_rows),) = rows.items()
-        await queries.insert.many_alike(connection, _INSERTED, (tenant, only), its_rows)
+        await queries.insert.many_alike(connection, _INSERTED, only, its_rows)
+    elif connection.distributed:  # a group there is of one tenant
+        several = [(session_id, *row) for (_, session_id), its_rows in rows.items() for row in its_rows]
+        await queries.insert.many_alike(connection, _INSERTED, (appends[0].tenant,), several)
     elif rows:
-        await queries.insert.many_in_order(connection, _INSERTED, _of_several(tenant, rows))
+        await queries.insert.many_in_order(connection, _INSERTED, _of_several(rows))
     return reserved
+
+
+async def _advance_together(connection: Connection, tenant: str, heads: Mapping[str, _Head]) -> dict[str, Row]:
+    """``_advance_all`` in one statement, on PostgreSQL."""
+    if len(heads) == 1:
+        ((session_id, head),) = heads.items()
+        found = await _advance(connection, _advance_params(tenant, session_id, head))
+        return {} if found is None else {session_id: found}
+    sessions = sorted(heads)
+    latest = max(head.now_us for head in heads.values())
+    params = {
+        "tenant_id": tenant,
+        "session_ids": sessions,
+        "rows": [heads[session_id].rows for session_id in sessions],
+        "tokens": [heads[session_id].tokens for session_id in sessions],
+        "now_at": latest,
+        "now_minute": latest // MINUTE_US,
+    }
+    return {row[0]: row[1:] for row in await queries.advance_all.all(connection, params)}
 
 
 async def _advance_all(connection: Connection, tenant: str, heads: Mapping[str, _Head]) -> dict[str, Row]:
@@ -259,7 +301,12 @@ _ADVANCED = ("rows", "token_count", "now_at", "tenant_id", "session_id")
 _INSERTED = ("tenant_id", "session_id", "seq", *Entry.__struct_fields__, "now_at")
 
 
-def _row(seq: int, entry: Entry, now_us: int) -> tuple[Any, ...]:
+def _times(connection: Connection, moments: Sequence[int]) -> Sequence[Any]:
+    """Moments in the form that is stored."""
+    return [from_us(each) for each in moments] if connection.dialect.native_time else moments
+
+
+def _row(seq: int, entry: Entry, now: Any) -> tuple[Any, ...]:
     """A message in the order of ``_INSERTED``, without tenant and session; field by field, which is quicker than a tuple inside
     a tuple."""
     return (
@@ -272,18 +319,39 @@ def _row(seq: int, entry: Entry, now_us: int) -> tuple[Any, ...]:
         entry.metadata,
         entry.is_preserved,
         entry.is_summary,
-        now_us,
+        now,
     )
 
 
-def _of_several(tenant: str, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> Iterator[tuple[Any, ...]]:
+def _of_several(rows: Mapping[tuple[str, str], Sequence[tuple[Any, ...]]]) -> Iterator[tuple[Any, ...]]:
     """The rows of several sessions, with tenant and session."""
-    for session_id, each in rows.items():
+    for session, each in rows.items():
         for row in each:
-            yield (tenant, session_id, *row)
+            yield (*session, *row)
 
 
-async def _in_one_statement(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
+async def _in_one_exchange(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
+    """Of one tenant one statement, of several one for each append, or for each tenant if some append has several messages.
+
+    Tenants and sessions come sorted, so that any two groups lock sessions in the same order.
+    """
+    by_tenant = _by_tenant(appends)
+    if len(by_tenant) > 1 and all(len(append.entries) == 1 for append in appends):
+        order = sorted(range(len(appends)), key=lambda place: (appends[place].tenant, appends[place].session_id))
+        params = [_insert_params(appends[place], appends[place].entries[0]) for place in order]
+        found = dict(zip(order, await queries.append_one.all_of_each(connection, params), strict=True))
+        return [_unless_missing(found[place]) for place in range(len(appends))]
+    each = [_append_params(its) for _, its in sorted(by_tenant.items())]
+    if len(each) == 1:
+        rows = await queries.append.all(connection, each[0])
+    else:
+        rows = await queries.append.all_of_each(connection, each)
+    written = {(tenant, id_): (seq, due) for tenant, id_, seq, due in rows}
+    return [written.get((append.tenant, append.entries[0].id)) for append in appends]
+
+
+def _append_params(appends: Sequence[Append]) -> dict[str, Any]:
+    """Appends of one tenant as the parameters of one statement."""
     heads = _heads(appends)
     sessions = sorted(heads)
     taken: dict[str, int] = dict.fromkeys(sessions, 0)
@@ -303,8 +371,7 @@ async def _in_one_statement(connection: Connection, appends: Sequence[Append]) -
         now_at=max(together["created_at"]),
         now_minute=max(together["created_at"]) // MINUTE_US,
     )
-    written = {id_: (seq, due) for id_, seq, due in await queries.append.all(connection, together)}
-    return [written.get(append.entries[0].id) for append in appends]
+    return together
 
 
 _TOGETHER = ("session_id", "place", *Entry.__struct_fields__, "created_at")

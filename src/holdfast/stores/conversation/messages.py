@@ -29,23 +29,24 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...ids import parse as parse_id
-from . import views
+from . import deleted_messages, views
 from .branches import lock_head
-from .compaction.attachments import concern
-from .compaction.automatic import compact_if_attached, counted, with_tokens
+from .compaction.automatic import compact_if_attached
 from .compaction.rollback import forget_originals
 from .contents import stored_content
 from .context import Budget, Context, build_context
-from .log_reading import count_log, read_log
+from .deleted_messages import DeletedMessage
+from .log_reading import count_log, fitting, read_log, view_of
 from .message_log import Append, Entry, Message, Role, append_group, queries
 from .search.index import forget, reconsider
-from .search.search import Hit, Search
-from .tokens import TokenCounter, counter_of
+from .search.search import Search, SearchPage
+from .tokens import TokenCounter, counted, counter_of
 
 ROLES = get_args(Role)
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _SEQ_MOST = 2**63 - 1
-_MESSAGE, _UNCOUNTED = "message", 0
+_FIRST = "00000000-0000-0000-0000-000000000000"
+_MESSAGE = "message"
 _TOKENS_MOST = 2**31 - 1
 
 
@@ -56,7 +57,7 @@ class NewMessage(Struct, frozen=True, kw_only=True):
     content: Any
     kind: str = "message"
     metadata: Mapping[str, Any] | None = None
-    token_count: int = 0
+    token_count: int | None = None
     is_preserved: bool = False
     is_summary: bool = False
     id: str | None = None
@@ -71,6 +72,7 @@ FILTERS = Filterable(
         "is_preserved": ("is_preserved", "bool"),
         "is_summary": ("is_summary", "bool"),
         "created_at": ("created_at", "time"),
+        "content": ("content", "json"),
     },
     metadata="metadata",
 )
@@ -87,14 +89,15 @@ class AsyncMessages(TenantStore):
         content: Any,
         kind: str = "message",
         metadata: Mapping[str, Any] | None = None,
-        token_count: int = 0,
+        token_count: int | None = None,
         is_preserved: bool = False,
         is_summary: bool = False,
         id: str | None = None,
     ) -> Message:
         """Add one message at the end of a session's log; durable when this returns.
 
-        ``content`` is text or a list of content blocks; for other kinds, any JSON value.
+        ``content`` is text or a list of content blocks; for other kinds, any JSON value. Without a ``token_count`` the content
+        is counted by the Holdfast's ``count_tokens``, or else estimated from its size.
 
         Raises:
             NotFound: there is no such live session.
@@ -162,11 +165,13 @@ class AsyncMessages(TenantStore):
         newest_first: bool = False,
         limit: int | None = None,
         cursor: str | None = None,
+        max_bytes: int | None = None,
     ) -> Page[Message]:
         """The messages of a session in the order of the log, or from its end with ``newest_first``.
 
         ``after`` and ``before`` are places in the log, not included. With ``limit``, a page; its ``next`` is the cursor of
-        the one after, and each page costs the same wherever it starts.
+        the one after, and each page costs the same wherever it starts. With ``max_bytes`` as well, a page ends before its
+        contents have more bytes than that together, but holds one message at least; no more than that is loaded.
 
         Raises:
             NotFound: there is no such live session.
@@ -180,6 +185,9 @@ class AsyncMessages(TenantStore):
         params = self._stretch(session_id, after, before)
         params["limit"] = rows_to_read(limit, limits)
         clause = FILTERS.compile(where, params, connection.dialect, limits)
+        if limit is not None and max_bytes is not None:
+            limit = min(limit, await fitting(connection, params, clause, max_bytes, newest_first=newest_first))
+            params["limit"] = limit + 1
         found = await read_log(connection, params, clause, newest_first=newest_first)
         return _page(found, limit, limits.list_rows, listing)
 
@@ -226,8 +234,8 @@ class AsyncMessages(TenantStore):
     ) -> Message:
         """Change what is given; the message keeps its place and the time it was made.
 
-        Branches that share the message all show it changed. A new content without a ``token_count`` is counted where an append
-        would be (``compactions.attach``); elsewhere the count stays as it is.
+        Branches that share the message all show it changed. A new content without a ``token_count`` is counted as an append
+        would count it.
 
         Raises:
             NotFound: there is no such message in a live session.
@@ -238,8 +246,8 @@ class AsyncMessages(TenantStore):
         head = await lock_head(connection, self._scope.params(session_id=session_id))
         before = await self._get(connection, message_id, queries.lock)
         stored = None if content is None else stored_content(content, before.kind, limits)
-        if stored is not None and token_count is None and concern(self._scope, session_id):
-            token_count = counted(self._scope, stored)
+        if stored is not None and token_count is None:
+            token_count = counted(self._scope, content, stored)
         params = self._at_now(
             id=before.id,
             session_id=session_id,
@@ -255,12 +263,15 @@ class AsyncMessages(TenantStore):
         more_tokens = after.token_count - before.token_count if views.shows(head.view, row[-1]) else 0
         await self._recount(connection, params, removed=0, more_tokens=more_tokens)
         if content is not None:
-            await reconsider(connection, params, [after.id])
+            await reconsider(connection, params, [after.id], only_these=True)
         return after
 
     @writes
-    async def delete(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> int:
-        """Remove exactly these messages of a session and say how many there were. Their places stay empty.
+    async def delete(
+        self, connection: Connection, session_id: str, message_ids: Sequence[str], *, purge: bool = False
+    ) -> int:
+        """Delete exactly these messages of a session, with their feedback, and say how many there were. Their places stay empty,
+        and ``restore`` brings them back; with ``purge`` nothing does, and messages that were deleted before are removed too.
 
         They may be on any branch, and are gone from every branch that shares them. What compactions keep of them goes too, so
         that no rollback brings them back; a message that was compacted away is deleted as well.
@@ -268,12 +279,11 @@ class AsyncMessages(TenantStore):
         Raises:
             NotFound: there is no such live session.
         """
-        if isinstance(message_ids, str) or not isinstance(message_ids, Sequence):
-            raise InvalidInput("message_ids must be a list of ids")
-        self._scope.limits.check("batch_rows", len(message_ids), "message ids")
-        ids = [parse_id(each, "message id") for each in message_ids]
-        params = self._at_now(session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect))
+        params = self._several(connection, session_id, message_ids)
         head = await lock_head(connection, params)
+        purged = await deleted_messages.forget(connection, params) if _flag(purge, "purge") else set()
+        if not purge:
+            await deleted_messages.keep(connection, params, compacted=bool(head.compactions))
         rows = await queries.delete.all(connection, params)
         await queries.delete_feedback.all(connection, params)
         gone = {id_ for id_, _, _ in rows}
@@ -283,7 +293,44 @@ class AsyncMessages(TenantStore):
             shown = [tokens for _, tokens, place in rows if views.shows(head.view, place)]
             await self._recount(connection, params, removed=len(shown), more_tokens=-sum(shown))
             await forget(connection, params)
-        return len(gone)
+        return len(gone | purged)
+
+    @writes
+    async def restore(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> int:
+        """Bring deleted messages of a session back, with their feedback, and say how many there were. Each is at its old place,
+        on every branch that showed it; one that a compaction had taken out is in its archive again.
+
+        Raises:
+            NotFound: there is no such live session.
+            Conflict: one of them was appended again under its id.
+        """
+        params = self._several(connection, session_id, message_ids)
+        head = await lock_head(connection, params)
+        async with connection.savepoint():
+            back, there = await deleted_messages.bring_back(connection, params)
+        if back:
+            shown = [tokens for tokens, place in there if views.shows(head.view, place)]
+            await self._recount(connection, params, removed=-len(shown), more_tokens=sum(shown))
+            await reconsider(connection, params, [*back])
+        return len(back)
+
+    @reads
+    async def deleted(
+        self, connection: Connection, session_id: str, *, limit: int = 100, cursor: str | None = None
+    ) -> Page[DeletedMessage]:
+        """A page of the messages of a session that were deleted and can be restored, in the order of their ids.
+
+        Raises:
+            NotFound: there is no such live session.
+        """
+        after = _FIRST if cursor is None else parse_id(decode_cursor(cursor, "deleted-messages", str)[0], "cursor")
+        params = self._scope.params(session_id=parse_id(session_id, "session id"), after=after)
+        await view_of(connection, params)
+        params["limit"] = rows_to_read(limit, self._scope.limits)
+        found = deleted_messages.listed(connection, await deleted_messages.queries.list.all(connection, params))
+        if len(found) <= limit:
+            return Page(found)
+        return Page(found[:limit], encode_cursor("deleted-messages", found[limit - 1].message.id))
 
     async def search(
         self,
@@ -296,16 +343,18 @@ class AsyncMessages(TenantStore):
         cursor: str | None = None,
         start_mark: str = "**",
         end_mark: str = "**",
-    ) -> Page[Hit]:
-        """Messages with all words of a query, in what live sessions show now; everything committed so far is searched.
+    ) -> SearchPage:
+        """Messages with all words of a query, in what live sessions show now.
 
         ``"quoted words"`` stand next to each other, ``-this`` must not be there, ``begin*`` is the beginning of a word; case
         and diacritics do not matter, and everything else is taken literally. Long messages that mention a word in passing
         come after all others; among equals the newest is first. Each hit has a snippet, in which the marks stand
         around what was found; nothing else in it is escaped.
 
-        The first search after many appends takes longer, because it is searching that indexes. On a database that cannot be
-        written, what was indexed before is searched.
+        Messages are indexed in the background (``holdfast serve``, ``holdfast worker``), and a small piece by each search. A
+        search also reads up to ``search_tail`` messages that are not indexed yet. If there are more of them, as after a large
+        import, the page says that it is not ``complete``. A page of very long messages may have fewer hits than ``limit`` and
+        still have a ``next``.
 
         Raises:
             InvalidInput: there is no word in the query.
@@ -347,15 +396,21 @@ class AsyncMessages(TenantStore):
             before=min(before, views.BLOCK),
         )
 
+    def _several(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> dict[str, Any]:
+        if isinstance(message_ids, str) or not isinstance(message_ids, Sequence):
+            raise InvalidInput("message_ids must be a list of ids")
+        self._scope.limits.check("batch_rows", len(message_ids), "message ids")
+        ids = [parse_id(each, "message id") for each in message_ids]
+        return self._at_now(session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect))
+
     def _at_now(self, **values: Any) -> dict[str, Any]:
         now = self._scope.clock.now_us()
         return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
     def _at_the_end(self, session_id: str, entries: Sequence[Entry]) -> Append:
-        scope, session_id = self._scope, parse_id(session_id, "session id")
-        if concern(scope, session_id):
-            entries = with_tokens(scope, entries)
-        return Append(scope.stored_tenant, session_id, entries, scope.clock.now_us())
+        return Append(
+            self._scope.stored_tenant, parse_id(session_id, "session id"), entries, self._scope.clock.now_us()
+        )
 
 
 class Messages(Blocking[AsyncMessages]):
@@ -370,6 +425,8 @@ class Messages(Blocking[AsyncMessages]):
     count = blocking(AsyncMessages.count)
     update = blocking(AsyncMessages.update)
     delete = blocking(AsyncMessages.delete)
+    restore = blocking(AsyncMessages.restore)
+    deleted = blocking(AsyncMessages.deleted)
     search = blocking(AsyncMessages.search)
 
 
@@ -379,7 +436,7 @@ def new_entry(
     content: Any,
     kind: str,
     metadata: Mapping[str, Any] | None,
-    token_count: int,
+    token_count: int | None,
     is_preserved: bool,
     is_summary: bool,
     id: str | None,
@@ -392,9 +449,10 @@ def new_entry(
     """
     own_id = scope.ids.new() if id is None else parse_id(id, "message id")
     alone = metadata is None and is_preserved is False and is_summary is False
-    if alone and kind is _MESSAGE and token_count is _UNCOUNTED and type(role) is str and role in ROLES:
+    if alone and kind is _MESSAGE and token_count is None and type(role) is str and role in ROLES:
         # Most messages are nothing but a role and content, so that there is nothing else to look at.
-        return Entry(own_id, kind, role, stored_content(content, kind, scope.limits), 0, "{}", False, False)
+        stored = stored_content(content, kind, scope.limits)
+        return Entry(own_id, kind, role, stored, counted(scope, content, stored), "{}", False, False)
     if kind == "message":
         if role not in ROLES:
             raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -402,12 +460,13 @@ def new_entry(
         raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
     elif role is not None and role not in ROLES:
         raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
+    stored = stored_content(content, kind, scope.limits)
     return Entry(
         own_id,
         text.plain(kind),
         text.plain(role),
-        stored_content(content, kind, scope.limits),
-        _tokens(token_count),
+        stored,
+        counted(scope, content, stored) if token_count is None else _tokens(token_count),
         scopes.metadata(metadata, scope.limits),
         _flag(is_preserved, "is_preserved"),
         _flag(is_summary, "is_summary"),

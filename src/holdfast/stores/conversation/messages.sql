@@ -47,7 +47,8 @@ VALUES (:tenant_id, :session_id, :seq, :id, :kind, :role, :content, :token_count
         :is_preserved, :is_summary, :now_at, :now_at);
 
 -- name: insert_all @postgres
--- Many at consecutive places of one session. Why an array may be empty: see append.
+-- Many at consecutive places of one session. Why an array may be empty: see append. RETURNING, because without it Citus copies the
+-- rows and reports every violation of a constraint as an internal error.
 INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
                       is_preserved, is_summary, created_at, updated_at)
 SELECT :tenant_id, :session_id, :first_seq::bigint + i.number - 1, i.id, COALESCE(i.kind, 'message'), i.role, i.content,
@@ -55,10 +56,26 @@ SELECT :tenant_id, :session_id, :first_seq::bigint + i.number - 1, i.id, COALESC
        COALESCE(i.is_summary, FALSE), i.created_at, i.created_at
 FROM unnest(:id::uuid[], :kind::text[], :role::text[], :content::jsonb[], :token_count::integer[], :metadata::jsonb[],
             :is_preserved::boolean[], :is_summary::boolean[], :created_at::timestamptz[]) WITH ORDINALITY
-     AS i (id, kind, role, content, token_count, metadata, is_preserved, is_summary, created_at, number);
+     AS i (id, kind, role, content, token_count, metadata, is_preserved, is_summary, created_at, number)
+RETURNING 1;
+
+-- name: advance_all @postgres
+-- Reserve the next places in the logs of several sessions. Why they are sorted and named twice: see append.
+UPDATE sessions AS s SET
+    next_seq = s.next_seq + t.rows,
+    message_count = s.message_count + t.rows,
+    token_count = s.token_count + t.tokens,
+    updated_at = :now_at,
+    updated_minute = :now_minute,
+    search_behind = TRUE
+FROM unnest(:session_ids::uuid[], :rows::bigint[], :tokens::bigint[]) AS t (id, rows, tokens)
+WHERE s.tenant_id = :tenant_id AND s.id = ANY(:session_ids::uuid[]) AND s.id = t.id AND (s.deleted_at IS NULL) IS TRUE
+RETURNING s.id::text, s.next_seq - t.rows, (s.token_count >= s.compact_from) IS TRUE;
 
 -- name: append_one @postgres
 -- Both halves in one statement: PostgreSQL lets an INSERT use the rows an UPDATE returned, so that an append is one round trip.
+-- It returns one row in any case, of NULLs if there is no live session, so that the rows of many executions stay in step.
+-- Where Citus distributes the tables, each half is a statement of its own: it sends both together to every machine.
 WITH head AS (
     UPDATE sessions SET
         next_seq = next_seq + 1,
@@ -77,7 +94,7 @@ WITH head AS (
     FROM head
     RETURNING seq
 )
-SELECT added.seq, head.due FROM added JOIN head ON head.seq = added.seq;
+SELECT (SELECT seq FROM added), (SELECT due FROM head);
 
 -- name: append @postgres
 -- The same for everybody in a group: one statement is one round trip and one flush for all. Sessions come sorted, so that two
@@ -108,7 +125,7 @@ WITH head AS (
     JOIN head ON head.id = i.session_id
     RETURNING id, session_id, seq
 )
-SELECT added.id::text, added.seq, head.due FROM added JOIN head ON head.id = added.session_id;
+SELECT :tenant_id::text, added.id::text, added.seq, head.due FROM added JOIN head ON head.id = added.session_id;
 
 -- name: by_ids @sqlite
 -- Messages by their ids, of any session: SQLite takes the list as JSON, PostgreSQL as an array.

@@ -28,7 +28,7 @@ from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
-from . import sessions
+from ..platform.registration import register_tenant
 from .keys import GroupKey
 
 _TRIES = 3
@@ -249,7 +249,7 @@ class AsyncPendingMessages(TenantStore):
             assert row is not None
             firsts[channel, key] = int(row[0])
         if 1 in firsts.values():
-            await sessions.queries.register_tenant.all(connection, new[0])
+            await register_tenant(connection, new[0])
         placed = [{**each, "seq": firsts[_name(each)] + each["place"]} for each in new]
         await queries.insert.many(connection, placed)
         return [_message(each) for each in placed]

@@ -21,6 +21,7 @@ from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded
 from ...ids import Id
 from ...ids import parse as parse_id
+from ..platform.registration import register_tenant
 from .feedback import ISSUE_TYPES, IssueType
 
 _NUMBER_MOST = 2**63
@@ -37,6 +38,7 @@ class Remark(Struct, frozen=True):
     issue_type: IssueType | Literal[""]
     message_number: int | None
     created_at: datetime
+    updated_at: datetime
 
 
 queries = Queries(__package__, "remarks.sql", Remark)
@@ -74,7 +76,7 @@ class AsyncRemarks(TenantStore):
             "message_number": _number(message_number),
             "now_at": self._scope.clock.now_us(),
         }
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         row = await queries.create.one(connection, params)
         assert row is not None
         return mapper(Remark, connection.dialect)([row])[0]

@@ -1,10 +1,7 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: create
-INSERT INTO remarks (tenant_id, user_id, id, is_positive, feedback_text, issue_type, message_number, created_at)
-VALUES (:tenant_id, :user_id, :id, :is_positive, :feedback_text, :issue_type, :message_number, :now_at)
+INSERT INTO remarks (tenant_id, user_id, id, is_positive, feedback_text, issue_type, message_number, created_at,
+                     updated_at)
+VALUES (:tenant_id, :user_id, :id, :is_positive, :feedback_text, :issue_type, :message_number, :now_at, :now_at)
 RETURNING /*columns Remark*/ *;
 
 -- name: list

@@ -1,13 +1,14 @@
 """Sessions: conversations, found by id or by key.
 
-A key is a name of the caller's choosing, unique among one user's live sessions. Deleting hides a session and everything
-below it, frees its key, and can be undone by ``restore``; ``purge`` removes it for good.
+A key is a name of the caller's choosing. At most one live session of a user has a key to itself; any number made with
+``unique=False`` share it. Deleting hides a session and everything below it, frees its key, and can be undone by ``restore``;
+``purge`` removes it for good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from msgspec import Struct
@@ -22,17 +23,20 @@ from ...core.filters import Filter, Filterable, equal_metadata, listed
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
-from ...core.store import TenantStore, reads, writes, writes_acting
+from ...core.store import TenantStore, in_steps, reads, writes, writes_acting
 from ...engines.protocol import Connection, Engine, Row
-from ...errors import AlreadyExists, Conflict, LimitExceeded, NotFound
+from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
+from ..execution.runs.states import dequeue
+from ..platform.registration import register_tenant
 from ..platform.retention import rules
 from . import threads
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
 from .buffer.memory import Buffers
 from .keys import SessionKey
+from .pruning import PrunedSessions, prune
 from .search.index import forget
 
 
@@ -50,7 +54,12 @@ class Session(Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None = None
+    is_unique: Annotated[bool, Column("identifier_rank = '~'")] = True
+    """Whether it has its key to itself."""
 
+
+UPSERT_TRIES = 3
+"""How often an upsert looks for its session and tries to make it."""
 
 queries = Queries(__package__, "sessions.sql", Session)
 
@@ -88,11 +97,13 @@ class AsyncSessions(TenantStore):
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
+        unique: bool = True,
     ) -> Session:
         """A new session. Without a key, its id is its key; without a user or agent, those who are acting.
 
-        With an ``id`` of the caller's the call can be repeated: the same id with the same key, user and agent returns the
-        session that is there.
+        With ``unique=False`` the session shares its key with any number of others of the same user. With an ``id`` of the
+        caller's the call can be repeated: the same id with the same key, user, agent and ``unique`` returns the session that
+        is there.
 
         Raises:
             AlreadyExists: the user has a live session under this key.
@@ -101,14 +112,19 @@ class AsyncSessions(TenantStore):
         user = acting.user if user is None else user
         agent = acting.agent if agent is None else agent
         params = self._new(key=key, user=user, agent=agent, metadata=metadata, id=id)
-        await queries.register_tenant.all(connection, params)
+        if not isinstance(unique, bool):
+            raise InvalidInput(f"unique must be true or false, not {unique!r}")
+        params["identifier_rank"] = threads.OWN_KEY if unique else params["id"]
+        await register_tenant(connection, params)
         row = await queries.create.one(connection, params)
         if row is not None:
             return _session(connection, row)
         if id is not None and (there := await queries.get.one(connection, params)) is not None:
             return _same(_session(connection, there), params)
         taken = text.unescape(params["identifier"])
-        raise AlreadyExists(f"there is a live session with the key {taken!r}{_of(user)}; find it or upsert it")
+        raise AlreadyExists(
+            f"there is a live session with the key {taken!r}{_of(user)}; find it, upsert it, or share the key with unique=False"
+        )
 
     @writes_acting
     async def upsert(
@@ -121,8 +137,8 @@ class AsyncSessions(TenantStore):
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
-        """The user's live session under this key, made if it is not there. What is given replaces what was there; its
-        messages stay.
+        """The user's live session that has this key to itself, made if it is not there. What is given replaces what was there;
+        its messages stay.
 
         Without a user, it is the session of the one who is acting. The agent who is acting is filled in only where the
         session is made: one that is there keeps its agent unless ``agent`` says otherwise.
@@ -133,14 +149,19 @@ class AsyncSessions(TenantStore):
         _stored_key(key, self._scope.limits)
         user = acting.user if user is None else user
         made_for = acting.agent if agent is None else agent
-        params = self._new(key=key, user=user, agent=made_for, metadata=metadata)
-        params["new_agent_id"] = params["agent_id"]
-        params["agent_id"] = None if agent is None else params["agent_id"]
-        params["metadata"] = None if metadata is None else params["metadata"]
-        await queries.register_tenant.all(connection, params)
-        row = await queries.upsert.one(connection, params)
-        assert row is not None
-        return _session(connection, row)
+        new = self._new(key=key, user=user, agent=made_for, metadata=metadata)
+        new["identifier_rank"] = threads.OWN_KEY
+        changes = {**new, "agent_id": None if agent is None else new["agent_id"]}
+        changes["metadata"] = None if metadata is None else new["metadata"]
+        # Others may make the session, or delete it, between the two statements.
+        for _ in range(UPSERT_TRIES):
+            row = await queries.update_by_key.one(connection, changes)
+            if row is None:
+                await register_tenant(connection, new)
+                row = await queries.create.one(connection, new)
+            if row is not None:
+                return _session(connection, row)
+        raise Unavailable(f"the session with the key {str(key)!r} is being made and deleted by others; retry")
 
     @reads
     async def get(self, connection: Connection, session_id: str, *, deleted: bool = False) -> Session:
@@ -156,21 +177,23 @@ class AsyncSessions(TenantStore):
 
     @reads
     async def find(self, connection: Connection, key: str | SessionKey, *, user: str | None = None) -> Session | None:
-        """The live session under this key, or ``None``. Without a user, the key must be enough to tell which.
+        """The live session under this key, or ``None``: the one that has the key to itself, else of those that share it the one
+        with the highest id, which is the newest unless callers choose their ids; ``list`` with a filter on the key has all.
+        Without a user, the key must be enough to tell whose.
 
         Raises:
             Conflict: several users have a session under this key, and no user was given.
         """
         limits = self._scope.limits
         params = self._scope.params(identifier=_stored_key(key, limits))
-        query = queries.find_of_anybody
         if user is not None:
-            query = queries.find
             params["user_id"] = scopes.name(user, "user", limits)
-        rows = await query.all(connection, params, index="sessions_by_identifier")
-        if len(rows) > 1:
+            rows = await queries.find.all(connection, params, index="sessions_by_identifier")
+            return _session(connection, rows[0]) if rows else None
+        rows = await queries.find_of_anybody.all(connection, params, index="sessions_by_identifier")
+        if rows and rows[0][-1]:
             raise Conflict(f"several users have a session with the key {str(key)!r}: say whose with user=")
-        return _session(connection, rows[0]) if rows else None
+        return _session(connection, rows[0][:-1]) if rows else None
 
     @reads
     async def list(
@@ -280,9 +303,7 @@ class AsyncSessions(TenantStore):
         return _session(connection, row)
 
     async def purge(self, session_id: str) -> None:
-        """Remove a session, deleted or not, with everything below it, for good.
-
-        A buffer of it, with all that was not saved, is dropped.
+        """Remove a session, deleted or not, with everything below it, for good. A buffer of it is dropped.
 
         Raises:
             NotFound: there is no such session.
@@ -290,6 +311,23 @@ class AsyncSessions(TenantStore):
         """
         await self._purge(session_id)
         self._buffers.drop(parse_id(session_id, "session id"))
+
+    @in_steps
+    async def prune(
+        self, *, idle: timedelta | None = None, archives: timedelta | None = None, limit: int | None = None
+    ) -> PrunedSessions:
+        """Remove, for good, sessions that were not used for longer than ``idle``, deleted or not, with everything below them; and
+        of other sessions the originals and the deleted messages that were put away longer ago than ``archives``.
+
+        What is held stays, and so does a session with a run that goes on. Every batch is a commit of its own: after an
+        interruption another call goes on. At most ``limit`` sessions, and as many originals and deleted messages, go.
+
+        Raises:
+            InvalidInput: neither age was given, one is not a time from 0 on, or the limit is not a number from 1 on.
+        """
+        return await prune(
+            self._engine, self._scope, idle, archives, limit, purge=self._purge_there, drop=self._buffers.drop
+        )
 
     async def buffered(
         self, key: str | SessionKey, *, user: str | None = None, agent: str | None = None
@@ -332,20 +370,23 @@ class AsyncSessions(TenantStore):
         row = await queries.delete.one(connection, params)
         if row is None:
             raise _missing(session_id)
-        await threads.hide(connection, self._scope, {"id": params["id"], "identifier": row[0], "user_id": row[1]})
+        names = {"id": params["id"], "identifier": row[0], "user_id": row[1], "identifier_rank": row[2]}
+        await threads.hide(connection, self._scope, names)
 
-    @writes
-    async def _purge(self, connection: Connection, session_id: str) -> None:
+    async def _purge_there(self, connection: Connection, session_id: str) -> None:
         params = self._scope.params(id=parse_id(session_id, "session id"))
         there = await find_session(connection, self._scope, session_id)
         if there is None:
             raise _missing(session_id)
         await rules.check_not_held(connection, self._scope, session_id=there.id)
         await threads.purge(connection, self._scope, _stored_names(there), live=there.deleted_at is None)
+        await dequeue(connection, self._scope, [row[0] for row in await queries.run_ids.all(connection, params)])
         await queries.run_all("purge_", connection, params)
         await forget(connection, params)
         if await queries.purge.one(connection, params) is None:
             raise _missing(session_id)
+
+    _purge = writes(_purge_there)
 
     def _new(
         self,
@@ -384,6 +425,7 @@ class Sessions(Blocking[AsyncSessions]):
     delete = blocking(AsyncSessions.delete)
     restore = blocking(AsyncSessions.restore)
     purge = blocking(AsyncSessions.purge)
+    prune = blocking(AsyncSessions.prune)
     buffered = blocking_as(AsyncSessions.buffered, blocking_face_of)
 
 
@@ -398,6 +440,7 @@ def _stored_names(session: Session) -> dict[str, Any]:
         "id": session.id,
         "identifier": text.escape(session.key),
         "user_id": text.escape(session.user),
+        "identifier_rank": threads.OWN_KEY if session.is_unique else session.id,
     }
 
 
@@ -428,7 +471,8 @@ async def _check_expected(connection: Connection, params: Mapping[str, Any], exp
 def _same(there: Session, params: Mapping[str, Any]) -> Session:
     """The session already under an id, if it is what a repeated create would have made."""
     wanted = [text.unescape(params[name]) for name in ("identifier", "user_id", "agent_id")]
-    if there.deleted_at is not None or wanted != [there.key, there.user, there.agent]:
+    same = wanted == [there.key, there.user, there.agent]
+    if there.deleted_at is not None or not same or there.is_unique != (params["identifier_rank"] == threads.OWN_KEY):
         raise Conflict(f"there is another session with the id {there.id}")
     return there
 

@@ -1,35 +1,37 @@
 -- Where one session is looked up by its id, "(deleted_at IS NULL) IS TRUE" keeps PostgreSQL from taking an index of live sessions for it:
 -- planned while the table is small that looks as good as the primary key, and the plan is kept while the table grows.
 
--- name: create
--- A session of its own; refused by the unique index when the user's key is taken.
-INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
-                      compact_from)
-VALUES (:tenant_id, :id, :identifier, :user_id, :agent_id, :metadata, :now_at, :now_at, :now_minute,
-        (SELECT compact_from FROM compaction_policies
-         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id))
-ON CONFLICT DO NOTHING
-RETURNING /*columns Session*/ *;
-
--- name: upsert
--- The user's live session under this key, made if need be, for the agent who is acting if none is given; what is given replaces
--- what was there.
-INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
-                      compact_from)
-VALUES (:tenant_id, :id, :identifier, :user_id, :new_agent_id, COALESCE(:metadata /*pg ::jsonb*/, '{}'),
-        :now_at, :now_at, :now_minute,
-        (SELECT compact_from FROM compaction_policies
-         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :new_agent_id))
-ON CONFLICT (tenant_id, identifier, user_id) WHERE deleted_at IS NULL DO UPDATE SET
-    agent_id = COALESCE(:agent_id, sessions.agent_id),
+-- part: follow_agent
+-- Another agent brings its compaction policy, unless the session has one of its own.
+agent_id = COALESCE(:agent_id, agent_id),
     compact_from = CASE WHEN COALESCE(:agent_id, sessions.agent_id) = sessions.agent_id THEN sessions.compact_from ELSE
         COALESCE((SELECT compact_from FROM compaction_policies
                   WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
                  (SELECT compact_from FROM compaction_policies
-                  WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)) END,
-    metadata = COALESCE(:metadata, sessions.metadata),
+                  WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)) END
+
+-- name: create
+-- A session of its own; refused by the unique index when the user's key is taken. SELECT and not VALUES, because Citus allows no
+-- subquery there; "WHERE TRUE" tells SQLite that ON begins no join.
+INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
+                      identifier_rank, compact_from)
+SELECT :tenant_id, :id /*pg ::uuid*/, :identifier, :user_id, :agent_id, :metadata /*pg ::jsonb*/,
+       :now_at /*pg ::timestamptz*/, :now_at, :now_minute /*pg ::bigint*/, :identifier_rank,
+       (SELECT compact_from FROM compaction_policies
+        WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)
+WHERE TRUE
+ON CONFLICT DO NOTHING
+RETURNING /*columns Session*/ *;
+
+-- name: update_by_key
+-- The user's live session under this key; what is not given stays.
+UPDATE sessions SET
+    /*part follow_agent*/,
+    metadata = COALESCE(:metadata, metadata),
     updated_at = :now_at,
     updated_minute = :now_minute
+WHERE tenant_id = :tenant_id AND identifier = :identifier AND user_id = :user_id AND identifier_rank = '~'
+  AND deleted_at IS NULL
 RETURNING /*columns Session*/ *;
 
 -- name: get
@@ -37,15 +39,20 @@ RETURNING /*columns Session*/ *;
 SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id;
 
 -- name: find
--- The live session of one user under a key.
+-- The live session of one user under a key: the one that has it to itself, else the newest that shares it.
 SELECT /*columns Session*/ * FROM sessions/*index*/
-WHERE tenant_id = :tenant_id AND identifier = :identifier AND user_id = :user_id AND deleted_at IS NULL;
+WHERE tenant_id = :tenant_id AND identifier = :identifier AND user_id = :user_id AND deleted_at IS NULL
+ORDER BY identifier_rank DESC
+LIMIT 1;
 
 -- name: find_of_anybody
--- Live sessions under a key, at most two: enough to see whether the key alone says which.
-SELECT /*columns Session*/ * FROM sessions/*index*/
+-- The same whoever the user is, and whether another user has a session under this key.
+SELECT /*columns Session*/ *, user_id <> (SELECT MIN(user_id) FROM sessions
+                                          WHERE tenant_id = :tenant_id AND identifier = :identifier AND deleted_at IS NULL)
+FROM sessions/*index*/
 WHERE tenant_id = :tenant_id AND identifier = :identifier AND deleted_at IS NULL
-LIMIT 2;
+ORDER BY user_id DESC, identifier_rank DESC
+LIMIT 1;
 
 -- name: list
 -- Live sessions, the one used last first. The minute leads because that is what the indexes hold.
@@ -73,12 +80,7 @@ SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id =
 -- name: update
 -- What is not given stays.
 UPDATE sessions SET
-    agent_id = COALESCE(:agent_id, agent_id),
-    compact_from = CASE WHEN COALESCE(:agent_id, sessions.agent_id) = sessions.agent_id THEN sessions.compact_from ELSE
-        COALESCE((SELECT compact_from FROM compaction_policies
-                  WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
-                 (SELECT compact_from FROM compaction_policies
-                  WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)) END,
+    /*part follow_agent*/,
     metadata = COALESCE(:metadata, metadata),
     updated_at = :now_at,
     updated_minute = :now_minute
@@ -89,7 +91,7 @@ RETURNING /*columns Session*/ *;
 -- Hidden, with everything below it, until it is restored or purged.
 UPDATE sessions SET deleted_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
-RETURNING identifier, user_id;
+RETURNING identifier, user_id, identifier_rank;
 
 -- name: restore
 -- Back as it was; refused by the unique index when its key has been taken meanwhile.
@@ -114,6 +116,9 @@ DELETE FROM feedback WHERE tenant_id = :tenant_id AND session_id = :id;
 -- name: purge_branches
 DELETE FROM branches WHERE tenant_id = :tenant_id AND session_id = :id;
 
+-- name: purge_deleted_messages
+DELETE FROM deleted_messages WHERE tenant_id = :tenant_id AND session_id = :id;
+
 -- name: purge_message_archive
 DELETE FROM message_archive WHERE tenant_id = :tenant_id AND session_id = :id;
 
@@ -129,9 +134,10 @@ DELETE FROM session_state WHERE tenant_id = :tenant_id AND session_id = :id;
 -- name: purge_search_progress
 DELETE FROM search_progress WHERE tenant_id = :tenant_id AND session_id = :id;
 
--- name: purge_run_queue
-DELETE FROM run_queue WHERE tenant = :tenant_id
-  AND run_id IN (SELECT id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id);
+-- name: run_ids
+-- The runs of a session, whose places in the queue are removed one by one: Citus removes rows that every machine has only
+-- without a look at those of a tenant.
+SELECT id/*pg ::text*/ AS run_id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: purge_tool_calls
 DELETE FROM tool_calls WHERE tenant_id = :tenant_id
@@ -147,8 +153,3 @@ DELETE FROM runs WHERE tenant_id = :tenant_id AND session_id = :id;
 -- name: purge
 DELETE FROM sessions WHERE tenant_id = :tenant_id AND id = :id
 RETURNING id;
-
--- name: register_tenant
--- A tenant comes into being with its first session.
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;

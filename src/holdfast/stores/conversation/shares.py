@@ -27,14 +27,19 @@ TOKEN_CHARS_LEAST = 16
 
 
 class SessionShare(Struct, frozen=True):
-    """A link to a session. ``number`` counts the links of one session, and ``user`` is whose session it is."""
+    """A link to a session. ``number`` counts the links of one session, and ``user`` is whose session it is.
+
+    ``shows_token`` says whether a list over HTTP may repeat the token, which opens the session to whoever reads it.
+    """
 
     token: str
     session_id: Id
     number: int
     user: Annotated[str, Column("user_id")]
     read_only: bool
+    shows_token: bool
     created_at: datetime
+    updated_at: datetime
 
 
 queries = Queries(__package__, "shares.sql", SessionShare)
@@ -45,17 +50,19 @@ class AsyncSessionShares(TenantStore):
 
     @writes
     async def create(
-        self, connection: Connection, session_id: str, *, token: str, read_only: bool = True
+        self, connection: Connection, session_id: str, *, token: str, read_only: bool = True, shows_token: bool = False
     ) -> SessionShare:
-        """A link to a session, under a token that the caller has drawn.
+        """A link to a session, under a token that the caller has drawn. With ``shows_token``, lists over HTTP repeat the token.
 
         Raises:
             NotFound: there is no such live session.
             AlreadyExists: there is a link with this token.
         """
-        if not isinstance(read_only, bool):
-            raise InvalidInput(f"read_only must be true or false, not {read_only!r}")
-        params = self._session(session_id) | {"token": self._token(token), "read_only": read_only}
+        for name, value in (("read_only", read_only), ("shows_token", shows_token)):
+            if not isinstance(value, bool):
+                raise InvalidInput(f"{name} must be true or false, not {value!r}")
+        params = self._session(session_id) | {"token": self._token(token)}
+        params |= {"read_only": read_only, "shows_token": shows_token}
         params["now_at"] = self._scope.clock.now_us()
         owner = await queries.session.one(connection, params)
         if owner is None:

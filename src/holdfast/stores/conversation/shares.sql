@@ -4,10 +4,13 @@ SELECT user_id FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id A
 /*pg FOR UPDATE*/;
 
 -- name: create
-INSERT INTO session_shares (tenant_id, token, session_id, number, user_id, read_only, created_at)
-VALUES (:tenant_id, :token, :session_id,
-        (SELECT COALESCE(MAX(number), 0) + 1 FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :session_id),
-        :user_id, :read_only, :now_at)
+-- SELECT and "WHERE TRUE": see create in sessions.sql.
+INSERT INTO session_shares (tenant_id, token, session_id, number, user_id, read_only, shows_token, created_at,
+                            updated_at)
+SELECT :tenant_id, :token, :session_id /*pg ::uuid*/,
+       (SELECT COALESCE(MAX(number), 0) + 1 FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :session_id),
+       :user_id, :read_only /*pg ::boolean*/, :shows_token /*pg ::boolean*/, :now_at /*pg ::timestamptz*/, :now_at
+WHERE TRUE
 ON CONFLICT DO NOTHING
 RETURNING /*columns SessionShare*/ *;
 

@@ -1,8 +1,8 @@
 """How many tokens a message takes up in a model's window.
 
-The count that came with the message is the truth: whoever appended it knew the model. Only where none was given, or zero, is the
-content counted, by the function that was given to ``Holdfast(count_tokens=...)`` or else by ``estimate``. What a provider
-bills for a request holds the whole context once more; it is never part of these numbers.
+The count that came with the message is the truth: whoever appended it knew the model. Where none was given, the content is
+counted when it is appended, by the function that was given to ``Holdfast(count_tokens=...)`` or else by ``estimate``. What a
+provider bills for a request holds the whole context once more; it is never part of these numbers.
 """
 
 from __future__ import annotations
@@ -36,6 +36,25 @@ def estimate(content: Any) -> int:
     return MESSAGE_TOKENS + _content(content)
 
 
+def counted(setting: Setting, content: Any, stored: str) -> int:
+    """The tokens of a content that was given and is stored as ``stored``. Where the setting's own function fails, that is logged
+    and the content counts nothing: no append fails because of it."""
+    if setting.count_tokens is None:
+        if type(content) is str and content.isascii():  # the common case, in which there is nothing to look for
+            return MESSAGE_TOKENS + (len(content) + BYTES_PER_TOKEN - 1) // BYTES_PER_TOKEN
+        if isinstance(content, (str, list, tuple)):
+            return estimate(content)
+        return MESSAGE_TOKENS + _tokens(text.size(stored))  # what ``estimate`` says, without encoding it a second time
+    try:
+        return counter_of(setting)(text.load(stored))
+    except Exception as error:
+        import logging  # nobody else here needs it, and it takes its time to load
+
+        log = logging.getLogger("holdfast")
+        log.warning("a message is stored without a token count: %s: %s", type(error).__name__, error)
+        return 0
+
+
 def counter_of(setting: Setting, own: TokenCounter | None = None) -> TokenCounter:
     """The way to count in a setting, or ``own``, which checks what a caller's own function answers."""
     own = own or setting.count_tokens
@@ -59,7 +78,7 @@ def tokens_of(message: Message, count: TokenCounter) -> int:
 def _content(content: Any) -> int:
     if isinstance(content, str):
         return _text(content)
-    if isinstance(content, (list, tuple)) and all(isinstance(block, Mapping) for block in content):
+    if isinstance(content, (list, tuple)) and all(type(each) is dict or isinstance(each, Mapping) for each in content):
         return sum(map(_block, content))
     return _json(content)
 

@@ -20,6 +20,7 @@ from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded
+from ..platform.registration import register_tenant
 
 
 class A2APushConfig(Struct, frozen=True):
@@ -61,7 +62,7 @@ class AsyncA2APushConfigs(TenantStore):
         self._scope.limits.check("metadata_bytes", text.size(stored), "push configuration")
         name = scopes.name(task_id if id is None else id, "id of a push configuration", self._scope.limits)
         params = self._at(task_id, user) | {"id": name, "config": stored, "now_at": self._scope.clock.now_us()}
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         row = await queries.save.one(connection, params)
         assert row is not None
         return mapper(A2APushConfig, connection.dialect)([row])[0]

@@ -1,7 +1,3 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: save
 INSERT INTO a2a_push_configs (tenant_id, user_id, task_id, id, config, created_at, updated_at)
 VALUES (:tenant_id, :user_id, :task_id, :id, :config, :now_at, :now_at)

@@ -31,6 +31,7 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
 from ...ids import Id
+from ..platform.registration import register_tenant
 
 WHOLE = -1
 """The part of an element that is the element itself."""
@@ -107,7 +108,7 @@ class AsyncA2ATasks(TenantStore):
         }
         bodies = {place: self._json(body, "an element of a task") for place, body in elements.items()}
         limits.check("batch_rows", len(bodies), "elements of a task")
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         row = await queries.save.one(connection, params)
         assert row is not None
         await _write(connection, {**params, "id": row[0]}, bodies)

@@ -1,7 +1,3 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: save
 -- The live task by that name, made if it is not there, and held until the transaction ends.
 INSERT INTO a2a_tasks (tenant_id, id, user_id, task_id, context_id, state, state_at, frame, created_at, updated_at)
@@ -14,7 +10,8 @@ RETURNING id/*pg ::text*/;
 -- name: touch_session
 -- A session in which a task goes on is in use.
 UPDATE sessions SET updated_at = :now_at, updated_minute = :now_minute
-WHERE tenant_id = :tenant_id AND identifier = :context_id AND user_id = :user_id AND deleted_at IS NULL;
+WHERE tenant_id = :tenant_id AND identifier = :context_id AND user_id = :user_id AND identifier_rank = '~'
+  AND deleted_at IS NULL;
 
 -- name: digests
 SELECT list, place, part, digest FROM a2a_task_items WHERE tenant_id = :tenant_id AND task = :id;
@@ -61,7 +58,7 @@ WHERE tenant_id = :tenant_id AND user_id = :user_id AND task_id = :task_id AND d
 RETURNING id/*pg ::text*/;
 
 -- name: delete_configs
-UPDATE a2a_push_configs SET deleted_with = :deleted_with
+UPDATE a2a_push_configs SET deleted_with = :deleted_with, deleted_at = :now_at
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND task_id = :task_id AND deleted_with = '';
 
 -- name: last_deleted
@@ -77,7 +74,7 @@ WHERE tenant_id = :tenant_id AND id = :id AND deleted_with <> ''
 RETURNING /*columns TaskFrame*/ *;
 
 -- name: restore_configs
-UPDATE a2a_push_configs SET deleted_with = ''
+UPDATE a2a_push_configs SET deleted_with = '', deleted_at = NULL
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND task_id = :task_id AND deleted_with = :deleted_with;
 
 -- name: purge_items

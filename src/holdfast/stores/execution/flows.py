@@ -24,6 +24,7 @@ from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded
+from ..platform.registration import register_tenant
 
 
 class FlowState(Struct, frozen=True):
@@ -88,7 +89,7 @@ class AsyncFlows(TenantStore):
             "now_at": self._scope.clock.now_us(),
         }
         context = None if feedback is None else self._json(feedback, "feedback")
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         numbered = await queries.advance.one(connection, params)
         assert numbered is not None
         row = await queries.put.one(connection, {**params, "seq": numbered[0]})

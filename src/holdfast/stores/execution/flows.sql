@@ -1,7 +1,3 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: advance
 -- Hold a flow, made if it is not there, and number the state that comes now.
 INSERT INTO crewai_flow (tenant_id, user_id, thread_id, flow_uuid, seq, created_at, updated_at)

@@ -8,7 +8,6 @@ by another, nor are those of one agent by the next.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -23,13 +22,12 @@ from ...core.paging import rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
-from ...engines.protocol import Connection
+from ...engines.protocol import Connection, Row
 from ...errors import InvalidInput, LimitExceeded
 from ...ids import Id
+from ..platform.registration import register_tenant
 from . import similarity
 
-PART = 1_000
-"""Memories that are compared at a time."""
 TTL_DAYS = 15
 """Days a memory stays when nobody says otherwise, and days by which one that is used is extended."""
 TTL_DAYS_MOST = 36_500
@@ -49,6 +47,7 @@ class AgentMemory(Struct, frozen=True):
     metadata: dict[str, Any]
     access_count: int
     created_at: datetime
+    updated_at: datetime
     expires_at: datetime
 
 
@@ -97,15 +96,13 @@ class AsyncAgentMemories(TenantStore):
         at = self._at(agent, user)
         rows = [at | self._stored(each, at["now_at"]) for each in memories]
         if rows:
-            await queries.register_tenant.all(connection, at)
+            await register_tenant(connection, at)
             await self._prune(connection, at, "\n  AND agent_id = :agent_id AND user_id = :user_id")
             await queries.add.many(connection, rows)
         return [row["id"] for row in rows]
 
-    @writes
     async def search(
         self,
-        connection: Connection,
         embedding: Sequence[float],
         *,
         agent: str,
@@ -123,19 +120,24 @@ class AsyncAgentMemories(TenantStore):
             raise InvalidInput(f"limit and min_score are numbers, not {limit!r} and {min_score!r}")
         packed = similarity.pack(embedding, self._scope.limits)
         rows_to_read(limit, self._scope.limits)
-        params = self._at(agent, user) | {"dimensions": len(packed) // 4, "limit": PART, "after": _FIRST}
-        best: list[tuple[float, str]] = []
-        while rows := await queries.candidates.all(connection, params):
+        params = self._at(agent, user) | {"dimensions": len(packed) // 4, "after": _FIRST}
+        params["limit"] = similarity.slice_rows(packed)
+        best: similarity.Scored = []
+        while rows := await self._candidates(params):
             params["after"] = rows[-1][0]
-            scored = zip(similarity.cosines(packed, [bytes(row[1]) for row in rows]), rows, strict=True)
-            alike = [(score, row[0]) for score, row in scored if score >= min_score]
-            best = heapq.nsmallest(limit, [*best, *alike], key=lambda pair: (-pair[0], pair[1]))
-        if not best:
-            return []
-        ids = id_list([id for _, id in best], connection.dialect)
-        found = mapper(AgentMemory, connection.dialect)(await queries.found.all(connection, {**params, "ids": ids}))
-        by_id = {each.id: each for each in found}
-        return [FoundAgentMemory(by_id[id], score) for score, id in best if id in by_id]
+            best = await similarity.ranked(self._engine, packed, rows, best, limit=limit, min_score=min_score)
+        found = await self._used(params, [id for _, id in best]) if best else {}
+        return [FoundAgentMemory(found[id], score) for score, id in best if id in found]
+
+    @reads
+    async def _candidates(self, connection: Connection, params: dict[str, Any]) -> Sequence[Row]:
+        return await queries.candidates.all(connection, params)
+
+    @writes
+    async def _used(self, connection: Connection, params: dict[str, Any], ids: Sequence[str]) -> dict[str, AgentMemory]:
+        """Those of these memories that are still there; each was used once more."""
+        rows = await queries.found.all(connection, {**params, "ids": id_list(ids, connection.dialect)})
+        return {each.id: each for each in mapper(AgentMemory, connection.dialect)(rows)}
 
     @reads
     async def list(

@@ -1,10 +1,8 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: add
-INSERT INTO agent_memories (tenant_id, agent_id, user_id, id, content, metadata, embedding, dimensions, created_at, expires_at)
-VALUES (:tenant_id, :agent_id, :user_id, :id, :content, :metadata, :embedding, :dimensions, :now_at, :expires_at);
+INSERT INTO agent_memories (tenant_id, agent_id, user_id, id, content, metadata, embedding, dimensions, created_at,
+                            updated_at, expires_at)
+VALUES (:tenant_id, :agent_id, :user_id, :id, :content, :metadata, :embedding, :dimensions, :now_at, :now_at,
+        :expires_at);
 
 -- name: candidates
 -- What may be like something, a part at a time; what has expired and was not much used is as good as gone.
@@ -39,7 +37,7 @@ RETURNING 1;
 
 -- name: extend
 -- What was used much stays for another while, and must be used again in it.
-UPDATE agent_memories SET expires_at = :extended_at, access_count = 0
+UPDATE agent_memories SET expires_at = :extended_at, access_count = 0, updated_at = :now_at
 WHERE tenant_id = :tenant_id AND expires_at <= :now_at AND access_count >= :popular/*where*/
 RETURNING 1;
 

@@ -1,14 +1,13 @@
 """Memories of crews: what CrewAI's agents remember, each memory by itself.
 
 A memory lies in a *scope*, which is a path: what is asked of ``/company`` is asked of ``/company/team`` as well. It is found
-by how alike its embedding is to another of as many dimensions; memories made with another embedding model stay where they
-are and can be listed, read and embedded anew. Memories of one ``user`` are not seen by another, nor are those of one
-``thread_id`` seen by the next.
+by the cosine between its embedding and another of the same size. All embeddings of one user and thread have one size, so that a
+search never passes over memories without a word: another size is refused until all memories were embedded again. Memories of one
+``user`` are not seen by another, nor are those of one ``thread_id`` seen by the next.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from string import ascii_lowercase, ascii_uppercase
@@ -24,10 +23,11 @@ from ...core.filters import id_list
 from ...core.paging import rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
-from ...core.store import TenantStore, reads, writes
+from ...core.store import TenantStore, only_reads, reads, writes
 from ...engines.protocol import Connection, Row
-from ...errors import InvalidInput
+from ...errors import DimensionMismatch, InvalidInput
 from ...limits import Limits
+from ..platform.registration import register_tenant
 from . import similarity
 
 PART = 1_000
@@ -104,11 +104,21 @@ class AsyncCrewMemories(TenantStore):
 
     @writes
     async def save(
-        self, connection: Connection, memories: Sequence[NewCrewMemory], *, user: str | None = None, thread_id: str = ""
+        self,
+        connection: Connection,
+        memories: Sequence[NewCrewMemory],
+        *,
+        reembedding: bool = False,
+        user: str | None = None,
+        thread_id: str = "",
     ) -> Sequence[str]:
-        """Keep these memories; their ids, in their order. The same id again replaces what was there. All or none are kept.
+        """Save memories, all or none, and return their ids in the same order. A known id replaces the stored memory.
+
+        Args:
+            reembedding: accept embeddings of another size than the stored ones, to replace these step by step.
 
         Raises:
+            DimensionMismatch: an embedding has another size than those stored, or than others of this call.
             LimitExceeded: there are more than ``batch_rows``, or one is over a limit.
         """
         limits = self._scope.limits
@@ -118,7 +128,9 @@ class AsyncCrewMemories(TenantStore):
         at = self._at(user, thread_id) | {"now_at": self._scope.clock.now_us()}
         rows = [at | self._stored(each) for each in memories]
         if rows:
-            await queries.register_tenant.all(connection, at)
+            if not reembedding:
+                await self._check_dimensions(connection, at, {row["dimensions"] for row in rows if row["dimensions"]})
+            await register_tenant(connection, at)
             await queries.save.many(connection, rows)
         return [text.unescape(row["memory_id"]) for row in rows]
 
@@ -130,10 +142,9 @@ class AsyncCrewMemories(TenantStore):
         memory_id = scopes.name(id, "memory id", self._scope.limits)
         return await _find(connection, self._at(user, thread_id) | {"memory_id": memory_id})
 
-    @reads
+    @only_reads
     async def search(
         self,
-        connection: Connection,
         embedding: Sequence[float],
         *,
         scope: str | None = None,
@@ -144,28 +155,47 @@ class AsyncCrewMemories(TenantStore):
         user: str | None = None,
         thread_id: str = "",
     ) -> Sequence[FoundMemory]:
-        """The memories most like an embedding, the most alike first, of those with as many dimensions.
+        """The memories most like an embedding, the most alike first.
 
         Args:
             categories: only memories with at least one of these.
             metadata: only memories whose metadata has all of this.
+
+        Raises:
+            DimensionMismatch: stored embeddings have another size, so that this one cannot find them.
         """
         packed = similarity.pack(embedding, self._scope.limits)
         _check_search(limit, min_score, self._scope.limits)
-        params = self._at(user, thread_id) | {"dimensions": len(packed) // 4, "limit": PART, "after": ""}
+        params = self._at(user, thread_id) | {"dimensions": len(packed) // 4, "after": ""}
+        params["limit"] = similarity.slice_rows(packed)
         clause = self._inside(scope, params)
         wanted = _wanted(categories, metadata)
         if not packed:
             return []  # nothing is like no direction, not even what has none
-        best: list[tuple[float, str]] = []
-        while rows := await queries.candidates.all(connection, params, clause):
+        await self._check_comparable(params)
+        fits = (lambda row: wanted(row[2], row[3])) if categories or metadata else None
+        best: similarity.Scored = []
+        while rows := await self._candidates(params, clause):
             params["after"] = rows[-1][0]
-            fit = [row for row in rows if wanted(row[2], row[3])]
-            scored = zip(similarity.cosines(packed, [bytes(row[1]) for row in fit]), fit, strict=True)
-            alike = [(max(0.0, score), row[0]) for score, row in scored if max(0.0, score) >= min_score]
-            best = heapq.nsmallest(limit, [*best, *alike], key=lambda pair: (-pair[0], pair[1]))
-        found = [(await _find(connection, params | {"memory_id": id}), score) for score, id in best]
-        return [FoundMemory(memory, score) for memory, score in found if memory is not None]
+            best = await similarity.ranked(
+                self._engine, packed, rows, best, limit=limit, min_score=min_score, least=0.0, fits=fits
+            )
+        found = await self._found(params, [id for _, id in best])
+        return [FoundMemory(memory, score) for memory, (score, _) in zip(found, best, strict=True) if memory]
+
+    @reads
+    async def _check_comparable(self, connection: Connection, params: dict[str, Any]) -> None:
+        await self._check_dimensions(connection, params, {params["dimensions"]})
+
+    @reads
+    async def _candidates(self, connection: Connection, params: dict[str, Any], clause: str) -> Sequence[Row]:
+        return await queries.candidates.all(connection, params, clause)
+
+    @reads
+    async def _found(
+        self, connection: Connection, params: dict[str, Any], ids: Sequence[str]
+    ) -> Sequence[CrewMemory | None]:
+        return [await _find(connection, params | {"memory_id": id}) for id in ids]
 
     @reads
     async def list(
@@ -261,6 +291,21 @@ class AsyncCrewMemories(TenantStore):
         params = self._at(user, thread_id)
         rows = await queries.dimensions.all(connection, params, self._inside(scope, params))
         return {int(dimensions): int(count) for dimensions, count in rows}
+
+    async def _check_dimensions(self, connection: Connection, params: dict[str, Any], given: set[int]) -> None:
+        """Refuse embeddings of another size than those stored, or of several sizes."""
+        if not given:
+            return
+        first, *others = sorted(given)
+        row = await queries.other_dimensions.one(connection, params | {"dimensions": first})
+        stored = others[0] if others else row[0] if row else None
+        if stored is not None:
+            raise DimensionMismatch(
+                f"the embedding has {first} dimensions and others have {stored}: use the model that made those, "
+                "or embed all memories again with the new one",
+                stored=stored,
+                given=first,
+            )
 
     async def _chosen(
         self, connection: Connection, params: dict[str, Any], clause: str, wanted: Callable[[str, str], bool]
@@ -385,7 +430,4 @@ def _moment(value: object) -> int:
     """A moment in microseconds; one without a zone is in UTC."""
     if not isinstance(value, datetime):
         raise InvalidInput(f"a moment is a datetime, not {type(value).__name__}")
-    try:
-        return to_us(value if value.tzinfo else value.replace(tzinfo=UTC))
-    except OverflowError:
-        raise InvalidInput(f"a moment is in the years 1 to 9999 in UTC, not {value}") from None
+    return to_us(value if value.tzinfo else value.replace(tzinfo=UTC))

@@ -1,7 +1,3 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: save
 -- The same id again replaces what was there.
 INSERT INTO crewai_agent_memory (tenant_id, user_id, thread_id, memory_id, content, scope, categories, metadata, importance,
@@ -78,6 +74,17 @@ ORDER BY scope;
 SELECT categories/*pg ::text*/, COUNT(*) FROM crewai_agent_memory
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id/*where*/
 GROUP BY categories;
+
+-- name: other_dimensions
+-- One size of stored embeddings that differs from the given one; two ranges of one index, however many memories there are.
+SELECT MIN(dimensions) FROM (
+    SELECT MIN(dimensions) AS dimensions FROM crewai_agent_memory
+    WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id
+      AND dimensions > 0 AND dimensions < :dimensions
+    UNION ALL
+    SELECT MIN(dimensions) FROM crewai_agent_memory
+    WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND dimensions > :dimensions
+) AS others;
 
 -- name: dimensions
 SELECT dimensions, COUNT(*) FROM crewai_agent_memory

@@ -1,22 +1,34 @@
 """How alike two embeddings are: the cosine of the angle between them, from -1 to 1.
 
 Embeddings are stored as 32-bit floats, the lowest byte first. Where numpy is installed it does the work; without it the same
-comes out, slower.
+comes out, slower. Any number of them may have to be compared, so that is done in slices of bounded size, each outside of
+the event loop: a search that is given up stops after the slice it is in.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from operator import mul
 from typing import Any
 
+from ...engines.protocol import Engine, Row
 from ...errors import InvalidInput
-from ...limits import Limits
+from ...limits import MIB, Limits
+from ...offload import work
+
+SLICE_BYTES = MIB
+"""Bytes of embeddings that are read and compared at a time."""
+SLICE_ROWS = 1_000
+"""Embeddings that are read and compared at a time, however short they are."""
+INLINE_BYTES = MIB // 16
+"""Bytes that are compared more quickly than a thread is found."""
+Scored = list[tuple[float, str]]
 
 
 def pack(embedding: Sequence[float] | None, limits: Limits) -> bytes:
@@ -43,6 +55,41 @@ def pack(embedding: Sequence[float] | None, limits: Limits) -> bytes:
 def unpack(packed: bytes) -> list[float]:
     """The numbers of an embedding."""
     return list(struct.unpack(f"<{len(packed) // 4}f", packed))
+
+
+def slice_rows(query: bytes) -> int:
+    """How many embeddings of as many dimensions make a slice."""
+    return max(1, min(SLICE_ROWS, SLICE_BYTES // max(1, len(query))))
+
+
+async def ranked(
+    engine: Engine,
+    query: bytes,
+    part: Sequence[Row],
+    best: Scored,
+    *,
+    limit: int,
+    min_score: float,
+    least: float = -1.0,
+    fits: Callable[[Row], bool] | None = None,
+) -> Scored:
+    """The best of those found so far and of one more slice: rows that begin with an id and an embedding.
+
+    Args:
+        least: lower scores count as this one.
+        fits: which rows count at all.
+    """
+
+    def rank() -> Scored:
+        rows = part if fits is None else [row for row in part if fits(row)]
+        scores = cosines(query, [bytes(row[1]) for row in rows])
+        alike = [(max(least, score), row[0]) for score, row in zip(scores, rows, strict=True)]
+        alike = [each for each in alike if each[0] >= min_score]
+        return heapq.nsmallest(limit, [*best, *alike], key=lambda pair: (-pair[0], pair[1]))
+
+    # Only what is less than a slice, and so the last: many of them in a row must leave the event loop in between.
+    is_quick = fits is None and len(part) < slice_rows(query) and len(part) * len(query) <= INLINE_BYTES
+    return rank() if is_quick else await work(engine, rank)
 
 
 def cosines(query: bytes, others: Sequence[bytes]) -> list[float]:

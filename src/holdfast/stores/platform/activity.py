@@ -26,6 +26,7 @@ from ...engines.protocol import Connection, Row
 from ...errors import Conflict, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
+from .registration import register_tenant
 
 
 class Activity(Struct, frozen=True):
@@ -104,7 +105,7 @@ class AsyncActivities(TenantStore):
             details=details or {},
         )
         params = _params(self._scope, deed, None if id is None else parse_id(id, "activity id"))
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         row = await queries.record.one(connection, params)
         if row is not None:
             return _activity(connection, row)

@@ -1,7 +1,3 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: record
 INSERT INTO activity (tenant_id, id, actor, action, subject_kind, subject_id, reason, details, created_at)
 VALUES (:tenant_id, :id, :actor, :action, :subject_kind, :subject_id, :reason, :details, :now_at)

@@ -1,8 +1,3 @@
--- name: register_tenant
--- A tenant comes into being with the first thing it has.
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: create
 INSERT INTO api_keys (id, tenant, name, prefix, key_hash, scopes, created_at, expires_at)
 VALUES (:id, :tenant_id, :name, :prefix, :key_hash, :scopes, :now_at, :expires_at)

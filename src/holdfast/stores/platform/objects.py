@@ -29,6 +29,7 @@ from ...engines.protocol import Connection, Row
 from ...errors import Corrupt, InvalidInput, NotFound, Stale
 from . import packs
 from .packs import InPack, Staged
+from .registration import register_tenant
 
 GRACE_S = 3_600
 """How long an object that nobody holds is kept before it is removed."""
@@ -103,7 +104,7 @@ class AsyncObjects(TenantStore):
 
     @writes
     async def _put(self, connection: Connection, packed: Sequence[Packed], holder: str, staged: Staged | None) -> None:
-        await queries.register_tenant.all(connection, self._scope.params(now_at=self._scope.clock.now_us()))
+        await register_tenant(connection, self._scope.params(now_at=self._scope.clock.now_us()))
         await keep(connection, self._scope, packed, holder=holder, staged=staged)
 
     @only_reads
@@ -341,14 +342,24 @@ async def fetch(connection: Connection, scope: scopes.Scope, digests: Sequence[b
         NotFound: one of them is not here.
         Corrupt: one of them is not what was put.
     """
-    found: list[bytes | InPack] = []
+    found = await stored(connection, scope, digests)
+    return [each if isinstance(each, InPack) else bodies.unpack(each.digest, each.codec, each.body) for each in found]
+
+
+async def stored(connection: Connection, scope: scopes.Scope, digests: Sequence[bytes]) -> list[Packed | InPack]:
+    """The same as they are stored, to be unpacked elsewhere: a large one takes longer than an event loop should stand still.
+
+    Raises:
+        NotFound: one of them is not here.
+    """
+    found: list[Packed | InPack] = []
     for digest in digests:
         row = await queries.get.one(connection, scope.params(digest=digest))
         if row is None:
             raise NotFound(f"there is no object {digest.hex()} here")
         _, codec, body, pack, start, length = row
         found.append(
-            bodies.unpack(digest, codec, body) if pack is None else InPack(bytes(digest), codec, pack, start, length)
+            Packed(bytes(digest), codec, body, 0) if pack is None else InPack(bytes(digest), codec, pack, start, length)
         )
     return found
 

@@ -1,7 +1,3 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: revive
 -- A body that is here. One that nobody held any longer is held again: this takes the row, so that a removal at the same time
 -- either comes before, and then the body is stored anew, or sees that it is held.
@@ -68,6 +64,19 @@ WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condem
   AND NOT EXISTS (SELECT 1 FROM object_refs AS r
                   WHERE r.tenant_id = :tenant_id AND r.tenant_id = objects.tenant_id AND r.digest = objects.digest)
 RETURNING size_bytes, stored_bytes;
+
+-- name: lock
+-- A body that may be removed: whoever is about to hold it is waited for, and whoever comes later finds it gone.
+SELECT 1 FROM objects WHERE tenant_id = :tenant_id AND digest = :digest
+/*pg FOR UPDATE*/;
+
+-- name: remove_locked
+-- One that is locked, unless somebody holds it. It must be locked by an earlier statement, which has waited for holders.
+DELETE FROM objects
+WHERE tenant_id = :tenant_id AND digest = :digest
+  AND NOT EXISTS (SELECT 1 FROM object_refs AS r
+                  WHERE r.tenant_id = :tenant_id AND r.tenant_id = objects.tenant_id AND r.digest = objects.digest)
+RETURNING size_bytes, stored_bytes, pack/*pg ::text*/;
 
 -- name: page_end
 -- Where a page of objects ends, in the order of their digests.

@@ -25,6 +25,7 @@ from ...core.queries import Queries
 from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine
 from ...errors import Corrupt, CrossTenant, NotFound, PacksUnknown
+from .registration import register_tenant
 
 T = TypeVar("T")
 
@@ -176,11 +177,38 @@ async def repack(engine: Engine, scope: Scope) -> int:
     params = scope.params(limit=REPACKED_MOST)
     sparse = [row[0] for row in await engine.read(lambda connection: queries.sparse.all(connection, params))]
     for pack in sparse:
-        await _repack(engine, scope, pack)
+        await repack_one(engine, scope, pack)
     return len(sparse)
 
 
-async def _repack(engine: Engine, scope: Scope, pack: str) -> None:
+async def condemn_unused(connection: Connection, scope: Scope, pack: str) -> int | None:
+    """Condemn a sealed pack if nothing lies in it. How many bytes of it are dead otherwise; ``None`` if it is condemned."""
+    params = scope.params(pack=pack, now_at=scope.clock.now_us())
+    row = await queries.lock.one(connection, params)
+    if row is None:
+        return 0  # somebody else has condemned it
+    used = await queries.used_bytes.one(connection, params)
+    if used is not None and int(used[0]) > 0:
+        return int(row[0]) - int(used[0])
+    await queries.condemn.all(connection, params)
+    return None
+
+
+async def remove_condemned(engine: Engine, scope: Scope, ids: Sequence[str]) -> None:
+    """Remove the files of packs that were condemned, and then their notes.
+
+    Raises:
+        Unavailable: the place where packs are kept cannot be reached; the next prune removes them.
+    """
+    if not ids or scope.packs is None:
+        return
+    paths = own_paths(scope, [_path(scope, id) for id in ids])
+    await scope.packs.remove(paths, blocking=engine.blocking)
+    await engine.write(lambda connection: _forget(connection, scope, ids))
+
+
+async def repack_one(engine: Engine, scope: Scope, pack: str) -> None:
+    """Write what is left of a pack into a new one."""
     rows = await engine.read(lambda connection: queries.members.all(connection, scope.params(pack=pack)))
     members = [InPack(bytes(digest), codec, pack, start, length) for digest, codec, start, length in rows]
     # As they are, damaged or not: what is wrong with them is for verify to say, and keeps nobody from pruning the rest.
@@ -214,7 +242,7 @@ async def _there(connection: Connection, scope: Scope, digests: Sequence[bytes])
 
 
 async def _note(connection: Connection, note: Mapping[str, Any]) -> None:
-    await queries.register_tenant.all(connection, note)
+    await register_tenant(connection, note)
     await queries.note.all(connection, note)
 
 

@@ -1,7 +1,3 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: note
 -- A pack that is about to be written.
 INSERT INTO object_packs (tenant_id, id, size_bytes, is_sealed, created_at)
@@ -32,6 +28,16 @@ UPDATE object_packs SET condemned_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :pack AND condemned_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM objects AS o
                   WHERE o.tenant_id = :tenant_id AND o.tenant_id = object_packs.tenant_id AND o.pack = object_packs.id);
+
+-- name: lock
+-- A sealed pack from which objects were removed.
+SELECT size_bytes FROM object_packs
+WHERE tenant_id = :tenant_id AND id = :pack AND is_sealed AND condemned_at IS NULL
+/*pg FOR UPDATE*/;
+
+-- name: used_bytes
+-- What is still used of a pack.
+SELECT COALESCE(SUM(stored_bytes), 0)/*pg ::bigint*/ FROM objects WHERE tenant_id = :tenant_id AND pack = :pack;
 
 -- name: noted
 SELECT id/*pg ::text*/, condemned_at IS NOT NULL FROM object_packs WHERE tenant_id = :tenant_id;

@@ -1,3 +1,34 @@
+-- name: is_deleted
+-- Whether a tenant is being deleted.
+SELECT 1 FROM tenants WHERE id = :tenant_id AND deleted_at IS NOT NULL;
+
+-- name: next_deleted
+-- A tenant that is being deleted.
+SELECT id FROM tenants WHERE deleted_at IS NOT NULL ORDER BY id LIMIT 1;
+
+-- name: next_behind @sqlite
+-- The next tenant with messages that are not indexed yet. SQLite would not choose this index by itself.
+SELECT tenant_id FROM sessions INDEXED BY sessions_search_behind
+WHERE search_behind AND deleted_at IS NULL AND tenant_id > :after
+ORDER BY tenant_id
+LIMIT 1;
+
+-- name: next_behind @postgres
+SELECT tenant_id FROM sessions
+WHERE search_behind AND deleted_at IS NULL AND tenant_id > :after
+ORDER BY tenant_id
+LIMIT 1;
+
+-- name: hide_sessions
+-- The first thing that is done to a deleted tenant: nobody reads these sessions or appends to them any more.
+UPDATE sessions SET deleted_at = :now_at
+WHERE tenant_id = :tenant_id AND deleted_at IS NULL
+  AND id IN (SELECT s.id FROM sessions AS s WHERE s.tenant_id = :tenant_id AND s.deleted_at IS NULL LIMIT :limit)
+RETURNING 1;
+
+-- name: remove
+DELETE FROM tenants WHERE id = :tenant_id AND deleted_at IS NOT NULL RETURNING 1;
+
 -- name: anything
 -- Whether anything hangs on a tenant that somebody may miss. The rest, such as its keys and its log, goes with it.
 SELECT 1 FROM sessions WHERE tenant_id = :tenant_id
@@ -42,6 +73,9 @@ DELETE FROM feedback WHERE tenant_id = :tenant_id;
 
 -- name: purge_branches
 DELETE FROM branches WHERE tenant_id = :tenant_id;
+
+-- name: purge_deleted_messages
+DELETE FROM deleted_messages WHERE tenant_id = :tenant_id;
 
 -- name: purge_message_archive
 DELETE FROM message_archive WHERE tenant_id = :tenant_id;

@@ -22,6 +22,7 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
 from ...limits import Limits
+from ..platform.registration import register_tenant
 
 
 class Agent(Struct, frozen=True):
@@ -81,7 +82,7 @@ class AsyncAgents(TenantStore):
             metadata=metadata,
         )
         params = self._at_now(self._scope.ids.new() if id is None else id, **stored)
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         row = await queries.create.one(connection, params)
         if row is not None:
             await _add_tags(connection, params)
@@ -119,7 +120,7 @@ class AsyncAgents(TenantStore):
             metadata=metadata,
         )
         params = self._at_now(agent_id, **stored)
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         row = await queries.create.one(connection, params)
         if row is not None:
             await _add_tags(connection, params)

@@ -1,8 +1,3 @@
--- name: register_tenant
--- A tenant comes into being with the first thing it has.
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: create
 INSERT INTO agents (tenant_id, id, name, agent_type, description, model, system, tool_ids, tags, metadata, created_at, updated_at)
 VALUES (:tenant_id, :id, :name, :agent_type, :description, :model, :system, :tool_ids, :tags, :metadata, :now_at, :now_at)

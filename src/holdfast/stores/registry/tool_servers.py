@@ -22,6 +22,7 @@ from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import InvalidInput, LimitExceeded, NotFound
+from ..platform.registration import register_tenant
 
 
 class ToolServer(Struct, frozen=True):
@@ -87,7 +88,7 @@ class AsyncToolServers(TenantStore):
             "now_at": self._scope.clock.now_us(),
         }
         rows = {row["tool"]: row for row in [params | self._tool(each) for each in tools]}
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         row = await queries.upsert.one(connection, params)
         assert row is not None
         gone = [each[0] for each in await queries.names.all(connection, params) if each[0] not in rows]

@@ -1,7 +1,3 @@
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: upsert
 -- One that was deleted comes back, with the tools that are given now.
 INSERT INTO tool_servers (tenant_id, name, group_kind, description, last_connected_at, created_at, updated_at)

@@ -9,6 +9,8 @@ So that what is below does not grow for ever, a tree that lies on too many layer
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import merge
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -46,6 +48,8 @@ class NewLayer(Struct, frozen=True):
     """What is new in it."""
     held: Sequence[bytes] = ()
     """Objects that are here already and that it needs, because it lies on nothing."""
+    replaced_bytes: int = 0
+    """Of the files below it that it replaces or removes."""
 
 
 class Added(Struct, frozen=True):
@@ -93,14 +97,15 @@ async def add(connection: Connection, scope: Scope, new: NewLayer) -> Added:
         depth=depth,
         manifest=new.manifest.digest,
         stored_bytes=stored,
+        replaced_bytes=new.replaced_bytes,
         now_at=scope.clock.now_us(),
     )
     await queries.add.all(connection, params)
     return Added(layer_id, depth, stored)
 
 
-async def manifests_of(connection: Connection, scope: Scope, layer_id: str) -> list[bytes | InPack]:
-    """The manifests that a tree consists of, the whole one first, or where they lie.
+async def manifests_of(connection: Connection, scope: Scope, layer_id: str) -> list[Packed | InPack]:
+    """The manifests that a tree consists of, the whole one first: as they are stored, or where they lie.
 
     Raises:
         Corrupt: one is missing.
@@ -108,7 +113,7 @@ async def manifests_of(connection: Connection, scope: Scope, layer_id: str) -> l
     rows = await queries.chain.all(connection, scope.params(layer_id=layer_id))
     if [row[1] for row in rows] != list(range(len(rows))) or not rows:
         raise Corrupt(f"the layers of the tree {layer_id} are not all there")
-    return await objects.fetch(connection, scope, [bytes(row[0]) for row in rows])
+    return await objects.stored(connection, scope, [bytes(row[0]) for row in rows])
 
 
 def tree_of(read: Sequence[bytes]) -> Tree:
@@ -122,14 +127,43 @@ def tree_of(read: Sequence[bytes]) -> Tree:
     return Tree(entries, ignore)
 
 
+def entry_of(read: Sequence[bytes], path: str) -> Entry | None:
+    """One entry of the tree that these manifests come to, without reading the others."""
+    for body in reversed(read):
+        is_known, entry = manifests.Opened(body).find(path)
+        if is_known:
+            return entry
+    return None
+
+
+def page_of(read: Sequence[bytes], after: str | None, limit: int) -> tuple[list[Entry], Sequence[str]]:
+    """Entries of the tree that these manifests come to, from a path on in their order, and what was ignored."""
+    opened = [manifests.Opened(body) for body in reversed(read)]  # the topmost first: what it says of a path counts
+    said = merge(*(each.after(after) for each in opened), key=itemgetter(0))
+    entries: list[Entry] = []
+    last = None
+    for path, entry in said:
+        if path != last and entry is not None:
+            entries.append(entry)
+            if len(entries) == limit:
+                break
+        last = path
+    return entries, opened[0].ignore
+
+
 async def collect(connection: Connection, scope: Scope) -> int:
     """Remove layers that nothing needs any longer and let go of what they hold; how many those were."""
     loose = await queries.loose.all(connection, scope.params(limit=LOOSE_MOST))
     return sum([await collect_from(connection, scope, row[0]) for row in loose])
 
 
-async def collect_from(connection: Connection, scope: Scope, layer_id: str | None) -> int:
-    """Remove a layer and those below it, down to the first that is still needed."""
+async def collect_from(
+    connection: Connection, scope: Scope, layer_id: str | None, released: set[bytes] | None = None
+) -> int:
+    """Remove a layer and those below it, down to the first that is still needed; how many.
+
+    The objects that they held are added to ``released``; ``freeing.free`` removes those that nothing else holds.
+    """
     count = 0
     while layer_id is not None:
         params = scope.params(layer_id=layer_id, holder=holder_of(layer_id))
@@ -138,7 +172,9 @@ async def collect_from(connection: Connection, scope: Scope, layer_id: str | Non
         row = await queries.remove.one(connection, params)
         if row is None:
             break
-        await objects.queries.release_all.all(connection, params)
+        rows = await objects.queries.release_all.all(connection, params)
+        if released is not None:
+            released.update(bytes(each[0]) for each in rows)
         count, layer_id = count + 1, row[0]
     return count
 

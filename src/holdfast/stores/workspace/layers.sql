@@ -7,8 +7,8 @@ SELECT depth FROM snapshot_layers WHERE tenant_id = :tenant_id AND id = :layer_i
 SELECT 1 FROM snapshot_layers WHERE tenant_id = :tenant_id AND id = :layer_id;
 
 -- name: add
-INSERT INTO snapshot_layers (tenant_id, id, parent_id, depth, manifest, stored_bytes, created_at)
-VALUES (:tenant_id, :layer_id, :parent_layer_id, :depth, :manifest, :stored_bytes, :now_at);
+INSERT INTO snapshot_layers (tenant_id, id, parent_id, depth, manifest, stored_bytes, replaced_bytes, created_at)
+VALUES (:tenant_id, :layer_id, :parent_layer_id, :depth, :manifest, :stored_bytes, :replaced_bytes, :now_at);
 
 -- name: chain
 -- The manifests that a tree consists of, the whole one first.

@@ -2,9 +2,13 @@
 
 A tree of files cannot be part of a commit. So a rewind is *begun*: in one transaction the run's later steps and tool calls are
 laid aside, the session shows a branch that ends where the step's messages end, and the rewind is noted. Then the tree is brought
-to the step's snapshot, by whoever began it (``holdfast.workspaces``), and the rewind is *finished*. Whoever dies in between
-leaves a note of what is still to be done; doing it twice does no harm. The run waits until somebody resumes it; a loop that is
-told its workspace finishes the rewind before anything else, and other drivers ask ``pending`` first.
+to the step's snapshot and the rewind is *finished*: by the process that began it, if it named a directory, otherwise by the
+worker that next claims the run (``holdfast.workspaces``). A process that dies in between leaves a pending rewind, and repeating
+the rest does no harm. The run waits until it is resumed; a loop brings its workspace to the snapshot before anything else, and
+other drivers ask ``pending`` first.
+
+A pending rewind without a directory has changed no files. So another rewind or a redo may follow it at once: it takes its place,
+and the worker brings the workspace straight to where the run is then.
 
 ::
 
@@ -20,10 +24,9 @@ Calls that were open at the step a run goes back to are open again, as after a c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from ...clock import to_us
 from ...core import scope as scopes
@@ -34,65 +37,18 @@ from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
-from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
-from ...ids import Id
+from ...errors import Conflict, LimitExceeded, NotFound
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, show_branch
-from ..execution.runs import states
 from ..execution.runs.states import Run, check_holder, lock_run, put_in_queue, run_of
-from ..platform.retention import retention
+from ..platform.retention import retention, rules
+from . import rewind_rows as rows
+from . import snapshots
+from .rewind_rows import OPEN, Before, Rewind, RewindStatus, Stored
 
-RewindStatus = Literal["rewinding", "rewound", "redoing", "redone"]
-_OPEN: frozenset[RewindStatus] = frozenset({"rewinding", "redoing"})
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-
-
-class Rewind(Struct, frozen=True):
-    """A run taken from one step back to another.
-
-    ``snapshot`` is what the tree at ``path`` is brought to, ``dirty`` what it was before. ``rewinding`` and ``redoing`` say that
-    the tree is still to be brought to where the run already is.
-    """
-
-    id: Id
-    run_id: Id
-    from_step: int
-    to_step: int
-    status: RewindStatus
-    path: str | None
-    snapshot: str | None
-    dirty: str | None
-    branch_before: int
-    branch_after: int
-    created_at: datetime
-    finished_at: datetime | None
-
-
-class Before(Struct, frozen=True):
-    """A run as it was before it was taken back. Times are microseconds."""
-
-    status: states.Status
-    iteration: int
-    attempts: int
-    pause_until: int | None
-    stop_reason: str | None
-    error: str | None
-    input_tokens: int
-    output_tokens: int
-    checkpointed_at: int | None
-    finished_at: int | None
-
-
-class Stored(Struct, frozen=True):
-    """A rewind with what is needed to undo it."""
-
-    rewind: Rewind
-    anchor: str
-    """Which step ``to_step`` was."""
-    before: Before
-    children: Sequence[tuple[str, str]]
-    """Runs below that were let go, and the calls they were started for."""
-
+_REASON_MOST = 1_000
+"""Characters of the reason why a rewind is pending."""
 
 queries = Queries(__package__, "rewinds.sql", Rewind, Run)
 
@@ -116,37 +72,41 @@ class AsyncRewinds(TenantStore):
     ) -> Rewind:
         """Take a run and its conversation back to a step; 0 is before the first. The run then waits until it is resumed.
 
-        With an ``epoch`` the caller holds the run, and goes on holding it. With ``keep_s``, the snapshots of the run are kept for
-        so many seconds after it ends, if that is longer. With an ``id`` of the caller's the call can be repeated and returns
-        the first result.
+        With a ``path`` the caller brings that directory to ``snapshot`` and then calls ``finish``; with a ``snapshot`` alone, the
+        worker that next claims the run does. With an ``epoch`` the caller holds the run, and goes on holding it. With
+        ``keep_s``, the snapshots of the run are kept for so many seconds after it ends, if that is longer. With an ``id`` of
+        the caller's the call can be repeated and returns the first result.
 
         Raises:
-            NotFound: there is no such run in a live session, or it has no such step.
+            NotFound: there is no such run in a live session, it has no such step, or there is no such snapshot.
             Fenced: somebody else has claimed the run since.
             Conflict: somebody drives the run, or another one of its session; a run below it is under way; an earlier
                 rewind is not finished; or the session no longer shows the messages of that step.
         """
-        step = _number(to_step)
+        step = rows.number(to_step)
         run = await lock_run(connection, self._scope, run_id)
         new_id = self._scope.ids.new() if id is None else parse_id(id, "rewind id")
         found = await self._find(connection, new_id)
         if found is not None:
-            return _same(found.rewind, run.id, step)
-        await self._may_move(connection, run, epoch)
+            return rows.same(found.rewind, run.id, step)
+        new: dict[str, Any] = {
+            "rewind_id": new_id,
+            "to_step": step,
+            "path": None if path is None else self._text(path, "path"),
+            "snapshot": None if snapshot is None else self._text(snapshot, "snapshot"),
+            "pending_reason": rows.reason(path, snapshot),
+        }
+        is_for_worker = path is None and snapshot is not None
+        waiting = await self._may_move(connection, run, epoch, after_waiting=is_for_worker)
+        if is_for_worker:
+            await self._must_stay(connection, snapshot)
+        if waiting is not None:
+            await self._end(connection, waiting)
+            dirty = waiting.wanted
         if keep_s is not None:
             await retention.keep_for(connection, self._scope, run.id, keep_s)
-        return await self._take_back(
-            connection,
-            run,
-            epoch,
-            {
-                "rewind_id": new_id,
-                "to_step": step,
-                "path": None if path is None else self._text(path, "path"),
-                "snapshot": None if snapshot is None else self._text(snapshot, "snapshot"),
-                "dirty": None if dirty is None else self._text(dirty, "dirty"),
-            },
-        )
+        new["dirty"] = None if dirty is None else self._text(dirty, "dirty")
+        return await self._take_back(connection, run, epoch, new)
 
     @writes
     async def redo(
@@ -172,9 +132,11 @@ class AsyncRewinds(TenantStore):
                 raise NotFound(f"run {run.id} has no rewind {id}")
             if wanted.rewind.status in ("redoing", "redone"):
                 return wanted.rewind
-        await self._may_move(connection, run, epoch)
+        waiting = await self._may_move(connection, run, epoch, after_waiting=path is None)
         found = wanted or await self._last(connection, run)
         await self._is_there(connection, run, found)
+        if waiting is not None and waiting.id != found.rewind.id:
+            await self._end(connection, waiting)
         return await self._bring_back(connection, run, epoch, found, path)
 
     @writes
@@ -188,11 +150,11 @@ class AsyncRewinds(TenantStore):
         run = await lock_run(connection, self._scope, found.rewind.run_id)
         found = await self._get(connection, rewind_id)
         rewind, before = found.rewind, found.before
-        if rewind.status not in _OPEN:
+        if rewind.status not in OPEN:
             return rewind
-        if rewind.status == "redoing" and run.status == "waiting" and before.status not in ("running", "waiting"):
-            await self._put(connection, run, None, **_changes(before), status=before.status)
-        return await self._move(connection, rewind, "rewound" if rewind.status == "rewinding" else "redone")
+        if rewind.status == "redoing" and rows.goes_back(run, before):
+            await self._put(connection, run, None, **rows.changes(before), status=before.status)
+        return await self._end(connection, rewind)
 
     @reads
     async def get(self, connection: Connection, rewind_id: str) -> Rewind:
@@ -251,7 +213,7 @@ class AsyncRewinds(TenantStore):
         tokens = await queries.tokens.one(connection, params)
         assert tokens is not None
         params |= {"branch_before": branches[0], "branch_after": branches[1]}
-        params["run_before"] = text.dump({"run": structs.asdict(_before(run)), "children": children})
+        params["run_before"] = text.dump({"run": structs.asdict(rows.before(run)), "children": children})
         (row,) = await queries.create.all(connection, params)
         for query in (queries.keep_steps, queries.drop_steps, queries.keep_calls, queries.drop_calls):
             await query.all(connection, params)
@@ -331,29 +293,57 @@ class AsyncRewinds(TenantStore):
             await queries.attach_child.all(connection, attached)
         if rewind.branch_before != rewind.branch_after:
             await show_branch(connection, self._branches, run.session_id, rewind.branch_before)
-        await self._put(connection, run, epoch, **_changes(found.before))
-        return await self._move(connection, rewind, "redoing", path=path)
+        await self._put(connection, run, epoch, **rows.changes(found.before))
+        return await self._move(connection, rewind, "redoing", path, rows.reason(path, rewind.dirty))
 
     # What both need
+
+    @writes
+    async def _explain(self, connection: Connection, rewind_id: str, reason: str) -> None:
+        """Say why a pending rewind could not be finished."""
+        params = self._scope.params(rewind_id=rewind_id, pending_reason=text.escape(reason[:_REASON_MOST]))
+        await queries.explain.all(connection, params)
+
+    @writes
+    async def _keep_dirty(self, connection: Connection, rewind: Rewind, dirty: str) -> None:
+        """Record what the tree was before a worker changes it, so that a redo can bring it back."""
+        await queries.keep_dirty.all(connection, self._scope.params(run_id=rewind.run_id, dirty=dirty))
+
+    async def _must_stay(self, connection: Connection, snapshot: str | None) -> None:
+        """See that a snapshot is there, and that no rule removes it before the rewind that needs it is committed."""
+        await rules.lock(connection, self._scope)
+        found = await snapshots.find(connection, self._scope, parse_id(snapshot, "snapshot id"))
+        if found is None:
+            raise NotFound(f"the snapshot {snapshot} is gone: rewind to a later step, or without files")
+
+    async def _end(self, connection: Connection, rewind: Rewind) -> Rewind:
+        """The tree of a pending rewind or redo is where it should be, or another takes its place."""
+        status: RewindStatus = "rewound" if rewind.status == "rewinding" else "redone"
+        return await self._move(connection, rewind, status, rewind.path, None)
 
     @property
     def _branches(self) -> AsyncBranches:
         return AsyncBranches(self._engine, self._scope)
 
-    async def _may_move(self, connection: Connection, run: Run, epoch: int | None) -> None:
+    async def _may_move(
+        self, connection: Connection, run: Run, epoch: int | None, *, after_waiting: bool
+    ) -> Rewind | None:
+        """See that a run can be moved; the rewind that waits for a worker, if that is no obstacle (``after_waiting``)."""
         if epoch is not None:
             check_holder(run, epoch)
         elif run.status == "running":
             raise Conflict(f"run {run.id} is held by {run.holder}: pause or cancel it first, or give its epoch")
         params = self._scope.params(run_id=run.id, session_id=run.session_id)
-        pending = await queries.pending_of.all(connection, params)
-        if pending:
+        pending = mapper(Rewind, connection.dialect)(await queries.pending_of.all(connection, params))
+        waiting = pending[0] if pending and after_waiting and pending[0].waits_for_worker else None
+        if pending and waiting is None:
             raise Conflict(
-                f"rewind {pending[0][0]} of run {run.id} is not finished: bring its tree to where it is first"
+                f"rewind {pending[0].id} of run {run.id} is not finished: bring its tree to where it is first"
             )
         other = await queries.others.one(connection, params)
         if other is not None:
             raise Conflict(f"run {other[0]} of the same session is being driven: pause or cancel it first")
+        return waiting
 
     async def _put(self, connection: Connection, run: Run, epoch: int | None, **changes: Any) -> Run:
         """The run at another step. It goes on being held by whoever holds it; otherwise it waits, in nobody's hands."""
@@ -376,18 +366,20 @@ class AsyncRewinds(TenantStore):
         row = await queries.put_run.one(connection, self._scope.params(run_id=run.id, epoch=run.epoch, **new))
         assert row is not None  # it is held until the transaction ends
         put = run_of(connection, row)
+        if not held:
+            await retention.keep_end(connection, self._scope, run, put.epoch)
         await put_in_queue(connection, self._scope, put, self._scope.clock.now_us())
         return put
 
     async def _move(
-        self, connection: Connection, rewind: Rewind, status: RewindStatus, *, path: str | None = None
+        self, connection: Connection, rewind: Rewind, status: RewindStatus, path: str | None, reason: str | None
     ) -> Rewind:
-        where = rewind.path if path is None else path
         params = self._scope.params(
             rewind_id=rewind.id,
             status=status,
-            path=None if where is None else self._text(where, "path"),
-            finished_at=None if status in _OPEN else self._scope.clock.now_us(),
+            path=None if path is None else self._text(path, "path"),
+            pending_reason=reason,
+            finished_at=None if status in OPEN else self._scope.clock.now_us(),
         )
         return mapper(Rewind, connection.dialect)(await queries.move.all(connection, params))[0]
 
@@ -421,49 +413,3 @@ def _stored(connection: Connection, row: Row) -> Stored:
     kept = text.load(row[-1])
     children = [(child_id, call_id) for child_id, call_id in kept["children"]]
     return Stored(rewind, row[-2], Before(**kept["run"]), children)
-
-
-def _before(run: Run) -> Before:
-    return Before(
-        run.status,
-        run.iteration,
-        run.attempts,
-        _us(run.pause_until),
-        run.stop_reason,
-        run.error,
-        run.input_tokens,
-        run.output_tokens,
-        _us(run.checkpointed_at),
-        _us(run.finished_at),
-    )
-
-
-def _changes(before: Before) -> dict[str, Any]:
-    """A run as it was, but for its status: that comes when the tree is there."""
-    return {
-        "iteration": before.iteration,
-        "attempts": before.attempts,
-        "pause_until_at": before.pause_until,
-        "stop_reason": None if before.stop_reason is None else text.escape(before.stop_reason),
-        "error": None if before.error is None else text.escape(before.error),
-        "input_tokens": before.input_tokens,
-        "output_tokens": before.output_tokens,
-        "checkpointed_at": before.checkpointed_at,
-        "finished_at": before.finished_at,
-    }
-
-
-def _us(at: datetime | None) -> int | None:
-    return None if at is None else to_us(at)
-
-
-def _same(found: Rewind, run_id: str, step: int) -> Rewind:
-    if (found.run_id, found.to_step) != (run_id, step):
-        raise Conflict(f"there is another rewind {found.id}, of run {found.run_id} to step {found.to_step}")
-    return found
-
-
-def _number(step: int) -> int:
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**62:
-        raise InvalidInput(f"to_step must be a whole number from 0 on, not {step!r}")
-    return step

@@ -1,10 +1,10 @@
 -- Where a run is looked up, its session is looked at too: see runs.sql.
 
 -- name: create
-INSERT INTO rewinds (tenant_id, id, run_id, from_step, to_step, status, path, snapshot, dirty, branch_before, branch_after,
-                     anchor, run_before, created_at)
-VALUES (:tenant_id, :rewind_id, :run_id, :from_step, :to_step, 'rewinding', :path, :snapshot, :dirty, :branch_before,
-        :branch_after, :anchor, :run_before, :now_at)
+INSERT INTO rewinds (tenant_id, id, run_id, from_step, to_step, status, path, snapshot, dirty, pending_reason,
+                     branch_before, branch_after, anchor, run_before, created_at)
+VALUES (:tenant_id, :rewind_id, :run_id, :from_step, :to_step, 'rewinding', :path, :snapshot, :dirty, :pending_reason,
+        :branch_before, :branch_after, :anchor, :run_before, :now_at)
 RETURNING /*columns Rewind*/ *;
 
 -- name: find
@@ -19,9 +19,10 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: to_redo
--- The last rewind that brought the run to the step it is at, and was not undone.
+-- The last rewind that brought the run to the step it is at, and was not undone. One that waits for a worker counts.
 SELECT /*columns Rewind*/ *, anchor, run_before/*pg ::text*/ FROM rewinds
-WHERE tenant_id = :tenant_id AND run_id = :run_id AND status = 'rewound' AND to_step = :iteration AND anchor = :anchor
+WHERE tenant_id = :tenant_id AND run_id = :run_id AND to_step = :iteration AND anchor = :anchor
+  AND (status = 'rewound' OR (status = 'rewinding' AND path IS NULL AND snapshot IS NOT NULL))
 ORDER BY id DESC
 LIMIT 1;
 
@@ -38,9 +39,20 @@ SELECT /*columns Rewind*/ * FROM rewinds
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND status IN ('rewinding', 'redoing');
 
 -- name: move
-UPDATE rewinds SET status = :status, path = :path, finished_at = :finished_at
+UPDATE rewinds SET status = :status, path = :path, pending_reason = :pending_reason, finished_at = :finished_at
 WHERE tenant_id = :tenant_id AND id = :rewind_id
 RETURNING /*columns Rewind*/ *;
+
+-- name: explain
+-- Why the tree of a rewind that is under way is not there yet.
+UPDATE rewinds SET pending_reason = :pending_reason
+WHERE tenant_id = :tenant_id AND id = :rewind_id AND status IN ('rewinding', 'redoing');
+
+-- name: keep_dirty
+-- The tree as a worker found it, for every rewind of the run whose tree no worker had captured yet.
+UPDATE rewinds SET dirty = :dirty
+WHERE tenant_id = :tenant_id AND run_id = :run_id AND dirty IS NULL AND snapshot IS NOT NULL
+  AND status IN ('rewinding', 'rewound');
 
 -- name: step
 -- What tells a step from another of the same number, and when it was.
@@ -86,7 +98,7 @@ UPDATE runs SET parent_call_id = :call_id WHERE tenant_id = :tenant_id AND id = 
 -- name: keep_steps
 INSERT INTO rewound_steps (tenant_id, rewind_id, iteration, epoch, state, last_tool_result, first_seq, last_seq, input_tokens,
                            output_tokens, snapshot, fingerprint, created_at)
-SELECT :tenant_id, :rewind_id/*pg ::uuid*/, iteration, epoch, state, last_tool_result, first_seq, last_seq, input_tokens,
+SELECT tenant_id, :rewind_id/*pg ::uuid*/, iteration, epoch, state, last_tool_result, first_seq, last_seq, input_tokens,
        output_tokens, snapshot, fingerprint, created_at
 FROM run_steps WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration > :to_step;
 
@@ -96,7 +108,7 @@ DELETE FROM run_steps WHERE tenant_id = :tenant_id AND run_id = :run_id AND iter
 -- name: keep_calls
 INSERT INTO rewound_calls (tenant_id, rewind_id, id, tool_name, tool_input, safety, status, iteration, place, epoch, attempts,
                            pause_until, result, error, step, started_at, finished_at)
-SELECT :tenant_id, :rewind_id/*pg ::uuid*/, id, tool_name, tool_input, safety, status, iteration, place, epoch, attempts,
+SELECT tenant_id, :rewind_id/*pg ::uuid*/, id, tool_name, tool_input, safety, status, iteration, place, epoch, attempts,
        pause_until, result, error, step, started_at, finished_at
 FROM tool_calls WHERE tenant_id = :tenant_id AND run_id = :run_id AND (iteration > :to_step OR step > :to_step);
 
@@ -122,7 +134,7 @@ LIMIT 1;
 -- name: bring_steps
 INSERT INTO run_steps (tenant_id, run_id, iteration, epoch, state, last_tool_result, first_seq, last_seq, input_tokens,
                        output_tokens, snapshot, fingerprint, created_at)
-SELECT :tenant_id, :run_id/*pg ::uuid*/, iteration, epoch, state, last_tool_result, first_seq, last_seq, input_tokens,
+SELECT tenant_id, :run_id/*pg ::uuid*/, iteration, epoch, state, last_tool_result, first_seq, last_seq, input_tokens,
        output_tokens, snapshot, fingerprint, created_at
 FROM rewound_steps WHERE tenant_id = :tenant_id AND rewind_id = :rewind_id;
 
@@ -135,7 +147,7 @@ WHERE tenant_id = :tenant_id AND run_id = :run_id
 -- name: bring_calls
 INSERT INTO tool_calls (tenant_id, run_id, id, tool_name, tool_input, safety, status, iteration, place, epoch, attempts,
                         pause_until, result, error, step, started_at, finished_at)
-SELECT :tenant_id, :run_id/*pg ::uuid*/, id, tool_name, tool_input, safety, status, iteration, place, epoch, attempts,
+SELECT tenant_id, :run_id/*pg ::uuid*/, id, tool_name, tool_input, safety, status, iteration, place, epoch, attempts,
        pause_until, result, error, step, started_at, finished_at
 FROM rewound_calls WHERE tenant_id = :tenant_id AND rewind_id = :rewind_id;
 

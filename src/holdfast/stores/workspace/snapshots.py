@@ -13,8 +13,10 @@ from typing import Any, Literal, cast, get_args
 from msgspec import Struct
 
 from ...clock import to_us
+from ...core import objects as bodies
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
+from ...core.objects import Packed
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import mapper
@@ -23,7 +25,8 @@ from ...engines.protocol import Connection, Row
 from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
-from ...trees.entries import Entry, Tree, objects_of
+from ...offload import work
+from ...trees.entries import Entry, Tree, objects_of, raw, shown
 from ..execution.runs import states
 from ..platform import activity, objects, packs
 from ..platform.activity import Deed
@@ -70,6 +73,16 @@ class SnapshotUsage(Struct, frozen=True):
     layers: int
     """What they consist of, and what others still need of those that are gone."""
     stored_bytes: int
+
+
+class TreePage(Struct, frozen=True):
+    """Some of what is in a snapshot, in the order of paths."""
+
+    entries: Sequence[Entry]
+    ignore: Sequence[str]
+    """The patterns by which other things were left out."""
+    next: str | None
+    """The cursor of the next page, or ``None`` at the end."""
 
 
 class NewSnapshot(Struct, frozen=True):
@@ -148,11 +161,28 @@ class AsyncSnapshots(TenantStore):
             Unavailable: it lies in packs, and the place where packs are kept cannot be reached.
         """
 
-        async def read() -> Tree:
-            _, found = await self._manifests(snapshot_id)
-            return layers.tree_of(await self._out_of_packs(found))
+        found = await self._read_manifests(snapshot_id)
+        return await work(self._engine, lambda: layers.tree_of(found))
 
-        return await packs.settled(read)
+    @only_reads
+    async def entries(self, snapshot_id: str, *, limit: int, cursor: str | None = None) -> TreePage:
+        """A page of what is in a snapshot, in the order of paths. It costs what a page has, not what the tree has.
+
+        Raises:
+            NotFound: there is no such snapshot.
+            InvalidFilter: the cursor is not of this list.
+            LimitExceeded: ``limit`` is over ``page_rows``.
+            Corrupt: it cannot be read.
+            Unavailable: it lies in packs, and the place where packs are kept cannot be reached.
+        """
+        if limit is None:
+            raise InvalidInput("limit must be a whole number from 1 on, not None")
+        most = rows_to_read(limit, self._scope.limits)
+        after = None if cursor is None else shown(decode_cursor(cursor, "tree", bytes)[0])
+        found = await self._read_manifests(snapshot_id)
+        entries, ignore = await work(self._engine, lambda: layers.page_of(found, after, most))
+        next = encode_cursor("tree", raw(entries[limit - 1].path)) if len(entries) > limit else None
+        return TreePage(entries[:limit], ignore, next)
 
     @only_reads
     async def read(self, snapshot_id: str, path: str) -> bytes:
@@ -164,14 +194,14 @@ class AsyncSnapshots(TenantStore):
             Corrupt: it is not what was captured.
             Unavailable: it lies in a pack, and the place where packs are kept cannot be reached.
         """
-        tree = await self.tree(snapshot_id)
-        entry = tree.entries.get(path)
+        found = await self._read_manifests(snapshot_id)
+        entry = await work(self._engine, lambda: layers.entry_of(found, path))
         if entry is None or entry.kind != "file":
             raise NotFound(f"there is no file {path!r} in snapshot {snapshot_id}")
         self._scope.limits.check("content_bytes", entry.size, path)
-        bodies = await self._bodies(entry)
+        content = await self._bodies(entry)
         return b"".join(
-            bodies[lies_in][start : start + length] if lies_in else bytes(length)
+            content[lies_in][start : start + length] if lies_in else bytes(length)
             for lies_in, start, length in entry.pieces
         )
 
@@ -208,7 +238,7 @@ class AsyncSnapshots(TenantStore):
         return await record(connection, self._scope, new)
 
     @reads
-    async def _manifests(self, connection: Connection, snapshot_id: str) -> tuple[Snapshot, Sequence[bytes | InPack]]:
+    async def _manifests(self, connection: Connection, snapshot_id: str) -> tuple[Snapshot, Sequence[Packed | InPack]]:
         snapshot = await get(connection, self._scope, snapshot_id)
         return snapshot, await layers.manifests_of(connection, self._scope, snapshot.layer_id)
 
@@ -219,28 +249,45 @@ class AsyncSnapshots(TenantStore):
     async def _layer_tree(self, layer_id: str) -> tuple[Tree, int]:
         """What a layer comes to, and how many lie below it; ``NotFound`` if it is there no longer."""
 
-        async def read() -> tuple[Tree, int]:
-            found = await self._layer_manifests(layer_id)
-            return layers.tree_of(await self._out_of_packs(found)), len(found) - 1
+        async def read() -> Sequence[bytes]:
+            return await self._out_of_packs(await self._layer_manifests(layer_id))
 
-        return await packs.settled(read)
+        found = await packs.settled(read)
+        return await work(self._engine, lambda: layers.tree_of(found)), len(found) - 1
 
     @reads
-    async def _layer_manifests(self, connection: Connection, layer_id: str) -> Sequence[bytes | InPack]:
+    async def _layer_manifests(self, connection: Connection, layer_id: str) -> Sequence[Packed | InPack]:
         if await layers.queries.has.one(connection, self._scope.params(layer_id=layer_id)) is None:
             raise NotFound(f"there is no layer {layer_id} here")
         return await layers.manifests_of(connection, self._scope, layer_id)
 
-    async def _out_of_packs(self, found: Sequence[bytes | InPack]) -> Sequence[bytes]:
+    async def _read_manifests(self, snapshot_id: str) -> Sequence[bytes]:
+        async def read() -> Sequence[bytes]:
+            _, found = await self._manifests(snapshot_id)
+            return await self._out_of_packs(found)
+
+        return await packs.settled(read)
+
+    async def _out_of_packs(self, found: Sequence[Packed | InPack]) -> Sequence[bytes]:
+        """Bodies as they were put; those that lie in packs are read from there."""
         out = [each for each in found if isinstance(each, InPack)]
-        packed = await packs.fetch(self._engine, self._scope, out) if out else {}
-        return [packed[each.digest] if isinstance(each, InPack) else each for each in found]
+        there = await packs.raw(self._engine, self._scope, out) if out else {}
+        stored = [there[each.digest] if isinstance(each, InPack) else each.body for each in found]
+
+        def unpacked() -> list[bytes]:
+            return [bodies.unpack(each.digest, each.codec, body) for each, body in zip(found, stored, strict=True)]
+
+        return await work(self._engine, unpacked)
+
+    @reads
+    async def _stored(self, connection: Connection, digests: Sequence[bytes]) -> Sequence[Packed | InPack]:
+        return await objects.stored(connection, self._scope, digests)
 
     async def _bodies(self, entry: Entry) -> dict[bytes, bytes]:
         digests = sorted(objects_of([entry]))
 
         async def read() -> Sequence[bytes]:
-            return await self._out_of_packs(await self._fetch(digests))
+            return await self._out_of_packs(await self._stored(digests))
 
         return dict(zip(digests, await packs.settled(read), strict=True))
 
@@ -258,6 +305,7 @@ class Snapshots(Blocking[AsyncSnapshots]):
     find = blocking(AsyncSnapshots.find)
     list = blocking(AsyncSnapshots.list)
     tree = blocking(AsyncSnapshots.tree)
+    entries = blocking(AsyncSnapshots.entries)
     read = blocking(AsyncSnapshots.read)
     delete = blocking(AsyncSnapshots.delete)
     collect = blocking(AsyncSnapshots.collect)
@@ -327,12 +375,17 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
     return _snapshot(connection, row)
 
 
-async def delete(connection: Connection, scope: scopes.Scope, ids: Sequence[str], *, reason: str) -> list[Snapshot]:
-    """Remove snapshots and what no other needs of them, and note it; for other stores, in their transaction."""
+async def delete(
+    connection: Connection, scope: scopes.Scope, ids: Sequence[str], *, reason: str, released: set[bytes] | None = None
+) -> list[Snapshot]:
+    """Remove snapshots and what no other needs of them, and note it; for other stores, in their transaction.
+
+    The objects that their layers held are added to ``released``.
+    """
     rows = [await queries.remove.one(connection, scope.params(id=each)) for each in ids]
     removed = [_snapshot(connection, row) for row in rows if row is not None]
     for layer_id in sorted({each.layer_id for each in removed}):
-        await layers.collect_from(connection, scope, layer_id)
+        await layers.collect_from(connection, scope, layer_id, released)
     await activity.note(connection, scope, [_deed(each, reason) for each in removed])
     return removed
 

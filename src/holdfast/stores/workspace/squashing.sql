@@ -8,6 +8,21 @@ WHERE l.tenant_id = :tenant_id AND l.parent_id IS NOT NULL
 ORDER BY l.id
 LIMIT :limit;
 
+-- name: chain
+-- The layers of a tree, the lowest first, with what each replaces and whether a snapshot needs it.
+WITH RECURSIVE chain (id, parent_id, manifest, depth, replaced_bytes) AS (
+    SELECT l.id, l.parent_id, l.manifest, l.depth, l.replaced_bytes FROM snapshot_layers AS l
+    WHERE l.tenant_id = :tenant_id AND l.id = :layer_id
+    UNION ALL
+    SELECT l.id, l.parent_id, l.manifest, l.depth, l.replaced_bytes FROM chain AS c
+    JOIN snapshot_layers AS l ON l.tenant_id = :tenant_id AND l.id = c.parent_id
+    WHERE l.tenant_id = :tenant_id
+)
+SELECT c.id/*pg ::text*/, c.parent_id/*pg ::text*/, c.manifest, c.depth, c.replaced_bytes,
+       EXISTS (SELECT 1 FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.layer_id = c.id)
+FROM chain AS c
+ORDER BY c.depth;
+
 -- name: below
 -- What the layers below one take, down to the first that something else needs.
 WITH RECURSIVE chain (id, parent_id, stored_bytes) AS (
@@ -29,7 +44,7 @@ SELECT parent_id/*pg ::text*/, manifest, depth FROM snapshot_layers WHERE tenant
 
 -- name: make_whole
 -- The same tree, and nothing below it.
-UPDATE snapshot_layers SET parent_id = NULL, depth = 0, manifest = :manifest
+UPDATE snapshot_layers SET parent_id = NULL, depth = 0, manifest = :manifest, replaced_bytes = 0
 WHERE tenant_id = :tenant_id AND id = :layer_id;
 
 -- name: lift

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...errors import Conflict, Fenced, InvalidInput, NotFound, Stale
 from ...stores.execution.checkpoints.task_writes import Write
-from .checkpoints import LARGE, grown, ids
+from .checkpoints import LARGE, found, grown, ids
 from .suite import contract
 from .world import World, raises, uuid_of
 
@@ -96,9 +96,9 @@ async def the_history_of_the_newest_needs_no_id(world: World) -> None:
     assert await acme.checkpoints.history("t") == []
     await grown(acme, "t", 4, leans=("messages",))
     await acme.checkpoints.put("t", id="9", namespace="child", state=b"")
-    newest = await acme.checkpoints.history("t")
+    newest = await acme.checkpoints.history("t", channels=["messages"])
     assert [each.id for each in newest] == ["004", "003", "002", "001"]
-    assert newest == await acme.checkpoints.history("t", id="004")
+    assert newest == await acme.checkpoints.history("t", id="004", channels=["messages"])
     assert [each.id for each in await acme.checkpoints.history("t", namespace="child")] == ["9"]
 
 
@@ -143,3 +143,49 @@ async def places_of_what_was_rolled_back_are_refused(world: World) -> None:
     assert found is not None
     assert found.pieces == [b"one" * 30]
     await world.caller.begin()
+
+
+@contract()
+async def history_goes_back_to_where_nothing_is_missing(world: World) -> None:
+    acme = world.tenant()
+    wanted = ["messages"]
+    await grown(acme, "t", 4, leans=("messages",))
+    await acme.checkpoints.put_writes("t", id="002", task_id="x", new=[Write(0, "messages", b"w", [b"p"])])
+    chain = await acme.checkpoints.history("t", id="004", channels=wanted)
+    assert [each.id for each in chain] == ["004", "003", "002", "001"]
+    assert [len(each.tasks) for each in chain] == [0, 0, 1, 0]
+    await acme.checkpoints.put("t", id="005", parent="004", state=b"snapshot")
+    await acme.checkpoints.put("t", id="006", parent="005", state=b"", leans=["messages"])
+    assert [each.id for each in await acme.checkpoints.history("t", id="006", channels=wanted)] == ["006", "005"]
+    assert [each.id for each in await acme.checkpoints.history("t", id="006", least=3, channels=wanted)][2:] == [
+        "004",
+        "003",
+        "002",
+        "001",
+    ]
+    assert [each.id for each in await acme.checkpoints.history("t", id="004", channels=["other"])] == ["004", "003"]
+    assert [each.id for each in await acme.checkpoints.history("t", id="006", least=0)] == ["006"]
+    assert await acme.checkpoints.history("t", id="nothing", channels=wanted) == []
+    for wrong in (-1, True, 20_001, "1"):
+        with raises(InvalidInput, saying="least is a whole number"):
+            await acme.checkpoints.history("t", least=wrong)  # type: ignore[arg-type]
+
+
+@contract()
+async def what_a_channel_needs_follows_from_what_was_written_to_it(world: World) -> None:
+    acme = world.tenant()
+    for thread, is_written in (("emptied", False), ("added to", True)):
+        await acme.checkpoints.put(thread, id="1", state=b"")
+        if is_written:
+            await acme.checkpoints.put_writes(thread, id="1", task_id="x", new=[Write(0, "log", b"w")])
+        await acme.checkpoints.put(thread, id="2", parent="1", state=b"", leans=["log"], changed=["log"])
+        await acme.checkpoints.put(thread, id="3", parent="2", state=b"", leans=["log"])
+        assert list((await found(acme, thread)).leans) == ["log"]
+        assert await acme.checkpoints.prune([thread]) == (0 if is_written else 2)
+    await acme.checkpoints.put("seen", id="1", state=b"", snapshots=["log"])
+    await acme.checkpoints.put("seen", id="2", parent="1", state=b"", leans=["log"], changed=["log"])
+    assert await acme.checkpoints.prune(["seen"]) == 0
+    wrong: list[dict[str, Any]] = [{"changed": ["log"]}, {"leans": ["log"], "snapshots": ["log"]}, {"snapshots": "log"}]
+    for kwargs in wrong:
+        with raises(InvalidInput):
+            await acme.checkpoints.put("t", id="1", state=b"", **kwargs)

@@ -233,6 +233,10 @@ async def ids_that_are_uuids_are_ids_like_any_other(world: World) -> None:
     await acme.checkpoints.put_writes("t", id=made[3], task_id=made[0], new=[Write(0, "c", b"w", [b"p"])])
     with raises(Conflict, saying=f"newest checkpoint is {made[3]}; this one was to come after {made[1]}"):
         await acme.checkpoints.put("t", id=uuid_of(9), parent=made[1], state=b"", only_after_head=True)
+    with raises(Conflict, saying=f"newest checkpoint is {made[3]}"):
+        await acme.checkpoints.put(
+            "t", id=uuid_of(9), parent=made[1], state=b"", only_after_head=True, known_head=made[2]
+        )
     there = await found(acme, "t")
     assert (there.id, there.parent, there.tasks[0].task_id) == (made[3], made[2], made[0])
     assert await found(acme, "t", made[3]) == there
@@ -275,20 +279,6 @@ async def the_metadata_of_a_step_are_filtered_as_they_were_given(world: World) -
     ):
         assert "".join(each.id for each in await acme.checkpoints.list("t", where=where)) == expected
     assert [each.id for each in await acme.checkpoints.list("t", metadata={"source": "input", "step": 7})] == ["2"]
-
-
-@contract()
-async def history_goes_back_to_where_nothing_is_missing(world: World) -> None:
-    acme = world.tenant()
-    await grown(acme, "t", 4, leans=("messages",))
-    await acme.checkpoints.put_writes("t", id="002", task_id="x", new=[Write(0, "messages", b"w", [b"p"])])
-    chain = await acme.checkpoints.history("t", id="004")
-    assert [each.id for each in chain] == ["004", "003", "002", "001"]
-    assert [len(each.tasks) for each in chain] == [0, 0, 1, 0]
-    await acme.checkpoints.put("t", id="005", parent="004", state=b"snapshot")
-    await acme.checkpoints.put("t", id="006", parent="005", state=b"", leans=["messages"])
-    assert [each.id for each in await acme.checkpoints.history("t", id="006")] == ["006", "005"]
-    assert await acme.checkpoints.history("t", id="nothing") == []
 
 
 @contract()

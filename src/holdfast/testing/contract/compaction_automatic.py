@@ -245,6 +245,27 @@ async def the_sessions_of_an_agent_compact_themselves(world: World) -> None:
 
 
 @contract("concurrency")
+async def a_session_keeps_its_own_policy_when_it_gets_another_agent(world: World) -> None:
+    acme = world.tenant()
+    function = lambda messages: "so far"  # noqa: E731
+    own = replace(SMALL, trigger=1.0)
+    await acme.compactions.attach(SMALL, agent="writer", summarize=function)
+    for key in ("with a policy of its own", "without"):
+        session = await acme.sessions.upsert(key, agent="reader")
+        if key != "without":
+            await acme.compactions.attach(own, session_id=session.id, summarize=function)
+        assert (await acme.sessions.upsert(key, agent="writer")).id == session.id
+        await _grow(acme, session.id, 6)
+        assert (await acme.sessions.get(session.id)).compaction_count == (key == "without"), key
+    kept = await acme.sessions.upsert("with a policy of its own")
+    await _grow(acme, kept.id, 4)
+    assert (await acme.sessions.get(kept.id)).compaction_count == 1
+    left = await acme.sessions.upsert("without", agent="reader")
+    await _grow(acme, left.id, 6)
+    assert (await acme.sessions.get(left.id)).compaction_count == 1
+
+
+@contract("concurrency")
 async def what_goes_wrong_by_itself_does_not_fail_the_append(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
@@ -375,14 +396,14 @@ async def a_session_that_is_still_too_large_is_not_tried_again_at_every_change(w
 async def what_was_there_before_the_policy_counts_too(world: World) -> None:
     """Whatever branch it is on, and however much it is; what came with a count keeps it."""
     acme = world.tenant()
-    session, _ = await told(acme, *["short"] * 450)
+    session, _ = await told(acme, *["short"] * 450, token_count=0)
     given = await acme.messages.append(session.id, role="user", content="given", token_count=7)
-    foreign = await acme.messages.append(session.id, kind="other.item", content={"a": LONG})
+    foreign = await acme.messages.append(session.id, kind="other.item", content={"a": LONG}, token_count=0)
     before = await acme.sessions.get(session.id)
     fork = await acme.branches.fork(session.id, at=1)
     await acme.branches.switch(session.id, fork.number)
-    elsewhere = await acme.messages.append(session.id, role="user", content=LONG)
-    other, theirs = await told(acme, LONG)
+    elsewhere = await acme.messages.append(session.id, role="user", content=LONG, token_count=0)
+    other, theirs = await told(acme, LONG, token_count=0)
     world.clock.advance(60)
     await acme.compactions.attach(SMALL, session_id=session.id, summarize=lambda messages: "so far")
     there = await shown(acme, session)
@@ -403,12 +424,12 @@ async def what_was_there_before_the_policy_counts_too(world: World) -> None:
 
 
 @contract()
-async def the_messages_of_a_step_count_where_something_is_attached(world: World) -> None:
+async def the_messages_of_a_step_count_whatever_is_attached(world: World) -> None:
     acme = world.tenant()
     run, other = await claimed(acme), await claimed(acme)
     new = [NewMessage(role="user", content=LONG * 4), NewMessage(role="user", content="x", token_count=3)]
     (plain,) = (await stepped(acme, other, messages=[NewMessage(role="user", content=LONG)])).messages
-    assert plain.token_count == 0
+    assert plain.token_count == estimate(plain.content)
     await acme.compactions.attach(SMALL, session_id=run.session_id, summarize=lambda messages: "so far")
     done = await stepped(acme, run, messages=new)
     assert [each.token_count for each in done.messages] == [estimate(done.messages[0].content), 3]
@@ -420,13 +441,10 @@ async def the_messages_of_a_step_count_where_something_is_attached(world: World)
 
 
 @contract()
-async def a_new_content_is_counted_where_an_append_would_be(world: World) -> None:
+async def a_new_content_is_counted_as_an_append_is(world: World) -> None:
     acme = world.tenant()
     session, (plain, given) = await told(acme, "x", "y")
     await acme.messages.update(given.id, token_count=9)
-    for each, tokens_then in ((plain, 0), (given, 9)):
-        assert (await acme.messages.update(each.id, content=LONG)).token_count == tokens_then
-    await acme.compactions.attach(SMALL, agent="writer", summarize=lambda messages: "so far")
     for each in (plain, given):
         changed = await acme.messages.update(each.id, content=LONG * 2)
         assert changed.token_count == estimate(changed.content)

@@ -151,7 +151,7 @@ async def tool_outputs_go_first_and_that_may_be_enough(world: World) -> None:
     after = await shown(acme, session)
     pruned = [*result("a", output=PRUNED), {"type": "text", "text": "and"}, *result("b", output="ok")]
     now = from_us(world.clock.now_us())
-    assert after[2] == replace(made[2], content=pruned, updated_at=now)
+    assert after[2] == replace(made[2], content=pruned, updated_at=now, token_count=estimate(pruned))
     changed = result("a", output=PRUNED)
     assert after[5] == replace(extra, content=changed, updated_at=now, token_count=estimate(changed))
     assert [after[n] for n in (0, 1, 3, 4)] == [there[n] for n in (0, 1, 3, 4)]
@@ -447,7 +447,7 @@ async def a_strategy_of_ones_own_chooses_and_cannot_overreach(world: World) -> N
 async def what_a_strategy_rewrites_is_checked_as_an_append_is(world: World) -> None:
     acme = world.tenant()
     session, made = await told(acme, LONG, LONG, LONG, LONG, "x", "y", token_count=200)
-    foreign = await acme.messages.append(session.id, kind="other.item", content={"a": LONG})
+    foreign = await acme.messages.append(session.id, kind="other.item", content={"a": LONG}, token_count=0)
     await acme.messages.append_many(session.id, [NewMessage(role="user", content="z")] * 2)
     there = await shown(acme, session)
     bad = [None, 7, {"type": "text", "text": "one block"}, ["no block"], [{"no": "type"}], {1, 2}, b"bytes"]

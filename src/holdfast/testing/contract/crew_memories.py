@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ...clock import from_us
-from ...errors import InvalidInput, InvalidText, LimitExceeded
+from ...errors import DimensionMismatch, InvalidInput, InvalidText, LimitExceeded
 from ...limits import Limits
 from ...stores.memory.crew_memories import PART, CrewMemory, NewCrewMemory
 from .suite import contract
@@ -54,6 +54,17 @@ async def every_memory_is_kept_and_comes_back_as_it_was(world: World) -> None:
 
 
 @contract()
+async def keys_of_metadata_keep_their_order(world: World) -> None:
+    memories = world.tenant().crew_memories
+    metadata = {"zebra": {"b": 1, "aa": 2, "a": 3}, "a": 1, "bb": 2, "0": 3}
+    (id,) = await memories.save([NewCrewMemory(content="x", metadata=metadata)])
+    found = await memories.find(id)
+    assert found is not None
+    assert [*found.metadata] == [*metadata]
+    assert [*found.metadata["zebra"]] == ["b", "aa", "a"]
+
+
+@contract()
 async def what_is_not_said_is_filled_in(world: World) -> None:
     memories = world.tenant().crew_memories
     first, second = await memories.save([NewCrewMemory(content="a"), NewCrewMemory(content="b")])
@@ -96,7 +107,8 @@ async def the_most_alike_come_first(world: World) -> None:
     assert ids(await memories.search([1, 0, 0], limit=1)) == ["same"]
     assert ids(await memories.search([1, 0, 0], min_score=0.7)) == ["same", "near"]
     assert ids(await memories.search([1, 0, 0], min_score=0.71)) == ["same"]
-    assert ids(await memories.search([1, 0])) == []
+    with raises(DimensionMismatch):
+        await memories.search([1, 0])
 
 
 @contract()
@@ -195,17 +207,25 @@ async def a_memory_that_was_used_says_when(world: World) -> None:
 
 
 @contract()
-async def embeddings_of_other_dimensions_stay_and_can_be_replaced(world: World) -> None:
+async def embeddings_of_another_size_are_refused_until_all_are_replaced(world: World) -> None:
     memories = world.tenant().crew_memories
-    await memories.save(
-        [memory("old", embedding=[1, 0], scope="/a"), memory("older", embedding=[0, 1]), memory("none")]
-    )
-    await memories.save([memory("new", embedding=[1, 0, 0])])
-    assert await memories.dimensions() == {2: 2, 3: 1}
-    assert await memories.dimensions(scope="/a") == {2: 1}
-    assert ids(await memories.search([1, 0, 0])) == ["new"]
-    await memories.save([memory("old", embedding=[0.9, 0, 0])])
-    assert ids(await memories.search([1, 0, 0])) == ["new", "old"]
+    await memories.save([memory("a", embedding=[1, 0], scope="/a"), memory("b", embedding=[0, 1]), memory("none")])
+    for other in ([1.0], [1, 0, 0]):
+        with raises(DimensionMismatch) as refused:
+            await memories.save([memory("c", embedding=other)])
+        assert isinstance(refused.error, DimensionMismatch)
+        assert (refused.error.stored, refused.error.given) == (2, len(other))
+    with raises(DimensionMismatch):
+        await memories.save([memory("c", embedding=[1, 0]), memory("d", embedding=[1])])
+    await memories.save([memory("e")])
+    await memories.save([memory("c", embedding=[1])], user="ada")
+    await memories.save([memory("a", embedding=[1, 0, 0])], reembedding=True)
+    assert await memories.dimensions() == {2: 1, 3: 1}
+    for query in ([1, 0], [1, 0, 0]):
+        with raises(DimensionMismatch):
+            await memories.search(query)
+    await memories.save([memory("b", embedding=[0, 1, 0])], reembedding=True)
+    assert ids(await memories.search([1, 0, 0])) == ["a", "b"]
     assert len(await memories.list()) == 4
 
 

@@ -57,6 +57,19 @@ async def a_state_comes_back_as_it_was(world: World) -> None:
 
 
 @contract()
+async def keys_of_a_state_keep_their_order(world: World) -> None:
+    flows = world.tenant().flows
+    state = {"zebra": {"b": 1, "aa": 2, "a": 3}, "a": 1, "bb": 2}
+    await flows.save("f", method="m", state=state, feedback=state)
+    found, pending = await flows.find("f"), await flows.pending("f")
+    assert found is not None
+    assert pending is not None
+    for kept in (found.state, pending.state, pending.context):
+        assert [*kept] == ["zebra", "a", "bb"]
+        assert [*kept["zebra"]] == ["b", "aa", "a"]
+
+
+@contract()
 async def flows_of_users_and_threads_are_apart(world: World) -> None:
     flows = world.tenant().flows
     places: list[dict[str, Any]] = [{}, {"user": "ada"}, {"thread_id": "t"}, {"user": "ada", "thread_id": "t"}]

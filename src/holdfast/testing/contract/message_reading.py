@@ -125,6 +125,20 @@ async def pages_from_both_ends_make_the_whole_log(world: World) -> None:
 
 
 @contract()
+async def a_page_ends_before_it_has_more_bytes_than_it_may(world: World) -> None:
+    acme, id, _ = await a_session(world, 0)
+    made = await acme.messages.append_many(
+        id,
+        [NewMessage(role="user", content=f"{number}" * size) for number, size in enumerate([1_500] * 5 + [9_000, 1])],
+    )
+    for how, wanted in (({}, [2, 2, 1, 1, 1]), ({"newest_first": True}, [1, 1, 2, 2, 1])):
+        found = await pages(acme, id, 4, max_bytes=4_000, **how)
+        assert flat(found) == (made[::-1] if how else made)
+        assert [len(each) for each in found] == wanted
+    assert [len(each) for each in await pages(acme, id, 4, max_bytes=1_000_000)] == [4, 3]
+
+
+@contract()
 async def pages_go_on_where_they_ended_whatever_happens_meanwhile(world: World) -> None:
     acme, id, made = await a_session(world, 6)
     forward = await acme.messages.list(id, limit=2)

@@ -13,7 +13,7 @@ from ...stores.conversation.messages import NewMessage
 from ...stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from ...stores.execution.runs.states import Run
 from ...stores.execution.runs.step_log import Usage
-from ...stores.workspace.rewinds import Rewind
+from ...stores.workspace.rewind_rows import Rewind
 from .runs import claimed, stepped
 from .suite import contract
 from .values import TEXTS, documents
@@ -96,6 +96,7 @@ async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: Wo
         "snapshot 1",
         "as it was",
     )
+    assert rewind.pending_reason == f"{TEXTS[3]}/tree is being brought to snapshot snapshot 1"
     assert (rewind.created_at, rewind.finished_at) == (from_us(world.clock.now_us()), None)
     now = await acme.runs.get(run.id)
     assert (now.status, now.iteration, now.epoch, now.stop_reason, now.finished_at) == (
@@ -115,7 +116,8 @@ async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: Wo
         "repeated, because its answer was lost"
     )
     done = await acme.rewinds.finish(rewind.id)
-    assert done == replace(rewind, status="rewound", finished_at=from_us(world.clock.now_us()))
+    over = {"pending_reason": None, "finished_at": from_us(world.clock.now_us())}
+    assert done == replace(rewind, status="rewound", **over)
     assert await acme.rewinds.finish(rewind.id) == done == await acme.rewinds.get(rewind.id)
     assert [*await acme.rewinds.pending()] == []
     world.clock.advance(60)

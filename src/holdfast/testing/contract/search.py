@@ -10,6 +10,7 @@ from ...errors import InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from ...handles import AsyncTenantHandle
 from ...limits import Limits
 from ...stores.conversation.messages import NewMessage
+from ...stores.conversation.search.index import BATCH_MESSAGES
 from ...stores.conversation.search.search import Hit
 from ...stores.conversation.sessions import Session
 from .suite import contract
@@ -235,18 +236,8 @@ async def all_that_was_said_can_be_found_and_nothing_else(world: World) -> None:
     )
     for word in said:
         assert len(await acme.messages.search(word)) == 1, word
-    for word in (
-        "delta",
-        "zeta",
-        "iota",
-        "call_one",
-        "metanote",
-        "sessionnote",
-        "text",
-        "event",
-        "base64",
-        "assistant",
-    ):
+    unsaid = ("delta", "zeta", "iota", "call_one", "metanote", "sessionnote", "text", "event", "base64", "assistant")
+    for word in unsaid:
         assert await acme.messages.search(word) == [], word
     assert await acme.messages.search('"theta web"') == [], "a phrase does not reach from one text into the next"
     assert len(await acme.messages.search("theta web")) == 1
@@ -264,8 +255,24 @@ async def a_search_sees_all_that_was_appended_before_it(world: World) -> None:
     await told(acme, *(f"later {number}" for number in range(1_200)))
     page, seen = await acme.messages.search("later", limit=1_000), 1_000
     assert len(page) == seen
+    assert page.complete
     assert len(await acme.messages.search("later", limit=1_000, cursor=page.next)) == 200
     assert await found(acme, "later 1199") == ["later 1199"]
+
+
+@contract(limits=Limits(search_tail=10))
+async def a_search_says_whether_everything_was_searched(world: World) -> None:
+    acme = world.tenant()
+    few, many = await told(acme, "word"), await told(acme, *(f"word {number}" for number in range(BATCH_MESSAGES + 50)))
+    page = await acme.messages.search("word", limit=1_000)
+    assert not page.complete
+    assert page.sessions_behind > 0
+    assert BATCH_MESSAGES <= len(page) <= BATCH_MESSAGES + 11
+    assert (await acme.messages.search("word", session_id=few.id)).complete
+    page = await acme.messages.search("word", session_id=many.id, limit=1_000)
+    assert (len(page), page.complete, page.sessions_behind) == (BATCH_MESSAGES + 50, True, 0)
+    page = await acme.messages.search("word", limit=1_000)
+    assert (len(page), page.complete, page.sessions_behind) == (BATCH_MESSAGES + 51, True, 0)
 
 
 @contract()

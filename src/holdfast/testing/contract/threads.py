@@ -6,7 +6,7 @@ from typing import Any
 
 from ...errors import Conflict
 from ...handles import AsyncTenantHandle
-from ...stores.conversation.threads import thread_of
+from ...stores.conversation.threads import SERVICE_USER, thread_of
 from ...stores.memory.crew_memories import NewCrewMemory
 from .suite import contract
 from .world import World, raises
@@ -84,11 +84,56 @@ async def _a_thread_of_another_name_is_its_owners_business(world: World, name: s
     assert await tenant.checkpoints.find("k", user="ada") is not None
 
 
+async def _what_the_service_user_stored_under_the_key_goes_with_the_session(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    session = await tenant.sessions.create(key="k", user="ada")
+    await fill(tenant, "k", "ada", "ada's")
+    await fill(tenant, "k", SERVICE_USER, "the graph's")
+    for user in ("ada", SERVICE_USER):
+        await tenant.a2a_tasks.save("t", {"id": "t"}, context_id="k", user=user)
+        await tenant.a2a_push_configs.save("t", {"url": "u"}, id="c", user=user)
+    await tenant.sessions.delete(session.id)
+    assert await kept(tenant, "k", "ada") == await kept(tenant, "k", SERVICE_USER) == [None, None]
+    assert await tenant.a2a_tasks.find("t", user=SERVICE_USER) is None
+    assert await tenant.a2a_push_configs.list("t", user=SERVICE_USER) == []
+    await tenant.sessions.restore(session.id)
+    assert await kept(tenant, "k", SERVICE_USER) == ["the graph's"] * 3
+    assert await tenant.a2a_tasks.find("t", user=SERVICE_USER) is not None
+    assert len(await tenant.a2a_push_configs.list("t", user=SERVICE_USER)) == 1
+    await tenant.sessions.purge(session.id)
+    assert await kept(tenant, "k", SERVICE_USER) == [None, None]
+    assert await tenant.checkpoints.list(user=SERVICE_USER) == []
+
+
+async def _what_another_session_of_the_key_may_need_stays(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    first = await tenant.sessions.create(key="k", user="ada")
+    second = await tenant.sessions.create(key="k", user="bob")
+    await fill(tenant, "k", SERVICE_USER, "somebody's")
+    await tenant.sessions.delete(first.id)
+    assert await kept(tenant, "k", SERVICE_USER) == ["somebody's"] * 3
+    await tenant.sessions.delete(second.id)
+    assert await kept(tenant, "k", SERVICE_USER) == [None, None]
+
+
+async def _a_session_that_shares_its_key_owns_nothing_by_name(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    shared = await tenant.sessions.create(key="k", user="ada", unique=False)
+    await fill(tenant, "k", "ada", "ada's")
+    await tenant.sessions.delete(shared.id)
+    assert await kept(tenant, "k", "ada") == ["ada's"] * 3
+    await tenant.sessions.purge(shared.id)
+    assert await kept(tenant, "k", "ada") == ["ada's"] * 3
+
+
 @contract()
 async def what_is_under_the_key_of_a_session_lives_and_goes_with_it(world: World) -> None:
     for part in (
         _what_is_under_the_key_of_a_session_lives_with_it,
         _a_purged_session_takes_everything_under_its_key_along,
         _a_thread_of_another_name_is_its_owners_business,
+        _what_the_service_user_stored_under_the_key_goes_with_the_session,
+        _what_another_session_of_the_key_may_need_stays,
+        _a_session_that_shares_its_key_owns_nothing_by_name,
     ):
         await part(world, part.__name__)

@@ -70,6 +70,7 @@ class _Suspending:
     """A reading connection that lets others go on before each statement."""
 
     dialect = Dialect.SQLITE
+    distributed = False
 
     def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection

@@ -112,7 +112,7 @@ class Buffer:
         content: Any,
         kind: str = "message",
         metadata: Mapping[str, Any] | None = None,
-        token_count: int = 0,
+        token_count: int | None = None,
         is_preserved: bool = False,
         is_summary: bool = False,
         id: str | None = None,

@@ -5,7 +5,8 @@
 SELECT /*columns Head s*/ *, /*columns SessionState t*/ *, t.save_id/*pg ::text*/
 FROM sessions AS s/*index*/
 LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = s.id
-WHERE s.tenant_id = :tenant_id AND s.identifier = :identifier AND s.user_id = :user_id AND s.deleted_at IS NULL;
+WHERE s.tenant_id = :tenant_id AND s.identifier = :identifier AND s.user_id = :user_id AND s.identifier_rank = '~'
+  AND s.deleted_at IS NULL;
 
 -- name: lock
 -- One live session, held until the transaction ends, to compare before it is saved.
@@ -18,19 +19,16 @@ SELECT save_id/*pg ::text*/ FROM session_state WHERE tenant_id = :tenant_id AND 
 
 -- name: create
 -- A session that is not there yet, with what it begins with; nothing, where the user's key or the id is taken. What became of it
--- is asked for afterwards: to return it, SQLite would build a table.
+-- is asked for afterwards: to return it, SQLite would build a table. SELECT and "WHERE TRUE": see sessions.sql.
 INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
                       next_seq, message_count, token_count, compact_from)
-VALUES (:tenant_id, :id, :identifier, :user_id, :agent_id, :metadata, :now_at, :now_at, :now_minute,
-        :rows + 1, :rows, :tokens,
-        (SELECT compact_from FROM compaction_policies
-         WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id))
-ON CONFLICT DO NOTHING;
-
--- name: register_tenant
--- A tenant comes into being with its first session.
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
+SELECT :tenant_id, :id /*pg ::uuid*/, :identifier, :user_id, :agent_id, :metadata /*pg ::jsonb*/,
+       :now_at /*pg ::timestamptz*/, :now_at, :now_minute /*pg ::bigint*/,
+       :rows /*pg ::bigint*/ + 1, :rows /*pg ::bigint*/, :tokens /*pg ::bigint*/,
+       (SELECT compact_from FROM compaction_policies
+        WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)
+WHERE TRUE
+ON CONFLICT DO NOTHING /*pg RETURNING 1*/;
 
 -- name: touch
 -- What a save changes in a session that is held.

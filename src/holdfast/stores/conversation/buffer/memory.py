@@ -18,8 +18,6 @@ from ....core import text
 from ....engines.protocol import Call, Connection, Engine
 from ....errors import AlreadyExists, Conflict, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from .. import views
-from ..compaction.attachments import concern
-from ..compaction.automatic import with_tokens
 from ..message_log import Entry, Message, message_of
 from ..messages import NewMessage, new_entry
 from . import saving
@@ -228,8 +226,6 @@ class Memory:
         return self._pending(entry)
 
     def _pending(self, entry: Entry) -> Pending:
-        if self.scope.shared and concern(self.scope, self.id):
-            (entry,) = with_tokens(self.scope, [entry])
         return Pending(entry.id, entry, self.scope.clock.now_us())
 
     def _find(self, id: str) -> Message | None:

@@ -29,6 +29,7 @@ from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, LimitExceeded
 from ....ids import Id
+from ...platform.registration import register_tenant
 from .. import branches, views
 from ..log_reading import read_log
 from ..message_log import Entry, Message, insert_all
@@ -229,7 +230,7 @@ async def save(
 async def _head(connection: Connection, params: dict[str, Any], there: Mark | None) -> tuple[Mark, bool]:
     """Write the session itself: what it looks like then, and whether it is to be compacted now."""
     if there is None:
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         await queries.create.all(connection, params)
     elif connection.dialect is Dialect.SQLITE and _keeps_its_indexes(there, params):
         await queries.touch_this_minute.all(connection, params)

@@ -52,7 +52,6 @@ class Attachments:
 
     def __init__(self) -> None:
         self._by_target: dict[tuple[str, Target, str], list[Attachment]] = {}
-        self._tenants: set[str] = set()
         self._agents: set[str] = set()
         self._busy: dict[tuple[str, str], object] = {}
 
@@ -74,11 +73,8 @@ class Attachments:
         candidates = [each for each in there if each.policy == attached.policy] or there
         return candidates[-1] if candidates else None
 
-    def may_concern(self, scope: Scope, session_id: str | None) -> bool:
-        """Whether something is attached to a session or, since nobody knows here whose it is, to any agent of the tenant; where
-        the session is not known either, to anything of the tenant."""
-        if session_id is None:
-            return scope.stored_tenant in self._tenants
+    def may_concern(self, scope: Scope, session_id: str) -> bool:
+        """Whether something is attached to a session or, since nobody knows here whose it is, to any agent of the tenant."""
         return scope.stored_tenant in self._agents or (scope.stored_tenant, "session", session_id) in self._by_target
 
     def begin(self, scope: Scope, session_id: str) -> bool:
@@ -91,7 +87,6 @@ class Attachments:
         self._busy.pop((scope.stored_tenant, session_id), None)
 
     def _note_whose(self) -> None:
-        self._tenants = {tenant for tenant, _, _ in self._by_target}
         self._agents = {tenant for tenant, target, _ in self._by_target if target == "agent"}
 
 
@@ -99,13 +94,6 @@ def of(scope: Scope) -> Attachments:
     """What was attached through the Holdfast that a scope belongs to."""
     found: Attachments = scope.shared.setdefault(_SHARED, Attachments())
     return found
-
-
-def concern(scope: Scope, session_id: str | None) -> bool:
-    """Whether anything attached here may concern a session, or any of the tenant's if it is not known; asked by every append,
-    so it costs nothing where nothing is."""
-    attachments: Attachments | None = scope.shared.get(_SHARED)
-    return attachments is not None and attachments.may_concern(scope, session_id)
 
 
 async def store(connection: Connection, scope: Scope, target: Target, name: str, policy: CompactionPolicy) -> None:

@@ -1,17 +1,11 @@
-"""Compaction by itself: what an append does for it, and what happens when it has made a session due."""
+"""Automatic compaction: what happens when an append has made a session due."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from ....core import text
 from ....core.scope import Scope
 from ....engines.protocol import Engine
-from ..message_log import Entry
-from ..tokens import counter_of
 from . import attachments
 from .attachments import Attachments
 from .compactions import AsyncCompactions
@@ -19,21 +13,6 @@ from .events import queries
 
 if TYPE_CHECKING:
     from logging import Logger
-
-
-def with_tokens(scope: Scope, entries: Sequence[Entry]) -> list[Entry]:
-    """Entries with the counter's tokens where none were given: a session whose messages do not count is never due."""
-    return [each if each.token_count else replace(each, token_count=counted(scope, each.content)) for each in entries]
-
-
-def counted(scope: Scope, content: str) -> int:
-    """The counter's tokens of a content in its stored form. Never raises what the counter does, so that no append fails because
-    of it: that is logged, and the content stays without a count."""
-    try:
-        return counter_of(scope)(text.load(content))
-    except Exception as error:
-        _log().warning("a message is stored without a token count: %s: %s", type(error).__name__, error)
-        return 0
 
 
 async def compact_if_attached(engine: Engine, scope: Scope, session_id: str) -> None:

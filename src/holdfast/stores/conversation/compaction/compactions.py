@@ -31,8 +31,8 @@ from ....ids import parse as parse_id
 from ..branches import find_head
 from ..log_reading import view_of
 from ..search.searchable_text import text_of
-from ..tokens import counter_of
-from . import attachments, rollback, strategies
+from ..tokens import TOKENS_MOST, counter_of
+from . import attachments, recording, rollback, strategies
 from .commit import Order, commit, summary_content
 from .events import ArchivedMessage, CompactionEvent, archived_of, events_of, queries
 from .plan import Plan, check_plan, make_plan, take_snapshot
@@ -116,6 +116,66 @@ class AsyncCompactions(TenantStore):
         except OutcomeUnknown as error:
             error.id = event_id
             raise
+
+    @writes
+    async def record(
+        self,
+        connection: Connection,
+        session_id: str,
+        *,
+        strategy: str,
+        removed: Sequence[str] = (),
+        summary: str | None = None,
+        preserved_message_ids: Sequence[str] = (),
+        original_tokens: int | None = None,
+        compacted_tokens: int | None = None,
+        model: str | None = None,
+        duration_ms: int = 0,
+        id: str | None = None,
+    ) -> CompactionEvent:
+        """Keep the event of a compaction that the caller has thought out, and take the ``removed`` messages out of the session.
+
+        Their originals are in the archive, the ``summary`` stands in the place of the last of them, and ``rollback`` undoes it,
+        as with any other compaction. Which messages go is the caller's decision: a call of a tool should go with its result.
+        Token counts that are not given are those of the session before and after. With an ``id`` of the caller's the call
+        can be repeated. A summary of a compaction that has removed nothing yet waits for ``archive``.
+
+        Raises:
+            NotFound: there is no such live session, or it does not show one of the messages.
+            InvalidInput: a name or a number is not acceptable, or the summary is empty.
+        """
+        limits = self._scope.limits
+        if summary is not None and (not isinstance(summary, str) or not summary.strip()):
+            raise InvalidInput("the summary is empty or no text; nothing was changed")
+        limits.check("content_bytes", text.size(text.dump(summary_content(summary or ""))), "the summary")
+        given = recording.Record(
+            session_id=parse_id(session_id, "session id"),
+            event_id=self._scope.ids.new() if id is None else parse_id(id, "event id"),
+            strategy=scopes.name(strategy, "strategy", limits),
+            removed=self._ids(removed, "removed"),
+            summary=summary,
+            summary_id=self._scope.ids.new(),
+            preserved=self._ids(preserved_message_ids, "preserved_message_ids"),
+            model=None if model is None else scopes.name(model, "model", limits),
+            duration_ms=_count(duration_ms, "duration_ms"),
+            original_tokens=None if original_tokens is None else _count(original_tokens, "original_tokens"),
+            compacted_tokens=None if compacted_tokens is None else _count(compacted_tokens, "compacted_tokens"),
+        )
+        return await recording.record(connection, self._scope, given)
+
+    @writes
+    async def archive(self, connection: Connection, event_id: str, message_ids: Sequence[str]) -> CompactionEvent:
+        """Take more messages out of a session, into the archive of a compaction that was recorded before; a rollback brings all
+        of them back. Its token counts stay what they were.
+
+        Raises:
+            NotFound: there is no such event of a live session, or the session does not show one of the messages.
+            Conflict: the event was rolled back, is not the newest of the branch that the session shows, or another branch
+                shows some of the messages.
+        """
+        ids = self._ids(message_ids, "message_ids")
+        event = parse_id(event_id, "event id")
+        return await recording.archive(connection, self._scope, event, ids, self._scope.ids.new())
 
     @writes
     async def rollback(self, connection: Connection, event_id: str) -> CompactionEvent:
@@ -237,10 +297,9 @@ class AsyncCompactions(TenantStore):
         succeeds whether that works or not; what went wrong is logged under ``holdfast``. A session's own policy comes before its
         agent's. Attaching again replaces what was there.
 
-        A message without a token count weighs nothing here, so it is counted where it is appended, by itself or with a step,
-        through a Holdfast with something attached to its session or to any agent. Those that a session has already are
-        counted when something is attached to the session, which a buffer that was loaded before takes for the change that
-        it is; those that the sessions of an agent have already are not: attach to such a session, or compact it by hand.
+        A message that was stored with a count of 0 weighs nothing here. Such messages of a session are counted when something is
+        attached to the session, which a buffer that was loaded before takes for the change that it is; those of an agent's
+        sessions are not: attach to such a session, or compact it by hand.
 
         Raises:
             NotFound: there is no such live session.
@@ -342,6 +401,12 @@ class AsyncCompactions(TenantStore):
         await view_of(connection, params)
         return params
 
+    def _ids(self, ids: Sequence[str], what: str) -> list[str]:
+        if isinstance(ids, str) or not isinstance(ids, Sequence):
+            raise InvalidInput(f"{what} must be a list of ids")
+        self._scope.limits.check("batch_rows", len(ids), what)
+        return [*dict.fromkeys(parse_id(each, "message id") for each in ids)]
+
     def _check_ways(
         self,
         policy: CompactionPolicy | None,
@@ -386,6 +451,8 @@ class Compactions(Blocking[AsyncCompactions]):
 
     plan = blocking(AsyncCompactions.plan)
     compact = blocking(AsyncCompactions.compact)
+    record = blocking(AsyncCompactions.record)
+    archive = blocking(AsyncCompactions.archive)
     rollback = blocking(AsyncCompactions.rollback)
     get = blocking(AsyncCompactions.get)
     history = blocking(AsyncCompactions.history)
@@ -397,6 +464,12 @@ class Compactions(Blocking[AsyncCompactions]):
 
 
 _NO_LOOP = "a synchronous Holdfast has no event loop to run an asynchronous summarize in: use AsyncHoldfast, or a plain function"
+
+
+def _count(value: int, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= TOKENS_MOST:
+        raise InvalidInput(f"{what} must be a whole number from 0 to {TOKENS_MOST:,}, not {value!r}")
+    return value
 
 
 def _why_nothing(plan: Plan) -> str:

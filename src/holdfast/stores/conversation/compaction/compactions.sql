@@ -55,10 +55,10 @@ LIMIT 1;
 -- name: create
 INSERT INTO compaction_events (tenant_id, id, session_id, number, branch, strategy, original_tokens, compacted_tokens,
                                messages_removed, messages_rewritten, summary_content, summary_message_id,
-                               preserved_message_ids, model_used, duration_ms, block, created_at)
+                               preserved_message_ids, model_used, duration_ms, block, created_at, updated_at)
 VALUES (:tenant_id, :id, :session_id, :number, :branch, :strategy, :original_tokens, :compacted_tokens,
         :messages_removed, :messages_rewritten, :summary_content, :summary_message_id,
-        :preserved_message_ids, :model_used, :duration_ms, :block, :now_at)
+        :preserved_message_ids, :model_used, :duration_ms, :block, :now_at, :now_at)
 RETURNING /*columns CompactionEvent*/ *;
 
 -- name: archive @sqlite
@@ -217,9 +217,14 @@ SELECT seq FROM messages WHERE tenant_id = :tenant_id AND session_id = :session_
 -- name: archived_places
 SELECT seq FROM message_archive WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id;
 
--- name: archived_rewritten
--- Where rewritten messages were.
-SELECT seq FROM message_archive WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id AND is_rewritten IS TRUE;
+-- name: archived_rewritten @sqlite
+-- Where rewritten messages were, and when they had last been changed.
+SELECT seq, json_extract(original_message, '$.updated_at') FROM message_archive
+WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id AND is_rewritten IS TRUE;
+
+-- name: archived_rewritten @postgres
+SELECT seq, (original_message ->> 'updated_at')::timestamptz FROM message_archive
+WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id AND is_rewritten IS TRUE;
 
 -- name: rewritten_ids
 SELECT id/*pg ::text*/ FROM message_archive
@@ -301,6 +306,8 @@ WHERE messages.tenant_id = :tenant_id AND messages.session_id = :session_id
       AND messages.seq = a.seq AND messages.id = a.id;
 
 -- name: unwrite @postgres
+-- The times come as parameters: how text is read as a time depends on the connection, and Citus refuses such a function of a
+-- column in an UPDATE.
 UPDATE messages AS m SET
     kind = a.original_message ->> 'kind',
     role = a.original_message ->> 'role',
@@ -309,8 +316,9 @@ UPDATE messages AS m SET
     metadata = a.original_message -> 'metadata',
     is_preserved = (a.original_message ->> 'is_preserved')::boolean,
     is_summary = (a.original_message ->> 'is_summary')::boolean,
-    updated_at = (a.original_message ->> 'updated_at')::timestamptz
+    updated_at = t.updated_at
 FROM message_archive AS a
+JOIN unnest(:places::bigint[], :updated_at::timestamptz[]) AS t (place, updated_at) ON t.place = a.seq
 WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id
       AND a.tenant_id = :tenant_id AND a.compaction_event_id = :event_id AND a.is_rewritten IS TRUE
       AND m.seq = a.seq AND m.id = a.id;
@@ -352,11 +360,23 @@ DELETE FROM message_archive
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = ANY(:ids::uuid[])
 RETURNING id::text, compaction_event_id::text, is_rewritten;
 
+-- name: file
+-- What a compaction that was recorded has taken out since.
+UPDATE compaction_events SET
+    messages_removed = messages_removed + :more_removed,
+    summary_message_id = :summary_message_id,
+    block = :block,
+    compacted_tokens = :compacted_tokens,
+    updated_at = :now_at
+WHERE tenant_id = :tenant_id AND id = :event_id
+RETURNING /*columns CompactionEvent*/ *;
+
 -- name: discount
 -- So many originals of an event fewer, which are then no longer missed.
 UPDATE compaction_events SET
     messages_removed = messages_removed - :fewer_removed,
-    messages_rewritten = messages_rewritten - :fewer_rewritten
+    messages_rewritten = messages_rewritten - :fewer_rewritten,
+    updated_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :event_id;
 
 -- name: empty_archive
@@ -364,7 +384,7 @@ WHERE tenant_id = :tenant_id AND id = :event_id;
 DELETE FROM message_archive WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id;
 
 -- name: mark_rolled_back
-UPDATE compaction_events SET rolled_back_at = :now_at
+UPDATE compaction_events SET rolled_back_at = :now_at, updated_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :id
 RETURNING /*columns CompactionEvent*/ *;
 

@@ -35,6 +35,7 @@ class CompactionEvent(Struct, frozen=True):
     model_used: str | None
     duration_ms: int
     created_at: datetime
+    updated_at: datetime
     rolled_back_at: datetime | None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ....clock import MINUTE_US
+from ....clock import MINUTE_US, to_us
 from ....core.scope import Scope
 from ....engines.protocol import Connection
 from ....errors import AlreadyExists, Conflict, NotFound
@@ -79,8 +79,12 @@ async def find_event(connection: Connection, scope: Scope, event_id: str) -> Com
     return events_of(connection, [row])[0]
 
 
-async def _check(connection: Connection, params: dict[str, Any], event: CompactionEvent, head: Head) -> int | None:
-    """Whether an event can be undone now; the block that its messages are in, if they are in one of their own."""
+async def check_newest(connection: Connection, params: dict[str, Any], event: CompactionEvent, head: Head) -> None:
+    """Refuse to touch an event that is not the newest of the branch that a session shows; for other modules too.
+
+    Raises:
+        Conflict: it is not, or it was rolled back.
+    """
     if event.rolled_back_at is not None:
         raise Conflict(f"compaction {event.id} was rolled back before")
     if event.branch != head.branch:
@@ -92,6 +96,11 @@ async def _check(connection: Connection, params: dict[str, Any], event: Compacti
     newest = events_of(connection, [row])[0]
     if newest.id != event.id:
         raise Conflict(f"compaction {newest.id} came after {event.id}: roll that back first")
+
+
+async def _check(connection: Connection, params: dict[str, Any], event: CompactionEvent, head: Head) -> int | None:
+    """Whether an event can be undone now; the block that its messages are in, if they are in one of their own."""
+    await check_newest(connection, params, event, head)
     internals = await queries.internals.one(connection, params)
     assert internals is not None
     block, archived = internals
@@ -132,6 +141,10 @@ class _Undoing:
         if self._event.messages_removed:
             await self._restore(restored)
         if self._event.messages_rewritten:
+            rows = await queries.archived_rewritten.all(self._connection, self._params)
+            native = self._connection.dialect.native_time
+            restored["places"] = [place for place, _ in rows]
+            restored["updated_at"] = [to_us(at) if native else at for _, at in rows]
             await queries.unwrite.all(self._connection, restored)
         return self._head.view
 

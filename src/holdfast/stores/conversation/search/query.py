@@ -16,8 +16,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -25,7 +26,7 @@ from msgspec import Struct
 from ....engines.dialect import Dialect
 from ....errors import InvalidInput
 from ....limits import Limits
-from .searchable_text import BREAK, Term, words_of
+from .searchable_text import BREAK, Term, is_at, words_of
 
 PASSING = 400
 """A message of more words than this mentions a word in passing if it says it less than once in so many words."""
@@ -101,6 +102,58 @@ def _single_words(term: Term) -> list[Term]:
     return [Term((word,), term.prefix and place == last) for place, word in enumerate(term.words)]
 
 
+class Matcher:
+    """Decides for the words of one message what an index decides for many: for messages that are not indexed yet."""
+
+    def __init__(self, query: SearchQuery) -> None:
+        self._wanted, self._unwanted = query.wanted, query.unwanted
+        self._single = [each for term in query.wanted for each in _single_words(term)]
+        self._has_phrase = any(len(term.words) > 1 for term in (*query.wanted, *query.unwanted))
+
+    def rank(self, words: Sequence[str]) -> int | None:
+        """0 for a message that is about all of the words, 1 if it mentions some in passing, ``None`` if it does not match."""
+        counts = Counter(words)
+        gaps = counts.pop(BREAK, 0)
+        there = _Vocabulary(counts)
+        kept = _known_occurrences(words, counts) if self._has_phrase else None
+        wanted = all(there.has(term, kept) for term in self._wanted)
+        if not wanted or any(there.has(term, kept) for term in self._unwanted):
+            return None
+        passing = _Vocabulary(_in_passing(counts, len(words) - gaps))
+        return int(any(passing.has(term) for term in self._single))
+
+
+class _Vocabulary:
+    """Distinct words, in which words and beginnings of words are looked up."""
+
+    def __init__(self, words: Collection[str]) -> None:
+        self._words = words
+        self._sorted: list[str] | None = None
+
+    def has(self, term: Term, kept: Sequence[str] | None = None) -> bool:
+        """Whether a term is there; ``kept`` are all words in their order, for terms of several."""
+        *whole, last = term.words
+        if not all(word in self._words for word in whole) or not (
+            self._begins(last) if term.prefix else last in self._words
+        ):
+            return False
+        return not whole or any(is_at(kept or (), place, term) for place in _places(kept or (), whole[0]))
+
+    def _begins(self, beginning: str) -> bool:
+        if self._sorted is None:
+            self._sorted = sorted(self._words)
+        place = bisect_left(self._sorted, beginning)
+        return place < len(self._sorted) and self._sorted[place].startswith(beginning)
+
+
+def _places(words: Sequence[str], word: str) -> Iterator[int]:
+    return (place for place, each in enumerate(words) if each == word)
+
+
+def _in_passing(counts: Mapping[str, int], words: int) -> list[str]:
+    return [word for word, count in counts.items() if count * PASSING < words]
+
+
 class _Writer(Struct, frozen=True):
     """How a query is written for one index."""
 
@@ -134,7 +187,7 @@ def stored_words(words: Sequence[str], tenant: str, session_id: str, dialect: Di
     """The words of a message as they are stored: on SQLite without tags, on PostgreSQL as a tsvector."""
     counts = Counter(words)
     gaps = counts.pop(BREAK, 0)
-    passing = [f"{_IN_PASSING}{word}" for word, count in counts.items() if count * PASSING < len(words) - gaps]
+    passing = [f"{_IN_PASSING}{word}" for word in _in_passing(counts, len(words) - gaps)]
     besides = [_in_session(session_id), *passing]
     kept = _known_occurrences(words, counts)
     if dialect is Dialect.SQLITE:

@@ -1,5 +1,5 @@
 -- name: behind @sqlite
--- Whether anything is to be indexed, or to leave the index, before it can be searched.
+-- Whether anything is not indexed yet, or has not left the index yet.
 SELECT 1 WHERE EXISTS (SELECT 1 FROM sessions/*index*/
                        WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL/*where*/)
             OR EXISTS (SELECT 1 FROM message_index_removed WHERE tenant_id = :tenant_id);
@@ -8,12 +8,20 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM sessions/*index*/
 SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL/*where*/ LIMIT 1;
 
 -- name: lock_behind
--- The next sessions with messages that are not indexed, in the order in which appends lock them, held until the transaction ends.
+-- Sessions with messages that are not indexed, the newest first, held until the transaction ends. Those that somebody else holds,
+-- to append to them or to index them, are left out: nobody waits, and several processes index different sessions.
 SELECT id/*pg ::text*/, blocks FROM sessions/*index*/
-WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL AND id > :after_id/*where*/
-ORDER BY id
+WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL/*where*/
+ORDER BY id DESC
 LIMIT :limit
-/*pg FOR UPDATE*/;
+/*pg FOR UPDATE SKIP LOCKED*/;
+
+-- name: list_behind
+-- The same for a search, which only reads them, with what says whether their messages are found.
+SELECT s.id/*pg ::text*/, s.blocks, s.view/*pg ::text*/ FROM sessions AS s/*index*/
+WHERE s.tenant_id = :tenant_id AND s.search_behind AND s.deleted_at IS NULL/*where*/
+ORDER BY s.id DESC
+LIMIT :limit;
 
 -- name: progress @sqlite
 -- How far they are: SQLite takes the list as JSON, PostgreSQL as an array.
@@ -24,26 +32,35 @@ WHERE tenant_id = :tenant_id AND session_id IN (SELECT value FROM json_each(:ids
 SELECT session_id::text, block, seq FROM search_progress
 WHERE tenant_id = :tenant_id AND session_id = ANY(:ids::uuid[]);
 
--- name: unindexed @sqlite
--- Messages of several stretches of the log, in the order of these, that are not indexed as they are now.
-SELECT r.key, /*columns Unindexed m*/ *, t.number
+-- name: places @sqlite
+-- The messages of several stretches of the log, in the order of these, and whether each is indexed.
+SELECT r.key, m.seq, m.id, t.number IS NOT NULL
 FROM json_each(:stretches) AS r
 CROSS JOIN messages AS m ON m.tenant_id = :tenant_id AND m.session_id = r.value ->> 0
     AND m.seq > r.value ->> 1 AND m.seq < r.value ->> 2
 LEFT JOIN message_texts AS t ON t.tenant_id = :tenant_id AND t.message_id = m.id
-WHERE m.tenant_id = :tenant_id AND (t.updated_at = m.updated_at) IS NOT TRUE
+WHERE m.tenant_id = :tenant_id
 ORDER BY r.key, m.seq
 LIMIT :limit;
 
--- name: unindexed @postgres
-SELECT r.place - 1, /*columns Unindexed m*/ *, t.number
+-- name: places @postgres
+SELECT r.place - 1, m.seq, m.id::text, t.number IS NOT NULL
 FROM jsonb_array_elements(:stretches::text::jsonb) WITH ORDINALITY AS r (stretch, place)
 JOIN messages AS m ON m.tenant_id = :tenant_id AND m.session_id = (r.stretch ->> 0)::uuid
     AND m.seq > (r.stretch -> 1)::bigint AND m.seq < (r.stretch -> 2)::bigint
 LEFT JOIN message_texts AS t ON t.tenant_id = :tenant_id AND t.message_id = m.id
-WHERE m.tenant_id = :tenant_id AND (t.updated_at = m.updated_at) IS NOT TRUE
+WHERE m.tenant_id = :tenant_id
 ORDER BY r.place, m.seq
 LIMIT :limit;
+
+-- name: contents @sqlite
+-- Messages by their ids, and their places in the log.
+SELECT /*columns Message m*/ *, m.seq FROM messages AS m
+WHERE m.tenant_id = :tenant_id AND m.id IN (SELECT value FROM json_each(:ids));
+
+-- name: contents @postgres
+SELECT /*columns Message m*/ *, m.seq FROM messages AS m
+WHERE m.tenant_id = :tenant_id AND m.id = ANY(:ids::uuid[]);
 
 -- name: taken @sqlite
 -- Which of these numbers other messages have.
@@ -52,42 +69,40 @@ SELECT number FROM message_texts WHERE tenant_id = :tenant_id AND number IN (SEL
 -- name: taken @postgres
 SELECT number FROM message_texts WHERE tenant_id = :tenant_id AND number = ANY(:numbers::bigint[]);
 
--- name: add
-INSERT INTO message_texts (tenant_id, number, message_id, session_id, seq, updated_at, words)
-VALUES (:tenant_id, :number, :message_id, :session_id, :seq, :updated_at, :words /*pg ::text::tsvector*/);
+-- name: add @sqlite
+-- A message is indexed from now on. Only PostgreSQL keeps its words beside it.
+INSERT INTO message_texts (tenant_id, number, message_id, session_id, seq)
+VALUES (:tenant_id, :number, :message_id, :session_id, :seq);
 
--- name: change
-UPDATE message_texts SET words = :words /*pg ::text::tsvector*/, updated_at = :updated_at
-WHERE tenant_id = :tenant_id AND message_id = :message_id;
-
--- name: drop @sqlite
--- These messages are not indexed any more.
-DELETE FROM message_texts WHERE tenant_id = :tenant_id AND message_id IN (SELECT value FROM json_each(:ids));
+-- name: add @postgres
+INSERT INTO message_texts (tenant_id, number, message_id, session_id, seq, words)
+VALUES (:tenant_id, :number, :message_id, :session_id, :seq, :words::text::tsvector);
 
 -- name: drop @postgres
+-- These messages are not indexed any more. On SQLite a trigger sees to it.
 DELETE FROM message_texts WHERE tenant_id = :tenant_id AND message_id = ANY(:ids::uuid[]);
 
 -- name: index @sqlite
 -- The words of a message enter SQLite's index, each with its tenant's tag in front.
-INSERT INTO message_index (rowid, words) VALUES (:number, :tagged);
+INSERT INTO message_index (rowid, words) VALUES (:number, :words);
+
+-- name: to_remove @sqlite
+-- What has to leave the index, in the order in which it was removed.
+SELECT rowid, number, session_id, kind, content FROM message_index_removed
+WHERE tenant_id = :tenant_id
+ORDER BY rowid
+LIMIT :limit;
 
 -- name: remove @sqlite
--- What was deleted or changed leaves it. It must be told what it held: the words, with tags.
-INSERT INTO message_index (message_index, rowid, words)
-SELECT 'delete', number, replace(' ' || words, ' ', ' ' || :tag) FROM message_index_removed
-WHERE tenant_id = :tenant_id
-ORDER BY number, rowid;
+-- The words of a message leave SQLite's index, which must be told the words it held.
+INSERT INTO message_index (message_index, rowid, words) VALUES ('delete', :number, :words);
 
 -- name: removed @sqlite
-DELETE FROM message_index_removed WHERE tenant_id = :tenant_id;
+DELETE FROM message_index_removed WHERE tenant_id = :tenant_id AND rowid <= :last;
 
 -- name: merge @sqlite
 -- The parts of the index become one, some pages of them: the fewer there are, the quicker it is searched.
 INSERT INTO message_index (message_index, rank) VALUES ('merge', -:pages);
-
--- name: to_remove @sqlite
--- Whether anything is to leave the index.
-SELECT 1 FROM message_index_removed WHERE tenant_id = :tenant_id LIMIT 1;
 
 -- name: can_index @sqlite
 -- Whether this SQLite can search at all; a caller's own may have been built without.
@@ -106,19 +121,30 @@ WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids));
 UPDATE sessions SET search_behind = FALSE
 WHERE tenant_id = :tenant_id AND id = ANY(:ids::uuid[]);
 
--- name: reconsider_progress
--- Other messages of a session than new ones were changed: all queries called reconsider_... are run, and the next search looks at
--- all of it.
+-- name: places_of @sqlite
+-- Where these messages are in the log.
+SELECT seq FROM messages WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids));
+
+-- name: places_of @postgres
+SELECT seq FROM messages WHERE tenant_id = :tenant_id AND id = ANY(:ids::uuid[]);
+
+-- name: lower
+-- A block is looked at again from a place on.
+UPDATE search_progress SET seq = :seq
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND block = :block AND seq > :seq;
+
+-- name: restart
+-- All blocks of a session are looked at again.
 DELETE FROM search_progress WHERE tenant_id = :tenant_id AND session_id = :session_id;
 
--- name: reconsider_session
+-- name: mark_behind
 UPDATE sessions SET search_behind = TRUE WHERE tenant_id = :tenant_id AND id = :session_id;
 
 -- name: find @sqlite
 -- Messages that match, newest first, from live sessions; whether a session that has a view shows them is for the caller to see.
 SELECT /*columns Message m*/ *, t.number, s.view, t.seq
 FROM message_index AS f
-CROSS JOIN message_texts AS t INDEXED BY message_texts_places ON t.tenant_id = :tenant_id AND t.number = f.rowid
+CROSS JOIN message_texts AS t ON t.tenant_id = :tenant_id AND t.number = f.rowid
 CROSS JOIN sessions AS s ON s.tenant_id = :tenant_id AND s.id = t.session_id
 CROSS JOIN messages AS m ON m.tenant_id = :tenant_id AND m.id = t.message_id
 WHERE f.message_index MATCH :query AND f.rowid < :before_number
@@ -128,7 +154,8 @@ LIMIT :limit;
 
 -- name: find @postgres
 -- First among the newest messages, read as they come: words that many have are found there, and PostgreSQL, which plans for any
--- word, would collect all messages that have them. The rest comes from the index over words and, hence "+ 0", from no other.
+-- word, would collect all messages that have them. The rest comes from the index over words and from no other: "+ 0" keeps the
+-- index over numbers from being read backwards, which for a word that no message has means to read all of it.
 WITH newest AS MATERIALIZED (
     SELECT number, message_id, session_id, seq, words FROM message_texts
     WHERE tenant_id = :tenant_id AND number < :before_number
@@ -147,7 +174,7 @@ WITH newest AS MATERIALIZED (
     WHERE t.tenant_id = :tenant_id AND s.tenant_id = :tenant_id AND t.words @@ :query::text::tsquery
       AND (SELECT COUNT(*) FROM near) < :limit AND t.number + 0 < (SELECT MIN(number) FROM newest)
       AND (s.deleted_at IS NULL) IS TRUE AND (t.seq < 1099511627776 OR (s.view IS NOT NULL) IS TRUE)/*where*/
-    ORDER BY t.number DESC
+    ORDER BY t.number + 0 DESC
     LIMIT :limit
 )
 SELECT /*columns Message m*/ *, h.number, h.view::text, h.seq

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any
 from unicodedata import category, combining, normalize
 
@@ -96,10 +96,20 @@ def words_of(text: str) -> list[str]:
     return words
 
 
-def text_of(kind: str, content: Any) -> str:
-    """All that can be found of a message, as one text."""
-    pieces = _said(content) if kind == "message" else _texts(content)
-    return f" {BREAK} ".join(piece.replace(BREAK, " ") for piece in pieces if piece)
+def text_of(kind: str, content: Any, *, most: int | None = None) -> str:
+    """The text of a message; with ``most``, as many of its pieces as are needed to have so many characters."""
+    pieces: list[str] = []
+    for piece in _said(content) if kind == "message" else _texts(content):
+        if piece:
+            pieces.append(piece.replace(BREAK, " "))
+            if most is not None and (most := most - len(piece)) <= 0:
+                break
+    return f" {BREAK} ".join(pieces)
+
+
+def searchable(kind: str, content: Any) -> str:
+    """The part of a message's text that can be found: its beginning, if it is very long."""
+    return text_of(kind, content, most=CHARS_MOST)[:CHARS_MOST]
 
 
 def _said(blocks: Any) -> Iterator[str]:
@@ -132,7 +142,7 @@ def _texts(value: Any, *, every: bool = False) -> Iterator[str]:
 
 
 Span = tuple[int, int, int]
-"""Where something was found: where it starts, where it ends, and which term it is."""
+"""Where something was found: where it starts, where it ends, and which terms begin there, as bits."""
 
 
 class Term(Struct, frozen=True):
@@ -143,10 +153,23 @@ class Term(Struct, frozen=True):
 
 
 class Marker:
-    """Shows the part of a text in which most of the terms are, with marks around what was found."""
+    """Shows the part of a text in which most of the terms are, with marks around what was found.
+
+    Each distinct word of a text is looked up once, so the time grows with the text and not with the number of terms.
+    """
 
     def __init__(self, terms: Sequence[Term], start: str, end: str) -> None:
-        self._terms, self._marks = terms, (start, end)
+        self._marks = (start, end)
+        self._words: dict[str, int] = {}
+        self._beginnings: dict[int, dict[str, int]] = {}
+        self._phrases: dict[str, list[tuple[int, Term]]] = {}
+        for number, term in enumerate(terms):
+            first, bit = term.words[0], 1 << number
+            if len(term.words) > 1:
+                self._phrases.setdefault(first, []).append((bit, term))
+            else:
+                same = self._beginnings.setdefault(len(first), {}) if term.prefix else self._words
+                same[first] = same.get(first, 0) | bit
 
     def snippet(self, text: str) -> str:
         """A piece of the text on one line, cut between words where possible, with an ellipsis where it was cut."""
@@ -166,48 +189,50 @@ class Marker:
         return f"{'…' if first else ''}{''.join(shown).strip()}{'…' if last < len(text) else ''}"
 
     def _spans(self, text: str) -> list[Span]:
-        """Where in the text something was found, in order."""
+        """Where in the text something was found, in order: for each place, the longest term that begins there."""
         folded, places = _folded(text)
-        found: list[Span] = []
-        for number, term in enumerate(self._terms):
-            for start, end in islice(_occurrences(folded, term), SPANS_MOST):
-                if places is not None:
-                    start, end = places[start], _between(text, places[end - 1] + 1)
-                found.append((start, end, number))
-        if len(self._terms) > 1:
-            found.sort(key=_first_and_longest)
+        words = folded.split(None, WORDS_MOST)[:WORDS_MOST]
+        kept = words if max(map(len, words), default=0) <= WORD_CHARS else [word[:WORD_CHARS] for word in words]
+        terms = {word: found for word in {*kept} if (found := self._terms_of(word)) or word in self._phrases}
+        spans: list[Span] = []
+        padded, at = f" {folded} ", 0
+        for place, word in enumerate(kept):
+            if word not in terms:
+                continue
+            found, count = terms[word], 1
+            for bit, phrase in self._phrases.get(word, ()):
+                if is_at(kept, place, phrase):
+                    found, count = found | bit, max(count, len(phrase.words))
+            if not found:
+                continue
+            at = start = padded.find(f" {words[place]} ", at)
+            end = start + len(words[place])
+            for follower in words[place + 1 : place + count]:
+                end = folded.index(follower, end) + len(follower)
+            if places is not None:
+                start, end = places[start], _between(text, places[end - 1] + 1)
+            spans.append((start, end, found))
+            if len(spans) == SPANS_MOST:
+                break
+            at += len(words[place])
+        return spans
+
+    def _terms_of(self, word: str) -> int:
+        """The terms of one word that this word is, as bits."""
+        found = self._words.get(word, 0)
+        for length, beginnings in self._beginnings.items():
+            if length <= len(word):
+                found |= beginnings.get(word[:length], 0)
         return found
 
 
-def _first_and_longest(span: Span) -> tuple[int, int]:
-    return span[0], -span[1]
-
-
-def _occurrences(folded: str, term: Term) -> Iterator[tuple[int, int]]:
-    """Where a term is in a text as it counts. By hand, because a pattern for each search takes longer to make than to use."""
-    first = term.words[0]
-    start = folded.find(first)
-    while start >= 0:
-        if not start or folded[start - 1] == " ":
-            end = _end_of(folded, start, term)
-            if end:
-                yield start, end
-        start = folded.find(first, start + 1)
-
-
-def _end_of(folded: str, at: int, term: Term) -> int:
-    """Where the term ends that begins here, or 0 if it does not."""
-    for place, word in enumerate(term.words, 1):
-        if not folded.startswith(word, at):
-            return 0
-        end = folded.find(" ", at)
-        at, begun = (len(folded) if end < 0 else end), at + len(word)
-        if at > begun and len(word) < WORD_CHARS and not (term.prefix and place == len(term.words)):
-            return 0
-        if place < len(term.words):
-            while folded.startswith(" ", at):
-                at += 1
-    return at
+def is_at(words: Sequence[str], place: int, phrase: Term) -> bool:
+    """Whether the words from a place on are those of a phrase."""
+    *whole, last = phrase.words
+    after = place + len(whole)
+    if after >= len(words) or [*words[place:after]] != whole:
+        return False
+    return words[after].startswith(last) if phrase.prefix else words[after] == last
 
 
 def _folded(text: str) -> tuple[str, list[int] | None]:
@@ -223,11 +248,14 @@ def _densest(spans: Sequence[Span]) -> int:
     if len(spans) < 2:
         return spans[0][0] if spans else 0
     best, best_at, last = (0, 0), 0, 0
-    for place, (start, _, _) in enumerate(spans[:SPANS_MOST]):
+    for place, (start, _, _) in enumerate(spans):
         while last < len(spans) and spans[last][1] <= start + SNIPPET_CHARS - LEAD_CHARS:
             last += 1
         within = spans[place : max(last, place + 1)]
-        count = (len({term for _, _, term in within}), len(within))
+        terms = 0
+        for _, _, found in within:
+            terms |= found
+        count = (terms.bit_count(), len(within))
         if count > best:
             best, best_at = count, start
     return best_at

@@ -9,7 +9,7 @@ from ....core import scope as scopes
 from ....core import text
 from ....errors import HoldfastError, InvalidFilter, InvalidInput
 from ....limits import Limits
-from . import short_forms
+from . import channel_marks, short_forms
 from .places import Range
 from .task_writes import Write, Written
 
@@ -74,6 +74,15 @@ def channel(name: object) -> str:
     except UnicodeEncodeError:
         raise InvalidInput("the name of a channel must be text that can be encoded") from None
     return name
+
+
+def marks(leans: Sequence[Any], changed: Sequence[Any], snapshots: Sequence[Any], limits: Limits) -> list[str]:
+    """The channels that ancestors or descendants of a checkpoint matter for, as they are stored."""
+    given = {"leans": leans, "changed": changed, "snapshots": snapshots}
+    found = {what: [channel(each) for each in names(values, what, limits)] for what, values in given.items()}
+    if not {*found["changed"]} <= {*found["leans"]} or not {*found["leans"]}.isdisjoint(found["snapshots"]):
+        raise InvalidInput("channels in changed are in leans too, and those in snapshots are not")
+    return channel_marks.marked(found["leans"], found["changed"], found["snapshots"])
 
 
 def id_of(value: object, what: str, limits: Limits) -> bytes:

@@ -19,11 +19,11 @@ from ....core.paging import Page, rows_to_read
 from ....core.queries import Query
 from ....core.store import TenantStore, only_reads, reads, writes
 from ....engines.dialect import Dialect
-from ....engines.protocol import Connection
+from ....engines.protocol import Connection, Row
 from ....errors import AlreadyExists, InvalidInput, NotFound
 from ...platform import packs
 from ...platform.packs import Staged
-from . import arguments, checking, lineage, piece_log, places, reading, saving, short_forms
+from . import arguments, channel_marks, checking, lineage, piece_log, places, reading, saving, short_forms, task_writes
 from .checking import CheckedThreads
 from .fences import Lease
 from .foresight import Stored
@@ -68,8 +68,11 @@ class AsyncCheckpoints(TenantStore):
         parent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         leans: Sequence[str] = (),
+        changed: Sequence[str] = (),
+        snapshots: Sequence[str] = (),
         user: str | None = None,
         only_after_head: bool = False,
+        known_head: str | None = None,
         lease: Lease | None = None,
         written: Sequence[Written] = (),
     ) -> Stored:
@@ -80,8 +83,14 @@ class AsyncCheckpoints(TenantStore):
                 answer with this ``stamp``.
             next_place: what the last answer said. If nobody else has added to the thread since, saving takes one message
                 to a PostgreSQL server and back; if somebody has, nothing is lost but that.
-            leans: channels whose value is not here but at an ancestor, which is kept as long as this one is.
+            leans: channels without a value here. Ancestors that have the value, or writes that make it up, are kept as long as
+                this checkpoint is.
+            changed: those of them that changed with this checkpoint: if nothing was written to such a channel and no ancestor has
+                a snapshot of it, it is empty and needs no ancestor.
+            snapshots: channels whose value here is one that writes to later checkpoints add to.
             only_after_head: only if ``parent`` is the newest checkpoint of the namespace, or none and there is none.
+            known_head: with ``only_after_head``, the newest checkpoint may also be this one: a caller that goes on from an older
+                checkpoint names the newest it knows.
             lease: only if the caller still holds this run.
             written: what tasks wrote to checkpoints of the thread, saved with it or not at all.
 
@@ -92,18 +101,18 @@ class AsyncCheckpoints(TenantStore):
         """
         limits = self._scope.limits
         params = self._at(thread_id, user, namespace, id)
+        marks = arguments.marks(leans, changed, snapshots, limits)
         params |= {
             "parent_id": None if parent is None else arguments.id_of(parent, "parent", limits),
             "metadata": short_forms.short_metadata(metadata, limits),
             "run_id": arguments.run_of(metadata, limits),
             "checkpoint": arguments.bytes_of(state, "state"),
-            "leans": text.dump([arguments.channel(each) for each in arguments.names(leans, "leans", limits)])
-            if leans
-            else None,
+            "leans": text.dump(marks) if marks else None,
+            "known_head": None if known_head is None else arguments.id_of(known_head, "known head", limits),
         }
         if params["parent_id"] == params["checkpoint_id"]:
             raise InvalidInput("a checkpoint is not its own parent")
-        head = places.head(namespace, id, parent, leans)
+        head = places.head(namespace, id, parent, marks)
         limits.check("content_bytes", len(params["checkpoint"]), "state")
         new = NewCheckpoint(params, head, self._prepared(pieces), only_after_head)
         tasks = [self._task(thread_id, user, each) for each in arguments.written(written, limits)]
@@ -180,14 +189,27 @@ class AsyncCheckpoints(TenantStore):
         *,
         id: str | None = None,
         namespace: str = "",
+        channels: Sequence[str] = (),
+        least: int = 1,
         user: str | None = None,
     ) -> Sequence[Checkpoint]:
-        """A checkpoint or the newest, its parent, and on to the ancestor at which no value is missing any more.
+        """A checkpoint or the newest, its parent, and further ancestors while one of ``channels`` has no value there.
 
         One query finds all of them and what was written to them, and another the pieces, however many there are.
+
+        Args:
+            channels: the walk ends at an ancestor that was saved with none of them in ``leans``.
+            least: how many ancestors to read in any case, where there are so many.
         """
         query = queries.history_of_latest if id is None else queries.history
-        params = self._at(thread_id, user, namespace, "-" if id is None else id) | {"limit": ANCESTORS_MOST}
+        if type(least) is not int or not 0 <= least <= ANCESTORS_MOST:
+            raise InvalidInput(f"least is a whole number from 0 to {ANCESTORS_MOST:,}, not {least!r}")
+        names = [arguments.channel(each) for each in arguments.names(channels, "channels", self._scope.limits)]
+        params = self._at(thread_id, user, namespace, "-" if id is None else id) | {
+            "limit": ANCESTORS_MOST,
+            "least": least,
+            "marks": id_list(channel_marks.marks_of_leaning(names), self._engine.dialect),
+        }
         return await self._whole(lambda: self._joined(query, params, None))
 
     @only_reads
@@ -332,7 +354,7 @@ class AsyncCheckpoints(TenantStore):
             return 0
         since = rules.since_us(self._scope.clock.now_us())
         rows = await queries.lineage.all(connection, {**params, "thread": log.thread, "since_at": since})
-        family = lineage.of_rows(rows)
+        family = lineage.of_rows(rows, await self._written_channels(connection, params, log, rows))
         if not family and rules.keep:
             return 0  # writes that came before their checkpoint
         kept = lineage.with_needed(family, rules.kept(family))
@@ -353,6 +375,20 @@ class AsyncCheckpoints(TenantStore):
             await queries.delete_writes.many(connection, gone)
             await piece_log.collect(connection, self._scope, log)
         return len(gone)
+
+    async def _written_channels(
+        self, connection: Connection, params: dict[str, Any], log: piece_log.Log, rows: Sequence[Row]
+    ) -> Mapping[lineage.Key, frozenset[str]]:
+        """The channels written to each checkpoint, if any checkpoint has a channel whose value may be with an ancestor."""
+        if not any(row[3] for row in rows):
+            return {}
+        found: dict[lineage.Key, frozenset[str]] = {}
+        for namespace, id, packed, sealed in await queries.every_write.all(
+            connection, {**params, "thread": log.thread}
+        ):
+            key = namespace, short_forms.stored_id(id)
+            found[key] = found.get(key, frozenset()) | {each.channel for each in task_writes.unpack(packed, sealed)}
+        return found
 
     async def _delete_all(self, connection: Connection, params: dict[str, Any], log: piece_log.Log) -> int:
         whole = {**params, "thread": log.thread}

@@ -88,8 +88,14 @@ LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = he
      AND w.checkpoint_ns = head.checkpoint_ns AND w.checkpoint_id = head.checkpoint_id
 ORDER BY w.task_path, w.task_id;
 
+-- part: leaning @sqlite
+EXISTS (SELECT 1 FROM json_each(chain.leans) AS m WHERE m.value IN (SELECT value FROM json_each(:marks)))
+
+-- part: leaning @postgres
+COALESCE(jsonb_exists_any(chain.leans::jsonb, :marks::text[]), FALSE)
+
 -- name: history
--- A checkpoint and those ancestors that it cannot do without: the walk ends where nothing is missing any more.
+-- A checkpoint and its ancestors: as many as were asked for, and on while one of the channels asked for has no value.
 WITH RECURSIVE chain AS (
     SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp, 0 AS depth FROM lg_thread AS t
     JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
@@ -101,7 +107,7 @@ WITH RECURSIVE chain AS (
     SELECT /*columns CheckpointRow c*/ *, chain.log, chain.stamp, chain.depth + 1 FROM chain
     JOIN lg_checkpoint AS c ON c.tenant_id = :tenant_id AND c.thread = chain.thread
          AND c.checkpoint_ns = chain.checkpoint_ns AND c.checkpoint_id = chain.parent_checkpoint_id
-    WHERE (chain.depth = 0 OR chain.leans IS NOT NULL) AND chain.depth < :limit
+    WHERE (chain.depth < :least OR /*part leaning*/) AND chain.depth < :limit
 )
 SELECT chain.*, w.task_id, w.task_path, w.writes, w.pieces FROM chain
 LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = chain.thread
@@ -116,13 +122,15 @@ WITH RECURSIVE chain AS (
     JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
     WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND c.tenant_id = :tenant_id
       AND t.thread_id = :thread_id AND t.user_id = :user_id AND c.checkpoint_ns = :checkpoint_ns
-      AND c.checkpoint_id = (SELECT MAX(n.checkpoint_id) FROM lg_checkpoint AS n
-                             WHERE n.tenant_id = :tenant_id AND n.thread = t.number AND n.checkpoint_ns = :checkpoint_ns)
+      -- Not MAX, which PostgreSQL has for this type only since version 18.
+      AND c.checkpoint_id = (SELECT n.checkpoint_id FROM lg_checkpoint AS n
+                             WHERE n.tenant_id = :tenant_id AND n.thread = t.number AND n.checkpoint_ns = :checkpoint_ns
+                             ORDER BY n.checkpoint_id DESC LIMIT 1)
     UNION ALL
     SELECT /*columns CheckpointRow c*/ *, chain.log, chain.stamp, chain.depth + 1 FROM chain
     JOIN lg_checkpoint AS c ON c.tenant_id = :tenant_id AND c.thread = chain.thread
          AND c.checkpoint_ns = chain.checkpoint_ns AND c.checkpoint_id = chain.parent_checkpoint_id
-    WHERE (chain.depth = 0 OR chain.leans IS NOT NULL) AND chain.depth < :limit
+    WHERE (chain.depth < :least OR /*part leaning*/) AND chain.depth < :limit
 )
 SELECT chain.*, w.task_id, w.task_path, w.writes, w.pieces FROM chain
 LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = chain.thread
@@ -206,14 +214,14 @@ LIMIT 1;
 -- All checkpoints of a thread into another that has the same log.
 INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
                            checkpoint, pieces, leans, created_at)
-SELECT :tenant_id, :target /*pg ::integer*/, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
+SELECT tenant_id, :target /*pg ::integer*/, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
        checkpoint, pieces, leans, created_at
 FROM lg_checkpoint WHERE tenant_id = :tenant_id AND thread = :thread
 ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id) DO NOTHING;
 
 -- name: copy_writes
 INSERT INTO lg_checkpoint_write (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces)
-SELECT :tenant_id, :target /*pg ::integer*/, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces
+SELECT tenant_id, :target /*pg ::integer*/, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces
 FROM lg_checkpoint_write WHERE tenant_id = :tenant_id AND thread = :thread
 ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHING;
 

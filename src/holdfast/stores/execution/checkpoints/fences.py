@@ -32,13 +32,14 @@ async def check_lease(connection: Connection, scope: Scope, params: dict[str, An
 
 
 async def check_head(connection: Connection, params: dict[str, Any]) -> None:
-    """The parent is the newest checkpoint of the namespace, or the checkpoint itself is.
+    """The parent is the newest checkpoint of the namespace, or the checkpoint itself is, or the one that the caller knows.
 
     Raises:
         Conflict: another one is.
     """
     head, parent = await _head(connection, params), params["parent_id"]
-    if head not in (parent, params["checkpoint_id"]):
+    known = params["known_head"]
+    if head not in (parent, params["checkpoint_id"]) and (known is None or head != known):
         after = "at the beginning" if parent is None else f"after {_shown(parent)}"
         raise Conflict(
             f"another writer was first: the newest checkpoint is {_shown(head)}; this one was to come {after}"

@@ -79,9 +79,9 @@ async def came_true(engine: Engine, query: Query, params: dict[str, Any]) -> boo
 
 
 def _is_worth_it(engine: Engine) -> bool:
-    """Where a statement is a message there and back and a caller has its own connection for a while; and where nobody can undo
-    what was answered."""
-    return engine.dialect is Dialect.POSTGRES and engine.blocking and not engine.joined
+    """Where a statement is a message there and back and a caller has its own connection for a while; where nobody can undo what
+    was answered; and where the one statement goes to one machine."""
+    return engine.dialect is Dialect.POSTGRES and engine.blocking and not engine.joined and not engine.distributed
 
 
 def _is_within(place: int | Range, next_place: int) -> bool:
@@ -91,6 +91,8 @@ def _is_within(place: int | Range, next_place: int) -> bool:
 
 class _Alone:
     """A group of one."""
+
+    mixes_keys = False
 
     def key(self, item: tuple[Query, dict[str, Any]]) -> object:
         return object()

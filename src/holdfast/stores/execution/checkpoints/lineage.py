@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from ....clock import MICROSECONDS
 from ....core import text
 from ....engines.protocol import Row
 from ....errors import InvalidInput
+from .channel_marks import ChannelMarks, unmarked
 from .short_forms import stored_id
 
 Key = tuple[str, str]
@@ -20,14 +21,15 @@ _CALL = re.compile(r":[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\||$)")
 
 
 class Kin(Struct, frozen=True):
-    """One checkpoint among its relatives. ``leans`` are the channels whose value an ancestor has."""
+    """One checkpoint among its relatives, and the channels that something was written to."""
 
     namespace: str
     id: str
     parent: str | None
-    leans: frozenset[str]
+    marks: ChannelMarks
     run_id: str | None
     is_young: bool = False
+    written: frozenset[str] = frozenset()
 
     @property
     def key(self) -> Key:
@@ -35,16 +37,17 @@ class Kin(Struct, frozen=True):
         return self.namespace, self.id
 
 
-def of_rows(rows: Iterable[Row]) -> list[Kin]:
+def of_rows(rows: Iterable[Row], written: Mapping[Key, frozenset[str]]) -> list[Kin]:
     """The checkpoints of a thread, the newest first."""
     return [
         Kin(
             namespace=ns,
             id=stored_id(id),
             parent=None if parent is None else stored_id(parent),
-            leans=frozenset(text.load(leans)) if leans else frozenset(),
+            marks=unmarked(text.load(leans)) if leans else ChannelMarks(),
             run_id=run,
             is_young=bool(is_young),
+            written=written.get((ns, stored_id(id)), frozenset()),
         )
         for ns, id, parent, leans, run, is_young in rows
     ]
@@ -107,15 +110,31 @@ def newest(family: Sequence[Kin], count: int) -> set[Key]:
 
 
 def with_needed(family: Sequence[Kin], kept: Iterable[Key]) -> set[Key]:
-    """What is kept, and all that it leans on."""
+    """What is kept, and all that it cannot do without."""
     by_key = {each.key: each for each in family}
     needed = set(kept)
     for key in list(needed):
-        missing, at = by_key[key].leans, by_key[key]
-        while missing and at.parent is not None and (at.namespace, at.parent) in by_key:
-            at = by_key[at.namespace, at.parent]
-            if at.key == key:
-                break  # a circle, which no graph makes
-            needed.add(at.key)
-            missing = missing & at.leans
+        needed |= _needed_by(by_key[key], by_key)
     return needed
+
+
+def _needed_by(kin: Kin, by_key: Mapping[Key, Kin]) -> set[Key]:
+    """The ancestors back to the last that has a value, or part of a value, which is not in the checkpoint itself."""
+    path: list[Key] = []
+    seen, depth = {kin.key}, 0
+    missing, at = kin.marks.leans, kin
+    is_written, has_changed = kin.written, kin.marks.changed
+    while missing and at.parent is not None and (at.namespace, at.parent) in by_key:
+        at = by_key[at.namespace, at.parent]
+        if at.key in seen:
+            break  # a circle, which no graph makes
+        seen.add(at.key)
+        path.append(at.key)
+        is_written |= at.written
+        found = missing - at.marks.leans
+        # Without a write or a snapshot, a channel that changed since was emptied.
+        if missing & at.written or found & (is_written | at.marks.snapshots) or found - has_changed:
+            depth = len(path)
+        missing &= at.marks.leans
+        has_changed |= at.marks.changed
+    return set(path[:depth])

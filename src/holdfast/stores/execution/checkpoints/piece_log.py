@@ -28,6 +28,7 @@ from ....engines.protocol import Connection, Row
 from ....errors import Corrupt, InvalidInput, Stale
 from ...platform import objects
 from ...platform.packs import InPack, Staged
+from ...platform.registration import register_tenant
 from . import places
 from .places import CHECKSUM_BYTES, Range
 
@@ -92,9 +93,9 @@ async def lock_or_create(connection: Connection, scope: Scope, params: Mapping[s
     if there is not None:
         return there
     new = {**params, "now_at": scope.clock.now_us()}
-    await queries.register_tenant.all(connection, new)
+    await register_tenant(connection, new)
     while await queries.lock_tenant.one(connection, params) is None:
-        await queries.register_tenant.all(connection, new)  # it was deleted after it had been seen
+        await register_tenant(connection, new)  # it was deleted after it had been seen
     there = await lock(connection, params)
     return there or await create(connection, params, scope.ids.new())
 

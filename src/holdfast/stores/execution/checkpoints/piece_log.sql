@@ -11,10 +11,6 @@ JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
 WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id
 /*pg FOR UPDATE*/;
 
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: lock_tenant
 -- Threads of a tenant get their numbers one after the other.
 SELECT id FROM tenants WHERE id = :tenant_id

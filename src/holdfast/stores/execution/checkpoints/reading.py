@@ -19,7 +19,7 @@ from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, LimitExceeded
 from ...platform import packs
 from ...platform.packs import InPack
-from . import piece_log, places, short_forms, task_writes
+from . import channel_marks, piece_log, places, short_forms, task_writes
 from .places import Range
 from .task_writes import Placed, TaskWrites
 
@@ -254,7 +254,7 @@ def _checkpoint(found: _Found, pieces: Mapping[int, Any]) -> Checkpoint:
         pieces=list(map(pieces.get, places.places_in(found.ranges))),
         places=found.ranges,
         stamp=found.stamp,
-        leans=row.leans or [],
+        leans=channel_marks.leaning(row.leans or ()),
         created_at=row.created_at,
         tasks=[task_writes.filled(id, path, writes, pieces) for id, path, writes in found.tasks],
     )

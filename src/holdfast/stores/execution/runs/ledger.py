@@ -19,7 +19,7 @@ from ....core import scope as scopes
 from ....core import text
 from ....core.queries import Queries
 from ....core.rows import mapper
-from ....engines.protocol import Connection, Row
+from ....engines.protocol import Connection, Row, in_one_commit, in_one_statement
 from ....errors import Conflict, HoldfastError, InvalidInput
 from ....ids import Id
 from ....limits import Limits
@@ -180,6 +180,8 @@ class Intent(Struct, frozen=True, gc=False):
 class IntentGroup:
     """Intents of one tenant, done together."""
 
+    mixes_keys = False
+
     def key(self, item: Intent) -> object:
         return item.tenant, item.most
 
@@ -191,10 +193,11 @@ class IntentGroup:
     ) -> Sequence[list[ToolCall] | Exception]:
         if careful:  # there are calls with these ids already
             return [Unusual() for _ in items]
-        if connection.dialect.changes_in_ctes:
-            iterations = await _in_one_statement(connection, items)
-        else:
-            iterations = [await _one(connection, item) for item in items]
+        async with in_one_commit(connection):
+            if in_one_statement(connection):
+                iterations = await _in_one_statement(connection, items)
+            else:
+                iterations = [await _one(connection, item) for item in items]
         return [
             Unusual() if iteration is None else item.made(iteration)
             for item, iteration in zip(items, iterations, strict=True)

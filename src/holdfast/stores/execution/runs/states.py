@@ -18,7 +18,7 @@ epoch of its claim; with an older one it is refused, however alive it feels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -221,6 +221,12 @@ async def enqueue(
     await queue.put.all(connection, params)
 
 
+async def dequeue(connection: Connection, scope: scopes.Scope, run_ids: Sequence[str]) -> None:
+    """Have the queue forget some runs."""
+    if run_ids:
+        await queue.remove.many(connection, [scope.params(run_id=run_id) for run_id in run_ids])
+
+
 def lease(setting: scopes.Setting, holder: str, ttl_ms: int, now_us: int) -> dict[str, Any]:
     """What a run holds of a lease.
 
@@ -255,10 +261,7 @@ def moment(value: datetime, what: str) -> int:
     """
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(f"{what} must be a datetime with a time zone, not {value!r}")
-    try:
-        return to_us(value)
-    except OverflowError:
-        raise InvalidInput(f"{what} must be a moment of the years 1 to 9999 in UTC, not {value}") from None
+    return to_us(value)
 
 
 def run_of(connection: Connection, row: Row) -> Run:

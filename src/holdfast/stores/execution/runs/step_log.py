@@ -14,19 +14,18 @@ from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from ....clock import MINUTE_US, from_us
 from ....core import scope as scopes
 from ....core import text
 from ....core.queries import Queries, unless_usual
 from ....core.rows import Column, mapper
-from ....engines.protocol import Connection, Row
-from ....errors import InvalidInput
+from ....engines.dialect import Dialect
+from ....engines.protocol import Connection, Row, in_one_commit, in_one_statement
+from ....errors import InvalidInput, NotFound
 from ....ids import Id
 from ....limits import Limits
-from ...conversation.compaction.attachments import concern
-from ...conversation.compaction.automatic import with_tokens
 from ...conversation.message_log import Append, Entry, Message, append_at, appended
 from ...conversation.messages import NewMessage, new_entry
 from ...conversation.views import LAST
@@ -138,6 +137,8 @@ class NewStep(Struct, frozen=True, gc=False):
 class StepGroup:
     """Steps of one tenant, done together."""
 
+    mixes_keys = False
+
     def key(self, item: NewStep) -> object:
         return item.tenant
 
@@ -149,9 +150,10 @@ class StepGroup:
     ) -> Sequence[CommittedStep | Exception]:
         if careful:  # a message, or the step itself, is there already
             return [Unusual() for _ in items]
-        is_bare = connection.dialect.changes_in_ctes and not any(item.entries or item.outcomes for item in items)
+        is_bare = in_one_statement(connection) and not any(item.entries or item.outcomes for item in items)
         write = _bare if is_bare else write_steps
-        return [Unusual() if done is None else done for done in await write(connection, items)]
+        async with in_one_commit(connection):
+            return [Unusual() if done is None else done for done in await write(connection, items)]
 
 
 step_group = StepGroup()
@@ -162,8 +164,9 @@ async def write_steps(connection: Connection, steps: Sequence[NewStep]) -> list[
 
     Raises:
         AlreadyExists: a message with one of the ids is there.
+        NotFound: the session of one was deleted meanwhile.
     """
-    if connection.dialect.changes_in_ctes:
+    if in_one_statement(connection):
         return await _in_one_statement(connection, steps)
     return [await _statement_by_statement(connection, step) for step in steps]
 
@@ -171,16 +174,16 @@ async def write_steps(connection: Connection, steps: Sequence[NewStep]) -> list[
 async def _statement_by_statement(connection: Connection, step: NewStep) -> CommittedStep | None:
     params = step.params()
     # They are in the form that is stored already, and must not be escaped twice.
-    params["call_ids"] = (
-        msgspec.json.encode([outcome.id for outcome in step.outcomes]).decode() if step.outcomes else "[]"
-    )
+    calls = [outcome.id for outcome in step.outcomes]
+    params["call_ids"] = calls if connection.dialect is Dialect.POSTGRES else msgspec.json.encode(calls).decode()
     row = await queries.advance_run.one(connection, params)
     if row is None:
         return None
     session_id, found = row[0], None
     if step.entries:
         found = await append_at(connection, Append(step.tenant, session_id, step.entries, step.now_us))
-        assert found is not None  # the guard has seen the session
+        if found is None:  # deleted since the guard has seen it; what was written is undone
+            raise NotFound(f"there is no run {step.run_id} here")
     params["first_seq"] = None if found is None else found[0]
     params["last_seq"] = None if found is None else found[0] + len(step.entries) - 1
     await queries.insert_step.one(connection, params)
@@ -270,15 +273,17 @@ def new_step(
     kept = None if snapshot is None else scopes.name(snapshot, "snapshot", limits)
     given = [
         stored,
-        [[message.id, *astuple(entry)[1:]] for message, entry in zip(messages, entries, strict=True)],
+        # With the token counts that were given: one that was estimated may come out otherwise when the step is repeated.
+        [
+            [message.id, *astuple(replace(entry, token_count=message.token_count or 0))[1:]]
+            for message, entry in zip(messages, entries, strict=True)
+        ],
         [astuple(outcome) for outcome in outcomes],
         astuple(usage),
         last,
         kept,
         ends,
     ]
-    if entries and concern(scope, None):  # not part of the fingerprint: what is attached changes
-        entries = with_tokens(scope, entries)
     return NewStep(
         scope.stored_tenant,
         run_id,

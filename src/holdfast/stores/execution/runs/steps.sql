@@ -1,6 +1,7 @@
 -- name: advance_run @sqlite
 -- The first half of a step, and its guard: the run is held under this epoch, the step is the next one, its session is there, and
--- the calls it finishes are open. SQLite goes on from there statement by statement; PostgreSQL does it all in one.
+-- the calls it finishes are open. SQLite, and PostgreSQL where Citus distributes the tables, go on from there statement by statement;
+-- otherwise PostgreSQL does it all in one.
 UPDATE runs SET
     iteration = :iteration,
     attempts = 0,
@@ -19,7 +20,25 @@ WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND iteration =
 RETURNING session_id, EXISTS (SELECT 1 FROM tool_calls AS c WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id
                               AND c.step IS NULL AND c.finished_at IS NOT NULL);
 
--- name: insert_step @sqlite
+-- name: advance_run @postgres
+UPDATE runs SET
+    iteration = :iteration,
+    attempts = 0,
+    input_tokens = input_tokens + :input_tokens,
+    output_tokens = output_tokens + :output_tokens,
+    checkpointed_at = :now_at,
+    lease_until = timezone('UTC', timezone('UTC', :now_at::timestamptz) + lease_ms * interval '1 millisecond'),
+    doubted_at = NULL
+WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND iteration = :iteration::bigint - 1 AND status = 'running'
+  AND EXISTS (SELECT 1 FROM sessions AS s
+              WHERE s.tenant_id = :tenant_id AND s.id = runs.session_id AND (s.deleted_at IS NULL) IS TRUE)
+  AND (:calls::bigint = 0 OR :calls::bigint = (
+       SELECT COUNT(*) FROM tool_calls AS c
+       WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.step IS NULL AND c.id = ANY(:call_ids::text[])))
+RETURNING session_id::text, EXISTS (SELECT 1 FROM tool_calls AS c WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id
+                                    AND c.step IS NULL AND c.finished_at IS NOT NULL);
+
+-- name: insert_step
 INSERT INTO run_steps (tenant_id, run_id, iteration, epoch, state, last_tool_result, first_seq, last_seq,
                        input_tokens, output_tokens, snapshot, fingerprint, created_at)
 VALUES (:tenant_id, :run_id, :iteration, :epoch, :state, :last_tool_result, :first_seq, :last_seq,
@@ -59,7 +78,7 @@ WITH new AS (
         input_tokens = r.input_tokens + f.input_tokens,
         output_tokens = r.output_tokens + f.output_tokens,
         checkpointed_at = f.now,
-        lease_until = f.now + r.lease_ms * interval '1 millisecond',
+        lease_until = timezone('UTC', timezone('UTC', f.now) + r.lease_ms * interval '1 millisecond'),
         doubted_at = NULL
     FROM fit AS f
     WHERE r.tenant_id = :tenant_id AND r.id = ANY(:run_id::uuid[]) AND r.id = f.run_id
@@ -137,7 +156,7 @@ WITH fit AS (
         input_tokens = r.input_tokens + COALESCE(f.input_tokens, 0),
         output_tokens = r.output_tokens + COALESCE(f.output_tokens, 0),
         checkpointed_at = f.now,
-        lease_until = f.now + r.lease_ms * interval '1 millisecond',
+        lease_until = timezone('UTC', timezone('UTC', f.now) + r.lease_ms * interval '1 millisecond'),
         doubted_at = NULL
     FROM fit AS f
     WHERE r.tenant_id = :tenant_id AND r.id = ANY(:run_id::uuid[]) AND r.id = f.run_id
@@ -169,7 +188,7 @@ WITH fit AS (
         input_tokens = r.input_tokens + :input_tokens,
         output_tokens = r.output_tokens + :output_tokens,
         checkpointed_at = :now_at,
-        lease_until = :now_at::timestamptz + r.lease_ms * interval '1 millisecond',
+        lease_until = timezone('UTC', timezone('UTC', :now_at::timestamptz) + r.lease_ms * interval '1 millisecond'),
         doubted_at = NULL
     FROM fit
     WHERE r.tenant_id = :tenant_id AND r.id = :run_id

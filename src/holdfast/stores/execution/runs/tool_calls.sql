@@ -3,7 +3,8 @@
 -- name: hold_run @sqlite
 -- The run, if the caller holds it and there is room for so many more open calls; the sign of life renews the lease. What is open
 -- comes with it: new calls are placed after it.
--- SQLite reckons with microseconds, PostgreSQL with intervals.
+-- SQLite counts in microseconds, PostgreSQL in intervals; in UTC, because "timestamptz + interval" depends on the time zone of the
+-- connection, and Citus refuses such a function of a column in an UPDATE.
 UPDATE runs SET lease_until = :now_at + lease_ms * 1000, doubted_at = NULL
 WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND status = 'running'
   AND :calls + (SELECT COUNT(*) FROM tool_calls AS c
@@ -14,7 +15,7 @@ RETURNING iteration + 1, (SELECT COUNT(*) FROM tool_calls AS c
                           WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.step IS NULL);
 
 -- name: hold_run @postgres
-UPDATE runs SET lease_until = :now_at::timestamptz + lease_ms * interval '1 millisecond', doubted_at = NULL
+UPDATE runs SET lease_until = timezone('UTC', timezone('UTC', :now_at::timestamptz) + lease_ms * interval '1 millisecond'), doubted_at = NULL
 WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND status = 'running'
   AND :calls::bigint + (SELECT COUNT(*) FROM tool_calls AS c
                         WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.step IS NULL) <= :most::bigint
@@ -34,7 +35,7 @@ WITH new AS (
     SELECT * FROM unnest(:number::bigint[], :run_id::uuid[], :epoch::bigint[], :calls::bigint[], :created_at::timestamptz[])
         AS t (number, run_id, epoch, calls, now)
 ), held AS (
-    UPDATE runs AS r SET lease_until = n.now + r.lease_ms * interval '1 millisecond', doubted_at = NULL
+    UPDATE runs AS r SET lease_until = timezone('UTC', timezone('UTC', n.now) + r.lease_ms * interval '1 millisecond'), doubted_at = NULL
     FROM new AS n
     WHERE r.tenant_id = :tenant_id AND r.id = ANY(:run_id::uuid[]) AND r.id = n.run_id AND r.epoch = n.epoch
       AND r.status = 'running'
@@ -94,12 +95,12 @@ RETURNING /*columns ToolCall*/ *;
 UPDATE tool_calls SET status = 'cancelled', error = :error, finished_at = :now_at
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND step IS NULL AND finished_at IS NULL;
 
--- name: settle_call @sqlite
--- What a call came to, unless a person has decided meanwhile. PostgreSQL does it within the one statement of a step.
+-- name: settle_call
+-- What a call came to, unless a person has decided meanwhile.
 UPDATE tool_calls SET status = :status, result = :result, error = :error, finished_at = :now_at, step = :iteration
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND id = :id AND finished_at IS NULL;
 
--- name: take_in_calls @sqlite
+-- name: take_in_calls
 -- What was decided before, by a person, belongs to the step that is being committed.
 UPDATE tool_calls SET step = :iteration
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND step IS NULL AND finished_at IS NOT NULL;

@@ -51,7 +51,7 @@ class Plan:
         if found.cut is not None:
             gone = await room.up_to(self._engine, self._scope, found.cut, _ALL, without=self._gone)
             self._note("per_tenant_cap", [*gone])
-        return structs.replace(self._found, used_bytes=found.used_bytes)
+        return structs.replace(self._found, used_bytes=found.used_bytes, over_bytes=found.over_bytes)
 
     def _note(self, reason: Reason, found: list[tuple[str, int]]) -> None:
         self._gone += [id for id, _ in found]

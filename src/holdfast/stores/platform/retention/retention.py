@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ....clock import to_us
 from ....core import scope as scopes
 from ....core.acting import Acting
 from ....core.blocking import Blocking, blocking
@@ -19,6 +20,7 @@ from ....ids import parse as parse_id
 from ...execution.runs import states
 from .. import activity
 from ..activity import Deed
+from ..registration import register_tenant
 from . import rules
 from .plans import Plan
 from .rules import Hold, RetentionPolicy, RunSnapshots, queries
@@ -111,16 +113,18 @@ class AsyncRetention(TenantStore):
         run_id: str | None = None,
         session_id: str | None = None,
         placed_by: str | None = None,
+        by_tenant: bool = False,
         id: str | None = None,
     ) -> Hold:
         """Keep all snapshots of a run, of a session, or, without either, of the tenant, until the hold is released.
 
-        From the moment this returns, no rule removes them, and neither does the erasure of the tenant.
+        From the moment this returns, no rule removes them, and neither does the erasure of the tenant; unless the hold is the
+        tenant's own (``by_tenant``), which an erasure releases.
 
         Raises:
             InvalidInput: no reason is given, or both a run and a session.
             NotFound: there is no such run or session.
-            Conflict: there is another hold under this id.
+            Conflict: there is another hold under this id, or it is the tenant's own and the tenant is to be erased.
         """
         if run_id is not None and session_id is not None:
             raise InvalidInput("a hold is on a run or on a session, not on both")
@@ -131,11 +135,14 @@ class AsyncRetention(TenantStore):
             session_id=None if session_id is None else parse_id(session_id, "session id"),
             reason=scopes.name(reason, "reason", limits, limit="text_bytes"),
             placed_by=scopes.free_text(placed_by or acting.user or "", "placed_by", limits, limit="name_bytes"),
+            by_tenant=by_tenant,
             now_at=self._scope.clock.now_us(),
         )
-        await queries.register_tenant.all(connection, params)
+        await register_tenant(connection, params)
         await self._must_be_there(connection, params["run_id"], params["session_id"])
         await rules.lock(connection, self._scope)
+        if by_tenant and await queries.erasure_is_open.one(connection, params) is not None:
+            raise Conflict(f"the tenant {self._scope.tenant!r} is to be erased: only an operator can hold what it has")
         row = await queries.place.one(connection, params)
         if row is None:
             return _same(await self._get(connection, params["id"]), run_id, session_id, reason)
@@ -238,15 +245,7 @@ class AsyncRetention(TenantStore):
     async def _note_hold(
         self, connection: Connection, action: str, hold: Hold, actor: str, reason: str | None = None
     ) -> None:
-        details = {"run_id": hold.run_id, "session_id": hold.session_id}
-        deed = Deed(
-            action=action,
-            actor=actor,
-            subject_kind="hold",
-            subject_id=hold.id,
-            reason=hold.reason if reason is None else reason,
-            details=details,
-        )
+        deed = rules.deed(action, hold, actor, hold.reason if reason is None else reason)
         await activity.note(connection, self._scope, [deed])
 
 
@@ -284,6 +283,19 @@ async def keep_for(
     return await effective(connection, scope, id)
 
 
+async def keep_end(connection: Connection, scope: scopes.Scope, run: states.Run, new_epoch: int) -> None:
+    """Let the grace of a run that is moved count from its end; for other stores, in their transaction.
+
+    A run that had ended and was rewound has not ended any longer, and yet its snapshots are kept no longer for it. As soon as
+    somebody claims it, they are those of a run that goes on.
+    """
+    params = scope.params(run_id=run.id, epoch=run.epoch, new_epoch=new_epoch, now_at=scope.clock.now_us())
+    if run.finished_at is None:
+        await queries.carry_end.all(connection, params)
+        return
+    await queries.note_end.all(connection, params | {"ended_at": to_us(run.finished_at)})
+
+
 async def effective(connection: Connection, scope: scopes.Scope, run_id: str | None) -> RetentionPolicy:
     """What holds for a tenant, or for one of its runs; for other stores, in their transaction.
 
@@ -307,7 +319,7 @@ async def _set(connection: Connection, scope: scopes.Scope, change: _Change, run
         keep_s=change.keep_s,
         now_at=scope.clock.now_us(),
     )
-    await queries.register_tenant.all(connection, params)
+    await register_tenant(connection, params)
     query = queries.set_policy if run_id is None else queries.set_run_policy
     await query.all(connection, params)
 

@@ -1,14 +1,11 @@
 -- A snapshot stays whatever the rules say while it is *held*: by a hold on its run, its session or its tenant. It also stays while a
--- rewind that is under way needs it. And the newest one of a run that goes on is never taken to make room.
-
--- name: register_tenant
-INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
-ON CONFLICT (id) DO NOTHING;
+-- rewind that is under way needs it. And the newest one of a run is never taken to make room, whether the run has ended or not.
 
 -- name: policy
 SELECT (SELECT p.per_run FROM retention_policies AS p WHERE p.tenant_id = :tenant_id),
        (SELECT p.grace_s FROM retention_policies AS p WHERE p.tenant_id = :tenant_id),
-       (SELECT t.checkpoint_quota_mib FROM tenants AS t WHERE t.id = :tenant_id);
+       (SELECT t.checkpoint_quota_mib FROM tenants AS t WHERE t.id = :tenant_id),
+       (SELECT d.value FROM server_settings AS d WHERE d.name = 'checkpoints_per_run');
 
 -- name: set_policy
 INSERT INTO retention_policies (tenant_id, per_run, grace_s, updated_at) VALUES (:tenant_id, :per_run, :grace_s, :now_at)
@@ -32,11 +29,22 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     updated_at = excluded.updated_at;
 
 -- name: clear_run_policy
-DELETE FROM run_retention WHERE tenant_id = :tenant_id AND run_id = :run_id;
+UPDATE run_retention SET per_run = NULL, keep_s = NULL WHERE tenant_id = :tenant_id AND run_id = :run_id;
+
+-- name: note_end
+-- A run that has ended is rewound: its grace counts from its end, until somebody claims it.
+INSERT INTO run_retention (tenant_id, run_id, ended_at, ended_epoch, updated_at)
+VALUES (:tenant_id, :run_id, :ended_at, :new_epoch, :now_at)
+ON CONFLICT (tenant_id, run_id) DO UPDATE SET ended_at = excluded.ended_at, ended_epoch = excluded.ended_epoch;
+
+-- name: carry_end
+-- The same run is moved once more, without having been claimed since.
+UPDATE run_retention SET ended_epoch = :new_epoch
+WHERE tenant_id = :tenant_id AND run_id = :run_id AND ended_epoch = :epoch;
 
 -- name: place
-INSERT INTO retention_holds (tenant_id, id, run_id, session_id, reason, placed_by, created_at)
-VALUES (:tenant_id, :id, :run_id, :session_id, :reason, :placed_by, :now_at)
+INSERT INTO retention_holds (tenant_id, id, run_id, session_id, reason, placed_by, by_tenant, created_at)
+VALUES (:tenant_id, :id, :run_id, :session_id, :reason, :placed_by, :by_tenant, :now_at)
 ON CONFLICT (tenant_id, id) DO NOTHING
 RETURNING /*columns Hold*/ *;
 
@@ -52,6 +60,14 @@ LIMIT :limit;
 -- name: release
 DELETE FROM retention_holds WHERE tenant_id = :tenant_id AND id = :id
 RETURNING /*columns Hold*/ *;
+
+-- name: release_own
+-- The holds that a tenant's own key has placed.
+DELETE FROM retention_holds WHERE tenant_id = :tenant_id AND by_tenant
+RETURNING /*columns Hold*/ *;
+
+-- name: erasure_is_open
+SELECT 1 FROM erasures WHERE tenant = :tenant_id AND finished_at IS NULL LIMIT 1;
 
 -- name: any_hold
 SELECT 1 FROM retention_holds WHERE tenant_id = :tenant_id LIMIT 1;
@@ -102,7 +118,9 @@ WHERE tenant_id = :tenant_id AND epoch = :epoch;
 
 -- name: runs
 -- Runs that have snapshots, in the order of their ids, with all that decides about them.
-SELECT g.run_id/*pg ::text*/, g.count, r.finished_at, o.per_run, o.keep_s,
+SELECT g.run_id/*pg ::text*/, g.count,
+       COALESCE(r.finished_at, CASE WHEN r.status = 'waiting' AND r.epoch = o.ended_epoch THEN o.ended_at END),
+       o.per_run, o.keep_s,
        EXISTS (SELECT 1 FROM retention_holds AS h
                WHERE h.tenant_id = :tenant_id
                  AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
@@ -118,7 +136,8 @@ ORDER BY g.run_id;
 -- The same of one run.
 SELECT r.id/*pg ::text*/,
        (SELECT COUNT(*) FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.run_id = r.id),
-       r.finished_at, o.per_run, o.keep_s,
+       COALESCE(r.finished_at, CASE WHEN r.status = 'waiting' AND r.epoch = o.ended_epoch THEN o.ended_at END),
+       o.per_run, o.keep_s,
        EXISTS (SELECT 1 FROM retention_holds AS h
                WHERE h.tenant_id = :tenant_id
                  AND (h.run_id = r.id OR h.session_id = r.session_id OR (h.run_id IS NULL AND h.session_id IS NULL)))
@@ -166,10 +185,9 @@ SELECT s.id/*pg ::text*/, s.layer_id/*pg ::text*/, s.created_at, CASE WHEN
         OR EXISTS (SELECT 1 FROM rewinds AS w
                    WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
                      AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
-        OR (r.finished_at IS NULL
-            AND NOT EXISTS (SELECT 1 FROM snapshots AS n
-                            WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
-                              AND (n.created_at, n.id) > (s.created_at, s.id)))
+        OR NOT EXISTS (SELECT 1 FROM snapshots AS n
+                       WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
+                         AND (n.created_at, n.id) > (s.created_at, s.id))
     THEN 1 ELSE 0 END
 FROM snapshots AS s
 JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
@@ -190,10 +208,9 @@ WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id
   AND NOT EXISTS (SELECT 1 FROM rewinds AS w
                   WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
                     AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
-  AND (r.finished_at IS NOT NULL
-       OR EXISTS (SELECT 1 FROM snapshots AS n
-                  WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
-                    AND (n.created_at, n.id) > (s.created_at, s.id)))
+  AND EXISTS (SELECT 1 FROM snapshots AS n
+              WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
+                AND (n.created_at, n.id) > (s.created_at, s.id))
 ORDER BY s.created_at, s.id
 LIMIT :limit;
 
@@ -221,7 +238,6 @@ WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id AND s.id = :id
   AND NOT EXISTS (SELECT 1 FROM rewinds AS w
                   WHERE w.tenant_id = :tenant_id AND w.status IN ('rewinding', 'redoing')
                     AND (w.snapshot = s.id/*pg ::text*/ OR w.dirty = s.id/*pg ::text*/))
-  AND (r.finished_at IS NOT NULL
-       OR EXISTS (SELECT 1 FROM snapshots AS n
-                  WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
-                    AND (n.created_at, n.id) > (s.created_at, s.id)));
+  AND EXISTS (SELECT 1 FROM snapshots AS n
+              WHERE n.tenant_id = :tenant_id AND n.run_id = s.run_id
+                AND (n.created_at, n.id) > (s.created_at, s.id));

@@ -38,6 +38,12 @@ class Found(Struct, frozen=True):
 
     used_bytes: int
     cut: Place | None
+    quota_bytes: int
+
+    @property
+    def over_bytes(self) -> int:
+        """What takes more than the quota, although nothing is left that may go."""
+        return max(0, self.used_bytes - self.quota_bytes)
 
 
 class _Seen(Struct, frozen=True):
@@ -59,7 +65,7 @@ async def needed(engine: Engine, scope: Scope, *, without: Sequence[str] = ()) -
     needs = _Needs(engine, scope)
     await needs.take_all(without)
     cut = await needs.take_newest(without, quota)
-    return Found(needs.total, cut)
+    return Found(needs.total, cut, quota)
 
 
 async def up_to(

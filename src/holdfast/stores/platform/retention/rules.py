@@ -4,7 +4,7 @@
 * What belongs to a run that has ended goes when its grace is over (``grace_expired``). The grace can be made longer for a run, up
   to ``checkpoint_keep_s``.
 * All snapshots of a tenant take no more than its quota (``per_tenant_cap``): the oldest go first, whatever run they belong to,
-  but never the newest one of a run that goes on.
+  but never the newest one of a run. If those alone take more, the tenant is over its quota and a sweep says so.
 * A tenant that is erased keeps nothing (``erasure``).
 
 What is held stays, whatever the rules say, and so does what a rewind that is under way needs. This module decides and removes
@@ -25,10 +25,12 @@ from ....core.scope import Scope
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict
 from ....ids import Id
+from ..activity import Deed
 
 Reason = Literal["per_run_cap", "per_tenant_cap", "grace_expired", "erasure"]
 EVENT = "checkpoint.deleted"
 LOGGER = "holdfast.retention"
+SWEEPER = "holdfast.sweeper"
 MIB = 1024 * 1024
 
 
@@ -51,6 +53,8 @@ class Hold(Struct, frozen=True):
     session_id: Id | None
     reason: str
     placed_by: str
+    by_tenant: bool
+    """Whether the tenant's own key placed it: such a hold does not keep the tenant from being erased."""
     created_at: datetime
 
 
@@ -85,13 +89,14 @@ queries = Queries(__package__, "retention.sql", Hold)
 
 
 async def policy_of(connection: Connection, scope: Scope) -> RetentionPolicy:
-    """What holds for a tenant: what was set for it, and the limits where nothing was."""
+    """What holds for a tenant: what was set for it, what was set for all tenants, and the limits where nothing was."""
     row = await queries.policy.one(connection, scope.params())
     assert row is not None
-    per_run, grace_s, quota_mib = row
+    per_run, grace_s, quota_mib, for_all = row
     limits = scope.limits
+    default = limits.checkpoints_per_run if for_all is None else int(for_all)
     return RetentionPolicy(
-        limits.checkpoints_per_run if per_run is None else per_run,
+        default if per_run is None else per_run,
         limits.checkpoint_quota_mib if quota_mib is None else quota_mib,
         limits.checkpoint_grace_s if grace_s is None else grace_s,
     )
@@ -206,6 +211,23 @@ def announce(scope: Scope, gone: Sequence[Gone], reason: Reason) -> None:
                 "reason": reason,
             }
         )
+
+
+def deed(action: str, hold: Hold, actor: str, reason: str) -> Deed:
+    """What was done about a hold, for the activity log."""
+    details = {"run_id": hold.run_id, "session_id": hold.session_id}
+    return Deed(action=action, actor=actor, subject_kind="hold", subject_id=hold.id, reason=reason, details=details)
+
+
+def announce_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:
+    """Say that a tenant takes more than its quota, and that nothing is left that may go.
+
+    Not in the log of retention: that has a line for each snapshot that was removed, and nothing else.
+    """
+    import logging
+
+    words = "the snapshots of %r take %s bytes, over their quota of %s: only the newest of each run, and what is held, are left"
+    logging.getLogger(SWEEPER).warning(words, scope.tenant, f"{used_bytes:,}", f"{quota_bytes:,}")
 
 
 def say(line: dict[str, Any], *, is_error: bool = False) -> None:

@@ -15,15 +15,18 @@ from msgspec import Struct, structs
 
 from ....clock import MICROSECONDS, to_us
 from ....core import scope as scopes
+from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
 from ....errors import Conflict, CrossTenant, Fenced
 from ...workspace import layers, snapshots
 from ...workspace.snapshots import Snapshot
 from ...workspace.squashing import Squashing
+from .. import activity, freeing
 from ..objects import GRACE_S, AsyncObjects
+from ..registration import register_tenant
 from . import room, rules
-from .rules import Reason, RetentionPolicy, RunSnapshots, queries
+from .rules import Hold, Reason, RetentionPolicy, RunSnapshots, queries
 
 RUNS_PAGE = 50
 """Runs looked at at once."""
@@ -57,6 +60,8 @@ class Swept(Struct, frozen=True, kw_only=True):
     erasure: Tally = Tally()
     used_bytes: int | None = None
     """What the content of the snapshots that stay takes, each body once; looked at only where it may be over the quota."""
+    over_bytes: int = 0
+    """How much of that is over the quota: the newest snapshot of a run never goes to make room, nor does what is held."""
     held_runs: int = 0
     """Runs whose snapshots stay because of a hold."""
 
@@ -112,9 +117,12 @@ class Sweep:
     async def erase(self) -> Swept:
         """Remove every snapshot of the tenant that is not held, and everything that only snapshots needed, at once.
 
+        Holds that the tenant's own key has placed are released first.
+
         Raises:
             Fenced: somebody else sweeps this tenant now.
         """
+        await self._engine.write(self._release_own)
         while await self._removed("erasure", self._any_batch):
             pass
         # What is held may lie on what is not; nothing of that may stay.
@@ -143,12 +151,16 @@ class Sweep:
                 pass
 
     async def _removed_of_run(self, run_id: str) -> int:
-        reason, gone = await self._engine.write(lambda connection: self._batch_of_run(connection, run_id))
-        self._note(reason, gone)
+        released: set[bytes] = set()
+        reason, gone = await self._engine.write(lambda connection: self._batch_of_run(connection, run_id, released))
+        await self._note(reason, gone, released)
         return len(gone)
 
-    async def _batch_of_run(self, connection: Connection, run_id: str) -> tuple[Reason, list[Snapshot]]:
+    async def _batch_of_run(
+        self, connection: Connection, run_id: str, released: set[bytes]
+    ) -> tuple[Reason, list[Snapshot]]:
         """Remove some of what must go of a run, by how things stand now."""
+        released.clear()
         await self._renew(connection)
         run = await rules.look(connection, self._scope, run_id)
         policy = await rules.policy_of(connection, self._scope)
@@ -158,14 +170,16 @@ class Sweep:
         reason, excess = found
         params = self._scope.params(run_id=run_id, excess=excess, limit=BATCH)
         ids = [row[0] for row in await queries.oldest_of_run.all(connection, params)]
-        return reason, await snapshots.delete(connection, self._scope, ids, reason=reason)
+        return reason, await snapshots.delete(connection, self._scope, ids, reason=reason, released=released)
 
     async def _make_room(self) -> None:
         """Remove the oldest until what is left fits."""
         found = await room.needed(self._engine, self._scope)
         if found is None:
             return
-        self._done = structs.replace(self._done, used_bytes=found.used_bytes)
+        self._done = structs.replace(self._done, used_bytes=found.used_bytes, over_bytes=found.over_bytes)
+        if found.over_bytes:
+            rules.announce_over_quota(self._scope, found.used_bytes, found.quota_bytes)
         while found.cut is not None:
             ids = [id for id, _ in await room.up_to(self._engine, self._scope, found.cut, BATCH)]
             if not ids or not await self._removed("per_tenant_cap", self._still_movable(ids)):
@@ -182,6 +196,14 @@ class Sweep:
                 found.append(each)
         return found
 
+    async def _release_own(self, connection: Connection) -> None:
+        await self._renew(connection)
+        rows = await queries.release_own.all(connection, self._scope.params())
+        released = mapper(Hold, connection.dialect)(rows)
+        await activity.note(
+            connection, self._scope, [rules.deed("hold.released", each, "", "erasure") for each in released]
+        )
+
     async def _any_batch(self, connection: Connection) -> list[str]:
         rows = await queries.oldest.all(connection, self._scope.params(limit=BATCH))
         return [row[0] for row in rows]
@@ -189,16 +211,21 @@ class Sweep:
     async def _removed(self, reason: Reason, choose: Choice) -> int:
         """Remove what is chosen, in one transaction; how many those were."""
 
+        released: set[bytes] = set()
+
         async def remove(connection: Connection) -> list[Snapshot]:
+            released.clear()
             await self._renew(connection)
-            return await snapshots.delete(connection, self._scope, await choose(connection), reason=reason)
+            chosen = await choose(connection)
+            return await snapshots.delete(connection, self._scope, chosen, reason=reason, released=released)
 
         gone = await self._engine.write(remove)
-        self._note(reason, gone)
+        await self._note(reason, gone, released)
         return len(gone)
 
-    def _note(self, reason: Reason, gone: Sequence[Snapshot]) -> None:
+    async def _note(self, reason: Reason, gone: Sequence[Snapshot], released: set[bytes]) -> None:
         rules.announce(self._scope, gone, reason)
+        await freeing.free(self._engine, self._scope, released)
         self._done = self._done.noting(reason, len(gone), sum(each.size_bytes for each in gone))
 
     async def _collect(self, connection: Connection) -> int:
@@ -214,7 +241,7 @@ class Sweep:
 
 async def _claim(connection: Connection, scope: Scope, holder: str, idle_s: int) -> int:
     now = scope.clock.now_us()
-    await queries.register_tenant.all(connection, scope.params(now_at=now))
+    await register_tenant(connection, scope.params(now_at=now))
     _, there, *times = await rules.lock(connection, scope)
     lasts = LEASE_S * MICROSECONDS
     native = connection.dialect.native_time

@@ -1,0 +1,57 @@
+-- What is old enough to go. Each statement reads or removes a bounded number of rows.
+
+-- name: idle_live
+-- Live sessions that were not used since a moment, the one used longest ago first, from a place on.
+SELECT id/*pg ::text*/, updated_minute, message_count FROM sessions/*index*/
+WHERE tenant_id = :tenant_id AND deleted_at IS NULL AND updated_minute <= :cutoff_minute AND updated_at < :cutoff_at
+  AND (updated_minute, id) > (:after_minute, :after_id/*pg ::uuid*/)
+ORDER BY updated_minute, id
+LIMIT :limit;
+
+-- name: idle_deleted
+-- The same of those that were deleted.
+SELECT id/*pg ::text*/, updated_minute, message_count FROM sessions/*index*/
+WHERE tenant_id = :tenant_id AND deleted_at IS NOT NULL AND updated_minute <= :cutoff_minute AND updated_at < :cutoff_at
+  AND (updated_minute, id) > (:after_minute, :after_id/*pg ::uuid*/)
+ORDER BY updated_minute, id
+LIMIT :limit;
+
+-- name: lock_idle
+-- One of them, held until the transaction ends, if it is still idle and no run of it goes on.
+SELECT 1 FROM sessions AS s
+WHERE s.tenant_id = :tenant_id AND s.id = :id AND s.updated_at < :cutoff_at
+  AND NOT EXISTS (SELECT 1 FROM runs AS r
+                  WHERE r.tenant_id = :tenant_id AND r.session_id = :id AND r.finished_at IS NULL)
+/*pg FOR UPDATE OF s*/;
+
+-- name: archives
+-- Sessions with originals, or with deleted messages, from before a moment.
+SELECT session_id/*pg ::text*/ FROM (
+    SELECT session_id FROM message_archive
+    WHERE tenant_id = :tenant_id AND session_id > :after_id AND archived_at < :cutoff_at
+    UNION
+    SELECT session_id FROM deleted_messages
+    WHERE tenant_id = :tenant_id AND session_id > :after_id AND deleted_at < :cutoff_at
+) AS old
+ORDER BY session_id
+LIMIT :limit;
+
+-- name: remove_originals
+-- So many originals of one session.
+DELETE FROM message_archive
+WHERE tenant_id = :tenant_id AND session_id = :id AND archived_at < :cutoff_at
+  AND (compaction_event_id, seq) IN (
+      SELECT compaction_event_id, seq FROM message_archive
+      WHERE tenant_id = :tenant_id AND session_id = :id AND archived_at < :cutoff_at
+      LIMIT :limit)
+RETURNING 1;
+
+-- name: remove_deleted
+-- And so many of its deleted messages.
+DELETE FROM deleted_messages
+WHERE tenant_id = :tenant_id AND session_id = :id AND deleted_at < :cutoff_at
+  AND (id, source) IN (
+      SELECT id, source FROM deleted_messages
+      WHERE tenant_id = :tenant_id AND session_id = :id AND deleted_at < :cutoff_at
+      LIMIT :limit)
+RETURNING 1;

@@ -1,0 +1,7 @@
+-- name: is_registered
+SELECT 1 FROM tenants WHERE id = :tenant_id;
+
+-- name: register
+-- Waits for whoever is deleting the tenant, and then begins it anew.
+INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
+ON CONFLICT (id) DO NOTHING;

@@ -1,0 +1,108 @@
+"""The engine behind a tenant's handle: it refuses every call while the tenant is being deleted.
+
+A deletion takes many transactions, and nobody should see a tenant that is half there. A new handle looks once whether its
+tenant is being deleted, and every call looks again once this process has begun to delete that tenant; otherwise a call costs
+nothing more. Handles that other processes opened before find nothing as soon as the sessions are hidden, which a deletion does
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ...clock import monotonic_s
+from ...core.queries import Queries
+from ...core.scope import Scope, Setting
+from ...engines.dialect import Dialect
+from ...engines.protocol import Call, Connection, Engine, Group
+from ...errors import Conflict, HoldfastError, NotFound
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+KNOWN_S = 1.0
+"""Seconds for which one look serves all new handles of a tenant in this process."""
+KNOWN_MOST = 10_000
+"""Tenants about which that is remembered."""
+
+queries = Queries(__package__, "tenants.sql")
+
+
+def deleting(setting: Setting) -> set[str]:
+    """The tenants that this process has begun to delete, as they are stored."""
+    found: set[str] = setting.shared.setdefault("tenants being deleted", set())
+    return found
+
+
+class TenantEngine:
+    """An engine for the calls of one tenant."""
+
+    __slots__ = ("_deleting", "_engine", "_is_known", "_known", "_scope")
+
+    def __init__(self, engine: Engine, scope: Scope) -> None:
+        self._engine, self._scope = engine, scope
+        self._deleting = deleting(scope)
+        self._known: dict[str, float] = scope.shared.setdefault("tenants not being deleted", {})
+        self._is_known = False
+
+    @property
+    def dialect(self) -> Dialect:
+        """That of the engine behind it."""
+        return self._engine.dialect
+
+    @property
+    def blocking(self) -> bool:
+        return self._engine.blocking
+
+    @property
+    def joined(self) -> bool:
+        return self._engine.joined
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def read(self, call: Call[T]) -> Coroutine[Any, Any, T]:
+        if self._is_known and not self._deleting:
+            return self._engine.read(call)
+        return self._checked(NotFound, self._engine.read, call)
+
+    def write(self, call: Call[T]) -> Coroutine[Any, Any, T]:
+        if self._is_known and not self._deleting:
+            return self._engine.write(call)
+        return self._checked(Conflict, self._engine.write, call)
+
+    def grouped(self, group: Group[Item, T], item: Item) -> Coroutine[Any, Any, T]:
+        if self._is_known and not self._deleting:
+            return self._engine.grouped(group, item)
+        return self._checked(Conflict, self._engine.grouped, group, item)
+
+    async def _checked(
+        self, error: type[HoldfastError], method: Callable[..., Coroutine[Any, Any, T]], *args: Any
+    ) -> T:
+        tenant = self._scope.stored_tenant
+        if tenant in self._deleting or not (self._is_known or self._known.get(tenant, 0.0) > monotonic_s()):
+            if await self._engine.read(self._is_deleted):
+                raise error(being_deleted(self._scope.tenant))
+            self._deleting.discard(tenant)
+            if len(self._known) >= KNOWN_MOST:
+                self._known.clear()
+            self._known[tenant] = monotonic_s() + KNOWN_S
+        self._is_known = True
+        return await method(*args)
+
+    async def _is_deleted(self, connection: Connection) -> bool:
+        return await queries.is_deleted.one(connection, self._scope.params()) is not None
+
+
+def behind(engine: Engine) -> Engine:
+    """The engine that does the work."""
+    return engine._engine if isinstance(engine, TenantEngine) else engine
+
+
+def being_deleted(tenant: str) -> str:
+    """What is said to whoever uses the name of a tenant meanwhile."""
+    return (
+        f"the tenant {tenant!r} was deleted and is being removed; its name can be used again when that is finished: "
+        "call tenants.delete again to finish it now, or leave it to `holdfast serve` or `holdfast worker`"
+    )

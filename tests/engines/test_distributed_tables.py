@@ -1,0 +1,218 @@
+"""What is sent where Citus distributes the tables: statements of one change each, in one commit, and nothing to tables that every
+machine has a copy of. The statements are plain SQL, so PostgreSQL alone shows what they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from holdfast import AsyncHoldfast, Holdfast, NewMessage, PoolOptions
+from holdfast.core.queries import Statement
+from holdfast.drivers import asyncpg_own
+from holdfast.drivers import psycopg as psycopg_driver
+from holdfast.engines import joined
+from holdfast.engines.dialect import Dialect
+from holdfast.engines.postgres import blocking, pool
+from holdfast.engines.postgres.citus import is_distributed
+from holdfast.errors import NotFound, OutcomeUnknown, Unavailable
+from holdfast.stores.conversation import message_log
+from holdfast.stores.execution.checkpoints import reading
+from holdfast.stores.execution.runs import ledger, step_log
+from holdfast.testing.contract import can, cases, play
+from holdfast.testing.legs import OwnLeg, PostgresPlace
+from tests.migration.citus_rules import UNDISTRIBUTED
+from tests.migration.sharding import GLOBAL
+
+GROUPED = ("messages", "concurrency", "tool_calls")
+PLAYED = {False: (*GROUPED, "runs", "run_endings", "checkpoint_steps"), True: GROUPED}
+"""The cases that write in groups or, in the synchronous style, otherwise differ where tables are distributed."""
+
+
+async def _yes(connection: object) -> bool:
+    return True
+
+
+@pytest.fixture
+def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every handle takes the tables for distributed, and what Citus would send to every machine fails."""
+    for module in (blocking, joined, pool):
+        monkeypatch.setattr(module, "is_distributed", _yes)
+    refused = {Dialect.POSTGRES: Statement("SELECT sent_to_every_machine()", Dialect.POSTGRES)}
+    found = set()
+    for queries in (message_log.queries, step_log.queries, ledger.queries, reading.queries):
+        for name in UNDISTRIBUTED & queries.by_name.keys():
+            monkeypatch.setattr(queries.by_name[name], "_plain", refused)
+            found.add(name)
+    assert found == UNDISTRIBUTED
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that are sent."""
+    statements: list[str] = []
+    for driver, name in ((psycopg_driver.PsycopgConnection, "execute"), (asyncpg_own.AsyncpgConnection, "fetch")):
+        monkeypatch.setattr(driver, name, _noting(getattr(driver, name), statements))
+    return statements
+
+
+def _noting(method: Callable[..., Any], statements: list[str]) -> Callable[..., Any]:
+    def note(self: object, sql: str, args: Sequence[Any] = ()) -> Any:
+        statements.append(sql)
+        return method(self, sql, args)
+
+    return note
+
+
+@pytest.fixture
+def place(postgres_url: str) -> Iterator[PostgresPlace]:
+    made = PostgresPlace(postgres_url)
+    yield made
+    made.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS callers_notes")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.usefixtures("distributed")
+def test_the_contract_of_grouped_writes_holds_without_a_statement_for_every_machine(
+    asynchronous: bool, place: PostgresPlace
+) -> None:
+    leg = OwnLeg("postgres, as if distributed", place, asynchronous=asynchronous)
+    played = [case for case in cases() if str(case).partition(".")[0] in PLAYED[asynchronous] and can(leg, case)]
+    assert len(played) > 30
+    for case in played:
+        play(case, leg)
+
+
+@pytest.mark.usefixtures("distributed")
+def test_what_everybody_does_writes_no_table_that_every_machine_has_a_copy_of(
+    postgres_url: str, sent: list[str]
+) -> None:
+    with Holdfast(postgres_url) as hf:
+        acme = hf.tenant("acme")
+        acme.sessions.create(key="first")  # which registers the tenant
+        sent.clear()
+        session = acme.sessions.create(key="k")
+        acme.sessions.upsert("k", metadata={"n": 1})
+        acme.messages.append(session.id, role="user", content="x")
+        run = acme.leases.claim("me", run_id=acme.runs.start(session.id).id)
+        assert run is not None
+        acme.runs.step(run.id, epoch=run.epoch, iteration=1, state={})
+        acme.runs.finish(run.id, epoch=run.epoch, stop_reason="done")
+    copies = GLOBAL - {"run_queue"}  # that one is kept on the coordinator
+    written = [sql for sql in sent for table in copies if f"INTO {table} " in sql or f"UPDATE {table} " in sql]
+    assert written == []
+    assert any("INTO run_queue" in sql for sql in sent)
+
+
+@pytest.mark.usefixtures("distributed")
+def test_an_append_is_one_commit_of_two_statements(postgres_url: str, sent: list[str]) -> None:
+    with Holdfast(postgres_url) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+        sent.clear()
+        acme.messages.append(session.id, role="user", content="x")
+        assert [sql.split()[0] for sql in sent] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+
+
+@pytest.mark.usefixtures("distributed")
+def test_a_step_whose_session_is_deleted_halfway_leaves_no_trace(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Holdfast(postgres_url) as hf, Holdfast(postgres_url) as other:
+        acme, theirs = hf.tenant("acme"), other.tenant("acme")
+        session = acme.sessions.create()
+        run = acme.leases.claim("me", run_id=acme.runs.start(session.id).id)
+        assert run is not None
+        advance = message_log.queries.advance
+
+        async def deleted_before(connection: Any, params: Any) -> Any:
+            theirs.sessions.delete(session.id)
+            return await type(advance).one(advance, connection, params)
+
+        monkeypatch.setattr(advance, "one", deleted_before)
+        with pytest.raises(NotFound):
+            acme.runs.step(
+                run.id, epoch=run.epoch, iteration=1, state={}, messages=[NewMessage(role="user", content="hello")]
+            )
+        monkeypatch.undo()
+        theirs.sessions.restore(session.id)
+        assert theirs.runs.get(run.id).iteration == 0
+
+
+def test_a_holdfast_that_was_never_opened_asks_the_first_connection_that_it_joins(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def noting(connection: Any) -> bool:
+        asked.append(connection)
+        return await is_distributed(connection)
+
+    monkeypatch.setattr(joined, "is_distributed", noting)
+
+    async def main() -> None:
+        raw = await asyncpg.connect(postgres_url)
+        try:
+            hf = AsyncHoldfast(postgres_url)
+            for name in ("acme", "other"):
+                session = await hf.tenant(name).join(raw).sessions.create()
+                await hf.tenant(name).join(raw).messages.append(session.id, role="user", content="x")
+        finally:
+            await raw.close()
+
+    asyncio.run(main())
+    assert len(asked) == 1
+
+
+# What a coordinator reports about a worker
+
+FAILING = """
+CREATE FUNCTION worker_lost() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'connection to the remote node failed' USING ERRCODE = '{state}'; END $$;
+CREATE CONSTRAINT TRIGGER worker_lost AFTER INSERT ON messages DEFERRABLE INITIALLY {when}
+FOR EACH ROW EXECUTE FUNCTION worker_lost()"""
+WHEN = [("IMMEDIATE", Unavailable), ("DEFERRED", OutcomeUnknown)]
+
+
+@pytest.mark.parametrize("state", ["08006", "58030", "57P01"])
+@pytest.mark.parametrize(("when", "kind"), WHEN, ids=["before the commit", "on the commit"])
+@pytest.mark.usefixtures("distributed")
+def test_a_worker_that_fails_costs_neither_the_connection_nor_the_truth(
+    state: str, when: str, kind: type[Exception], postgres_url: str
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(FAILING.format(state=state, when=when).encode())
+
+    async def main() -> None:
+        async with AsyncHoldfast(postgres_url) as hf:
+            acme = hf.tenant("acme")
+            session = await acme.sessions.create()
+            waiting = [acme.messages.append(session.id, role="user", content=str(n)) for n in range(3)]
+            for failure in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(failure, kind), failure
+                assert isinstance(failure, OutcomeUnknown) is (kind is OutcomeUnknown)
+            assert (await acme.sessions.get(session.id)).message_count == 0
+
+    asyncio.run(main())
+    with Holdfast(postgres_url, pool=PoolOptions(min_connections=1, max_connections=1)) as hf:
+        acme = hf.tenant("acme")
+        session = acme.sessions.create()
+        before = _pids(postgres_url)
+        with pytest.raises(kind):
+            acme.messages.append(session.id, role="user", content="x")
+        assert _pids(postgres_url) == before
+
+
+def _pids(url: str) -> set[int]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'"
+        )
+        return {pid for (pid,) in rows}

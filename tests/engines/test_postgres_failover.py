@@ -1,0 +1,178 @@
+"""A primary with a synchronous standby: what is acknowledged is on both, and a primary that freezes does not stop its callers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, PoolOptions
+from holdfast.engines.postgres.retrying import SETTLED_COMMIT
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.ids import RandomIds
+from tests.engines.postgres_handles import SMALL, ask, ask_aside, both_styles, opened, soon
+from tests.engines.replication import Standby, TcpPostgres, freeze, require_standby, thaw
+
+SOON_S = 60.0
+"""A cap against a stall, on however busy a machine."""
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[TcpPostgres]:
+    with TcpPostgres() as server:
+        Holdfast(server.create_database("agents"), auto_migrate=True, pool=SMALL).close()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def standby(primary: TcpPostgres) -> Iterator[Standby]:
+    with Standby(primary) as server:
+        require_standby(primary)
+        yield server
+
+
+async def waiting_for_standby(watcher: psycopg.Connection[Any]) -> list[int]:
+    """The processes whose commit waits for the standby."""
+    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'"
+    return [pid for (pid,) in watcher.execute(query)]
+
+
+async def first_of(task: asyncio.Future[Any], watcher: psycopg.Connection[Any]) -> list[int]:
+    """Wait until a commit waits for the standby, or until the call is over: then there is none."""
+    while True:
+        waiting = await waiting_for_standby(watcher)
+        if waiting or task.done():
+            return waiting
+        await asyncio.sleep(0.01)
+
+
+@both_styles
+@pytest.mark.parametrize("what", ["append", "create"])
+def test_a_repeated_id_is_not_acknowledged_while_the_standby_lacks_the_row(
+    style: str, what: str, primary: TcpPostgres, standby: Standby
+) -> None:
+    """The first commit was waiting for the standby when its connection ended: the row is on the primary, and only there."""
+
+    async def main() -> None:
+        async with opened(style, primary.url("agents")) as hf:
+            acme = hf.tenant("acme")
+            session = await soon(ask_aside(style, acme.sessions.create), SOON_S)
+            name = RandomIds().new()
+            calls: dict[str, Callable[[], Any]] = {
+                "append": lambda: acme.messages.append(session.id, role="user", content="x", id=name),
+                "create": lambda: acme.sessions.create(id=name),
+            }
+            with psycopg.connect(primary.url("agents"), autocommit=True) as watcher:
+                await asyncio.to_thread(standby.stop)
+                try:
+                    first = asyncio.ensure_future(outcome_aside(style, calls[what]))
+                    waiting = await soon(first_of(first, watcher), SOON_S)
+                    assert waiting, f"the first call did not wait for the standby: {first}"
+                    watcher.execute("SELECT pg_terminate_backend(pid, 30000) FROM unnest(%s::int[]) AS pid", [waiting])
+                    assert isinstance(await soon(first, SOON_S), OutcomeUnknown)
+                    again = asyncio.ensure_future(outcome_aside(style, calls[what]))
+                    assert await soon(first_of(again, watcher), SOON_S), "it was acknowledged without the standby"
+                    assert not again.done()
+                finally:
+                    await asyncio.to_thread(standby.start)
+                answer = await soon(again, SOON_S)
+            assert not isinstance(answer, HoldfastError), repr(answer)
+            with psycopg.connect(standby.url("agents"), autocommit=True) as copy:
+                there = {
+                    "append": "SELECT count(*) FROM messages WHERE id = %s",
+                    "create": "SELECT count(*) FROM sessions WHERE id = %s",
+                }[what]
+                assert copy.execute(there.encode(), [name]).fetchone() == (1,)
+
+    asyncio.run(main())
+
+
+async def outcome_aside(style: str, call: Callable[[], Any]) -> Any:
+    """The answer of a call or its error, without holding up the loop."""
+    try:
+        return await ask_aside(style, call)
+    except HoldfastError as error:
+        return error
+
+
+def test_without_a_synchronous_standby_a_transaction_that_only_reads_writes_no_wal(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute(SETTLED_COMMIT.partition(";")[0].encode()).fetchall() == []
+        assert connection.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
+
+
+@both_styles
+def test_a_frozen_primary_stops_nobody_and_a_promoted_standby_takes_over_on_the_same_handle(style: str) -> None:
+    """It closes no connection and accepts new ones, which it never greets: only deadlines get away from it."""
+    pool = PoolOptions(min_connections=1, max_connections=4, connect_timeout_s=10.0, statement_deadline_s=1.0)
+
+    async def main(primary: TcpPostgres, standby: Standby) -> None:
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        url = f"postgresql://postgres@{hosts}/agents?target_session_attrs=read-write&connect_timeout=2"
+        async with opened(style, url, pool=pool) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            await ask(acme.messages.append(session.id, role="user", content="before"))
+            name = RandomIds().new()
+            append = lambda: acme.messages.append(session.id, role="user", content="after", id=name)  # noqa: E731
+            frozen = freeze(primary)
+            try:
+                unknown = await soon(outcome_aside(style, append), SOON_S)
+                assert isinstance(unknown, OutcomeUnknown), repr(unknown)
+                assert unknown.id == name
+                refused = await soon(outcome_aside(style, lambda: acme.sessions.get(session.id)), SOON_S)
+                assert isinstance(refused, Unavailable), repr(refused)
+                standby.promote()
+                while isinstance(settled := await soon(outcome_aside(style, append), SOON_S), HoldfastError):
+                    assert isinstance(settled, (Unavailable, OutcomeUnknown)), repr(settled)
+                assert settled.id == name
+                there = await soon(ask_aside(style, lambda: acme.messages.list(session.id)), SOON_S)
+                assert [message.content[0]["text"] for message in there] == ["before", "after"]
+            finally:
+                thaw(primary, frozen)
+
+    with TcpPostgres() as primary:
+        Holdfast(primary.create_database("agents"), auto_migrate=True, pool=SMALL).close()
+        with Standby(primary) as standby:
+            asyncio.run(main(primary, standby))
+
+
+@both_styles
+def test_a_statement_in_a_transaction_that_is_not_answered_in_time_is_refused_once(
+    style: str, postgres_url: str
+) -> None:
+    """Nothing was committed, and running it again at once would only make it wait as long again."""
+    pool = PoolOptions(min_connections=1, max_connections=3, statement_deadline_s=0.5)
+
+    async def main() -> None:
+        async with opened(style, postgres_url, pool=pool) as hf:
+            acme = hf.tenant("acme")
+            session = await ask(acme.sessions.create())
+            with psycopg.connect(postgres_url) as other:
+                other.execute("SELECT 1 FROM sessions FOR UPDATE")
+                update = lambda: acme.sessions.update(session.id, metadata={"a": 1})  # noqa: E731
+                refused = await soon(outcome_aside(style, update), SOON_S)
+                assert isinstance(refused, Unavailable), repr(refused)
+                assert "deadline" in str(refused)
+            assert (await soon(ask_aside(style, lambda: acme.sessions.get(session.id)), SOON_S)).metadata == {}
+
+    asyncio.run(main())
+
+
+def test_keepalives_of_the_address_reach_the_socket_of_asyncpg(primary: TcpPostgres, standby: Standby) -> None:
+    url = f"postgresql://postgres@127.0.0.1:{primary.port}/agents?keepalives_idle=17&tcp_user_timeout=9000"
+
+    async def main() -> None:
+        async with opened("async", url) as hf:
+            await hf.tenant("acme").sessions.list()
+            (raw,) = [holder._con for holder in hf._engine._pool._pool._holders if holder._con is not None]
+            there = raw._transport.get_extra_info("socket")
+            assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 17
+            assert there.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 9_000
+
+    asyncio.run(main())

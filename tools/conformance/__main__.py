@@ -1,0 +1,142 @@
+"""Run a framework's own tests against our adapter, and write the result into docs/conformance.md.
+
+    python3 tools/conformance FOLDER [--database URL] [SUITE ...]
+
+FOLDER is a checkout of the framework's repository, or an unpacked source distribution of it. Every suite whose tests are in it
+runs, or those named. The framework's code comes from a checkout too, everything else from our lock files. A test that fails must
+be on the suite's list with a reason; otherwise this fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from suites import SUITES, Suite, Variant
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "conformance.md"
+
+
+class Outcome(NamedTuple):
+    """The result of one run: how many tests passed or were skipped, and which failed."""
+
+    passed: int
+    skipped: int
+    failed: list[str]
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(prog="make conformance", description=__doc__)
+    asked.add_argument("folder", type=Path)
+    asked.add_argument("suite", nargs="*", help=", ".join(suite.name for suite in SUITES))
+    asked.add_argument("--database", default="", help="run on this PostgreSQL database too, after SQLite in memory")
+    given = asked.parse_args()
+    wanted = [suite for suite in SUITES if suite.name in (given.suite or [suite.name]) and suite.found_in(given.folder)]
+    if not wanted:
+        names = ", ".join(given.suite or [suite.name for suite in SUITES])
+        print(f"no tests of {names} in {given.folder}", file=sys.stderr)
+        return 2
+    return max(run(suite, given.folder.resolve(), given.database) for suite in wanted)
+
+
+def run(suite: Suite, checkout: Path, database: str) -> int:
+    """Run all variants of a suite and write what came out; 1 if a test failed that is not on the list."""
+    unexpected: set[str] = set()
+    lines: list[str] = []
+    for variant, where in product(suite.variants, ["", database] if database else [""]):
+        outcome = run_variant(suite, variant, checkout, where)
+        unexpected |= {name for name in outcome.failed if not suite.reason(name)}
+        count = outcome.passed + len(outcome.failed)
+        engine = "PostgreSQL" if where else "SQLite"
+        lines.append(f"| {variant.title} | {engine} | {outcome.passed} of {count} | {outcome.skipped} |")
+        print(f"{suite.name}, {variant.title}, {engine}: {outcome.passed} of {count} passed", flush=True)
+        for name in outcome.failed:
+            print(f"  failed: {name}: {suite.reason(name) or 'NOT EXPECTED'}")
+    write(suite, checkout, lines)
+    return 1 if unexpected else 0
+
+
+def run_variant(suite: Suite, variant: Variant, checkout: Path, database: str) -> Outcome:
+    """Run pytest once, in the environment of the framework's lane."""
+    asked = [sys.executable, str(ROOT / "tools" / "environment.py"), suite.environment]
+    python = subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    path = [ROOT / "tools" / "conformance", ROOT / "src", *(checkout / each for each in suite.packages)]
+    surroundings = {
+        **os.environ,
+        **suite.settings,
+        **variant.settings,
+        "HOLDFAST_DATABASE": database,
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = [
+            "-p",
+            suite.plugin,
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "--tb=line",
+            f"--junitxml={report}",
+            "-o",
+            "addopts=",
+        ]
+        subprocess.run([python, "-m", "pytest", *options, *suite.tests], cwd=suite.found_in(checkout), env=surroundings)
+        return read(report)
+
+
+def read(report: Path) -> Outcome:
+    """Count what is in a JUnit report."""
+    passed, skipped, failed = 0, 0, []
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {each.tag for each in case}
+        if kinds & {"failure", "error"}:
+            failed.append(f"{case.get('classname')}::{case.get('name')}")
+        elif "skipped" in kinds:
+            skipped += 1
+        else:
+            passed += 1
+    return Outcome(passed, skipped, sorted(set(failed)))
+
+
+def write(suite: Suite, checkout: Path, lines: list[str]) -> None:
+    """Replace the section of a suite in docs/conformance.md."""
+    parts = [
+        f"<!-- {suite.name} -->",
+        f"## {suite.title}",
+        "",
+        f"{release(suite, checkout)}, run on {datetime.now(UTC):%Y-%m-%d}. {suite.note}",
+        "",
+        "| saver | engine | passed | skipped by the suite |",
+        "| --- | --- | --- | --- |",
+        *lines,
+    ]
+    if suite.allowed:
+        parts += ["", "Allowed to fail:", "", *(f"- `{name}`: {reason}" for name, reason in suite.allowed.items())]
+    section = "\n".join([*parts, f"<!-- /{suite.name} -->"])
+    page = PAGE.read_text()
+    there = re.compile(f"<!-- {re.escape(suite.name)} -->.*?<!-- /{re.escape(suite.name)} -->", re.DOTALL)
+    page = there.sub(lambda _: section, page) if there.search(page) else f"{page.rstrip()}\n\n{section}\n"
+    PAGE.write_text(page)
+
+
+def release(suite: Suite, checkout: Path) -> str:
+    """The release that the checkout says it is."""
+    folder = suite.found_in(checkout) or checkout
+    described = re.search(r'^version = "(.+?)"', (folder / "pyproject.toml").read_text(), re.MULTILINE)
+    version = described[1] if described else "an unknown version"
+    return f"{suite.package} {version}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
