@@ -15,7 +15,7 @@ from holdfast import Limits, SessionKey
 from holdfast.core.filters import Filterable
 from holdfast.drivers import join
 from holdfast.errors import HoldfastError
-from holdfast.stores.conversation import keys, messages, sessions
+from holdfast.stores.conversation import keys, messages, session_lists
 from tests.docs.markdown import FILES, ROOT, Block, anchors, blocks, links
 from tests.docs.running import LANES, programs, run, try_program
 
@@ -103,7 +103,7 @@ def test_the_table_of_limits_is_that_of_the_source() -> None:
     assert _between(SESSIONS, "limits") == limits_table(), f"the page must have\n{limits_table()}"
 
 
-@pytest.mark.parametrize(("mark", "filters"), [("sessions", sessions.FILTERS), ("messages", messages.FILTERS)])
+@pytest.mark.parametrize(("mark", "filters"), [("sessions", session_lists.FILTERS), ("messages", messages.FILTERS)])
 def test_the_columns_to_filter_by_are_those_of_the_source(mark: str, filters: Filterable) -> None:
     assert _between(SESSIONS, f"columns: {mark}") == ", ".join(f"`{name}`" for name in filters._columns)
 

@@ -19,8 +19,8 @@ from ...core import scope as scopes
 from ...core import text
 from ...core.acting import Acting
 from ...core.blocking import Blocking, blocking, blocking_as
-from ...core.filters import Filter, Filterable, equal_metadata, listed
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.filters import Filter
+from ...core.paging import Page, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, in_steps, reads, writes, writes_acting
@@ -32,7 +32,7 @@ from ...limits import Limits
 from ..execution.runs.states import dequeue
 from ..platform.registration import register_tenant
 from ..platform.retention import rules
-from . import threads
+from . import session_lists, threads
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
 from .buffer.memory import Buffers
 from .keys import SessionKey
@@ -62,21 +62,6 @@ UPSERT_TRIES = 3
 """How often an upsert looks for its session and tries to make it."""
 
 queries = Queries(__package__, "sessions.sql", Session)
-
-FILTERS = Filterable(
-    {
-        "id": ("id", "id"),
-        "key": ("identifier", "text"),
-        "user": ("user_id", "text"),
-        "agent": ("agent_id", "text"),
-        "message_count": ("message_count", "number"),
-        "token_count": ("token_count", "number"),
-        "compaction_count": ("compaction_count", "number"),
-        "created_at": ("created_at", "time"),
-        "updated_at": ("updated_at", "time"),
-    },
-    metadata="metadata",
-)
 
 
 class AsyncSessions(TenantStore):
@@ -216,8 +201,8 @@ class AsyncSessions(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(limit=rows_to_read(limit, limits))
-        clause = FILTERS.compile(_filters(user, agent, metadata, where), params, connection.dialect, limits)
-        clause += _after(cursor, params, connection)
+        clause = session_lists.matching(user, agent, metadata, where, params, connection.dialect, limits)
+        clause += session_lists.after(cursor, params, connection.dialect)
         if deleted:
             rows = await queries.list_deleted.all(connection, params, clause)
         else:
@@ -237,8 +222,8 @@ class AsyncSessions(TenantStore):
     ) -> int:
         """How many live sessions match."""
         params = self._scope.params()
-        filters = _filters(user, agent, metadata, where)
-        clause = FILTERS.compile(filters, params, connection.dialect, self._scope.limits)
+        limits, dialect = self._scope.limits, connection.dialect
+        clause = session_lists.matching(user, agent, metadata, where, params, dialect, limits)
         row = await queries.count.one(connection, params, clause)
         return int(row[0]) if row else 0
 
@@ -477,32 +462,12 @@ def _same(there: Session, params: Mapping[str, Any]) -> Session:
     return there
 
 
-def _filters(
-    user: str | None, agent: str | None, metadata: Mapping[str, Any] | None, where: Sequence[Filter]
-) -> list[Filter]:
-    plain = [
-        Filter("eq", value, column=name) for name, value in (("user", user), ("agent", agent)) if value is not None
-    ]
-    return [*plain, *equal_metadata(metadata), *listed(where)]
-
-
-def _after(cursor: str | None, params: dict[str, Any], connection: Connection) -> str:
-    """The condition that a page starts after a cursor."""
-    if cursor is None:
-        return ""
-    after_at, after_id = decode_cursor(cursor, "sessions", int, str)
-    params.update(after_minute=after_at // MINUTE_US, after_at=after_at, after_id=parse_id(after_id, "cursor"))
-    cast = "::uuid" if connection.dialect.native_time else ""
-    return (
-        "\n  AND updated_minute <= :after_minute"
-        f"\n  AND (updated_minute, updated_at, id) < (:after_minute, :after_at, :after_id{cast})"
-    )
-
-
-def _page(sessions: list[Session], limit: int | None, most: int) -> Page[Session]:
+def _page(sessions: list[Session], limit: int | None, max_rows: int) -> Page[Session]:
     if limit is None:
-        if len(sessions) > most:
-            raise LimitExceeded(f"there are more than list_rows = {most:,} sessions: page them with limit= and cursor=")
+        if len(sessions) > max_rows:
+            raise LimitExceeded(
+                f"there are more than list_rows = {max_rows:,} sessions: page them with limit= and cursor="
+            )
         return Page(sessions)
     if len(sessions) <= limit:
         return Page(sessions)
