@@ -99,6 +99,7 @@ def walk(place: Place) -> Iterator[list[str]]:
     yield ["sessions", "list"]
     yield ["sessions", "show", *session]
     yield ["sessions", "search", "--query", "word"]
+    yield ["sessions", "index"]
     yield ["sessions", "fork", *session, "--label", HOSTILE]
     yield ["sessions", "compact", *session, "--plan"]
     yield ["sessions", "compact", *session, "--summary", HOSTILE, "--target", "10", "--keep-last", "1"]
@@ -122,6 +123,7 @@ def walk(place: Place) -> Iterator[list[str]]:
     yield ["checkpoints", "prune", *thread, "--keep", "0", "--yes"]
     yield ["retention", "release", "--hold", place.hold, "--reason", HOSTILE]
     yield ["keys", "revoke", "--id", place.key]
+    yield ["sessions", "prune", "--idle-days", "0", "--archive-days", "0", "--yes"]
     yield ["migrate", "down", "--to", "1", "--yes"]
 
 

@@ -14,7 +14,7 @@ from holdfast import Branch, CompactionEvent, CompactionPolicy, Message, Plan, S
 from holdfast.errors import NotFound
 
 from .database import database_option, open_tenant, open_there, tenant_option
-from .output import json_option, print_json, print_line, print_table, shorten
+from .output import json_option, one_line, print_json, print_line, print_progress, print_table, shorten
 
 F = TypeVar("F", bound=Callable[..., Any])
 PREVIEW = 72
@@ -169,7 +169,7 @@ def search(
     rows = [[hit.message.session_id, str(hit.message.seq), hit.message.role or "", hit.snippet] for hit in hits]
     print_table(f"Messages with {query}", ["session", "seq", "role", "where"], rows)
     if not hits.complete:
-        click.echo(
+        print_line(
             f"{hits.sessions_behind:,} sessions are not indexed yet: `holdfast sessions index` does it now.", err=True
         )
 
@@ -185,11 +185,13 @@ def index(database: str, as_json: bool) -> None:
             piece = hf.tenants.maintain()
             indexed, is_done = indexed + piece.indexed, piece.is_done
             if sys.stderr.isatty():
-                click.echo(f"\r{indexed:,} messages indexed ...", nl=False, err=True)
+                print_progress(f"{indexed:,} messages indexed ...", err=True)
+    if sys.stderr.isatty():
+        print_progress("", err=True)
     if as_json:
         print_json({"indexed": indexed})
         return
-    click.echo(f"{indexed:,} messages indexed.")
+    print_line(f"{indexed:,} messages indexed.")
 
 
 @sessions.command()
@@ -209,7 +211,7 @@ def prune(
     if idle_days is None and archive_days is None:
         raise click.UsageError("say what is old enough: --idle-days, --archive-days or both")
     if not yes:
-        click.confirm(f"Remove what is that old of {tenant} for good?", abort=True, err=True)
+        click.confirm(f"Remove what is that old of {one_line(tenant)} for good?", abort=True, err=True)
     with open_tenant(database, tenant) as there:
         gone = there.sessions.prune(
             idle=None if idle_days is None else timedelta(days=idle_days),
@@ -218,7 +220,7 @@ def prune(
     if as_json:
         print_json({"pruned": gone})
         return
-    click.echo(
+    print_line(
         f"Removed {gone.sessions:,} sessions, {gone.originals:,} originals and {gone.deleted_messages:,} deleted messages; "
         f"kept {gone.kept:,} old sessions that are held or in use."
     )
