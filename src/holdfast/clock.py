@@ -67,7 +67,7 @@ class Stopwatch:
         return self.passed_s() - (time.thread_time() - self._worked_s)
 
 
-def to_us(moment: datetime) -> int:
+def to_us(moment: datetime, name: str = "a time") -> int:
     """Microseconds since 1970; exact, because it never goes through a float.
 
     Raises:
@@ -76,7 +76,7 @@ def to_us(moment: datetime) -> int:
     try:
         delta = moment.astimezone(UTC) - _EPOCH
     except OverflowError:
-        raise InvalidInput(f"a time must be within the years 1 to 9999 in UTC, not {moment.isoformat()}") from None
+        raise InvalidInput(f"{name} must be within the years 1 to 9999 in UTC, not {moment.isoformat()}") from None
     return (delta.days * 86_400 + delta.seconds) * MICROSECONDS + delta.microseconds
 
 

@@ -30,7 +30,7 @@ async def exercise(acme: Any) -> None:
     """Write and read every type of column through a joined handle, by every kind of call."""
     session = await done(acme.sessions.create(key="k", user="ada", agent="helper", metadata=META))
     first = await done(acme.messages.append(session.id, role="user", content=BLOCKS, metadata=META, token_count=7))
-    await done(acme.messages.append_many(session.id, [NewMessage(role="assistant", content=BLOCKS) for _ in range(3)]))
+    await done(acme.messages.append_many(session.id, [NewMessage(role="assistant", content=BLOCKS, token_count=0)] * 3))
     assert (
         await done(acme.messages.append(session.id, role="user", content=BLOCKS, metadata=META, id=first.id))
     ) == first

@@ -298,6 +298,7 @@ def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: Se
         (errors.InvalidInput, 400),
         (errors.InvalidText, 400),
         (errors.InvalidFilter, 400),
+        (errors.DimensionMismatch, 400),
         (errors.LimitExceeded, 422),
         (errors.NotFound, 404),
         (errors.AlreadyExists, 409),

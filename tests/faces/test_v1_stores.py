@@ -278,9 +278,11 @@ def test_memories_whose_time_is_over_go(here: Here) -> None:
 
 
 def test_what_crews_remember_is_counted_by_dimensions_and_noted_as_used(here: Here) -> None:
-    memories = [{"content": str(n), "embedding": [1.0] * size} for n, size in enumerate((2, 2, 3))]
+    memories = [{"content": str(n), "embedding": [1.0] * 2} for n in range(2)]
     ids = here.good("POST", "/memories", {"memories": memories}, 201)["items"]
-    assert here.good("GET", "/memories/dimensions") == {"2": 2, "3": 1}
+    other = {"content": "2", "embedding": [1.0] * 3}
+    assert here.bad("POST", "/memories", {"memories": [other]})["type"] == "DimensionMismatch"
+    assert here.good("GET", "/memories/dimensions") == {"2": 2}
     assert here.good("POST", "/memories/touch", {"ids": [ids[0], NEVER]}) == {"count": 1}
 
 

@@ -104,7 +104,7 @@ def test_the_ledger_finds_what_is_lost_foreign_or_altered(tmp_path: Path) -> Non
     with Holdfast(str(tmp_path / "a.db")) as hf:
         tenant = hf.tenant(TENANT)
         session = tenant.sessions.create()
-        there = tenant.messages.append(session.id, role="user", content="not what was promised")
+        there = tenant.messages.append(session.id, role="user", content="not what was promised", token_count=0)
         other = tenant.sessions.create().id
         assert [each.split(":")[0] for each in a_ledger(session.id, [other], [1]).problems(tenant)] == [
             "lost",

@@ -81,7 +81,7 @@ def test_a_decision_between_loading_and_making_is_heeded(small_world: World, mon
     loop = Loop(
         scripted(small_world, [Reply("", [ask("work", "a", n=1), ask("work", "b", n=2)]), "Fine."]), tools=[work]
     )
-    small_world.fuse = 6  # the intent is there, and the process dies
+    small_world.fuse = 7  # the intent is there, and the process dies
     with pytest.raises(Died):
         small_world.drive(loop, run.id)
     small_world.clock.advance(100)

@@ -129,7 +129,7 @@ def test_what_is_found_is_the_same_however_many_are_compared_at_a_time(
     angles = {"e": 0.9, "a": 0.1, "d": 0.7, "b": 0.3, "c": 0.5}
     acme.agent_memories.add([new(name, math.cos(at), math.sin(at)) for name, at in angles.items()], agent="a")
     for part in (1, 2, 5, 6, 1_000):
-        monkeypatch.setattr("holdfast.stores.memory.agent_memories.PART", part)
+        monkeypatch.setattr("holdfast.stores.memory.similarity.SLICE_ROWS", part)
         assert found(acme, 1, 0, limit=4) == ["a", "b", "c", "d"]
         assert found(acme, 1, 0, limit=2) == ["a", "b"]
         assert found(acme, 1, 0, limit=4, min_score=math.cos(0.4)) == ["a", "b"]

@@ -32,10 +32,11 @@ from ..stores.conversation.sessions import Session
 from ..stores.execution.runs.leases import AsyncRunQueue, RunQueue
 from ..stores.platform.api_keys import ApiKeys, AsyncApiKeys
 from ..stores.platform.erasures import AsyncErasures, Erasures
+from ..stores.platform.server_settings import AsyncServerSettings, ServerSettings
 from ..stores.platform.tenants import AsyncTenants, Tenants
 
 TENANTS = ("acme", "zenith")
-ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.")
+ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.", "server_settings.")
 """How the methods of the stores begin that belong to no tenant."""
 
 
@@ -76,6 +77,11 @@ class OnEngine:
     def run_queue(self) -> RunQueue:
         """The runs of all tenants."""
         return RunQueue(AsyncRunQueue(self.engine, self._setting))
+
+    @property
+    def server_settings(self) -> ServerSettings:
+        """The settings that all processes share."""
+        return ServerSettings(AsyncServerSettings(self.engine, self._setting))
 
     def tenant(self, name: str) -> TenantHandle:
         """The handle of one tenant."""

@@ -256,7 +256,7 @@ def _checked_scopes(scopes: Sequence[str]) -> list[str]:
 def _moment(value: object) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(f"expires_at must be a time with a time zone, not {value!r}")
-    return to_us(value)
+    return to_us(value, "expires_at")
 
 
 def _same(there: ApiKey, params: dict[str, Any]) -> bool:

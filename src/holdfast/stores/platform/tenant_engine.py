@@ -82,7 +82,9 @@ class TenantEngine:
     ) -> T:
         tenant = self._scope.stored_tenant
         if tenant in self._deleting or not (self._is_known or self._known.get(tenant, 0.0) > monotonic_s()):
-            if await self._engine.read(self._is_deleted):
+            # In a caller's transaction a statement that fails must not abort it: a write has a savepoint, a read has none.
+            look = self._engine.write if self._engine.joined and error is Conflict else self._engine.read
+            if await look(self._is_deleted):
                 raise error(being_deleted(self._scope.tenant))
             self._deleting.discard(tenant)
             if len(self._known) >= KNOWN_MOST:

@@ -16,18 +16,12 @@ from ....core import text
 from ....core.scope import Scope
 from ....engines.protocol import Connection
 from ....errors import Corrupt, InvalidInput, NotFound
-from .. import views
-from ..branches import lock_head
-from ..tokens import counter_of
 from .events import queries
-from .plan import messages_of, place_of
 from .policy import CompactionPolicy
 from .strategies import Strategy, Summarizer
 
 Target = Literal["session", "agent"]
 _SHARED = "compactions"
-_COUNTED_ROWS = 200
-"""Messages that are read at once to be counted."""
 
 
 class Attachment(Struct, frozen=True):
@@ -97,8 +91,7 @@ def of(scope: Scope) -> Attachments:
 
 
 async def store(connection: Connection, scope: Scope, target: Target, name: str, policy: CompactionPolicy) -> None:
-    """Store a policy, and let what it is for follow it: a session's messages that came without a token count are counted, or
-    it would not be due before as many tokens have come after them.
+    """Store a policy, and let what it is for follow it.
 
     Raises:
         NotFound: there is no such live session.
@@ -112,8 +105,6 @@ async def store(connection: Connection, scope: Scope, target: Target, name: str,
     }
     await queries.attach.all(connection, scope.params(**values))
     await _follow(connection, scope, target, name)
-    if target == "session":
-        await _count(connection, scope, name)
 
 
 async def remove(connection: Connection, scope: Scope, target: Target, name: str) -> None:
@@ -137,23 +128,6 @@ async def find(connection: Connection, params: dict[str, Any]) -> Attached | Non
         return Attached(row[0], row[1], msgspec.convert(text.load(row[2]), CompactionPolicy))
     except (msgspec.ValidationError, InvalidInput) as error:
         raise Corrupt(f"a stored compaction policy cannot be read: {error}") from error
-
-
-async def _count(connection: Connection, scope: Scope, session_id: str) -> None:
-    """Give the messages of a session that have no token count that of the counter, whatever branch they are on."""
-    params, count = scope.params(session_id=session_id), counter_of(scope)
-    head = await lock_head(connection, params)
-    more_tokens, after = 0, {**params, "after": 0, "limit": _COUNTED_ROWS}
-    while rows := await queries.uncounted.all(connection, after):
-        messages = messages_of(rows, connection)
-        tokens = {place_of(row): count(message.content) for row, message in zip(rows, messages, strict=True)}
-        await queries.count.many(
-            connection, [{**params, "place": each, "token_count": tokens[each]} for each in tokens]
-        )
-        more_tokens += sum(tokens[each] for each in tokens if views.shows(head.view, each))
-        after["after"] = max(tokens)
-    if more_tokens:
-        await queries.add_tokens.all(connection, {**params, "more_tokens": more_tokens})
 
 
 async def _follow(connection: Connection, scope: Scope, target: Target, name: str) -> None:

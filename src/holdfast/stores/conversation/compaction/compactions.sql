@@ -459,21 +459,6 @@ UPDATE sessions/*index*/ SET compact_from = COALESCE(
      WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = sessions.agent_id))
 WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND deleted_at IS NULL;
 
--- name: uncounted
--- Messages of a session that have no token count, from a place on, each with its place.
-SELECT /*columns Message*/ *, seq FROM messages
-WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND token_count = 0
-ORDER BY seq
-LIMIT :limit;
-
--- name: count
--- Give one of them its count.
-UPDATE messages SET token_count = :token_count WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq = :place;
-
--- name: add_tokens
--- What the messages that a session shows have then more.
-UPDATE sessions SET token_count = token_count + :more_tokens WHERE tenant_id = :tenant_id AND id = :session_id;
-
 -- name: postpone
 -- A compaction by itself did not work out: the next try is made when the session has grown.
 UPDATE sessions SET compact_from = token_count + compact_from / 16 + 1
