@@ -37,8 +37,10 @@ class CitusPlace(PostgresPlace):
     @cached_property
     def _emptying(self) -> str:
         above = {"tenants": "id", "api_keys": "tenant", "erasures": "tenant", "run_queue": "tenant"}
-        named = {table: above.get(table, "tenant_id") for table in self._tables if table != "schema_migrations"}
-        return ";".join(f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in named.items())
+        kept = {"schema_migrations", "server_settings"}
+        named = {table: above.get(table, "tenant_id") for table in self._tables if table not in kept}
+        rows = [f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in named.items()]
+        return ";".join([*rows, "DELETE FROM server_settings"])
 
 
 def citus_legs(url: str) -> list[OwnLeg | JoinedLeg]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -85,8 +86,16 @@ def thaw(server: PostgresServer, children: list[psutil.Process]) -> None:
     os.kill(server.pid, signal.SIGCONT)
 
 
+_next_port = itertools.count(20_000 + os.getpid() % 1_000 * 12)
+
+
 def _free_port() -> int:
-    with socket.socket() as there:
-        there.bind(("127.0.0.1", 0))
-        port: int = there.getsockname()[1]
-        return port
+    """A port that no other test run looks at, and that the system gives to no outgoing connection while a server is stopped."""
+    for port in _next_port:
+        with socket.socket() as there:
+            try:
+                there.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError

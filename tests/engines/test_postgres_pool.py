@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from holdfast import AsyncHoldfast, Holdfast, PoolOptions
+from holdfast.cli.commands import root
+from holdfast.cli.database import with_pool
 from holdfast.engines.postgres.options import split_pool
 from holdfast.engines.postgres.pool import CLOSE_S
 from holdfast.errors import Closed, InvalidInput, SchemaMismatch, Unavailable
@@ -28,6 +32,7 @@ from tests.engines.postgres_handles import (
     terminate,
 )
 from tests.engines.scripts import run_script
+from tests.faces.process import ServerProcess
 
 
 def test_the_defaults_suit_one_service_in_production() -> None:
@@ -47,6 +52,33 @@ def test_the_address_can_say_how_large_the_pool_is() -> None:
     own = PoolOptions(max_connections=2)
     assert split_pool(url, own) == ("postgresql://u:p@h/d?sslmode=require", own)
     assert split_pool("postgresql://h/d", None) == ("postgresql://h/d", PoolOptions())
+
+
+@pytest.mark.parametrize("mark", ["", "?sslmode=disable&pool_max_connections=50"])
+def test_a_command_can_say_how_large_the_pool_is_and_wins_over_the_address(mark: str) -> None:
+    plain = f"postgresql://u:p@h/d{mark}"
+    wanted = PoolOptions(max_connections=7, min_connections=0)
+    assert split_pool(with_pool(plain, 7, 0), None)[1] == wanted
+    assert with_pool(plain, None, None) == plain
+    assert with_pool("a.db", 7, 0) == "a.db", "a file has no pool"
+
+
+@pytest.mark.parametrize("name", ["serve", "worker"])
+def test_serve_and_worker_have_the_options_of_the_pool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_POOL_MAX_CONNECTIONS", "none")
+    words = {"serve": [], "worker": ["--handler", "x:y"]}[name]
+    done = CliRunner().invoke(root, [name, "--database", "postgresql://127.0.0.1:1/d", *words])
+    assert done.exit_code == 2
+    assert "--pool-max-connections" in done.output
+
+
+def test_a_server_keeps_as_many_connections_as_it_is_told(
+    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
+) -> None:
+    Holdfast(postgres_url, auto_migrate=True).close()
+    sizes = ["--pool-min-connections", "3", "--pool-max-connections", "3"]
+    with ServerProcess(tmp_path, "--database", postgres_url, *sizes):
+        asyncio.run(eventually(lambda: len(backends(postgres_server, postgres_url)) == 3))
 
 
 @pytest.mark.parametrize(

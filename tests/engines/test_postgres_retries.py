@@ -36,7 +36,7 @@ def test_two_calls_that_deadlock_both_succeed(style: str, postgres_url: str) -> 
                 if style == "async":
                     await locked[1 - me].wait()
                 else:
-                    asyncio.run_coroutine_threadsafe(locked[1 - me].wait(), loop).result(20)
+                    asyncio.run_coroutine_threadsafe(locked[1 - me].wait(), loop).result(60)
                 await touch(connection, sessions[1 - me], me)
                 return f"done {me}"
 
@@ -44,7 +44,7 @@ def test_two_calls_that_deadlock_both_succeed(style: str, postgres_url: str) -> 
                 write = hf._engine.write(lambda connection: lock_both(connection, me))
                 return write if style == "async" else step(write)
 
-            answers = await soon(asyncio.gather(*[ask_aside(style, lambda me=me: call(me)) for me in range(2)]), 30)
+            answers = await soon(asyncio.gather(*[ask_aside(style, lambda me=me: call(me)) for me in range(2)]), 120)
             assert answers == ["done 0", "done 1"]
             assert sum(runs) > 2, "nothing was retried, so there was no deadlock"
             for session in sessions:
@@ -183,4 +183,4 @@ def test_real_serialization_failures_are_retried(style: str, postgres_url: str) 
 
 
 async def blocking_wait(barrier: asyncio.Barrier, loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.run_coroutine_threadsafe(barrier.wait(), loop).result(20)
+    asyncio.run_coroutine_threadsafe(barrier.wait(), loop).result(60)

@@ -24,6 +24,7 @@ ABOVE = [
     "SELECT create_reference_table('erasures')",
     "SELECT citus_add_local_table_to_metadata('run_queue')",
     "SELECT create_reference_table('schema_migrations')",
+    "SELECT create_reference_table('server_settings')",
     "SELECT create_reference_table('tenants')",
 ]
 

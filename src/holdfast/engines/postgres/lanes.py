@@ -183,11 +183,11 @@ class Lanes:
             outcomes = await self._together(connection, unit)
         except (ConnectionLost, OutcomeUnknown) as error:
             await self._settle_lost(connection, unit, error)
-        except NodeLost as error:  # it would fail all of them, one by one
-            for each in unit:
-                each.fail(NodeLost(str(error)), cause=error)
         except Exception as error:
-            if len(unit) == 1 and not isinstance(error, AlreadyExists):
+            if isinstance(error, NodeLost) and self._pool.distributed:
+                for each in unit:  # all are on the machine that failed
+                    each.fail(NodeLost(str(error)), cause=error)
+            elif len(unit) == 1 and not isinstance(error, AlreadyExists):
                 unit[0].fail(error)
             else:
                 await self._one_by_one(connection, unit)

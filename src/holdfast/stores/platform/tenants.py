@@ -65,6 +65,7 @@ PURGED = {
     "messages": "session_id, seq",
     "message_archive": "compaction_event_id, seq",
     "compaction_events": "id",
+    "deleted_messages": "session_id, id, source",
     "branches": "session_id, number",
     "session_state": "session_id",
     "search_progress": "session_id, block",
