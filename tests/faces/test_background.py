@@ -87,6 +87,23 @@ def test_a_server_erases_who_is_named_in_the_stream_of_its_redis(url: str, tmp_p
             server.close()
 
 
+def test_a_single_round_reads_the_stream_too_and_is_done_without_it(url: str, tmp_path: Path, redis_url: str) -> None:
+    with Holdfast(url, auto_migrate=True) as hf:
+        captured(hf.tenant("u1"), tmp_path / "tree")
+        acme = hf.tenant("acme")
+        run, made = captured(acme, tmp_path / "tree")
+        acme.retention.set_policy(grace_s=0)
+        acme.runs.cancel(run)
+        done = command("retention", "run", "--database", url, REDIS_URL="redis://127.0.0.1:1/0")
+        assert (done.returncode, [each["checkpoint_id"] for each in deletions(done.stderr)]) == (1, made)
+        assert "the stream cannot be read" in done.stderr
+        with redis.Redis.from_url(redis_url) as stream:
+            stream.xadd("koder:events:id", {"type": "identity.user.erased", "koder_user_id": "u1"})
+        done = command("retention", "run", "--database", url, REDIS_URL=redis_url)
+        assert (done.returncode, [each["reason"] for each in deletions(done.stderr)]) == (0, ["erasure"])
+        assert [each.id for each in hf.tenants.list()] == ["acme"]
+
+
 def test_of_several_processes_one_leads_and_another_follows_when_it_stops(url: str) -> None:
     async def play() -> None:
         done: dict[str, int] = {"a": 0, "b": 0, "everybody": 0}
@@ -188,6 +205,13 @@ def test_what_one_command_is_told_to_keep_holds_for_every_other(url: str, tmp_pa
         assert [each["checkpoint_id"] for each in deletions(done.stderr)] == made[:1]
         acme.retention.set_policy(per_run=20)
         assert (policy_of(url), acme.retention.policy().per_run) == (20, 20), "a tenant's own policy wins"
+
+
+@pytest.mark.parametrize("words", [["migrate", "up"], ["keys", "create", "--name", "x"]], ids=" ".join)
+def test_commands_that_make_a_database_store_what_they_are_told_to_keep(tmp_path: Path, words: list[str]) -> None:
+    url = str(tmp_path / "a.db")
+    done = CliRunner().invoke(root, [*words, "--database", url, "--checkpoint-retention-per-run", "3"])
+    assert (done.exit_code, policy_of(url)) == (0, 3), done.output
 
 
 def test_a_capture_in_a_terminal_says_what_it_removed(tmp_path: Path) -> None:

@@ -141,6 +141,19 @@ def test_what_cannot_be_written_down_is_not_acknowledged_and_what_cannot_be_read
     assert all("is not understood" in each for each in errors)
 
 
+def test_what_is_open_is_carried_out_while_redis_is_away(tmp_path: Path) -> None:
+    async def use(holdfast: AsyncHoldfast) -> None:
+        await holdfast.tenant("acme").sessions.create()
+        await holdfast.erasures.request("acme", requested_at=AT)
+        consumer = ErasureConsumer(holdfast, "redis://127.0.0.1:1/0")
+        with pytest.raises(redis.RedisError):
+            await consumer.once()
+        await consumer.close()
+        assert await holdfast.tenants.list() == []
+
+    within(tmp_path, use)
+
+
 def test_without_an_address_nothing_is_read_and_what_is_open_is_carried_out(tmp_path: Path, lines: Lines) -> None:
     async def use(holdfast: AsyncHoldfast) -> None:
         await holdfast.tenant("acme").sessions.create()

@@ -81,3 +81,28 @@ def test_what_an_interruption_left_is_done_by_the_next_call(
     assert acme.sessions.count() == 5, "the first batch is committed, the second undone"
     assert acme.sessions.prune(idle=HOUR) == PrunedSessions(sessions=5)
     assert acme.sessions.count() == 0
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(3, 10_000), (None, 3)])
+def test_originals_and_deleted_messages_of_one_session_go_to_the_last(
+    holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch, limit: int | None, rows: int
+) -> None:
+    monkeypatch.setattr(pruning, "BATCH_ROWS", rows)
+    acme = holdfast.tenant("acme")
+    session = acme.sessions.create().id
+    made = [acme.messages.append(session, role="user", content="x").id for _ in range(8)]
+    acme.compactions.record(session, strategy="own", removed=made[:2])
+    acme.messages.delete(session, made[2:7])
+    clock = holdfast._setting.clock
+    assert isinstance(clock, FixedClock)
+    clock.advance(86_400)
+    first = acme.sessions.prune(archives=HOUR, limit=limit)
+    rest = PrunedSessions(originals=0)
+    while first.more:
+        assert first.originals + first.deleted_messages == limit
+        rest = PrunedSessions(
+            originals=rest.originals + first.originals, deleted_messages=rest.deleted_messages + first.deleted_messages
+        )
+        first = acme.sessions.prune(archives=HOUR, limit=limit)
+    assert (rest.originals + first.originals, rest.deleted_messages + first.deleted_messages) == (2, 5)
+    assert acme.messages.deleted(session) == []

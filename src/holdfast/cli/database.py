@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast import Holdfast, Limits, TenantHandle, address
+from holdfast import Holdfast, Limits, PoolOptions, TenantHandle, address
 
 if TYPE_CHECKING:
     from holdfast import AsyncHoldfast
@@ -87,6 +87,34 @@ def redis_options(command: F) -> F:
     return command
 
 
+def pool_options(command: F) -> F:
+    """``--pool-max-connections`` and ``--pool-min-connections``, or the environment's; they win over the address."""
+    for name, default, words in (
+        ("min", PoolOptions().min_connections, "Connections to PostgreSQL that are kept open"),
+        ("max", PoolOptions().max_connections, "Connections to PostgreSQL at most"),
+    ):
+        command = click.option(
+            f"--pool-{name}-connections",
+            metavar="NUMBER",
+            envvar=f"HOLDFAST_POOL_{name.upper()}_CONNECTIONS",
+            show_envvar=True,
+            type=click.IntRange(1 if name == "max" else 0),
+            help=f"{words}; {default} if neither this nor the address of the database says otherwise.",
+        )(command)
+    return command
+
+
+def with_pool(database: str, most: int | None, least: int | None) -> str:
+    """The address of a database with the options of its pool; a file has none."""
+    if address.parse(database).engine != "postgres":
+        return database
+    said = {"pool_max_connections": most, "pool_min_connections": least}
+    for name, number in said.items():
+        if number is not None:
+            database += f"{'&' if '?' in database else '?'}{name}={number}"
+    return database
+
+
 def chosen_database(kind: str | None, sqlite_path: str | None, postgres_url: str | None) -> str | None:
     """The database that ``DATABASE_TYPE`` and its like name, if they name one.
 
@@ -128,6 +156,13 @@ def per_run() -> int | None:
     return found
 
 
+def store_per_run(opened: Holdfast) -> None:
+    """Store it in the database that the command has opened, if it was said."""
+    number = per_run()
+    if number is not None:
+        opened.server_settings.set_checkpoints_per_run(number)
+
+
 def tenant_option(command: F) -> F:
     """``--tenant`` and ``--database``, or the environment's."""
     option = click.option(
@@ -158,9 +193,7 @@ def open_there(database: str, packs: str | None = None) -> Holdfast:
     address.check_there(database)
     show_deletions()
     opened = Holdfast(database, packs=packs)
-    number = per_run()
-    if number is not None:
-        opened.server_settings.set_checkpoints_per_run(number)
+    store_per_run(opened)
     return opened
 
 

@@ -13,7 +13,7 @@ from holdfast import Holdfast, Limits, address
 from holdfast.extras import needs
 
 from .bundles import bundle
-from .database import describe, packs_option, tenant_option
+from .database import describe, packs_option, store_per_run, tenant_option
 from .output import json_option, print_json, print_line, print_table, shorten
 
 PROBLEM = 300
@@ -71,6 +71,7 @@ def langgraph(
         langgraph_import.open_source(source, allowed) as old,
         Holdfast(database, auto_migrate=True, limits=limits, packs=packs) as hf,
     ):
+        store_per_run(hf)
         wanted = set(threads) or None
         there = dict(old.threads())
         if missing := sorted((wanted or set()) - there.keys()):

@@ -10,7 +10,7 @@ import click
 from holdfast import ApiKey, Holdfast, SystemClock, new_api_key
 from holdfast.clock import from_us
 
-from .database import database_option, open_there
+from .database import database_option, open_there, store_per_run
 from .output import json_option, print_json, print_line, print_table
 
 DAYS_MOST = 36_500
@@ -53,6 +53,7 @@ def create(database: str, name: str, tenant: str, scopes: Sequence[str], days: i
     key = new_api_key()
     until = None if days is None else from_us(SystemClock().now_us()) + timedelta(days=days)
     with Holdfast(database) as hf:
+        store_per_run(hf)
         kept = hf.api_keys.create(key, name=name, tenant=tenant, scopes=list(scopes), expires_at=until)
     if as_json:
         print_json({"key": key, "kept": kept})

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast import schema
+from holdfast import Holdfast, schema
 from holdfast.schema import MigrationStatus
 
-from .database import database_option, describe
+from .database import database_option, describe, per_run, store_per_run
 from .output import json_option, one_line, print_json, print_line, print_table
 
 
@@ -28,6 +28,9 @@ def migrate() -> None:
 def up(database: str, to: int | None, as_json: bool) -> None:
     """Apply the migrations that are missing. Safe to run twice, and from several machines at once."""
     applied = schema.migrate_up(database, to=to)
+    if to is None and per_run() is not None:
+        with Holdfast(database) as hf:
+            store_per_run(hf)
     _report(database, applied, as_json, nothing="The schema is up to date.", title="Applied")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast import Hold, Holdfast, RetentionPolicy, Swept, address
+from holdfast.errors import HoldfastError, Unavailable
 
 from .database import database_option, describe, open_async, open_there, packs_option, redis_options, tenant_option
 from .logs import show_deletions
@@ -86,13 +87,13 @@ def run(
     if every_s is not None:
         asyncio.run(_work(database, packs, tenants or None, every_s, options))
         return
-    done = asyncio.run(_once(database, packs, tenants or None))
+    done = asyncio.run(_once(database, packs, tenants or None, options))
     if as_json:
         print_json({"round": done})
-        return
-    from holdfast.retention import describe as in_words
+    else:
+        from holdfast.retention import describe as in_words
 
-    print_line(f"{in_words(done)}.")
+        print_line(f"{in_words(done)}.")
     if done.failed:
         raise click.exceptions.Exit(1)
 
@@ -196,11 +197,23 @@ def holds(database: str, tenant: str, as_json: bool) -> None:
     print_table(f"Holds of {tenant}", ["id", "keeps", "reason", "by", "since"], rows)
 
 
-async def _once(database: str, packs: str | None, tenants: Sequence[str] | None) -> Any:
+async def _once(database: str, packs: str | None, tenants: Sequence[str] | None, options: dict[str, Any]) -> Any:
+    from holdfast.erasure import ErasureConsumer
     from holdfast.retention import RetentionWorker
 
     async with open_async(database, packs) as hf:
-        return await RetentionWorker(hf, tenants=tenants).round()
+        worker = RetentionWorker(hf, tenants=tenants)
+        consumer = ErasureConsumer(hf, options.pop("url"), **options)
+        try:
+            await consumer.receive()
+        except Exception as error:
+            await worker.round()  # a stream that cannot be read keeps nothing else from going
+            if isinstance(error, HoldfastError):
+                raise
+            raise Unavailable(f"the rest was done, but the stream cannot be read: {error}") from error
+        finally:
+            await consumer.close()
+        return await worker.round()
 
 
 async def _work(

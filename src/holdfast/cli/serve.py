@@ -13,7 +13,17 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from .database import FILE, chosen_database, describe, packs_option, per_run, per_run_option, redis_options
+from .database import (
+    FILE,
+    chosen_database,
+    describe,
+    packs_option,
+    per_run,
+    per_run_option,
+    pool_options,
+    redis_options,
+    with_pool,
+)
 from .logs import LEVELS, show_deletions, start_logging
 from .output import print_line
 
@@ -198,6 +208,7 @@ def _with_a_name(context: click.Context, parameter: click.Parameter, value: str)
     help="Remove snapshots that must go about every so many seconds, by one of the servers on a database; 0 for never.",
 )
 @redis_options
+@pool_options
 @click.option(
     "--limit",
     "limits",
@@ -228,6 +239,8 @@ def serve(
     redis: str | None,
     stream: str,
     event: str,
+    pool_max_connections: int | None,
+    pool_min_connections: int | None,
     limits: tuple[str, ...],
 ) -> None:
     """Serve Holdfast over HTTP until stopped.
@@ -247,7 +260,7 @@ def serve(
         database or chosen_database(database_type, sqlite_database_path, postgres_database_url) or str(_file(data_dir))
     )
     api.serve(
-        place,
+        with_pool(place, pool_max_connections, pool_min_connections),
         host=host,
         port=port,
         allow_remote=allow_remote,

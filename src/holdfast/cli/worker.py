@@ -11,13 +11,14 @@ from typing import Any
 
 import click
 
-from .database import database_option, describe, open_async, packs_option
+from .database import database_option, describe, open_async, packs_option, pool_options, with_pool
 from .output import print_line
 
 
 @click.command()
 @database_option
 @packs_option
+@pool_options
 @click.option(
     "--handler",
     required=True,
@@ -46,6 +47,8 @@ from .output import print_line
 def worker(
     database: str,
     packs: str | None,
+    pool_max_connections: int | None,
+    pool_min_connections: int | None,
     handler: str,
     concurrency: int,
     tenants: tuple[str, ...],
@@ -68,6 +71,7 @@ def worker(
         "ttl_ms": round(lease_s * 1_000),
         "grace_s": grace_s,
     }
+    database = with_pool(database, pool_max_connections, pool_min_connections)
     asyncio.run(_work(database, packs, _named(handler), options))
 
 

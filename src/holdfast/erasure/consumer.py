@@ -102,11 +102,27 @@ class ErasureConsumer:
         """Take over what others left, read what is there without waiting, carry out what is open; how many entries were handled.
 
         Raises:
-            redis.RedisError: Redis cannot be reached.
+            redis.RedisError: Redis cannot be reached; what is open was carried out all the same.
         """
-        count = await self._receive(block_ms=None) if self._redis is not None else 0
+        try:
+            count = await self.receive()
+        except Exception:
+            await self.carry_out()
+            raise
         await self.carry_out()
         return count
+
+    async def receive(self) -> int:
+        """Take over what others left and write down all that the stream asks for by now, without waiting; how many entries that
+        were. Nothing is carried out.
+
+        Raises:
+            redis.RedisError: Redis cannot be reached.
+        """
+        total = 0
+        while self._redis is not None and (count := await self._receive(block_ms=None)):
+            total += count
+        return total
 
     async def carry_out(self) -> int:
         """Carry out what was requested and is open, the most urgent first; how many tenants were forgotten.

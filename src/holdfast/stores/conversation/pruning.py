@@ -142,7 +142,7 @@ async def _prune_archives(engine: Engine, scope: Scope, age: int, limit: int | N
                     kept += 1
                     break
                 originals, deleted = originals + removed[0], deleted + removed[1]
-                if max(removed) < room:
+                if sum(removed) < room:
                     break
         if len(found) < BATCH_SESSIONS:
             return PrunedSessions(originals=originals, deleted_messages=deleted, kept=kept)
