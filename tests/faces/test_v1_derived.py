@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, operation
 from holdfast.api.parameters import bodies, choices, may_be_empty, parameters, without_none, without_notes
 from holdfast.api.service import Service
+from holdfast.api.streams import Stream
 from holdfast.api.wire import MessageToAppend, encode
 from holdfast.errors import NotFound
 
@@ -307,7 +308,7 @@ async def give_bytes(service: Service, *, thing: str) -> Octets:
 
 
 @operation("GET", "/v1/things/{thing}/events", area="agents", streams=True)
-async def give_events(service: Service, *, thing: str) -> AsyncIterator[bytes]:
+async def give_events(service: Service, *, thing: str) -> Stream:
     """Tell it."""
     raise NotFound
 
