@@ -61,6 +61,7 @@ _NAMES = {"run_queue": "tenant", "tenants": "id"}
 _ROWS = 500
 _KINDS = {
     "uuid": "text",
+    "json": "text",
     "jsonb": "text",
     "int8": "integer",
     "int4": "integer",
@@ -72,12 +73,14 @@ _KINDS = {
 }
 _READ = {
     "uuid": "{}::text",
+    "json": "{}::text",
     "jsonb": "{}::text",
     "bool": "{}::int",
     "timestamptz": "(extract(epoch FROM {}) * 1000000)::bigint",
 }
 _WRITTEN = {
     "uuid": "{}::text::uuid",
+    "json": "{}::text::json",
     "jsonb": "{}::text::jsonb",
     "int8": "{}::text::bigint",
     "int4": "{}::text::integer",

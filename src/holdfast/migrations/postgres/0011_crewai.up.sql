@@ -52,6 +52,7 @@ CREATE TABLE crewai_agent_memory (
     dimensions      BIGINT           NOT NULL DEFAULT 0,
     created_at      TIMESTAMPTZ      NOT NULL,
     accessed_at     TIMESTAMPTZ      NOT NULL,
+    updated_at      TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, user_id, thread_id, memory_id)
 );
 

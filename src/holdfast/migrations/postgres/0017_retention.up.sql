@@ -10,6 +10,7 @@ CREATE TABLE retention_policies (
     tenant_id  TEXT COLLATE "C" NOT NULL,
     per_run    BIGINT CHECK (per_run > 0),
     grace_s    BIGINT CHECK (grace_s >= 0),
+    created_at TIMESTAMPTZ      NOT NULL,
     updated_at TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id)
 );
@@ -24,6 +25,7 @@ CREATE TABLE run_retention (
     -- When a run that had ended was rewound: when it had ended, and its epoch since. Its grace goes on while it only waits.
     ended_at   TIMESTAMPTZ,
     ended_epoch BIGINT,
+    created_at TIMESTAMPTZ      NOT NULL,
     updated_at TIMESTAMPTZ      NOT NULL,
     PRIMARY KEY (tenant_id, run_id),
     FOREIGN KEY (tenant_id, run_id) REFERENCES runs (tenant_id, id) ON DELETE CASCADE

@@ -52,6 +52,7 @@ CREATE TABLE crewai_agent_memory (
     dimensions  INTEGER NOT NULL DEFAULT 0,
     created_at  INTEGER NOT NULL,
     accessed_at INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, user_id, thread_id, memory_id)
 ) STRICT;
 

@@ -8,6 +8,7 @@ CREATE TABLE retention_policies (
     tenant_id  TEXT    NOT NULL,
     per_run    INTEGER CHECK (per_run > 0),
     grace_s    INTEGER CHECK (grace_s >= 0),
+    created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     PRIMARY KEY (tenant_id)
 ) STRICT, WITHOUT ROWID;
@@ -22,6 +23,7 @@ CREATE TABLE run_retention (
     -- When a run that had ended was rewound: when it had ended, and its epoch since. Its grace goes on while it only waits.
     ended_at   INTEGER,
     ended_epoch INTEGER,
+    created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, run_id),
     FOREIGN KEY (tenant_id, run_id) REFERENCES runs (tenant_id, id) ON DELETE CASCADE

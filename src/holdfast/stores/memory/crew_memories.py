@@ -52,6 +52,9 @@ class CrewMemory(Struct, frozen=True):
     """The embedding as it is stored."""
     created_at: datetime
     accessed_at: datetime
+    """When it was last found or used."""
+    updated_at: datetime
+    """When it was last saved."""
 
     @property
     def embedding(self) -> list[float] | None:

@@ -1,14 +1,14 @@
 -- name: save
 -- The same id again replaces what was there.
 INSERT INTO crewai_agent_memory (tenant_id, user_id, thread_id, memory_id, content, scope, categories, metadata, importance,
-                                 source, is_private, embedding, dimensions, created_at, accessed_at)
+                                 source, is_private, embedding, dimensions, created_at, accessed_at, updated_at)
 VALUES (:tenant_id, :user_id, :thread_id, :memory_id, :content, :scope, :categories, :metadata, :importance,
-        :source, :is_private, :embedding, :dimensions, :created_at, :accessed_at)
+        :source, :is_private, :embedding, :dimensions, :created_at, :accessed_at, :now_at)
 ON CONFLICT (tenant_id, user_id, thread_id, memory_id) DO UPDATE SET
     content = excluded.content, scope = excluded.scope, categories = excluded.categories, metadata = excluded.metadata,
     importance = excluded.importance, source = excluded.source, is_private = excluded.is_private,
     embedding = excluded.embedding, dimensions = excluded.dimensions, created_at = excluded.created_at,
-    accessed_at = excluded.accessed_at;
+    accessed_at = excluded.accessed_at, updated_at = excluded.updated_at;
 
 -- name: get
 SELECT /*columns CrewMemory*/ * FROM crewai_agent_memory

@@ -72,7 +72,7 @@ async def what_is_not_said_is_filled_in(world: World) -> None:
     found = await memories.find(first)
     assert found is not None
     assert (found.scope, found.categories, found.metadata, found.embedding) == ("/", [], {}, None)
-    assert found.created_at == found.accessed_at == from_us(world.clock.now_us())
+    assert found.created_at == found.accessed_at == found.updated_at == from_us(world.clock.now_us())
     assert (found.source, found.is_private, found.importance) == (None, False, 0.5)
     naive = memory("naive", created_at=FIRST.replace(tzinfo=None))
     await memories.save([naive])
@@ -203,7 +203,12 @@ async def a_memory_that_was_used_says_when(world: World) -> None:
     assert used is not None
     assert other is not None
     assert used.accessed_at - other.accessed_at == timedelta(seconds=5)
-    assert (used.created_at, used.embedding) == (other.created_at, [1.0])
+    assert (used.created_at, used.updated_at, used.embedding) == (other.created_at, other.updated_at, [1.0])
+    await memories.save([memory("a", embedding=[1], created_at=used.created_at)])
+    saved = await memories.find("a")
+    assert saved is not None
+    assert saved.created_at == used.created_at, "as its caller says"
+    assert saved.updated_at - used.updated_at == timedelta(seconds=5), "and when it was changed"
 
 
 @contract()

@@ -8,7 +8,8 @@ SELECT (SELECT p.per_run FROM retention_policies AS p WHERE p.tenant_id = :tenan
        (SELECT d.value FROM server_settings AS d WHERE d.name = 'checkpoints_per_run');
 
 -- name: set_policy
-INSERT INTO retention_policies (tenant_id, per_run, grace_s, updated_at) VALUES (:tenant_id, :per_run, :grace_s, :now_at)
+INSERT INTO retention_policies (tenant_id, per_run, grace_s, created_at, updated_at)
+VALUES (:tenant_id, :per_run, :grace_s, :now_at, :now_at)
 ON CONFLICT (tenant_id) DO UPDATE SET
     per_run = COALESCE(excluded.per_run, retention_policies.per_run),
     grace_s = COALESCE(excluded.grace_s, retention_policies.grace_s),
@@ -21,8 +22,8 @@ DELETE FROM retention_policies WHERE tenant_id = :tenant_id;
 SELECT per_run, keep_s FROM run_retention WHERE tenant_id = :tenant_id AND run_id = :run_id;
 
 -- name: set_run_policy
-INSERT INTO run_retention (tenant_id, run_id, per_run, keep_s, updated_at)
-VALUES (:tenant_id, :run_id, :per_run, :keep_s, :now_at)
+INSERT INTO run_retention (tenant_id, run_id, per_run, keep_s, created_at, updated_at)
+VALUES (:tenant_id, :run_id, :per_run, :keep_s, :now_at, :now_at)
 ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     per_run = COALESCE(excluded.per_run, run_retention.per_run),
     keep_s = COALESCE(excluded.keep_s, run_retention.keep_s),
@@ -33,9 +34,10 @@ UPDATE run_retention SET per_run = NULL, keep_s = NULL WHERE tenant_id = :tenant
 
 -- name: note_end
 -- A run that has ended is rewound: its grace counts from its end, until somebody claims it.
-INSERT INTO run_retention (tenant_id, run_id, ended_at, ended_epoch, updated_at)
-VALUES (:tenant_id, :run_id, :ended_at, :new_epoch, :now_at)
-ON CONFLICT (tenant_id, run_id) DO UPDATE SET ended_at = excluded.ended_at, ended_epoch = excluded.ended_epoch;
+INSERT INTO run_retention (tenant_id, run_id, ended_at, ended_epoch, created_at, updated_at)
+VALUES (:tenant_id, :run_id, :ended_at, :new_epoch, :now_at, :now_at)
+ON CONFLICT (tenant_id, run_id) DO UPDATE SET
+    ended_at = excluded.ended_at, ended_epoch = excluded.ended_epoch, updated_at = excluded.updated_at;
 
 -- name: carry_end
 -- The same run is moved once more, without having been claimed since.
