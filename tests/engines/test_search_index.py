@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import apsw
@@ -391,7 +392,7 @@ def tables_that_hold(path: str, word: str) -> set[str]:
 
 
 def _delete(hf: Holdfast, session: str, message: str) -> None:
-    hf.tenant("acme").messages.delete(session, [message])
+    hf.tenant("acme").messages.delete(session, [message], purge=True)
 
 
 def _update(hf: Holdfast, session: str, message: str) -> None:
@@ -429,6 +430,18 @@ def test_what_is_removed_leaves_nothing_in_any_table(path: str, library: Any, re
         assert len(hf.tenant("zenith").messages.search("second")) == 1
 
 
+def test_a_message_that_can_be_restored_is_in_no_table_of_the_index(path: str) -> None:
+    with Holdfast(path) as hf:
+        acme = hf.tenant("acme")
+        session = fill(acme, f"first {RARE}", "second")
+        (hit,) = acme.messages.search(RARE)
+        acme.messages.delete(session, [hit.message.id])
+        assert not is_in_the_index(path, RARE)
+        assert tables_that_hold(path, RARE) <= {"message_index_data", "deleted_messages"}
+        acme.messages.restore(session, [hit.message.id])
+        assert [each.message.id for each in acme.messages.search(RARE)] == [hit.message.id]
+
+
 def test_nothing_is_left_either_where_the_caller_has_switched_foreign_keys_off(path: str) -> None:
     with Holdfast(path, sqlite="stdlib") as hf:
         session = fill(hf.tenant("acme"), f"one {RARE}", "two")
@@ -437,7 +450,7 @@ def test_nothing_is_left_either_where_the_caller_has_switched_foreign_keys_off(p
         assert connection.execute("PRAGMA foreign_keys").fetchall() == [(0,)]
         joined = hf.tenant("acme").join(connection)
         for hit in joined.messages.search(RARE, session_id=session):
-            joined.messages.delete(session, [hit.message.id])
+            joined.messages.delete(session, [hit.message.id], purge=True)
         joined.messages.search(RARE)
         joined.sessions.purge(other)
         assert joined.messages.search(RARE) == []
@@ -511,22 +524,31 @@ def test_a_library_that_cannot_search_says_so_when_it_is_asked_to_and_does_all_e
         assert len(acme.messages.search("words")) == 2
 
 
-def test_the_parts_of_the_index_are_merged_while_it_is_drained(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_index, "BATCH_MESSAGES", 10)
+@pytest.mark.parametrize("messages", [6_000, pytest.param(60_000, marks=pytest.mark.soak)])
+def test_an_index_made_of_many_pieces_has_few_parts_and_no_more_bytes_than_one_made_at_once(
+    messages: int, path: str
+) -> None:
+    random = Random(1)
     with Holdfast(path) as hf:
         acme = hf.tenant("acme")
-        fill(acme, *(f"word {number}" for number in range(90)))
-        drained(acme)
-        parts = "SELECT COUNT(DISTINCT segid) FROM message_index_idx"
+        for _ in range(messages // 500):
+            words = [
+                f"word{random.randrange(130)}" if random.random() < 0.9 else str(random.randrange(9_999))
+                for _ in range(10_000)
+            ]
+            fill(acme, *(" ".join(random.choices(words, k=120)) for _ in range(500)))
+        assert drained(acme) >= messages / search_index.BATCH_MESSAGES
         raw = hf._engine
         assert isinstance(raw, SqliteEngine)
-        assert raw._connection.execute(parts)[0][0] > 1
-        monkeypatch.setattr(search_index, "MERGE_MESSAGES", 10)
-        monkeypatch.setattr(search_index, "MERGE_MESSAGES_PER_PAGE", 1)
-        fill(acme, *(f"word {number}" for number in range(60)))
-        drained(acme)
-        assert len(acme.messages.search("word", limit=200)) == 150
-        assert raw._connection.execute(parts) == [(1,)]
+        asked = (
+            "SELECT COUNT(DISTINCT segid), (SELECT SUM(LENGTH(block)) FROM message_index_data) FROM message_index_idx"
+        )
+        ((parts, size),) = raw._connection.execute(asked)
+        raw._connection.execute("INSERT INTO message_index (message_index) VALUES ('optimize')")
+        ((one, least),) = raw._connection.execute(asked)
+        assert one == 1
+        assert parts <= 32
+        assert size <= 1.5 * least
 
 
 def plan(connection: Any, name: str, where: str = "") -> str:

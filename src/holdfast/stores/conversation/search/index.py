@@ -43,10 +43,6 @@ PLACES = 5_000
 """Messages looked at in one transaction at most, to find those that are not indexed."""
 FIRST_READ = 16
 """Messages read at first, of unknown size; then twice as many each time, while they are small."""
-MERGE_MESSAGES = 100
-"""For a piece of so many messages, on SQLite, a step is made towards an index in one part."""
-MERGE_MESSAGES_PER_PAGE = 4
-"""For so many messages such a step writes a page of the index, of about 4 KB; they need about half of it."""
 TRIES = 16
 """How often a piece is begun when others are indexing at the same time."""
 SLOT_BITS = 21
@@ -202,13 +198,12 @@ async def _write(connection: Connection, engine: Engine, params: dict[str, Any],
         }
         for message, place, words in texts
     ]
-    # In the order of the numbers, or SQLite's index would begin a new segment with each.
+    # In the order of the numbers, or SQLite's index would begin a new segment with each. It merges its segments by itself. To ask
+    # it for one segment after each piece would begin that merge anew each time, and the index would only grow.
     added.sort(key=lambda each: each["number"])
     await queries.add.many(connection, added)
     if dialect is Dialect.SQLITE:
         await queries.index.many(connection, added)
-        if len(added) >= MERGE_MESSAGES:
-            await queries.merge.all(connection, {"pages": len(added) // MERGE_MESSAGES_PER_PAGE})
 
 
 def words_for(tenant: str, session_id: str, kind: str, content: Any, dialect: Dialect) -> str:

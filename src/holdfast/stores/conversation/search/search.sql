@@ -100,10 +100,6 @@ INSERT INTO message_index (message_index, rowid, words) VALUES ('delete', :numbe
 -- name: removed @sqlite
 DELETE FROM message_index_removed WHERE tenant_id = :tenant_id AND rowid <= :last;
 
--- name: merge @sqlite
--- The parts of the index become one, some pages of them: the fewer there are, the quicker it is searched.
-INSERT INTO message_index (message_index, rank) VALUES ('merge', -:pages);
-
 -- name: can_index @sqlite
 -- Whether this SQLite can search at all; a caller's own may have been built without.
 SELECT 1 FROM pragma_module_list WHERE name = 'fts5';
