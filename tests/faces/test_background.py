@@ -124,7 +124,8 @@ def test_of_several_processes_one_leads_and_another_follows_when_it_stops(url: s
             async with asyncio.timeout(PATIENCE_S), moved:
                 await moved.wait_for(what)
 
-        async with AsyncHoldfast(url, auto_migrate=True) as one, AsyncHoldfast(url) as other:
+        clock = FixedClock()  # it stands still, so no lease lapses, however long the machine takes
+        async with AsyncHoldfast(url, auto_migrate=True, clock=clock) as one, AsyncHoldfast(url, clock=clock) as other:
             both = {"a": Background(one, jobs("a"), lease_s=3), "b": Background(other, jobs("b"), lease_s=3)}
             for each in both.values():
                 each.start()
