@@ -48,6 +48,8 @@ def test_no_command_came_or_went_unnoticed() -> None:
         "sessions compact",
         "sessions rollback",
         "sessions search",
+        "sessions index",
+        "sessions prune",
         "runs list",
         "runs show",
         "runs resume",
