@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -52,9 +53,13 @@ class Holder(BaseModel):
 
 
 class Mine(BaseModel):
-    """A class that nobody has allowed."""
+    """A class that only the schema of a graph names."""
 
     a: int = 1
+
+
+class Theirs(BaseModel):
+    """A class that nobody has allowed."""
 
 
 @pytest.fixture
@@ -77,7 +82,7 @@ def value_of(saver: HoldfastSaver, name: str = "t") -> Any:
 
 def elsewhere(saver: HoldfastSaver) -> HoldfastSaver:
     """A saver that remembers nothing, as in another process."""
-    return HoldfastSaver(str(saver._where), allow=[Locked, Unlike, Holder])
+    return HoldfastSaver(str(saver._opening._where), allow=[Locked, Unlike, Holder])
 
 
 class Meanwhile:
@@ -188,29 +193,29 @@ def test_what_cannot_be_copied_or_compared_is_saved_all_the_same(saver: Holdfast
         assert found[1].lock is not values[1].lock, "what is not written down is the same in no process"
 
 
-class State(TypedDict):
+class State(TypedDict, total=False):
     m: Annotated[Mine, "a value of that class"]
+    other: Any
 
 
-def test_no_switch_of_the_environment_widens_what_may_be_saved() -> None:
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_no_switch_of_the_environment_changes_what_may_be_saved(strict: str) -> None:
     code = """
-import sys
-from tests.adapters.langgraph.test_memory import Mine, State, compiled
+from tests.adapters.langgraph.test_memory import Mine, Theirs, compiled, thread
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.errors import InvalidInput
-saver = HoldfastSaver(":memory:")
+graph = compiled(HoldfastSaver(":memory:"))
+graph.invoke({"m": Mine()}, thread())
+print(graph.get_state(thread()).values)
 try:
-    compiled(saver).invoke({"m": Mine()}, {"configurable": {"thread_id": "t"}})
+    graph.invoke({"other": Theirs()}, thread())
 except InvalidInput as error:
     print(error)
 """
-    import subprocess
-
-    environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true", "PYTHONPATH": ":".join(["src", ".", *sys.path])}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
-    )
-    assert "Mine is not among the types" in ran.stdout, ran.stderr
+    environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": strict, "PYTHONPATH": ":".join(["src", ".", *sys.path])}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert "{'m': Mine(a=2)}" in ran.stdout, ran.stderr
+    assert "Theirs is not among the types" in ran.stdout, ran.stderr
 
 
 def compiled(saver: HoldfastSaver) -> Any:
@@ -220,10 +225,19 @@ def compiled(saver: HoldfastSaver) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-def test_a_graph_uses_the_saver_it_was_given(saver: HoldfastSaver) -> None:
-    assert saver.with_allowlist([("somewhere", "Mine")]) is saver
-    with pytest.raises(InvalidInput, match="Mine"):
-        put(saver, [Mine()])
+def test_what_one_graph_may_save_is_not_allowed_to_the_others_on_its_saver(saver: HoldfastSaver) -> None:
+    """LangGraph gives each graph a clone of the saver, which allows the types of that graph and shares everything else."""
+    clone = saver.with_allowlist([(Mine.__module__, "Mine")])
+    put(clone, [Mine()])
+    assert value_of(clone) == [Mine()]
+    for other in (saver, elsewhere(saver)):
+        with pytest.raises(InvalidInput, match="Mine is not among"):
+            put(other, [Mine()])
+    with pytest.raises(InvalidInput, match="Mine is not among"):
+        value_of(elsewhere(saver))
+    saver.close()
+    assert value_of(clone) == [Mine()], "a database that was closed is opened again"
+    clone.close()
 
 
 class Counted:
