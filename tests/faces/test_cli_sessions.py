@@ -130,3 +130,20 @@ def test_pruning_says_what_is_missing(place: Path) -> None:
     done = command("sessions", "prune", "--yes", cwd=place, **HERE)
     assert done.returncode == 2
     assert "--idle-days" in done.stderr
+
+
+def test_what_is_old_is_removed_when_it_is_confirmed(place: Path) -> None:
+    nothing = {"sessions": 0, "originals": 0, "deleted_messages": 0, "kept": 0, "more": False}
+    assert told(place, "prune", "--idle-days", "1", "--archive-days", "1", "--yes") == {"pruned": nothing}
+    done = command("sessions", "prune", "--yes", cwd=place, **HERE)
+    assert done.returncode == 2
+    assert "--idle-days" in done.stderr
+    assert command("sessions", "prune", "--idle-days", "0", cwd=place, **HERE).returncode == 1, "nobody has said yes"
+    assert len(told(place, "list")["sessions"]) == 2
+    assert shown(place, "prune", "--idle-days", "0", "--yes").startswith("Removed 2 sessions,")
+    assert told(place, "list")["sessions"] == []
+
+
+def test_what_is_not_indexed_yet_is_indexed_once(place: Path) -> None:
+    assert told(place, "index") == {"indexed": 9}
+    assert shown(place, "index") == "0 messages indexed.\n"
