@@ -81,6 +81,7 @@ def _column_values(kind: str) -> st.SearchStrategy[Any]:
         "bool": st.booleans(),
         "time": st.integers(-300, 300).map(lambda s: START + timedelta(seconds=s)),
         "id": st.sampled_from(IDS),
+        "json": json_values,
     }
     return st.one_of(fitting[kind], fitting[kind], fitting[kind], st.none(), scalars if kind != "id" else st.none())
 
