@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import AsyncHoldfast, Holdfast, PoolOptions
 from holdfast.clock import monotonic_s
@@ -31,6 +32,12 @@ async def opened(style: str, url: str, **options: Any) -> AsyncIterator[Any]:
     else:
         with Holdfast(url, **options) as hf:
             yield hf
+
+
+def wait_for_connections(hf: Any, seconds: float) -> None:
+    """From now on, calls wait so long for a connection. To open a handle may take longer on a busy machine."""
+    owner = hf._engine._pool if isinstance(hf, AsyncHoldfast) else hf._engine
+    owner._options = replace(owner._options, connect_timeout_s=seconds)
 
 
 async def ask(answer: Any) -> Any:

@@ -80,12 +80,12 @@ def test_what_is_usual_and_what_is_not_can_be_sent_together(postgres_url: str) -
     """A column of usual values only is not sent. Each message unusual in one way, with usual ones before and after it."""
     unusual = [
         NewMessage(role="user", content="tokens", token_count=7),
-        NewMessage(role="user", content="metadata", metadata={"a": [1, None]}),
-        NewMessage(role="assistant", content="summary", is_summary=True),
-        NewMessage(role="user", content="preserved", is_preserved=True),
-        NewMessage(kind="item", content={"raw": True}),
+        NewMessage(role="user", content="metadata", token_count=0, metadata={"a": [1, None]}),
+        NewMessage(role="assistant", content="summary", token_count=0, is_summary=True),
+        NewMessage(role="user", content="preserved", token_count=0, is_preserved=True),
+        NewMessage(kind="item", content={"raw": True}, token_count=0),
     ]
-    usual = NewMessage(role="user", content="usual")
+    usual = NewMessage(role="user", content="usual", token_count=0)
 
     async def main() -> None:
         async with AsyncHoldfast(postgres_url) as hf:

@@ -30,6 +30,7 @@ from tests.engines.postgres_handles import (
     outcome,
     soon,
     terminate,
+    wait_for_connections,
 )
 from tests.engines.scripts import run_script
 from tests.faces.process import ServerProcess
@@ -203,7 +204,7 @@ def test_every_connection_busy_is_unavailable_within_the_time_to_connect(
     import psycopg
 
     async def main() -> None:
-        pool = PoolOptions(min_connections=2, max_connections=2, connect_timeout_s=2.0)
+        pool = PoolOptions(min_connections=2, max_connections=2, connect_timeout_s=60.0)
         async with opened(style, postgres_url, pool=pool) as hf:
             await eventually(lambda: len(backends(postgres_server, postgres_url)) == 2)
             acme = hf.tenant("acme")
@@ -218,8 +219,10 @@ def test_every_connection_busy_is_unavailable_within_the_time_to_connect(
                 while other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() < (2,):
                     assert time.monotonic() < deadline
                     await asyncio.sleep(0.01)
+                wait_for_connections(hf, 0.5)
                 refused = await soon(outcome(acme.sessions.get, session.id))
                 assert isinstance(refused, Unavailable)
+                wait_for_connections(hf, 60.0)
             await soon(asyncio.gather(*waiting))
             assert (await ask(acme.sessions.get(session.id))).metadata == {"a": 1}
 

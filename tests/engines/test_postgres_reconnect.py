@@ -14,10 +14,22 @@ from holdfast import Holdfast, PoolOptions
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ids import RandomIds
 from holdfast.testing.servers import PostgresServer
-from tests.engines.postgres_handles import SMALL, ask, ask_aside, both_styles, crowd, opened, outcome, soon, terminate
+from tests.engines.postgres_handles import (
+    SMALL,
+    ask,
+    ask_aside,
+    both_styles,
+    crowd,
+    opened,
+    outcome,
+    soon,
+    terminate,
+    wait_for_connections,
+)
 
-QUICK = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=2.0)
-BACK_S = 30.0
+QUICK_S = 2.0
+"""How long calls wait for a connection while the server is away."""
+BACK_S = 60.0
 """After the server is back, a call must succeed within this time: far less than the lifetime of a connection."""
 
 
@@ -148,11 +160,12 @@ def test_after_a_restart_calls_succeed_again_on_the_same_handle(
     style: str, end: str, mortal: PostgresServer, mortal_url: str
 ) -> None:
     async def main() -> None:
-        async with opened(style, mortal_url, pool=QUICK) as hf:
+        async with opened(style, mortal_url) as hf:
             acme = hf.tenant("acme")
             session = await ask(acme.sessions.create())
             await ask(acme.messages.append(session.id, role="user", content="before"))
             await asyncio.to_thread(mortal.stop if end == "stop" else mortal.kill)
+            wait_for_connections(hf, QUICK_S)
             for call in (
                 lambda: acme.messages.append(session.id, role="user", content="meanwhile"),
                 acme.sessions.create,
@@ -163,6 +176,7 @@ def test_after_a_restart_calls_succeed_again_on_the_same_handle(
                 assert isinstance(refused, Unavailable), repr(refused)
                 assert time.monotonic() - started < BACK_S
             await asyncio.to_thread(mortal.start)
+            wait_for_connections(hf, SMALL.connect_timeout_s)
             assert await first_success_s(lambda: acme.sessions.get(session.id)) < BACK_S
             assert await first_success_s(acme.sessions.create) < BACK_S
             assert await first_success_s(lambda: acme.messages.append(session.id, role="user", content="x")) < BACK_S
@@ -195,7 +209,7 @@ def test_a_server_that_is_not_there_yet_is_unavailable(style: str, mortal: Postg
     async def main() -> None:
         await asyncio.to_thread(mortal.stop)
         with pytest.raises(Unavailable):
-            async with opened(style, mortal_url, pool=QUICK):
+            async with opened(style, mortal_url):
                 pass
 
     asyncio.run(soon(main()))
@@ -208,9 +222,10 @@ def test_a_server_killed_in_the_middle_of_many_appends_loses_nothing(
     """Every append is acknowledged and there, refused and absent, or unknown and settled by asking again."""
 
     async def main() -> None:
-        async with opened(style, mortal_url, pool=QUICK) as hf:
+        async with opened(style, mortal_url) as hf:
             acme = hf.tenant("acme")
             session = await ask(acme.sessions.create())
+            wait_for_connections(hf, QUICK_S)
             ids, acknowledged = RandomIds(), set()
             stopping = False
 

@@ -12,9 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import AsyncHoldfast, PoolOptions
+from holdfast import AsyncHoldfast, NewMessage, PoolOptions
+from holdfast.core import text
 from holdfast.engines.offload import Heavy, Progress, compute
+from holdfast.engines.sqlite import asynchronous
 from holdfast.engines.sqlite.asynchronous import READERS
+from holdfast.stores.conversation.message_log import HEAVY_CHARS
 
 ENDLESS = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT COUNT(*) FROM c"
 LONG = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 2000000) SELECT COUNT(*) FROM c"
@@ -65,6 +68,57 @@ async def test_a_read_that_takes_long_leaves_the_event_loop(tmp_path: Path, libr
         assert threads[0] == threading.get_ident()
         assert threads[-1] != threading.get_ident()
         assert await hf._engine.read(lambda connection: connection.fetch("SELECT 7", ())) == [(7,)]
+
+
+@pytest.mark.parametrize("library", ["apsw", "stdlib"])
+@in_event_loop
+async def test_a_read_that_finds_much_is_decoded_outside_of_the_event_loop(
+    tmp_path: Path, library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asynchronous, "WEIGHED_S", 0.0)
+    async with AsyncHoldfast(str(tmp_path / "a.db"), sqlite=library) as hf:
+        decoded: list[int] = []
+
+        async def read(connection: Any, size: int) -> Any:
+            found = await connection.fetch("SELECT hex(zeroblob(?1))", (size // 2,))
+            decoded.append(threading.get_ident())
+            return len(found[0][0])
+
+        few, many = 1_000, asynchronous.INLINE_BYTES + 2
+        assert await hf._engine.read(lambda connection: read(connection, few)) == few
+        assert decoded == [threading.get_ident()]
+        assert await hf._engine.read(lambda connection: read(connection, many)) == many
+        assert len(decoded) == 2
+        assert decoded[1] != threading.get_ident()
+
+
+@in_event_loop
+async def test_a_large_append_is_made_and_written_outside_of_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    real = text.dump
+
+    def seen(value: Any, **options: Any) -> str:
+        threads.append(threading.get_ident())
+        return real(value, **options)
+
+    monkeypatch.setattr(text, "dump", seen)
+    async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        session = await acme.sessions.create()
+        for content in ("\ud800" * HEAVY_CHARS, [{"type": "x", "values": [0] * 20_000}]):
+            threads.clear()
+            made = await acme.messages.append(session.id, role="user", content=content)
+            assert threads
+            assert threading.get_ident() not in threads
+            assert (await acme.messages.get(made.id)).content == made.content
+            threads.clear()
+            await acme.messages.append_many(session.id, [NewMessage(role="user", content=content)] * 2)
+            assert threading.get_ident() not in threads
+        threads.clear()
+        await acme.messages.append(session.id, role="user", content="small")
+        assert set(threads) == {threading.get_ident()}
 
 
 @in_event_loop
