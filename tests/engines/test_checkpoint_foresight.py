@@ -78,7 +78,8 @@ def test_behind_a_pooler_it_is_one_statement_of_a_transaction(
         last = put(hf.tenant("acme"), "1", b"one")
         asked.clear()
         put(hf.tenant("acme"), "2", 1, b"two", **known(last))
-        assert [sql.split()[0] for sql in asked] == ["BEGIN", "WITH", "COMMIT"]
+        assert [sql.split()[0] for sql in asked[:-1]] == ["BEGIN", "WITH"]
+        assert asked[-1].endswith("COMMIT")
 
 
 @pytest.mark.parametrize("moment", ["answer", "request"])

@@ -31,7 +31,7 @@ class Counted:
         self.sent: list[str] = []
 
     def note(self, sql: str) -> None:
-        if not sql.startswith(CONTROL):
+        if not sql.startswith(CONTROL) and not sql.endswith("COMMIT"):
             self.sent.append(sql)
 
     def of(self, call: Callable[[], Any]) -> int:

@@ -261,7 +261,7 @@ def moment(value: datetime, what: str) -> int:
     """
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(f"{what} must be a datetime with a time zone, not {value!r}")
-    return to_us(value)
+    return to_us(value, what)
 
 
 def run_of(connection: Connection, row: Row) -> Run:
