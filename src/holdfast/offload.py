@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
+
+INLINE_CHARS = 100_000
+"""Characters of a value up to which an event loop works on it."""
+_PART_CHARS = 10
+"""Characters that each part of a value counts as, besides its own."""
 
 
 class _Caller(Protocol):
@@ -31,3 +38,28 @@ async def work(engine: _Caller, do: Callable[[], T]) -> T:
         if not doing.cancelled():
             doing.exception()  # nobody waits for it any longer
         raise
+
+
+def is_large(value: Any) -> bool:
+    """Whether a JSON value, or an object with fields, is more than an event loop should work on: over ``INLINE_CHARS``, where
+    each part counts as some characters. It stops looking as soon as it knows."""
+    left, waiting = INLINE_CHARS, [value]
+    while waiting:
+        each = waiting.pop()
+        left -= _PART_CHARS
+        if isinstance(each, (str, bytes)):
+            left -= len(each)
+        elif isinstance(each, (list, tuple)):
+            if len(each) * _PART_CHARS > left:
+                return True
+            waiting += each
+        elif isinstance(each, dict):
+            if len(each) * 2 * _PART_CHARS > left:
+                return True
+            waiting += each
+            waiting += each.values()
+        elif isinstance(each, Struct):
+            waiting += [getattr(each, name) for name in each.__struct_fields__]
+        if left < 0:
+            return True
+    return False

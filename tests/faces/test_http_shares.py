@@ -105,6 +105,30 @@ def test_a_page_of_large_messages_ends_early(start: Start, engine: str, request:
     assert len(answered(api.http.get(path + "/last", params={"count": "4"}))["items"]) == 4
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_page_of_large_deleted_messages_ends_early(start: Start, engine: str, request: pytest.FixtureRequest) -> None:
+    database = ["--database", request.getfixturevalue("postgres_url")] if engine == "postgres" else []
+    server = start("--limit", "response_bytes=640000", *database)
+    api = Api(server.http, "acme")
+    session = api.session()
+    made = [*api.append(session, *["x" * 150_000] * 2), *api.append(session, *["x" * 150_000] * 2)]
+    made += api.append(session, *["small"] * 9)
+    path = api.messages_of(session)
+    answered(api.http.delete(path, params={"id": [each["id"] for each in made]}))
+    sizes, seen, cursor = [], [], None
+    while True:
+        params = {"limit": "10"} | ({"cursor": cursor} if cursor else {})
+        page = answered(api.http.get(path + "/deleted", params=params))
+        sizes.append(len(page["items"]))
+        seen += [each["message"]["id"] for each in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert seen == sorted(each["id"] for each in made)
+    assert sizes == [3, 10]
+    assert len(answered(api.http.get(path + "/deleted", params={"limit": "1"}))["items"]) == 1
+
+
 def test_a_page_loads_no_more_than_an_answer_may_have(start: Start) -> None:
     server = start("--limit", "response_bytes=4000000")
     api = Api(server.http, "acme")

@@ -9,16 +9,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import product
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 import msgspec.inspect as types
+import pytest
 
 from holdfast import Limits, NewMessage
 from holdfast.api import parameters
 from holdfast.api.limits import ServerLimits
 from holdfast.api.operations import Operation
 from holdfast.api.resources import OPERATIONS
+from holdfast.api.wire import decode_body
+from holdfast.errors import InvalidInput, LimitExceeded
 from tests.faces.in_process import Running, running
 from tests.faces.process import json_body
 from tests.faces.v1 import NEVER, NOW
@@ -35,7 +40,7 @@ LIMITS = ServerLimits(
 )
 IN_PATH = re.compile(r"{(\w+)}")
 ROWS = Limits().batch_rows // SCALE
-SHARED = 2
+SHARED = 3
 """How many times slower a processor is whose caches and whose other half others use."""
 MOST_S = SLOWEST_S / SCALE * SHARED
 TRIES = 3
@@ -127,6 +132,9 @@ VALUES: dict[str, Callable[[int], Any]] = {
     "a lone surrogate": lambda size: "\ud800" + "x" * size,
     "too many values": lambda size: [0] * (size // 2),
     "many values": lambda size: [0] * min(size // 2, LIMITS.body_values - ROWS),
+    "surrogates": lambda size: "\ud800" * (size // 6),
+    "fractions": lambda size: [1.5] * min(size // 4, 8 * LIMITS.body_values - 4 * ROWS),
+    "objects": lambda size: [{"type": "x"}] * min(size // 13, LIMITS.body_values // 2 - ROWS),
     "blocks": lambda size: [{"type": "text", "text": "x" * 100}] * (size // 130),
 }
 
@@ -180,9 +188,9 @@ async def asked(server: Running, operation: Operation) -> list[tuple[str, int, f
     return found
 
 
-def test_no_operation_keeps_the_event_loop_for_long_whatever_it_is_sent() -> None:
+def test_no_operation_keeps_the_event_loop_for_long_whatever_it_is_sent(tmp_path: Path) -> None:
     async def main() -> list[tuple[str, int, float]]:
-        async with running(limits=LIMITS) as server:
+        async with running(str(tmp_path / "a.db"), limits=LIMITS) as server:
             return [found for each in OPERATIONS if not each.streams for found in await asked(server, each)]
 
     gc.disable()  # the objects of all other tests are in this process as well
@@ -194,3 +202,33 @@ def test_no_operation_keeps_the_event_loop_for_long_whatever_it_is_sent() -> Non
     assert {name for name, status, _ in seen if status < 300} >= {"append_messages", "list_messages", "create_session"}
     assert [each for each in seen if each[1] == 500] == []
     assert [each for each in seen if each[2] > MOST_S] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "is_refused"),
+    [
+        (b"[" + b"0," * 7_000 + b"0]", False),
+        (b"[" + b"0," * 8_000 + b"0]", True),
+        (b"[" + b"{}," * 800 + b"0]", False),
+        (b"[" + b"{}," * 1_000 + b"0]", True),
+        (b"[" + b'"a",' * 2_500 + b"0]", False),
+        (b"[" + b'"a",' * 4_000 + b"0]", True),
+        (b'["' + b"{[,]}" * 10_000 + b'"]', False),
+        (b'["' + b'\\",{' * 10_000 + b'"]', False),
+    ],
+    ids=["numbers", "too many", "objects", "too many", "texts", "too many", "one text", "quotes in a text"],
+)
+def test_the_values_of_a_body_are_counted_before_anything_is_made_of_them(body: bytes, is_refused: bool) -> None:
+    if is_refused:
+        with pytest.raises(LimitExceeded, match="body_values = 1,000"):
+            decode_body(body[:-1], [msgspec.json.Decoder()], 1_000)  # without its end, which nobody has looked for
+    else:
+        assert decode_body(body, [msgspec.json.Decoder()], 1_000) == msgspec.json.decode(body)
+
+
+@pytest.mark.parametrize("body", [b'"' + b'\\"' * 500_000, b"[" * 1_000_000, b'"' * 999_999, b"\\" * 1_000_000])
+@pytest.mark.timeout(60)
+def test_what_is_no_json_is_counted_in_time_that_grows_with_its_size(body: bytes) -> None:
+    """Were each quote tried up to the end, this would take hours."""
+    with pytest.raises((InvalidInput, LimitExceeded)):
+        decode_body(body + b"," * 2_000, [msgspec.json.Decoder()], 1_000)

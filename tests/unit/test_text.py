@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from holdfast import offload
 from holdfast.core import text
 from holdfast.errors import Corrupt, InvalidText, LimitExceeded
 from holdfast.testing.contract.values import NOT_JSON, NUMBERS, TEXTS, documents, nested, same
@@ -46,6 +47,49 @@ def without_minus_zero(value: Any) -> Any:
 @example("".join(TEXTS))
 def test_every_text_comes_back(value: str) -> None:
     assert text.unescape(text.escape(value)) == value
+
+
+@given(st.lists(st.sampled_from(["\x00", "\ud800", "a", "é", *map(chr, RESERVED)]), max_size=40).map("".join))
+def test_long_texts_are_rewritten_in_slices_as_if_they_were_one(value: str) -> None:
+    whole = text.escape(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "SLICE_CHARS", 5)
+        assert text.escape(value) == whole
+        assert text.unescape(whole) == value
+
+
+@pytest.mark.parametrize("among", [0.5, 7, "a", None, True])
+@pytest.mark.parametrize(
+    "value", [1e300, -1e300, -0.0, float("nan"), float("inf"), float("-inf"), b"", {1: 2}, {"a": 1}]
+)
+def test_one_among_many_scalars_is_not_overlooked(among: Any, value: Any) -> None:
+    many = [*[among] * 1_000, value, *[among] * 1_000]
+    try:
+        wanted = text.load(text.dump([value]))
+    except InvalidText:
+        with pytest.raises(InvalidText):
+            text.dump(many)
+        with pytest.raises(InvalidText):
+            text.dump(dict(zip(map(str, range(len(many))), many, strict=True)))
+    else:
+        assert same(text.load(text.dump(many))[1_000:1_001], wanted)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_large"),
+    [
+        ("x" * offload.INLINE_CHARS, True),
+        ("x" * 1_000, False),
+        ([0] * offload.INLINE_CHARS, True),
+        ([{}] * 100, False),
+        ({"a": [{"b": ["x" * offload.INLINE_CHARS]}]}, True),
+        ({"x" * offload.INLINE_CHARS: 1}, True),
+        (7, False),
+    ],
+    ids=["text", "short", "list", "few", "deep", "key", "number"],
+)
+def test_what_is_too_large_for_an_event_loop_is_known(value: Any, is_large: bool) -> None:
+    assert offload.is_large(value) is is_large
 
 
 @given(any_text)

@@ -13,8 +13,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
     request_bytes: int = 32 * MIB
     """Bytes of one request's body."""
-    body_values: int = 2_000_000
-    """JSON values in one request's body."""
+    body_values: int = 250_000
+    """JSON values in one request's body; eight numbers, or four strings, count as one."""
     header_bytes: int = 64 * KIB
     """Bytes of one request's address and headers."""
     response_bytes: int = 64 * MIB

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,10 +18,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from holdfast import DeletedMessage, Hit, Message, NewMessage, Session, Tenant
 from holdfast.errors import InvalidInput, LimitExceeded
+from holdfast.offload import is_large
 
 T = TypeVar("T")
 
 _ANY_JSON = msgspec.json.Decoder()
+_TOKENS = re.compile(rb'[{\[,]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
+"""The beginnings of containers, the ends of values, and whole strings; linear also in what is no JSON."""
+_OF_CONTAINER, _OF_STRING = 8, 2
+"""What containers and strings cost, where a number costs one."""
+_COSTS = {ord("{"): _OF_CONTAINER, ord("["): _OF_CONTAINER, ord(","): 1}
 _ITEMS = 8
 """Items of a list that are encoded at once."""
 _PAUSE_BYTES = 1024 * 1024
@@ -224,28 +231,25 @@ def decode_first(data: bytes | str, decoders: Sequence[msgspec.json.Decoder[Any]
 def decode_body(data: bytes, decoders: Sequence[msgspec.json.Decoder[Any]], most_values: int) -> Any:
     """The same for the body of a request, which may have ``most_values`` JSON values: stores look at each of them.
 
+    Eight numbers, or four strings, count as one.
+
     Raises:
         InvalidInput: it is not JSON, or of none of those types.
         LimitExceeded: it is nested too deeply to be read, or has more values.
     """
-    found = decode_first(data, decoders)
-    if data.count(b",") > most_values:  # never fewer than there are values, and quick to count
-        _check_values(found, most_values)
-    return found
+    _check_values(data, most_values)
+    return decode_first(data, decoders)
 
 
-def _check_values(value: Any, most: int) -> None:
-    left, waiting = most, [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, Struct):
-            children: list[Any] = [getattr(each, name) for name in each.__struct_fields__]
-        else:
-            children = list(each.values()) if isinstance(each, dict) else each
-        left -= len(children)
+def _check_values(data: bytes, most: int) -> None:
+    """Count what JSON is made of, before anything is made of it. What is no JSON is found later."""
+    if data.count(b",") + data.count(b"[") + data.count(b"{") <= most:
+        return
+    left = most * _OF_CONTAINER
+    for token in _TOKENS.finditer(data):
+        left -= _COSTS.get(data[token.start()], _OF_STRING)
         if left < 0:
             raise LimitExceeded(f"the body has more JSON values than the limit body_values = {most:,}")
-        waiting.extend(one for one in children if isinstance(one, (list, dict, Struct)))
 
 
 def _convert_first(value: Any, kinds: Sequence[Any]) -> Any:
@@ -281,13 +285,13 @@ async def encode_within(value: Any, most: int) -> bytes:
     """
     items = getattr(value, "items", None)
     if not isinstance(items, list) or value.__struct_fields__ not in (("items",), ("items", "next")):
-        body = encode(value)
+        body = await _encoded(value)
         _check_size(len(body), most)
         return body
     pieces: list[bytes] = []
     size = since_pause = 0
     for start in range(0, len(items), _ITEMS):
-        piece = encode(items[start : start + _ITEMS])[1:-1]
+        piece = (await _encoded(items[start : start + _ITEMS]))[1:-1]
         pieces.append(piece)
         size, since_pause = size + len(piece) + 1, since_pause + len(piece)
         _check_size(size, most)
@@ -295,7 +299,12 @@ async def encode_within(value: Any, most: int) -> bytes:
             since_pause = 0
             await asyncio.sleep(0)
     end = b"]}" if len(value.__struct_fields__) == 1 else b'],"next":' + encode(value.next) + b"}"
-    return b'{"items":[' + b",".join(pieces) + end
+    parts = (b'{"items":[', b",".join(pieces), end)
+    return await asyncio.to_thread(b"".join, parts) if size > _PAUSE_BYTES else b"".join(parts)
+
+
+async def _encoded(value: Any) -> bytes:
+    return await asyncio.to_thread(encode, value) if is_large(value) else encode(value)
 
 
 def _check_size(size: int, most: int) -> None:

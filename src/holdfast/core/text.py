@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -39,19 +39,19 @@ _LARGE_FLOAT = 1e16
 DEPTH_MOST = 200
 """Levels of nesting that can always be read back, however deep the caller's own stack is."""
 
-_UNSAFE = re.compile("[\x00\ud800-\udfff\U0010f000-\U0010f841]")
-_SURROGATE_UTF8 = re.compile(b"\xed[\xa0-\xbf][\x80-\xbf]")
-_NUL_UTF8 = _NUL.encode()
+_UNSAFE = re.compile("[\x00\ud800-\udfff\U0010f000-\U0010f841]+")
+_SURROGATE_UTF8 = re.compile(b"\xed[\xa0-\xbf]")
+_ESCAPED = re.compile("\U0010f801[\U0010f802-\U0010f841]{2}|[\U0010f000-\U0010f800]+")
 _ESCAPED_PREFIX = b"\xf4\x8f"
-_ESCAPED_UTF8 = re.compile(
-    b"\xf4\x8f(?:\xa0\x81(?:\xf4\x8f(?:\xa0[\x82-\xbf]|\xa1[\x80\x81])){2}|[\x80-\x9f][\x80-\xbf]|\xa0\x80)"
-)
-"""U+10F801 and two digits, or one of U+10F000 .. U+10F800."""
+SLICE_CHARS = 64 * 1024
+"""Characters that are rewritten at a time: nothing else in the process goes on while a slice of many megabytes is searched."""
 
 # Our escapes, and hardly anything people write, start with this byte of UTF-8.
 _PRIVATE_PLANE = b"\xf4"
 
 _ATOMS = frozenset({str, int, bool, type(None)})
+_SCALARS = _ATOMS | {float}
+_FEW = 16
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
@@ -65,22 +65,23 @@ def escape(text: str) -> str:
         return text
     # Bytes are searched much faster than characters, which matters where one surrogate stands in megabytes of text.
     encoded = text.encode("utf-8", "surrogatepass")
-    if _PRIVATE_PLANE in encoded:
-        return _UNSAFE.sub(_escape_char, text)
-    encoded = encoded.replace(b"\x00", _NUL_UTF8)
-    if b"\xed" in encoded:
-        encoded = _SURROGATE_UTF8.sub(_escape_surrogate, encoded)
-    return encoded.decode()
+    if b"\x00" not in encoded and _PRIVATE_PLANE not in encoded and not _has_surrogate(encoded):
+        return text
+    slices = [text[at : at + SLICE_CHARS] for at in range(0, len(text), SLICE_CHARS)]
+    return "".join([each if _is_safe(each) else _UNSAFE.sub(_escaped_match, each) for each in slices])
 
 
 def unescape(text: str) -> str:
     """The string that was escaped."""
-    if text.isascii():
+    if text.isascii() or _ESCAPED_PREFIX not in text.encode("utf-8", "surrogatepass"):
         return text
-    encoded = text.encode("utf-8", "surrogatepass")
-    if _ESCAPED_PREFIX not in encoded:
-        return text
-    return _ESCAPED_UTF8.sub(_unescape_match, encoded).decode("utf-8", "surrogatepass")
+    slices, at = [], 0
+    while at < len(text):
+        end = at + SLICE_CHARS
+        end += 2 if text[end - 1 : end] == _ESCAPE else text[end - 2 : end - 1] == _ESCAPE  # with its two digits
+        slices.append(text[at:end])
+        at = end
+    return "".join([each if each.isascii() else _ESCAPED.sub(_meant_match, each) for each in slices])
 
 
 def dump(value: Any, *, depth: int = 100) -> str:
@@ -139,28 +140,61 @@ def load_many(texts: Sequence[str]) -> list[Any]:
         return [load(text) for text in texts]  # one of them is damaged: find it, and say so
 
 
-def _escape_char(match: re.Match[str]) -> str:
-    code = ord(match.group())
+def _has_surrogate(encoded: bytes) -> bool:
+    return b"\xed" in encoded and _SURROGATE_UTF8.search(encoded) is not None
+
+
+def _is_safe(part: str) -> bool:
+    return part.isascii() and "\x00" not in part
+
+
+class _Escapes(dict[int, str]):
+    """What stands for a character, by its code; worked out when it is first met. For ``str.translate``."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = found = _escape_char(code)
+        return found
+
+
+class _Meanings(dict[int, str]):
+    """What an escape of one character stands for."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = found = "\x00" if code == ord(_NUL) else chr(code - _RESERVED + 0xD800)
+        return found
+
+
+class _Triples(dict[str, str]):
+    """What an escape of three characters stands for."""
+
+    def __missing__(self, escaped: str) -> str:
+        code = _RESERVED + (ord(escaped[1]) - _DIGITS) * 64 + ord(escaped[2]) - _DIGITS
+        self[escaped] = found = chr(code)
+        return found
+
+
+_ESCAPES, _MEANINGS, _TRIPLES = _Escapes(), _Meanings(), _Triples()
+
+
+def _escaped_match(match: re.Match[str]) -> str:
+    found = match[0]
+    return _ESCAPES[ord(found)] if len(found) == 1 else found.translate(_ESCAPES)
+
+
+def _meant_match(match: re.Match[str]) -> str:
+    found = match[0]
+    if found[0] == _ESCAPE:
+        return _TRIPLES[found]
+    return _MEANINGS[ord(found)] if len(found) == 1 else found.translate(_MEANINGS)
+
+
+def _escape_char(code: int) -> str:
     if code == 0:
         return _NUL
     if code < _RESERVED:
         return chr(_RESERVED + code - 0xD800)
     high, low = divmod(code - _RESERVED, 64)
     return f"{_ESCAPE}{chr(_DIGITS + high)}{chr(_DIGITS + low)}"
-
-
-def _escape_surrogate(match: re.Match[bytes]) -> bytes:
-    code = ord(match.group().decode("utf-8", "surrogatepass"))
-    return chr(_RESERVED + code - 0xD800).encode()
-
-
-def _unescape_match(match: re.Match[bytes]) -> bytes:
-    found = match.group().decode()
-    if len(found) > 1:
-        meant = chr(_RESERVED + (ord(found[1]) - _DIGITS) * 64 + ord(found[2]) - _DIGITS)
-    else:
-        meant = "\x00" if found == _NUL else chr(ord(found) - _RESERVED + 0xD800)
-    return meant.encode("utf-8", "surrogatepass")
 
 
 def _survey(value: Any, depth: int) -> bool:
@@ -185,10 +219,26 @@ def _survey(value: Any, depth: int) -> bool:
         return True
     if depth <= 0:
         raise LimitExceeded("a JSON value is nested deeper than the limit json_depth")
+    if len(items) > _FEW and _are_usual(items):
+        return unusual
     for item in items:
         if type(item) is not str and _survey(item, depth - 1):
             unusual = True
     return unusual
+
+
+def _are_usual(items: Collection[Any]) -> bool:
+    """Whether all of them are atoms in which nothing must be looked for, as it is found out about many most quickly."""
+    kinds = set(map(type, items))
+    if not kinds <= _SCALARS:
+        return False
+    floats = [each for each in items if type(each) is float] if float in kinds else []
+    return not floats or (
+        0.0 not in floats
+        and min(floats) > -_LARGE_FLOAT
+        and max(floats) < _LARGE_FLOAT
+        and all(map(math.isfinite, floats))
+    )
 
 
 def _survey_keys(value: dict[Any, Any]) -> bool:

@@ -127,8 +127,10 @@ async def restore_messages(
 async def list_deleted_messages(
     service: Service, *, tenant: str, session_id: Uuid, limit: Limit = PAGE_ROWS, cursor: Cursor = None
 ) -> DeletedMessagePage:
-    """The messages of a session that were deleted and can be restored."""
-    page = await service.tenant(tenant).messages.deleted(session_id, limit=limit, cursor=cursor)
+    """The messages of a session that were deleted and can be restored. A page of large ones has fewer than `limit`."""
+    page = await service.tenant(tenant).messages.deleted(
+        session_id, limit=limit, cursor=cursor, max_bytes=_page_bytes(service)
+    )
     return DeletedMessagePage(page, page.next)
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import Enum, auto
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ from .. import forks
 from ..dialect import Dialect
 from ..loops import refuse_other_loop
 from ..offload import Heavy
-from ..protocol import Call, Group
+from ..protocol import Call, Group, Row
 from .checkpoints import Checkpoints
 from .errors import Interrupted
 from .file import SqliteConnection, SqliteFile
@@ -44,6 +45,10 @@ INLINE_WAIT_EACH_S = 0.000025
 
 INLINE_READ_S = 0.02
 """Seconds after which a read in the event loop is interrupted and starts again in a thread."""
+INLINE_BYTES = 2 * 1024 * 1024
+"""Bytes of texts up to which what a read has found is decoded in the event loop."""
+WEIGHED_S = 0.001
+"""Seconds after which it is looked how many bytes a read has found: so many are not found in less."""
 INTERRUPT_STEPS = 5_000
 """Instructions of SQLite's virtual machine, well under a millisecond, between two looks at whether to interrupt a read."""
 
@@ -172,9 +177,10 @@ class AsyncSqliteEngine:
         if self._reader is None:
             self._reader = self._file.connect(reader=True)
             self._reader.raw.set_progress_handler(self._inline_took_long, INTERRUPT_STEPS)
-        self._inline_until_s = monotonic_s() + INLINE_READ_S
+        now_s = monotonic_s()
+        self._inline_until_s = now_s + INLINE_READ_S
         try:
-            return step(call(self._reader))
+            return step(call(_Inline(self._reader, now_s + WEIGHED_S)))
         finally:
             self._read_pace.observe(watch.waited_s())
 
@@ -186,7 +192,8 @@ class AsyncSqliteEngine:
             raise Closed
         refuse_other_loop(self._loop)
         job = _FutureJob(call, group, item)
-        if type(call) is Heavy or not (self._write_pace.quick() or self._file.in_memory):
+        is_heavy = type(call) is Heavy or getattr(item, "is_heavy", False)
+        if is_heavy or not (self._write_pace.quick() or self._file.in_memory):
             future = job.expected(self._loop)
             self._writes.put(job)
             return await future
@@ -282,6 +289,32 @@ class AsyncSqliteEngine:
             self._loop.call_soon_threadsafe(_resolve, jobs)
         except RuntimeError:
             return  # the loop is gone, and with it everybody who could hear the answer
+
+
+class _Inline:
+    """The reading connection, in an event loop: a read that finds too much to be decoded there is interrupted."""
+
+    __slots__ = ("_connection", "_weighed_s")
+    dialect, distributed = Dialect.SQLITE, False
+
+    def __init__(self, connection: SqliteConnection, weighed_s: float) -> None:
+        self._connection, self._weighed_s = connection, weighed_s
+
+    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
+        rows = self._connection.execute(sql, args)
+        if rows and monotonic_s() > self._weighed_s and _weight(rows) > INLINE_BYTES:
+            raise Interrupted("what was found is decoded in a thread")
+        return rows
+
+    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        await self._connection.many(sql, rows)
+
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        return self._connection.savepoint()
+
+
+def _weight(rows: Sequence[Row]) -> int:
+    return sum([len(value) for row in rows for value in row if isinstance(value, (str, bytes))])
 
 
 class _Order(Enum):

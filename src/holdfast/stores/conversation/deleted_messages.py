@@ -25,6 +25,9 @@ from .message_log import Message
 
 queries = Queries(__package__, "deleted_messages.sql")
 _FIELDS = len(Message.__struct_fields__)
+_CONTENT = Message.__struct_fields__.index("content")
+_AT_ONCE = 4
+"""Rows that are read at once where they may be large."""
 
 
 class DeletedMessage(Struct, frozen=True):
@@ -69,6 +72,26 @@ async def bring_back(connection: Connection, params: dict[str, Any]) -> tuple[se
     there = await queries.restored.all(connection, in_log) if log else []
     gone = await forget(connection, params)
     return gone, [(int(tokens), int(place)) for tokens, place in there]
+
+
+async def page(
+    connection: Connection, params: dict[str, Any], limit: int, max_bytes: int | None
+) -> tuple[list[Row], bool]:
+    """Rows of ``list``, and whether there are more. With ``max_bytes``, few are read at a time, until they have so many."""
+    found: list[Row] = []
+    size = 0
+    while True:
+        wanted = limit - len(found) + 1
+        some = wanted if max_bytes is None else min(wanted, _AT_ONCE)
+        rows = await queries.list.all(connection, {**params, "limit": some})
+        for row in rows:
+            if len(found) == limit or (max_bytes is not None and found and size + len(row[_CONTENT]) > max_bytes):
+                return found, True
+            found.append(row)
+            size += len(row[_CONTENT])
+        if len(rows) < some:
+            return found, False
+        params = {**params, "after": rows[-1][0]}
 
 
 def listed(connection: Connection, rows: Sequence[Row]) -> list[DeletedMessage]:

@@ -46,6 +46,8 @@ class Message(Struct, frozen=True, gc=False):
 
 
 queries = Queries(__package__, "messages.sql", Message)
+HEAVY_CHARS = 500_000
+"""Characters of contents from which on an append must not be written in an event loop."""
 
 
 class Entry(Struct, frozen=True, gc=False):
@@ -76,6 +78,8 @@ class Append(Struct, frozen=True, gc=False):
     session_id: str
     entries: Sequence[Entry]
     now_us: int
+    is_heavy: bool = False
+    """Whether it is more than an event loop should write by itself."""
 
 
 class Appended(Struct, frozen=True, gc=False):

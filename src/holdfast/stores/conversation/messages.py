@@ -10,25 +10,26 @@ other content is ``Conflict``. So a caller whose answer was lost can simply ask 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from functools import partial
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 from ...clock import MINUTE_US
 from ...core import scope as scopes
-from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter, Filterable, id_list
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Query
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
+from ...engines.offload import compute
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...ids import parse as parse_id
+from ...offload import INLINE_CHARS, is_large
 from . import deleted_messages, views
 from .branches import lock_head
 from .compaction.automatic import compact_if_attached
@@ -37,17 +38,14 @@ from .contents import stored_content
 from .context import Budget, Context, build_context
 from .deleted_messages import DeletedMessage
 from .log_reading import count_log, fitting, read_log, view_of
-from .message_log import Append, Entry, Message, Role, append_group, queries
+from .message_log import HEAVY_CHARS, Append, Entry, Message, append_group, queries
+from .new_entries import flag, new_entries, new_entry, tokens
 from .search.index import forget, reconsider
 from .search.search import Search, SearchPage
 from .tokens import TokenCounter, counted, counter_of
 
-ROLES = get_args(Role)
-_KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _SEQ_MOST = 2**63 - 1
 _FIRST = "00000000-0000-0000-0000-000000000000"
-_MESSAGE = "message"
-_TOKENS_MOST = 2**31 - 1
 
 
 class NewMessage(Struct, frozen=True, kw_only=True):
@@ -104,7 +102,11 @@ class AsyncMessages(TenantStore):
             Conflict: there is a message with this id and other content.
             InvalidInput: the role, the content or another argument is not acceptable.
         """
-        entry = new_entry(self._scope, role, content, kind, metadata, token_count, is_preserved, is_summary, id)
+        values = (role, content, kind, metadata, token_count, is_preserved, is_summary, id)
+        if is_large(content):
+            entry = await compute(self._engine, lambda _: new_entry(self._scope, *values), chars=INLINE_CHARS)
+        else:
+            entry = new_entry(self._scope, *values)
         append = self._at_the_end(session_id, [entry])
         done = await self._engine.grouped(append_group, append)
         if done.compaction_due:
@@ -124,7 +126,12 @@ class AsyncMessages(TenantStore):
         self._scope.limits.check("batch_rows", len(messages), "messages")
         if not messages:
             return []
-        entries = [new_entry(self._scope, *astuple(each)) for each in messages]
+        if is_large([each.content for each in messages]):
+            entries = await compute(
+                self._engine, partial(new_entries, self._scope, [*map(astuple, messages)]), chars=INLINE_CHARS
+            )
+        else:
+            entries = [new_entry(self._scope, *astuple(each)) for each in messages]
         if len({entry.id for entry in entries}) < len(entries):
             raise InvalidInput("two messages of one call have the same id")
         append = self._at_the_end(session_id, entries)
@@ -253,8 +260,8 @@ class AsyncMessages(TenantStore):
             session_id=session_id,
             content=stored,
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
-            token_count=None if token_count is None else _tokens(token_count),
-            is_preserved=None if is_preserved is None else _flag(is_preserved, "is_preserved"),
+            token_count=None if token_count is None else tokens(token_count),
+            is_preserved=None if is_preserved is None else flag(is_preserved, "is_preserved"),
         )
         row = await queries.update.one(connection, params)
         if row is None:
@@ -281,7 +288,7 @@ class AsyncMessages(TenantStore):
         """
         params = self._several(connection, session_id, message_ids)
         head = await lock_head(connection, params)
-        purged = await deleted_messages.forget(connection, params) if _flag(purge, "purge") else set()
+        purged = await deleted_messages.forget(connection, params) if flag(purge, "purge") else set()
         if not purge:
             await deleted_messages.keep(connection, params, compacted=bool(head.compactions))
         rows = await queries.delete.all(connection, params)
@@ -316,9 +323,17 @@ class AsyncMessages(TenantStore):
 
     @reads
     async def deleted(
-        self, connection: Connection, session_id: str, *, limit: int = 100, cursor: str | None = None
+        self,
+        connection: Connection,
+        session_id: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        max_bytes: int | None = None,
     ) -> Page[DeletedMessage]:
         """A page of the messages of a session that were deleted and can be restored, in the order of their ids.
+
+        With ``max_bytes``, a page ends once its contents have more bytes than that together.
 
         Raises:
             NotFound: there is no such live session.
@@ -326,11 +341,11 @@ class AsyncMessages(TenantStore):
         after = _FIRST if cursor is None else parse_id(decode_cursor(cursor, "deleted-messages", str)[0], "cursor")
         params = self._scope.params(session_id=parse_id(session_id, "session id"), after=after)
         await view_of(connection, params)
-        params["limit"] = rows_to_read(limit, self._scope.limits)
-        found = deleted_messages.listed(connection, await deleted_messages.queries.list.all(connection, params))
-        if len(found) <= limit:
-            return Page(found)
-        return Page(found[:limit], encode_cursor("deleted-messages", found[limit - 1].message.id))
+        rows, has_more = await deleted_messages.page(
+            connection, params, rows_to_read(limit, self._scope.limits) - 1, max_bytes
+        )
+        found = deleted_messages.listed(connection, rows)
+        return Page(found, encode_cursor("deleted-messages", found[-1].message.id) if has_more else None)
 
     async def search(
         self,
@@ -408,8 +423,9 @@ class AsyncMessages(TenantStore):
         return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
     def _at_the_end(self, session_id: str, entries: Sequence[Entry]) -> Append:
+        is_heavy = sum([len(entry.content) for entry in entries]) > HEAVY_CHARS
         return Append(
-            self._scope.stored_tenant, parse_id(session_id, "session id"), entries, self._scope.clock.now_us()
+            self._scope.stored_tenant, parse_id(session_id, "session id"), entries, self._scope.clock.now_us(), is_heavy
         )
 
 
@@ -428,61 +444,6 @@ class Messages(Blocking[AsyncMessages]):
     restore = blocking(AsyncMessages.restore)
     deleted = blocking(AsyncMessages.deleted)
     search = blocking(AsyncMessages.search)
-
-
-def new_entry(
-    scope: scopes.Scope,
-    role: str | None,
-    content: Any,
-    kind: str,
-    metadata: Mapping[str, Any] | None,
-    token_count: int | None,
-    is_preserved: bool,
-    is_summary: bool,
-    id: str | None,
-) -> Entry:
-    """A message, checked as a whole before anything is queued, so that a bad argument costs nobody else anything; for other
-    stores too.
-
-    Raises:
-        InvalidInput: something about it is not acceptable.
-    """
-    own_id = scope.ids.new() if id is None else parse_id(id, "message id")
-    alone = metadata is None and is_preserved is False and is_summary is False
-    if alone and kind is _MESSAGE and token_count is None and type(role) is str and role in ROLES:
-        # Most messages are nothing but a role and content, so that there is nothing else to look at.
-        stored = stored_content(content, kind, scope.limits)
-        return Entry(own_id, kind, role, stored, counted(scope, content, stored), "{}", False, False)
-    if kind == "message":
-        if role not in ROLES:
-            raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
-    elif not isinstance(kind, str) or not _KIND.fullmatch(kind):
-        raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
-    elif role is not None and role not in ROLES:
-        raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
-    stored = stored_content(content, kind, scope.limits)
-    return Entry(
-        own_id,
-        text.plain(kind),
-        text.plain(role),
-        stored,
-        counted(scope, content, stored) if token_count is None else _tokens(token_count),
-        scopes.metadata(metadata, scope.limits),
-        _flag(is_preserved, "is_preserved"),
-        _flag(is_summary, "is_summary"),
-    )
-
-
-def _flag(value: bool, what: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput(f"{what} must be true or false, not {value!r}")
-    return value
-
-
-def _tokens(count: int) -> int:
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _TOKENS_MOST:
-        raise InvalidInput(f"token_count must be a whole number from 0 to {_TOKENS_MOST:,}, not {count!r}")
-    return count
 
 
 def _page(messages: Sequence[Message], limit: int | None, most: int, listing: str) -> Page[Message]:

@@ -22,7 +22,8 @@ from ....core import text
 from ....errors import InvalidInput
 from ....stepping import step
 from ..message_log import Message
-from ..messages import NewMessage, new_entry
+from ..messages import NewMessage
+from ..new_entries import new_entry
 from .memory import Memory
 from .saving import SessionState
 

@@ -19,7 +19,8 @@ from ....engines.protocol import Call, Connection, Engine
 from ....errors import AlreadyExists, Conflict, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from .. import views
 from ..message_log import Entry, Message, message_of
-from ..messages import NewMessage, new_entry
+from ..messages import NewMessage
+from ..new_entries import new_entry
 from . import saving
 from .saving import Attempt, Content, Identity, Item, Known, Pending, SessionState
 

@@ -27,7 +27,8 @@ from ....errors import InvalidInput, NotFound
 from ....ids import Id
 from ....limits import Limits
 from ...conversation.message_log import Append, Entry, Message, append_at, appended
-from ...conversation.messages import NewMessage, new_entry
+from ...conversation.messages import NewMessage
+from ...conversation.new_entries import new_entry
 from ...conversation.views import LAST
 from . import ledger
 from .ledger import Outcome, ToolOutcome, Unusual, call_id
