@@ -10,8 +10,15 @@ import pytest
 
 from holdfast import AsyncHoldfast, AsyncMessages, Message
 from holdfast.errors import Closed
+from holdfast.haste import Pace
 from holdfast.testing.disk import Attempt, Disk
 from tests.engines.sqlite_handles import on_disk_async
+
+
+@pytest.fixture(autouse=True)
+def a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls stay in the event loop, however busy this machine is."""
+    monkeypatch.setattr(Pace, "quick", lambda pace: True)
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
