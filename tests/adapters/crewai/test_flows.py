@@ -211,3 +211,10 @@ def test_once_installed_flows_need_name_nothing(acme: TenantHandle) -> None:
     from crewai.flow.persistence.factory import default_flow_persistence
 
     assert isinstance(default_flow_persistence(), SQLiteFlowPersistence)
+
+
+def test_the_keys_of_a_state_keep_their_order(acme: TenantHandle) -> None:
+    persistence = HoldfastFlowPersistence(acme)
+    state = {"zebra": 1, "a": {"long": 1, "b": 2, "aa": 3}, "bb": [{"y": 1, "x": 2}]}
+    persistence.save_state("f", "m", state)
+    assert repr(persistence.load_state("f")) == repr(state)

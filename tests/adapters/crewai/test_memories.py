@@ -233,3 +233,10 @@ def test_once_installed_memories_need_name_nothing(acme: TenantHandle, tmp_path:
         assert isinstance(Memory(storage=str(tmp_path / "own"))._storage, LanceDBStorage), "who names one gets it"
     finally:
         uninstall()
+
+
+def test_the_keys_of_metadata_keep_their_order(storage: HoldfastMemory) -> None:
+    metadata = {"zebra": 1, "a": {"long": 1, "b": 2, "aa": 3}, "bb": [{"y": 1, "x": 2}]}
+    storage.save([MemoryRecord(id="m", content="c", metadata=metadata, embedding=[1.0, 0.0])])
+    assert [repr(each.metadata) for each in storage.list_records()] == [repr(metadata)]
+    assert [repr(each.metadata) for each, _ in storage.search([1.0, 0.0])] == [repr(metadata)]
