@@ -147,6 +147,32 @@ def test_the_history_of_a_channel_is_that_of_langgraphs_own_saver(is_versioned: 
                 assert ours == reference.get_delta_channel_history(config=config, channels=channels)
 
 
+def test_the_ancestors_of_a_checkpoint_end_although_it_was_saved_again_under_a_descendant(savers: Savers) -> None:
+    saver = savers()
+
+    def put(parent: Any, number: int) -> Any:
+        checkpoint = {**empty_checkpoint(), "id": str(UUID(int=number)), "channel_versions": {"a": number}}
+        config = saver.put(parent, checkpoint, {"source": "loop", "step": number}, {"a": number})
+        saver.put_writes(config, [("a", number)], str(UUID(int=number)))
+        return config
+
+    one = put(thread(checkpoint_ns=""), 1)
+    two = put(one, 2)
+    put(two, 1)
+    found = saver.get_delta_channel_history(config=two, channels=["a"])
+    assert [value for _, _, value in found["a"]["writes"]] == [1]
+
+
+def test_an_empty_id_is_that_of_the_newest_checkpoint(savers: Savers) -> None:
+    saver = savers()
+    made = chain(saver, [("plain", "", True, False, 0), ("", "", False, False, 0)], True)
+    newest = thread(checkpoint_ns="", checkpoint_id="")
+    assert saver.get_tuple(newest).config == made[-1]  # type: ignore[union-attr]
+    found = saver.get_delta_channel_history(config=newest, channels=["a"])
+    assert found == saver.get_delta_channel_history(config=made[-1], channels=["a"])
+    assert found["a"]["seed"] == [0]
+
+
 def chain(saver: BaseCheckpointSaver[Any], links: list[Any], is_versioned: bool) -> list[Any]:
     """Checkpoints after each other, or after one that is a little older: with values, snapshots or neither, and writes."""
     made: list[Any] = []

@@ -65,7 +65,7 @@ class Requests:
     def find(self, config: Config) -> Request:
         """The checkpoint that a config speaks of."""
         thread, namespace = _place(config)
-        id = get_checkpoint_id(config)
+        id = get_checkpoint_id(config) or None
         known = self.memory.find(thread)
         held = None if known is None else Held(known.stamp, known.places())
         arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held}
@@ -113,7 +113,7 @@ class Requests:
     ) -> Request:
         """Save a checkpoint."""
         thread, namespace = _place(config)
-        parent = get_checkpoint_id(config)
+        parent = get_checkpoint_id(config) or None
         known = self._known(config, remembering=remembering)
         encoder = Encoder(serde, known)
         state = dump_checkpoint(checkpoint, encoder, _untouched(checkpoint, metadata, new_versions))

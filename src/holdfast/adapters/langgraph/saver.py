@@ -372,12 +372,17 @@ class HoldfastSaver(BaseCheckpointSaver):
         asked = self._requests.find(config).arguments
         at = {name: asked[name] for name in ("thread_id", "namespace", "user")}
         chain = self._store().history(**at, id=asked["id"], channels=channels)
-        yield from chain[1:]
-        least = ANCESTORS_FIRST
-        while chain and chain[-1].parent is not None:
+        ancestors, least, seen = chain[1:], ANCESTORS_FIRST, {each.id for each in chain[:1]}
+        while chain:
+            for each in ancestors:
+                if each.id in seen:  # a checkpoint was saved again, under a descendant of its own
+                    return
+                seen.add(each.id)
+                yield each
+            if chain[-1].parent is None:
+                return
             chain = self._store().history(**at, id=chain[-1].parent, channels=channels, least=least)
-            yield from chain
-            least = min(4 * least, ANCESTORS_AT_ONCE)
+            ancestors, least = chain, min(4 * least, ANCESTORS_AT_ONCE)
 
     def _store(self) -> Any:
         return self._opening.open().checkpoints

@@ -95,7 +95,11 @@ async def joined(
 
     async def read() -> list[Checkpoint]:
         found: dict[tuple[str, str], _Found] = {}
+        seen: set[tuple[str, str, str | None]] = set()
         for row in await query.all(connection, params):
+            if (row[1], row[2], row[-4]) in seen:
+                break  # A checkpoint was saved again under a descendant of its own: from here on everything repeats.
+            seen.add((row[1], row[2], row[-4]))
             each = found.get((row[1], row[2]))
             if each is None:
                 each = found[row[1], row[2]] = _found(connection, row, thread_id)
