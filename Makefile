@@ -37,6 +37,7 @@ adapters: ## the tests of the adapters, each in its framework's own environment
 	$(call lane,kagent,tests/adapters/kagent,loadfile)
 	$(call lane,a2a,tests/adapters/a2a)
 	$(call lane,a2a-oldest,tests/adapters/a2a)
+	@$(if $(ARGS),,$(PYTHON) tools/conformance/packaged.py --workers $(WORKERS))
 
 conformance: ## a framework's own tests with our adapter, from a checkout: PATH_TO=folder; writes docs/conformance.md
 	@$(if $(PATH_TO),,echo "make conformance PATH_TO=folder, a checkout of the framework"; exit 2)

@@ -10,29 +10,16 @@ be on the suite's list with a reason; otherwise this fails.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
-from suites import SUITES, Suite, Variant
+from running import ROOT, run_variant, show
+from suites import SUITES, Suite
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
-
-
-class Outcome(NamedTuple):
-    """The result of one run: how many tests passed or were skipped, and which failed."""
-
-    passed: int
-    skipped: int
-    failed: list[str]
 
 
 def main() -> int:
@@ -54,59 +41,13 @@ def run(suite: Suite, checkout: Path, database: str) -> int:
     unexpected: set[str] = set()
     lines: list[str] = []
     for variant, where in product(suite.variants, ["", database] if database else [""]):
-        outcome = run_variant(suite, variant, checkout, where)
-        unexpected |= {name for name in outcome.failed if not suite.reason(name)}
-        count = outcome.passed + len(outcome.failed)
+        outcome = run_variant(suite, variant, checkout, database=where)
         engine = "PostgreSQL" if where else "SQLite"
+        unexpected |= show(suite, variant, engine, outcome)
+        count = outcome.passed + len(outcome.failed)
         lines.append(f"| {variant.title} | {engine} | {outcome.passed} of {count} | {outcome.skipped} |")
-        print(f"{suite.name}, {variant.title}, {engine}: {outcome.passed} of {count} passed", flush=True)
-        for name in outcome.failed:
-            print(f"  failed: {name}: {suite.reason(name) or 'NOT EXPECTED'}")
     write(suite, checkout, lines)
     return 1 if unexpected else 0
-
-
-def run_variant(suite: Suite, variant: Variant, checkout: Path, database: str) -> Outcome:
-    """Run pytest once, in the environment of the framework's lane."""
-    asked = [sys.executable, str(ROOT / "tools" / "environment.py"), suite.environment]
-    python = subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    path = [ROOT / "tools" / "conformance", ROOT / "src", *(checkout / each for each in suite.packages)]
-    surroundings = {
-        **os.environ,
-        **suite.settings,
-        **variant.settings,
-        "HOLDFAST_DATABASE": database,
-        "PYTHONPATH": os.pathsep.join(map(str, path)),
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        options = [
-            "-p",
-            suite.plugin,
-            "-p",
-            "no:cacheprovider",
-            "-q",
-            "--tb=line",
-            f"--junitxml={report}",
-            "-o",
-            "addopts=",
-        ]
-        subprocess.run([python, "-m", "pytest", *options, *suite.tests], cwd=suite.found_in(checkout), env=surroundings)
-        return read(report)
-
-
-def read(report: Path) -> Outcome:
-    """Count what is in a JUnit report."""
-    passed, skipped, failed = 0, 0, []
-    for case in ElementTree.parse(report).iter("testcase"):
-        kinds = {each.tag for each in case}
-        if kinds & {"failure", "error"}:
-            failed.append(f"{case.get('classname')}::{case.get('name')}")
-        elif "skipped" in kinds:
-            skipped += 1
-        else:
-            passed += 1
-    return Outcome(passed, skipped, sorted(set(failed)))
 
 
 def write(suite: Suite, checkout: Path, lines: list[str]) -> None:

@@ -36,6 +36,10 @@ class Suite(NamedTuple):
     note: str
     settings: Mapping[str, str] = {}
     variants: Sequence[Variant] = (Variant("default"),)
+    options: Sequence[str] = ()
+    """For pytest."""
+    is_packaged: bool = True
+    """Whether the source distribution of the package has the tests; then they are a part of `make test`."""
     allowed: Mapping[str, str] = {}
     """Tests that may fail, by a pattern of their full name, each with the reason."""
 
@@ -68,6 +72,33 @@ _REFUSED = {
     r"tests\.test_pregel::test_stream_messages_dedupe_pydantic_subgraph_interrupt\[.*\]": _LOCAL,
 }
 
+_SAVER_TESTS = (
+    "sqlite",
+    "aiosqlite",
+    "conformance_delta",
+    "get_delta_channel_history",
+    "delta_parent_walk",
+    "delta_channel_migration",
+)
+_WRITES = (
+    "it expects `writes` in the metadata, which LangGraph does not put there any more and other savers leave out too"
+)
+_INSIDE = "it looks inside that saver"
+_OF_SQLITE = {
+    r"tests\.test_(aio)?sqlite\.Test(Async)?SqliteSaver::test_(combined_metadata|a?search)": _WRITES,
+    r"tests\.test_sqlite\.TestSqliteSaver::test_informative_async_errors": "ours can be awaited",
+    r"tests\.test_sqlite\.TestSqliteSaver::test_checkpoint_search_sql_injection_prevention": (
+        "it expects an error for a key that ours looks for as it is, and finds nothing"
+    ),
+    r"tests\.test_sqlite\.TestSqliteSaver::test_metadata_filter_keys_with_hyphens_and_digits": (
+        "it expects a key with a dot to be a path; only that saver reads it so"
+    ),
+    r"tests\.test_conformance_delta::test_delta_channel_conformance": (
+        "the published conformance suite does not have that part yet; from a checkout it passes"
+    ),
+    r"tests\.test_delta_parent_walk::test_walk_step_looks_up_the_parent_by_primary_key": _INSIDE,
+}
+
 SUITES = [
     Suite(
         name="langgraph",
@@ -97,5 +128,40 @@ SUITES = [
         note="The same for the prebuilt agents.",
         settings=_WITHOUT_SERVERS,
         variants=_SAVERS,
+    ),
+    Suite(
+        name="langgraph-checkpoint-sqlite",
+        title="LangGraph: savers",
+        package="langgraph-checkpoint-sqlite",
+        environment="langgraph",
+        folder="libs/checkpoint-sqlite",
+        marker="tests/test_aiosqlite.py",
+        tests=[f"tests/test_{name}.py" for name in _SAVER_TESTS],
+        packages=_LANGGRAPH,
+        plugin="langgraph_named_savers",
+        note="The tests of `SqliteSaver` and `AsyncSqliteSaver` that are about checkpoints, with ours under these names.",
+        variants=_SAVERS[:1],
+        allowed=_OF_SQLITE,
+    ),
+    Suite(
+        name="crewai",
+        title="CrewAI: flows and memories",
+        package="crewai",
+        environment="crewai",
+        folder="lib/crewai",
+        marker="tests/test_flow_persistence.py",
+        tests=[
+            "tests/test_flow_persistence.py",
+            "tests/test_flow_resumability_regression.py",
+            "tests/memory/test_unified_memory.py",
+            "tests/memory/test_memory_root_scope.py",
+        ],
+        packages=["lib/crewai/src"],
+        plugin="crewai_stores",
+        note="Ours in place of `SQLiteFlowPersistence` and `LanceDBStorage`.",
+        settings={"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"},
+        # Not: fifty thousand rows one by one, and tests of CrewAI's own threads, which measure time.
+        options=["-k", "not exceeding_scan_cap and not runs_concurrent and not runs_all and not returns_immediately"],
+        variants=[Variant("`HoldfastFlowPersistence`, `HoldfastMemory`")],
     ),
 ]
