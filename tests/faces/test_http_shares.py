@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
@@ -18,6 +19,7 @@ from holdfast.api import descriptors
 from holdfast.api.limits import ServerLimits
 from holdfast.api.problems import answer
 from holdfast.errors import InvalidInput, Unavailable
+from tests.faces.in_process import running
 from tests.faces.process import WAIT_S, Api, ServerProcess, answered, refused
 from tests.faces.test_http_clients import get, slow_reader, wait_until_cut_off
 from tests.workspace.hostile import archive, member
@@ -75,6 +77,15 @@ def test_one_tenant_cannot_take_all_streams(start: Start) -> None:
         refused(server.http.get(path), 503, "Unavailable")
         theirs = f"{other.sessions}/{other.session()['id']}/events?wait_s=0"
         assert server.http.get(theirs).status_code == 200
+
+
+def test_what_anybody_may_ask_takes_nothing_of_a_share() -> None:
+    async def main() -> set[int]:
+        async with running(limits=ServerLimits(connections=2, refusals_per_s=0)) as server:
+            asked = [server.ask("GET", path, key=None) for path in ("/openapi.json", "/readyz", "/healthz") * 8]
+            return {each.status for each in await asyncio.gather(*asked)}
+
+    assert asyncio.run(main()) == {200}
 
 
 # Memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -77,7 +78,7 @@ class Handler:
             return await self._streamed(service, headers, arguments, receive)
         is_read = False
         try:
-            with service.deadlines.begin() as deadline, service.requests.take(_tenant(scope, caller)):
+            with service.deadlines.begin() as deadline, self._slot(service, scope, caller):
                 if self._bodies:
                     empty = self._may_be_empty and _is_empty(headers)
                     data = b"{}" if empty else await read_body(receive, headers, service.limits)
@@ -93,6 +94,10 @@ class Handler:
                 raise
             raise self._cut_off(service.limits, is_read) from None
         return await self._response(result, service.limits)
+
+    def _slot(self, service: Service, scope: Scope, caller: Any) -> AbstractContextManager[None]:
+        """A slot of the tenant that is spoken of. What anybody may ask is about none, and must not be refused for others."""
+        return nullcontext() if self._operation.need == "open" else service.requests.take(_tenant(scope, caller))
 
     async def _streamed(
         self, service: Service, headers: Mapping[bytes, bytes], arguments: dict[str, Any], receive: Receive
