@@ -441,3 +441,14 @@ def test_a_session_is_a_list_of_events_by_their_ids(opened_kagent: Kagent, appen
         assert reply.status == (201 if model.setdefault(id, data) == data else 409)
     found = good(kagent.get("/api/sessions/s?order=asc"))["events"]
     assert [(each["id"], each["data"]) for each in found] == list(model.items())
+
+
+def test_a_link_that_v1_made_is_not_listed_with_its_token_here(kagent: Kagent) -> None:
+    start(kagent)
+    session = kagent.run(kagent.tenant.sessions.find("s", user="ada"))
+    made = kagent.post(f"/v1/tenants/{kagent.name}/sessions/{session.id}/shares", {})
+    assert made.status == 201
+    assert made.json["token"]
+    own = good(kagent.post("/api/sessions/s/shares"), 201)
+    assert [each["token"] for each in good(kagent.get("/api/sessions/s/shares"))] == [own["token"]]
+    assert made.json["token"].encode() not in kagent.get("/api/sessions/s").body
