@@ -17,6 +17,7 @@ from holdfast.core import text
 from holdfast.engines.offload import Heavy, Progress, compute
 from holdfast.engines.sqlite import asynchronous
 from holdfast.engines.sqlite.asynchronous import READERS
+from holdfast.stores.conversation import deleted_messages
 from holdfast.stores.conversation.message_log import HEAVY_CHARS
 
 ENDLESS = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT COUNT(*) FROM c"
@@ -119,6 +120,27 @@ async def test_a_large_append_is_made_and_written_outside_of_the_event_loop(
         threads.clear()
         await acme.messages.append(session.id, role="user", content="small")
         assert set(threads) == {threading.get_ident()}
+
+
+@in_event_loop
+async def test_messages_are_removed_outside_of_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    real = deleted_messages.keep
+
+    async def seen(*args: Any, **options: Any) -> None:
+        threads.append(threading.get_ident())
+        await real(*args, **options)
+
+    monkeypatch.setattr(deleted_messages, "keep", seen)
+    async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        session = await acme.sessions.create()
+        made = await acme.messages.append(session.id, role="user", content="x" * HEAVY_CHARS)
+        assert await acme.messages.delete(session.id, [made.id]) == 1
+        assert threads
+        assert threading.get_ident() not in threads
+        assert await acme.messages.restore(session.id, [made.id]) == 1
+        assert [*await acme.messages.list(session.id)] == [made]
 
 
 @in_event_loop

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from ..engines.offload import Heavy
 from ..engines.protocol import Connection, Engine
 from . import acting
 from .acting import Acting
@@ -64,6 +65,16 @@ def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
     @wraps(method)
     def call(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._engine.write(lambda connection: method(self, connection, *args, **kwargs))
+
+    return _public(call, method)
+
+
+def writes_heavily(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
+    """``writes``, for a method whose statements may take long: under asyncio it runs in a thread, whatever the disk is like."""
+
+    @wraps(method)
+    def call(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self._engine.write(Heavy(lambda connection: method(self, connection, *args, **kwargs)))
 
     return _public(call, method)
 

@@ -24,7 +24,7 @@ from ...core.filters import Filter, Filterable, id_list
 from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ...core.queries import Query
 from ...core.rows import mapper
-from ...core.store import TenantStore, reads, writes
+from ...core.store import TenantStore, reads, writes, writes_heavily
 from ...engines.offload import compute
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded, NotFound
@@ -273,7 +273,7 @@ class AsyncMessages(TenantStore):
             await reconsider(connection, params, [after.id], only_these=True)
         return after
 
-    @writes
+    @writes_heavily
     async def delete(
         self, connection: Connection, session_id: str, message_ids: Sequence[str], *, purge: bool = False
     ) -> int:
@@ -302,7 +302,7 @@ class AsyncMessages(TenantStore):
             await forget(connection, params)
         return len(gone | purged)
 
-    @writes
+    @writes_heavily
     async def restore(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> int:
         """Bring deleted messages of a session back, with their feedback, and say how many there were. Each is at its old place,
         on every branch that showed it; one that a compaction had taken out is in its archive again.

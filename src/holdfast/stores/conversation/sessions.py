@@ -23,7 +23,7 @@ from ...core.filters import Filter
 from ...core.paging import Page, encode_cursor, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
-from ...core.store import TenantStore, in_steps, reads, writes, writes_acting
+from ...core.store import TenantStore, in_steps, reads, writes, writes_acting, writes_heavily
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound, Unavailable
 from ...ids import Id
@@ -371,7 +371,7 @@ class AsyncSessions(TenantStore):
         if await queries.purge.one(connection, params) is None:
             raise _missing(session_id)
 
-    _purge = writes(_purge_there)
+    _purge = writes_heavily(_purge_there)
 
     def _new(
         self,
