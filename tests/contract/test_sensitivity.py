@@ -12,7 +12,7 @@ import pytest
 from holdfast.core import filters, paging, scope, text
 from holdfast.core.queries import Query
 from holdfast.limits import Limits
-from holdfast.stores.conversation import message_log, messages, sessions
+from holdfast.stores.conversation import message_log, new_entries, sessions
 from holdfast.stores.platform import registration, tenants
 from holdfast.testing.contract import can, cases, play
 from holdfast.testing.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
@@ -95,7 +95,7 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "cursors that are never understood": mock.patch.object(paging, "_in_range", return_value=False),
     "numbers in cursors that are not looked at": mock.patch.object(paging, "_in_range", return_value=True),
     "a filter that is ignored": mock.patch.object(filters.Filterable, "compile", return_value=""),
-    "any role": mock.patch.object(messages, "ROLES", ("user", "assistant", "system", None, "tool", "", 7, "User")),
+    "any role": mock.patch.object(new_entries, "ROLES", ("user", "assistant", "system", None, "tool", "", 7, "User")),
     "metadata of any shape": mock.patch.object(scope, "metadata", lambda value, limits: text.dump(value or {})),
 }
 

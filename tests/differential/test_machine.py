@@ -30,6 +30,7 @@ NEW = ["new", "\ud800 new"]
 ELSEWHERE = {
     "sessions.buffered",
     "sessions.prune",
+    "tenants.maintain",
     "messages.context",
     "messages.search",
     "messages.deleted",
@@ -259,7 +260,12 @@ class Machine(RuleBasedStateMachine):
         for tenant in self.call(None, "tenants.list"):
             for deleted in (False, True):
                 for session in self.call(tenant.id, "sessions.list", deleted=deleted, limit=10):
-                    self.call(tenant.id, "messages.list", session.id, limit=10)
+                    messages = self.call(tenant.id, "messages.list", session.id, limit=10)
+                    if not deleted and messages:  # what chance may never have found something for
+                        self.call(tenant.id, "messages.get", messages[0].id)
+                        self.call(tenant.id, "messages.update", messages[0].id, metadata={"a": "changed"})
+                        self.call(tenant.id, "messages.delete", session.id, [messages[-1].id])
+                        self.call(tenant.id, "sessions.update", session.id, metadata={"a": "changed"})
                     if deleted:
                         self.call(tenant.id, "sessions.purge", session.id)
                         self.call(tenant.id, "sessions.restore", session.id)
