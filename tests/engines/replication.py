@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,12 @@ class Standby(TcpPostgres):
     def __init__(self, primary: TcpPostgres) -> None:
         super().__init__()
         self._primary = primary
+
+    def catch_up(self) -> None:
+        """Wait until it has everything that is on the primary now."""
+        ((place,),) = self._primary.execute("SELECT pg_current_wal_flush_lsn()::text")
+        while self.execute(f"SELECT pg_last_wal_replay_lsn() >= '{place}'::pg_lsn") != [(True,)]:
+            time.sleep(0.01)
 
     def promote(self) -> None:
         """Make it a primary."""

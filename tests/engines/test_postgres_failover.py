@@ -145,6 +145,7 @@ def test_a_frozen_primary_stops_nobody_and_a_promoted_standby_takes_over_on_the_
             session = await patiently(style, lambda: acme.sessions.create(id=key))
             await patiently(style, lambda: acme.messages.append(session.id, role="user", content="before", id=first))
             append = lambda: acme.messages.append(session.id, role="user", content="after", id=name)  # noqa: E731
+            standby.catch_up()
             frozen = freeze(primary)
             try:
                 unknown = await soon(outcome_aside(style, append), SOON_S)
