@@ -8,7 +8,7 @@ archive either way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -183,19 +183,7 @@ class _Writing:
         order = self._order
         if order.summary is None:
             return
-        content = summary_content(order.summary)
-        message = {
-            "seq": place,
-            "id": order.summary_id,
-            "kind": "message",
-            "role": SUMMARY_ROLE,
-            "content": text.dump(content),
-            "token_count": counter_of(self._scope)(content),
-            "metadata": "{}",
-            "is_preserved": False,
-            "is_summary": True,
-        }
-        await message_log.queries.insert.all(self._connection, {**self._params, **message})
+        await insert_summary(self._connection, self._scope, self._params, place, order.summary_id, order.summary)
 
     async def _settle(self, view: views.View, accounts: _Accounts) -> None:
         settled = {
@@ -208,6 +196,25 @@ class _Writing:
 
     def _listed(self, places: Sequence[int]) -> Any:
         return number_list(places, self._connection.dialect)
+
+
+async def insert_summary(
+    connection: Connection, scope: Scope, params: Mapping[str, Any], place: int, id: str, summary: str
+) -> None:
+    """Insert the message that stands for what a compaction took out."""
+    content = summary_content(summary)
+    message = {
+        "seq": place,
+        "id": id,
+        "kind": "message",
+        "role": SUMMARY_ROLE,
+        "content": text.dump(content),
+        "token_count": counter_of(scope)(content),
+        "metadata": "{}",
+        "is_preserved": False,
+        "is_summary": True,
+    }
+    await message_log.queries.insert.all(connection, {**params, **message})
 
 
 def summary_content(summary: str) -> list[dict[str, str]]:

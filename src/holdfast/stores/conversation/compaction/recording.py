@@ -15,12 +15,11 @@ from ....core import text
 from ....core.scope import Scope
 from ....engines.protocol import Connection
 from ....errors import Conflict, NotFound
-from .. import message_log, views
+from .. import views
 from ..branches import Head, lock_head, take_block
 from ..log_reading import count_view
 from ..search.index import forget, reconsider
-from ..tokens import counter_of
-from .commit import SUMMARY_ROLE, needed_elsewhere, number_list, summary_content
+from .commit import insert_summary, needed_elsewhere, number_list
 from .events import CompactionEvent, events_of, queries
 from .plan import place_of, take_snapshot
 from .rollback import check_newest, find_event
@@ -173,19 +172,8 @@ class _Taking:
         return await take_block(self._connection, self._params)
 
     async def _summarise(self, place: int, summary_id: str) -> None:
-        content = summary_content(str(self._event.summary_content))
-        message = {
-            "seq": place,
-            "id": summary_id,
-            "kind": "message",
-            "role": SUMMARY_ROLE,
-            "content": text.dump(content),
-            "token_count": counter_of(self._scope)(content),
-            "metadata": "{}",
-            "is_preserved": False,
-            "is_summary": True,
-        }
-        await message_log.queries.insert.all(self._connection, {**self._params, **message})
+        summary = str(self._event.summary_content)
+        await insert_summary(self._connection, self._scope, self._params, place, summary_id, summary)
 
 
 async def _settle(
