@@ -73,6 +73,28 @@ async def test_a_read_that_takes_long_leaves_the_event_loop(tmp_path: Path, libr
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
 @in_event_loop
+async def test_a_read_of_few_large_rows_leaves_the_event_loop_between_them(
+    tmp_path: Path, library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measuring a content reads all of it, in one instruction of SQLite's virtual machine."""
+    monkeypatch.setattr(asynchronous, "INLINE_READ_S", -1.0)
+    async with AsyncHoldfast(str(tmp_path / "a.db"), sqlite=library) as hf:
+        threads: list[int] = []
+
+        async def measured(connection: Any) -> Any:
+            threads.append(threading.get_ident())
+            return await connection.fetch(
+                "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 20)"
+                " SELECT LENGTH(randomblob(n)) FROM c",
+                (),
+            )
+
+        assert len(await hf._engine.read(measured)) == 20
+        assert threads[-1] != threading.get_ident()
+
+
+@pytest.mark.parametrize("library", ["apsw", "stdlib"])
+@in_event_loop
 async def test_a_read_that_finds_much_is_decoded_outside_of_the_event_loop(
     tmp_path: Path, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,8 @@ WEIGHED_S = 0.001
 """Seconds after which it is looked how many bytes a read has found: so many are not found in less."""
 INTERRUPT_STEPS = 5_000
 """Instructions of SQLite's virtual machine, well under a millisecond, between two looks at whether to interrupt a read."""
+INLINE_INTERRUPT_STEPS = 100
+"""The same for a read in the event loop. One instruction may read a whole content of 16 MiB, so few of them are run at a time."""
 
 TURNS_MORE = 3
 """Turns of the loop that are waited for those who shared the last commit. They come back over a few of them, since some have a
@@ -176,7 +178,7 @@ class AsyncSqliteEngine:
         watch = Stopwatch()
         if self._reader is None:
             self._reader = self._file.connect(reader=True)
-            self._reader.raw.set_progress_handler(self._inline_took_long, INTERRUPT_STEPS)
+            self._reader.raw.set_progress_handler(self._inline_took_long, INLINE_INTERRUPT_STEPS)
         now_s = monotonic_s()
         self._inline_until_s = now_s + INLINE_READ_S
         try:

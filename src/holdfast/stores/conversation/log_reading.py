@@ -19,8 +19,10 @@ from ...core import text
 from ...core.queries import Queries
 from ...core.rows import mapper, moment
 from ...engines.dialect import Dialect
-from ...engines.protocol import Connection, Row
+from ...engines.offload import compute
+from ...engines.protocol import Connection, Engine, Row
 from ...errors import NotFound, Unavailable
+from ...offload import INLINE_CHARS
 from . import message_log, views
 from .message_log import Message
 from .views import Range, View
@@ -32,6 +34,7 @@ WIDER = 4
 
 queries = Queries(__package__, "log_reading.sql", Message)
 _CONTENT = 4  # where in a row of `list`, on SQLite
+_STORED = Message.__struct_fields__.index("content")
 _seq = itemgetter(Message.__struct_fields__.index("seq"))
 
 
@@ -45,9 +48,15 @@ class Shown(Struct, frozen=True):
 
 
 async def read_log(
-    connection: Connection, params: Mapping[str, Any], clause: str = "", *, newest_first: bool = False
+    connection: Connection,
+    params: Mapping[str, Any],
+    clause: str = "",
+    *,
+    newest_first: bool = False,
+    engine: Engine | None = None,
 ) -> list[Message]:
-    """What a live session shows between the messages ``after`` and ``before``, ``limit`` of them at most.
+    """What a live session shows between the messages ``after`` and ``before``, ``limit`` of them at most. With the ``engine``
+    that makes the call, large contents are decoded outside of its event loop.
 
     Raises:
         NotFound: there is no such live session.
@@ -57,14 +66,16 @@ async def read_log(
     if rows:
         if connection.dialect is Dialect.SQLITE:
             return _messages(rows, params["session_id"])
-        return mapper(Message, connection.dialect)(rows)
+        return await _decoded(rows, engine)
     for _ in range(TRIES):
         shown = await _shown(connection, params)
         if not shown.message_count:
             return []
         found = await _read_view(connection, params, clause, shown, newest_first)
-        if found is not None:
+        if found is not None and connection.dialect is Dialect.SQLITE:
             return mapper(Message, connection.dialect)(found)
+        if found is not None:
+            return await _decoded(found, engine)
     raise _restless(params)
 
 
@@ -150,6 +161,15 @@ async def _read_view(
         if len(found) >= limit or near == ranges:
             return found[:limit]
         places *= WIDER
+
+
+async def _decoded(rows: Sequence[Row], engine: Engine | None) -> list[Message]:
+    """The messages in rows of PostgreSQL. SQLite's engine runs the whole call in a thread where it finds so much."""
+    decode = mapper(Message, Dialect.POSTGRES)
+    chars = sum([len(row[_STORED]) for row in rows]) if engine is not None else 0
+    if engine is None or chars < INLINE_CHARS:
+        return decode(rows)
+    return await compute(engine, lambda _: decode(rows), chars=chars)
 
 
 def _messages(rows: Sequence[Row], session_id: str) -> list[Message]:

@@ -158,7 +158,7 @@ class AsyncMessages(TenantStore):
         """
         params = self._stretch(session_id, 0, None)
         params["limit"] = rows_to_read(count, self._scope.limits) - 1
-        return (await read_log(connection, params, newest_first=True))[::-1]
+        return (await read_log(connection, params, newest_first=True, engine=self._engine))[::-1]
 
     @reads
     async def list(
@@ -195,7 +195,7 @@ class AsyncMessages(TenantStore):
         if limit is not None and max_bytes is not None:
             limit = min(limit, await fitting(connection, params, clause, max_bytes, newest_first=newest_first))
             params["limit"] = limit + 1
-        found = await read_log(connection, params, clause, newest_first=newest_first)
+        found = await read_log(connection, params, clause, newest_first=newest_first, engine=self._engine)
         return _page(found, limit, limits.list_rows, listing)
 
     @reads

@@ -45,6 +45,18 @@ async def seqs(handle: AsyncTenantHandle, session_id: str, *where: Filter, **how
 
 
 @contract()
+async def large_messages_are_read_as_they_were_written(world: World) -> None:
+    """From the log and through a view: engines decode them in a thread of their own."""
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    new = [NewMessage(role="user", content=letter * 100_000) for letter in "abc"]
+    made = await acme.messages.append_many(session.id, new)
+    assert [*await acme.messages.list(session.id)] == made == [*await acme.messages.last(session.id)]
+    await acme.branches.rewind(session.id, to=made[1].seq)
+    assert [*await acme.messages.list(session.id)] == made[:2]
+
+
+@contract()
 async def a_log_shows_each_message_as_it_is_by_itself(world: World) -> None:
     """Whatever is unusual about it: a log is read by shorter ways than a message."""
     acme = world.tenant()
