@@ -237,7 +237,7 @@ def test_readers_in_many_threads_never_share_an_object() -> None:
     shared: list[int] = []
 
     def read(number: int) -> None:
-        for turn in range(200):
+        for turn in range(20):
             for each in thread.hand_out_all(range(50)):
                 if each.name is not None:
                     shared.append(number)
