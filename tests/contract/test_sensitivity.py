@@ -9,11 +9,11 @@ from unittest import mock
 
 import pytest
 
-from holdfast.core import filters, paging, scope, text
+from holdfast.core import filters, paging, registration, scope, text
 from holdfast.core.queries import Query
 from holdfast.limits import Limits
 from holdfast.stores.conversation import message_log, new_entries, sessions
-from holdfast.stores.platform import registration, tenants
+from holdfast.stores.platform import tenants
 from holdfast.testing.contract import can, cases, play
 from holdfast.testing.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
