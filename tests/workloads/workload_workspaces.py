@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import holdfast
 from holdfast.stores.workspace.snapshots import Snapshot
 from tests.workloads.workloads import Arguments, World, maker
 
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = Path(holdfast.__file__).parent
 TREES = ("erasure", "stores/registry", "adapters/a2a")
 
 

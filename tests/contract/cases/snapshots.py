@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import holdfast
 from holdfast.errors import InvalidFilter, InvalidInput, NotFound
 from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.workspace.snapshots import Snapshot
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
-_PACKAGE = Path(__file__).parents[2]
+_PACKAGE = Path(holdfast.__file__).parent
 TREE, OTHER = _PACKAGE / "migrations" / "sqlite", _PACKAGE / "migrations" / "postgres"
 """Directories that nobody changes."""
 
