@@ -29,8 +29,8 @@ from ..limits import Limits
 from ..stores.conversation.buffer.buffered import BufferedSession
 from ..stores.execution.runs.leases import AsyncRunQueue
 from ..stores.execution.runs.ledger import NewToolCall
-from ..stores.platform.api_keys import AsyncApiKeys
-from ..stores.platform.tenants import AsyncTenants
+from ..stores.lifecycle.api_keys import AsyncApiKeys
+from ..stores.lifecycle.tenants import AsyncTenants
 from . import callers
 from .contract.world import Caller, World
 

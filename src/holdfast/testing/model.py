@@ -25,7 +25,7 @@ from ..stores.conversation.message_log import Message
 from ..stores.conversation.messages import NewMessage
 from ..stores.conversation.sessions import Session
 from ..stores.conversation.tokens import estimate
-from ..stores.platform.tenants import Tenant
+from ..stores.lifecycle.tenants import Tenant
 from . import oracle
 from .contract.values import same
 from .model_branches import ModelBranches

@@ -12,8 +12,8 @@ from ..stores.conversation.messages import NewMessage
 from ..stores.execution.runs.ledger import NewToolCall, PendingCall, Safety, ToolOutcome
 from ..stores.execution.runs.states import Run, Status
 from ..stores.execution.runs.step_log import Usage
-from ..stores.memory.blocks import NewBlock
 from ..stores.registry.agents import Agent
+from ..stores.registry.blocks import NewBlock
 from .workloads import Arguments, World, maker
 
 TTL_MS = 90_000

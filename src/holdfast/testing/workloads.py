@@ -30,10 +30,10 @@ from ..stores.conversation.buffer.buffered import AsyncBufferedSession, Buffer, 
 from ..stores.conversation.messages import NewMessage
 from ..stores.conversation.sessions import Session
 from ..stores.execution.runs.leases import AsyncRunQueue, RunQueue
-from ..stores.platform.api_keys import ApiKeys, AsyncApiKeys
-from ..stores.platform.erasures import AsyncErasures, Erasures
-from ..stores.platform.server_settings import AsyncServerSettings, ServerSettings
-from ..stores.platform.tenants import AsyncTenants, Tenants
+from ..stores.lifecycle.api_keys import ApiKeys, AsyncApiKeys
+from ..stores.lifecycle.erasures import AsyncErasures, Erasures
+from ..stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
+from ..stores.lifecycle.tenants import AsyncTenants, Tenants
 
 TENANTS = ("acme", "zenith")
 ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.", "server_settings.")

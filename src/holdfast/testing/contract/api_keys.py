@@ -9,7 +9,7 @@ from ...clock import from_us
 from ...errors import Conflict, Forbidden, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from ...ids import new_api_key
 from ...limits import Limits
-from ...stores.platform.api_keys import ApiKey
+from ...stores.lifecycle.api_keys import ApiKey
 from .suite import contract
 from .values import GARBAGE_CURSORS
 from .world import World, raises, uuid_of

@@ -9,7 +9,7 @@ from typing import Any
 from ...clock import from_us
 from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from ...limits import Limits
-from ...stores.memory.blocks import Block, NewBlock
+from ...stores.registry.blocks import Block, NewBlock
 from .suite import contract
 from .values import TEXTS
 from .world import World, raises

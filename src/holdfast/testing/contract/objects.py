@@ -7,7 +7,7 @@ from typing import Any
 from ...core.objects import digest_of
 from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...limits import Limits
-from ...stores.platform.objects import GRACE_S, Pruned
+from ...stores.objects.objects import GRACE_S, Pruned
 from .suite import contract
 from .world import World, raises
 

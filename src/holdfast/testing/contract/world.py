@@ -18,8 +18,8 @@ from ...stepping import step
 from ...stores.conversation.message_log import Message
 from ...stores.conversation.sessions import Session
 from ...stores.execution.runs.leases import AsyncRunQueue
-from ...stores.platform.api_keys import AsyncApiKeys
-from ...stores.platform.tenants import AsyncTenants
+from ...stores.lifecycle.api_keys import AsyncApiKeys
+from ...stores.lifecycle.tenants import AsyncTenants
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
