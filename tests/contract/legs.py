@@ -29,8 +29,8 @@ from holdfast.limits import Limits
 from holdfast.stores.conversation.buffer.buffered import BufferedSession
 from holdfast.stores.execution.runs.leases import AsyncRunQueue
 from holdfast.stores.execution.runs.ledger import NewToolCall
-from holdfast.stores.platform.api_keys import AsyncApiKeys
-from holdfast.stores.platform.tenants import AsyncTenants
+from holdfast.stores.lifecycle.api_keys import AsyncApiKeys
+from holdfast.stores.lifecycle.tenants import AsyncTenants
 from tests.contract import callers
 from tests.contract.cases.world import Caller, World
 

@@ -13,7 +13,7 @@ from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.stepping import step
 from holdfast.stores.conversation.search import index
-from holdfast.stores.platform import tenants
+from holdfast.stores.lifecycle import tenants
 from holdfast.testing.disk import Disk
 from holdfast.testing.sqlite_state import State
 from tests.faults import powercut

@@ -29,7 +29,7 @@ PLAIN = ("sessions", "messages")
 """Stores that are enough where the harness and not a store is on trial."""
 COMPANY = {"compactions": ("sessions",), "run_queue": ("runs",)}
 """What else must go on for a store to have enough to do."""
-TIDYING = {"checkups.repair", "snapshots.collect"}
+TIDYING = {"diagnostics.repair", "snapshots.collect"}
 """Methods that have something to do only where something was left over: they are cut with the stores that leave it."""
 
 

@@ -25,7 +25,7 @@ from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.conversation.tokens import estimate
-from holdfast.stores.platform.tenants import Tenant
+from holdfast.stores.lifecycle.tenants import Tenant
 from tests.contract.cases.values import same
 from tests.models import oracle
 from tests.models.model_branches import ModelBranches

@@ -13,8 +13,8 @@ from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.clock import FixedClock, from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.stores.memory.blocks import Block, NewBlock
 from holdfast.stores.registry.agents import check_version
+from holdfast.stores.registry.blocks import Block, NewBlock
 from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
 
 CLOCK = FixedClock()

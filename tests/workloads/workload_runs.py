@@ -12,8 +12,8 @@ from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.execution.runs.ledger import NewToolCall, PendingCall, Safety, ToolOutcome
 from holdfast.stores.execution.runs.states import Run, Status
 from holdfast.stores.execution.runs.step_log import Usage
-from holdfast.stores.memory.blocks import NewBlock
 from holdfast.stores.registry.agents import Agent
+from holdfast.stores.registry.blocks import NewBlock
 from tests.workloads.workloads import Arguments, World, maker
 
 TTL_MS = 90_000

@@ -30,10 +30,10 @@ from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession, B
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.execution.runs.leases import AsyncRunQueue, RunQueue
-from holdfast.stores.platform.api_keys import ApiKeys, AsyncApiKeys
-from holdfast.stores.platform.erasures import AsyncErasures, Erasures
-from holdfast.stores.platform.server_settings import AsyncServerSettings, ServerSettings
-from holdfast.stores.platform.tenants import AsyncTenants, Tenants
+from holdfast.stores.lifecycle.api_keys import ApiKeys, AsyncApiKeys
+from holdfast.stores.lifecycle.erasures import AsyncErasures, Erasures
+from holdfast.stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
+from holdfast.stores.lifecycle.tenants import AsyncTenants, Tenants
 
 TENANTS = ("acme", "zenith")
 ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.", "server_settings.")

@@ -9,7 +9,7 @@ from holdfast.clock import from_us
 from holdfast.errors import Conflict, Forbidden, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import new_api_key
 from holdfast.limits import Limits
-from holdfast.stores.platform.api_keys import ApiKey
+from holdfast.stores.lifecycle.api_keys import ApiKey
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS
 from tests.contract.cases.world import World, raises, uuid_of

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.core.objects import digest_of
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound
 from holdfast.limits import Limits
-from holdfast.stores.platform.objects import GRACE_S, Pruned
+from holdfast.stores.objects.objects import GRACE_S, Pruned
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
 

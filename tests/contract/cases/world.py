@@ -18,8 +18,8 @@ from holdfast.stepping import step
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.execution.runs.leases import AsyncRunQueue
-from holdfast.stores.platform.api_keys import AsyncApiKeys
-from holdfast.stores.platform.tenants import AsyncTenants
+from holdfast.stores.lifecycle.api_keys import AsyncApiKeys
+from holdfast.stores.lifecycle.tenants import AsyncTenants
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)

@@ -27,7 +27,7 @@ from ...engines.offload import Heavy
 from ...engines.protocol import Connection, Engine
 from ...errors import AlreadyExists, Conflict, InvalidInput
 from ..conversation.search.index import drain, forget
-from . import packs
+from ..objects import packs
 from .retention import rules
 from .tenant_engine import being_deleted, deleting, queries
 

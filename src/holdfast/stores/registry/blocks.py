@@ -22,7 +22,7 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from ...limits import Limits
-from ..registry.agents import check_version, find_agent, lock_agent
+from .agents import check_version, find_agent, lock_agent
 
 
 class Block(Struct, frozen=True):

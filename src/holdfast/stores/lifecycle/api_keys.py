@@ -28,7 +28,7 @@ from ...core.store import Store, reads, writes
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import Conflict, Forbidden, InvalidInput, LimitExceeded, NotFound
 from ...ids import Id, parse
-from .registration import register_tenant
+from ..objects.registration import register_tenant
 
 SHOWN = 8
 """Digits of a key that may be shown."""

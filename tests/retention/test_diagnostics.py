@@ -22,9 +22,9 @@ def test_a_tenant_that_is_well_has_no_findings(local: Bench) -> None:
     run = local.run()
     for _ in range(3):
         local.capture(run)
-    assert local.tenant().checkups.look() == Findings() == local.tenant("nobody").checkups.look()
-    assert local.tenant().checkups.look().is_sound
-    assert local.tenant().checkups.repair().is_tidy
+    assert local.tenant().diagnostics.look() == Findings() == local.tenant("nobody").diagnostics.look()
+    assert local.tenant().diagnostics.look().is_sound
+    assert local.tenant().diagnostics.repair().is_tidy
 
 
 def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -> None:
@@ -37,17 +37,17 @@ def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -
     place = PackPlace(tmp_path / "packs")
     asyncio.run(place.write(f"{FOLDER}/orphan", b"nobody's", blocking=False))
     acme = bench.tenant()
-    assert acme.checkups.look() == Findings(orphan_packs=("orphan",)), "what is new may still be wanted"
+    assert acme.diagnostics.look() == Findings(orphan_packs=("orphan",)), "what is new may still be wanted"
     bench.clock.advance(3_600)
-    found = acme.checkups.look()
+    found = acme.diagnostics.look()
     assert (found.orphan_packs, len(found.unsealed_packs), found.is_sound, found.is_tidy) == (
         ("orphan",),
         1,
         True,
         False,
     )
-    assert acme.checkups.look() == found, "looking changes nothing"
-    assert acme.checkups.repair() == Findings()
+    assert acme.diagnostics.look() == found, "looking changes nothing"
+    assert acme.diagnostics.repair() == Findings()
     assert len(asyncio.run(place.names("", blocking=False))) == 1
     assert acme.snapshots.read(kept.id, "file")
 
@@ -57,10 +57,10 @@ def test_what_went_with_its_run_is_found_and_removed(local: Bench) -> None:
     local.capture(run)
     acme = local.tenant()
     acme.sessions.purge(acme.runs.get(run).session_id)
-    assert acme.checkups.look() == Findings(loose_layers=1)
-    assert acme.checkups.repair().unheld_objects == 2
+    assert acme.diagnostics.look() == Findings(loose_layers=1)
+    assert acme.diagnostics.repair().unheld_objects == 2
     local.clock.advance(3_600)
-    assert acme.checkups.repair() == Findings()
+    assert acme.diagnostics.repair() == Findings()
     assert acme.objects.usage().count == 0
 
 
@@ -70,7 +70,7 @@ def test_what_is_lost_is_named_and_left_as_it_is(local: Bench, tmp_path: Path) -
     (pack,) = [path for path in (tmp_path / "packs" / FOLDER).iterdir() if _is_of(local, path.name, hurt.layer_id)]
     pack.unlink()
     acme = local.tenant()
-    found = acme.checkups.repair()
+    found = acme.diagnostics.repair()
     assert (found.missing_packs, found.is_sound) == ((pack.name,), False)
     assert [(each.id, each.reason) for each in found.damaged_snapshots] == [
         (hurt.id, "1 of the bodies it needs are not there")
@@ -79,7 +79,7 @@ def test_what_is_lost_is_named_and_left_as_it_is(local: Bench, tmp_path: Path) -
     engine, params = local.holdfast._engine, acme._scope.params(layer_id=hurt.layer_id)
     gone = "DELETE FROM objects WHERE digest IN (SELECT manifest FROM snapshot_layers WHERE id = :layer_id)"
     step(engine.write(lambda connection: _run(connection, gone, params)))
-    found = acme.checkups.look()
+    found = acme.diagnostics.look()
     assert found.dangling_refs == 1
     assert "there is no object" in found.damaged_snapshots[0].reason
 
@@ -108,7 +108,7 @@ def test_a_place_that_cannot_be_reached_is_no_finding(opens: Opens) -> None:
     }
     options = {"config": nowhere, "client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
     with pytest.raises(Unavailable):
-        opens(PackPlace("s3://bucket/folder", options)).tenant().checkups.look()
+        opens(PackPlace("s3://bucket/folder", options)).tenant().diagnostics.look()
 
 
 def test_the_integrity_of_a_database_is_looked_at(address: str, tmp_path: Path) -> None:

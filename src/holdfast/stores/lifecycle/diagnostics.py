@@ -1,4 +1,4 @@
-"""Checkups: what is not as it should be with a tenant's objects, packs and snapshots, and how it is put right.
+"""Diagnostics: what is not as it should be with a tenant's objects, packs and snapshots, and how it is put right.
 
 ``look`` changes nothing. ``repair`` does what a prune and a sweep would have done in time: it removes what nobody needs. What was
 lost cannot be made again by anybody; it is named, and left as it is.
@@ -18,8 +18,8 @@ from ...core.store import TenantStore, in_steps, only_reads
 from ...engines.protocol import Connection, Row
 from ...errors import HoldfastError
 from ...trees.entries import objects_of
+from ..objects.objects import GRACE_S, AsyncObjects
 from ..workspace.snapshots import AsyncSnapshots
-from .objects import GRACE_S, AsyncObjects
 
 PAGE = 100
 """Snapshots looked at at once."""
@@ -63,10 +63,10 @@ class Findings(Struct, frozen=True, kw_only=True):
         return not (self.orphan_packs or self.unsealed_packs or self.unheld_objects or self.loose_layers)
 
 
-queries = Queries(__package__, "checkups.sql")
+queries = Queries(__package__, "diagnostics.sql")
 
 
-class AsyncCheckups(TenantStore):
+class AsyncDiagnostics(TenantStore):
     """Looking after one tenant's objects, packs and snapshots."""
 
     @only_reads
@@ -156,8 +156,8 @@ class AsyncCheckups(TenantStore):
         return f"{len(lost):,} of the bodies it needs are not there" if lost else None
 
 
-class Checkups(Blocking[AsyncCheckups]):
+class Diagnostics(Blocking[AsyncDiagnostics]):
     """Looking after one tenant's objects, packs and snapshots."""
 
-    look = blocking(AsyncCheckups.look)
-    repair = blocking(AsyncCheckups.repair)
+    look = blocking(AsyncDiagnostics.look)
+    repair = blocking(AsyncDiagnostics.repair)

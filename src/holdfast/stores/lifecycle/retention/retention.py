@@ -18,9 +18,9 @@ from ....engines.protocol import Connection, Row
 from ....errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from ....ids import parse as parse_id
 from ...execution.runs import states
-from .. import activity
-from ..activity import Deed
-from ..registration import register_tenant
+from ...objects import activity
+from ...objects.activity import Deed
+from ...objects.registration import register_tenant
 from . import rules
 from .plans import Plan
 from .rules import Hold, RetentionPolicy, RunSnapshots, queries

@@ -19,12 +19,12 @@ from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
 from ....errors import Conflict, CrossTenant, Fenced
+from ...objects import activity, freeing
+from ...objects.objects import GRACE_S, AsyncObjects
+from ...objects.registration import register_tenant
 from ...workspace import layers, snapshots
 from ...workspace.snapshots import Snapshot
 from ...workspace.squashing import Squashing
-from .. import activity, freeing
-from ..objects import GRACE_S, AsyncObjects
-from ..registration import register_tenant
 from . import room, rules
 from .rules import Hold, Reason, RetentionPolicy, RunSnapshots, queries
 

@@ -25,7 +25,7 @@ from ....core.scope import Scope
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict
 from ....ids import Id
-from ..activity import Deed
+from ...objects.activity import Deed
 
 Reason = Literal["per_run_cap", "per_tenant_cap", "grace_expired", "erasure"]
 EVENT = "checkpoint.deleted"
