@@ -37,12 +37,12 @@ from holdfast.core.rows import Column
 from holdfast.engines.dialect import Dialect
 from holdfast.ids import Id
 from holdfast.stepping import step
-from holdfast.testing.contract.record_promises import (
+from tests.contract.cases.record_promises import (
     PROMISES,
     Kit,
     values_over_a_limit_or_of_another_type_are_refused,
 )
-from holdfast.testing.contract.records import SMALL
+from tests.contract.cases.records import SMALL
 
 
 class Gadget(Struct, frozen=True):
