@@ -30,9 +30,9 @@ from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
 from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
+from .stores.conversation.general_feedback import AsyncGeneralFeedbacks, GeneralFeedbacks
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
-from .stores.conversation.remarks import AsyncRemarks, Remarks
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShares
 from .stores.conversation.tokens import TokenCounter, counter_of
@@ -90,7 +90,7 @@ class AsyncTenantHandle:
         self.a2a_tasks = AsyncA2ATasks(engine, scope)
         self.a2a_push_configs = AsyncA2APushConfigs(engine, scope)
         self.session_shares = AsyncSessionShares(engine, scope)
-        self.remarks = AsyncRemarks(engine, scope)
+        self.general_feedback = AsyncGeneralFeedbacks(engine, scope)
         self.tool_servers = AsyncToolServers(engine, scope)
         self.agent_memories = AsyncAgentMemories(engine, scope)
         self.activity = AsyncActivities(engine, scope)
@@ -191,7 +191,7 @@ class TenantHandle:
         self.a2a_tasks = A2ATasks(AsyncA2ATasks(engine, scope))
         self.a2a_push_configs = A2APushConfigs(AsyncA2APushConfigs(engine, scope))
         self.session_shares = SessionShares(AsyncSessionShares(engine, scope))
-        self.remarks = Remarks(AsyncRemarks(engine, scope))
+        self.general_feedback = GeneralFeedbacks(AsyncGeneralFeedbacks(engine, scope))
         self.tool_servers = ToolServers(AsyncToolServers(engine, scope))
         self.agent_memories = AgentMemories(AsyncAgentMemories(engine, scope))
         self.activity = Activities(AsyncActivities(engine, scope))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Limits, NewAgentMemory, NewTool, TenantHandle
+from holdfast import Holdfast, Limits, NewAgentMemory, TenantHandle
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput, InvalidText, LimitExceeded
 
@@ -41,51 +41,6 @@ def test_what_is_no_task_is_refused() -> None:
     with pytest.raises(InvalidInput, match="time zone"):
         tasks.list(since=from_us(0).replace(tzinfo=None))
     assert tasks.list() == []
-
-
-def test_what_is_no_push_configuration_is_refused() -> None:
-    configs = tenant_with(metadata_bytes=50).a2a_push_configs
-    bad: Any
-    for bad in (None, [1], {1: 2}):
-        with pytest.raises(InvalidInput, match="dictionary"):
-            configs.save("t", bad)
-    with pytest.raises(LimitExceeded, match="metadata_bytes"):
-        configs.save("t", {"x": "y" * 50})
-    with pytest.raises(InvalidInput, match="id of a push configuration"):
-        configs.save("t", {}, id="")
-    assert configs.of_everybody("t") == []
-
-
-def test_what_is_no_remark_is_refused() -> None:
-    remarks = tenant_with(text_bytes=10).remarks
-    bad: Any = "no"
-    with pytest.raises(InvalidInput, match="is_positive"):
-        remarks.create("x", is_positive=bad)
-    with pytest.raises(InvalidInput, match="issue_type"):
-        remarks.create("x", is_positive=True, issue_type=bad)
-    for bad in (2**63, True, "7"):
-        with pytest.raises(InvalidInput, match="message_number"):
-            remarks.create("x", is_positive=True, message_number=bad)
-    with pytest.raises(InvalidInput, match="feedback_text"):
-        remarks.create("", is_positive=True)
-    with pytest.raises(LimitExceeded, match="text_bytes"):
-        remarks.create("x" * 11, is_positive=True)
-    assert remarks.list() == []
-
-
-def test_what_is_no_tool_server_is_refused() -> None:
-    servers = tenant_with(tools=2).tool_servers
-    bad: Any
-    for bad in ("text", [{"name": "x"}], 3):
-        with pytest.raises(InvalidInput, match="NewTool"):
-            servers.upsert("s", tools=bad)
-    with pytest.raises(LimitExceeded, match="tools"):
-        servers.upsert("s", tools=[NewTool(name) for name in "abc"])
-    with pytest.raises(InvalidInput, match="name of a tool"):
-        servers.upsert("s", tools=[NewTool("")])
-    with pytest.raises(InvalidInput, match="time zone"):
-        servers.upsert("s", connected_at=from_us(0).replace(tzinfo=None))
-    assert servers.list() == []
 
 
 def test_what_is_no_agent_memory_is_refused() -> None:

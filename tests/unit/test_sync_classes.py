@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 from textwrap import dedent, indent
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -32,13 +32,14 @@ def subclasses(kind: type) -> Iterator[type]:
 
 
 def public(kind: type) -> dict[str, Any]:
-    return {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    """The public methods of a class."""
+    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: each for name, each in found.items() if inspect.isfunction(each) or isinstance(each, property)}
 
 
 def pair_of(blocking: type) -> type:
     """The asynchronous class that a synchronous one is made from."""
-    (base,) = [base for base in blocking.__orig_bases__ if getattr(base, "__origin__", None) is Blocking]  # type: ignore[attr-defined]
-    found: type = get_args(base)[0]
+    found: type = getattr(import_module(blocking.__module__), f"Async{blocking.__name__}")
     return found
 
 

@@ -20,12 +20,12 @@ from ..bodies import Disconnected, read_body
 from ..operations import KAGENT
 from ..problems import HttpError, NoSuchRoute, TooSlow, WrongMethod, status_of
 from ..service import Service
-from . import checkpoints, crews, memories, registry, remarks, sealing, sessions, shares, tasks
+from . import checkpoints, crews, feedback, memories, registry, sealing, sessions, shares, tasks
 from .exchange import Ask, Route, failure
 
 log = logging.getLogger("holdfast.api")
 
-_MODULES = (sessions, tasks, shares, memories, checkpoints, crews, registry, remarks)
+_MODULES = (sessions, tasks, shares, memories, checkpoints, crews, registry, feedback)
 _OPEN = ("/health", "/version")
 
 
