@@ -58,6 +58,7 @@ from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agents, AsyncAgents
 from .stores.registry.blocks import AsyncBlocks, Blocks
 from .stores.registry.tool_servers import AsyncToolServers, ToolServers
+from .stores.wiring import SESSION_DEPENDENTS
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
@@ -458,6 +459,7 @@ def _setting(
         clock=clock or SystemClock(),
         ids=ids or RandomIds(),
         limits=limits or Limits(),
+        session_dependents=SESSION_DEPENDENTS,
         count_tokens=count_tokens,
         packs=_pack_place(where, packs),
         caches=None if (file := _file_of(where)) is None else file.with_name(f"{file.name}.cache"),

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...core.paging import Page
 from ...errors import Conflict, InvalidFilter, InvalidInput, NotFound
-from ...stores.lifecycle.retention.rules import Hold, RetentionPolicy
 from ...stores.lifecycle.retention.sweeps import Swept
+from ...stores.workspace.retention_rules import Hold, RetentionPolicy
 from .suite import contract
 from .values import GARBAGE_CURSORS
 from .world import World, flat, raises, uuid_of
