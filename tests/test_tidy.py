@@ -53,9 +53,7 @@ def test_sql_names_no_table_of_a_layer_above() -> None:
 
 def test_table_of_a_layer_above_is_caught() -> None:
     found = [*tidy.tables_of_layers_above([*reversed(tidy.store_layers())])]
-    assert (
-        "execution/runs/steps.sql names messages, a table of conversation: conversation is not below execution" in found
-    )
+    assert "workspace/squashing.sql names objects, a table of objects: objects is not below workspace" in found
 
 
 def test_exemptions_from_the_rule_about_sql_are_still_needed() -> None:
