@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.queries import Query
 from holdfast.stores.conversation import contacts, feedback, message_log, pending_messages
 from holdfast.stores.objects import registration
-from holdfast.testing.contract import Case, can, cases, play
+from tests.contract.cases import Case, can, cases, play
 from tests.contract.test_sensitivity import LEG, query, without_limit
 
 STORES = ("pending_messages", "contacts", "feedback")

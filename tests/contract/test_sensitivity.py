@@ -15,8 +15,8 @@ from holdfast.limits import Limits
 from holdfast.stores.conversation import message_log, new_entries, sessions
 from holdfast.stores.lifecycle import tenants
 from holdfast.stores.objects import registration
-from holdfast.testing.contract import can, cases, play
-from holdfast.testing.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
+from tests.contract.cases import can, cases, play
+from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
 LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=MEMORY_LACKS)
 
