@@ -11,7 +11,7 @@ from .suite import contract
 from .world import World, raises, uuid_of
 
 _PACKAGE = Path(__file__).parents[2]
-TREE, OTHER = _PACKAGE / "migrations" / "sqlite", _PACKAGE / "migrations" / "postgres"
+TREE, OTHER = _PACKAGE / "engines" / "sqlite", _PACKAGE / "engines" / "postgres"
 """Directories that nobody changes."""
 
 
@@ -85,7 +85,7 @@ async def what_others_need_of_a_removed_snapshot_stays(world: World) -> None:
     await acme.objects.prune(grace_s=0)
     for id, tree in before.items():
         assert await acme.snapshots.tree(id) == tree
-    name = sorted(path.name for path in OTHER.glob("*.sql"))[0]
+    name = sorted(path.name for path in OTHER.glob("*.py"))[0]
     assert await acme.snapshots.read(other.id, name) == (OTHER / name).read_bytes()
     await acme.snapshots.delete([again.id, other.id], reason="too old")
     assert (await acme.snapshots.usage()).layers == 0
