@@ -41,8 +41,8 @@ from .migrations.files import migrations
 from .migrations.runner import created_tables
 from .new_file import refuse_existing
 from .stepping import step
-from .stores.platform import packs as pack_store
-from .stores.platform.packs import InPack
+from .stores.objects import packs as pack_store
+from .stores.objects.packs import InPack
 
 _LEFT_OUT = frozenset(
     (
