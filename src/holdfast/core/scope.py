@@ -11,6 +11,7 @@ from ..errors import InvalidInput
 from ..ids import IdSource
 from ..limits import Limits
 from . import text
+from .crypto import KeyRing
 from .packs import PackPlace
 
 
@@ -20,9 +21,10 @@ class Setting:
     ``count_tokens`` is the caller's own way to count, ``packs`` is where large objects lie, if there is such a place, and
     ``caches`` a directory for what can be found out again. ``shared`` is for what cannot be stored and yet belongs to all
     handles of one Holdfast, such as a function that was attached to a session: each store keeps its own under its name.
+    ``keys`` encrypts secrets.
     """
 
-    __slots__ = ("caches", "clock", "count_tokens", "ids", "limits", "packs", "shared")
+    __slots__ = ("caches", "clock", "count_tokens", "ids", "keys", "limits", "packs", "shared")
 
     def __init__(
         self,
@@ -34,10 +36,12 @@ class Setting:
         packs: PackPlace | None = None,
         caches: Path | None = None,
         shared: dict[str, Any] | None = None,
+        keys: KeyRing | None = None,
     ) -> None:
         self.clock, self.ids, self.limits, self.count_tokens = clock, ids, limits, count_tokens
         self.packs, self.caches = packs, caches
         self.shared: dict[str, Any] = {} if shared is None else shared
+        self.keys = KeyRing() if keys is None else keys
 
 
 class Scope(Setting):
@@ -58,6 +62,7 @@ class Scope(Setting):
             packs=setting.packs,
             caches=setting.caches,
             shared=setting.shared,
+            keys=setting.keys,
         )
         self.tenant = tenant
         self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_bytes")
