@@ -12,7 +12,7 @@ A key encrypts what is stored as a ``Secret``::
 
 from __future__ import annotations
 
-from .core.crypto import MASK, KeyRing, Keys, Secret, new_key
+from .core.crypto import MASK, KeyRing, Keys, Secret, mask_secret, new_key
 from .core.encrypted_columns import EncryptedColumn, encrypted_columns
 
-__all__ = ["MASK", "EncryptedColumn", "KeyRing", "Keys", "Secret", "encrypted_columns", "new_key"]
+__all__ = ["MASK", "EncryptedColumn", "KeyRing", "Keys", "Secret", "encrypted_columns", "mask_secret", "new_key"]

@@ -114,6 +114,11 @@ class AsyncTenantHandle:
         """What one call may carry."""
         return self._scope.limits
 
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._scope.keys
+
     def count_tokens(self, content: Any) -> int:
         """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
         return counter_of(self._scope)(content)
@@ -214,6 +219,11 @@ class TenantHandle:
     def limits(self) -> Limits:
         """What one call may carry."""
         return self._scope.limits
+
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._scope.keys
 
     def count_tokens(self, content: Any) -> int:
         """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""

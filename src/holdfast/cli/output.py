@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from holdfast.encryption import mask_secret
 from holdfast.extras import needs
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,12 +38,12 @@ def json_option(command: F) -> F:
 def print_json(value: Any) -> None:
     """One JSON value, indented."""
     try:
-        written = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        written = msgspec.json.format(msgspec.json.encode(value, enc_hook=mask_secret), indent=2).decode()
         click.echo(in_json(written))
     except UnicodeEncodeError:  # half of a pair of surrogates: no UTF-8 says it, but JSON can spell it out
         import json
 
-        click.echo(json.dumps(msgspec.to_builtins(value), indent=2))
+        click.echo(json.dumps(msgspec.to_builtins(value, enc_hook=mask_secret), indent=2))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -260,6 +260,13 @@ Keys = Key | Iterable[Key] | KeyRing
 """The forms in which a caller may give keys."""
 
 
+def mask_secret(value: object) -> str:
+    """For encoders that show what is stored to people and clients (``enc_hook`` of msgspec): the mask in place of a secret."""
+    if isinstance(value, Secret):
+        return MASK
+    raise TypeError(f"{type(value).__name__} cannot be encoded")
+
+
 def new_key() -> str:
     """A new encryption key, as 64 hexadecimal digits."""
     return random_bytes(KEY_BYTES).hex()
