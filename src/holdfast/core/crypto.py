@@ -141,13 +141,22 @@ class KeyRing:
         return PREFIX + b64encode(self._current()).decode()
 
     def check(self) -> None:
-        """See that encryption would work.
+        """Refuse keys that could not be used.
 
         Raises:
             MissingExtra: there is a key, and the package ``cryptography`` is not installed.
         """
         for key_id in self._keys:
             self._cipher("AESGCM", key_id)
+
+    def require(self) -> None:
+        """Refuse a ring that could not encrypt.
+
+        Raises:
+            MissingKey: it is empty.
+            MissingExtra: the package ``cryptography`` is not installed.
+        """
+        self._cipher("AESGCM", self._current())
 
     def encrypt(self, secret: Secret[str], context: Sequence[str]) -> str:
         """A text that only this ring and only the same context turn back into the secret.
@@ -175,7 +184,7 @@ class KeyRing:
         if body is None:
             raise DecryptionFailed(f"{place_of(context)} cannot be decrypted: it is damaged")
         key_id, nonce = body[:KEY_ID_BYTES], body[KEY_ID_BYTES : KEY_ID_BYTES + NONCE_BYTES]
-        self._require(key_id, place_of(context))
+        self._require_key(key_id, place_of(context))
         plain = self._opened("AESGCM", key_id, nonce, body[KEY_ID_BYTES + NONCE_BYTES :], _associated(context))
         if plain is None:
             raise DecryptionFailed(
@@ -202,7 +211,7 @@ class KeyRing:
             DecryptionFailed: it was changed or has another purpose, or its key is not in the ring.
         """
         key_id = sealed[:KEY_ID_BYTES]
-        self._require(key_id, f"a {purpose}")
+        self._require_key(key_id, f"a {purpose}")
         plain = self._opened("AESSIV", key_id, sealed[KEY_ID_BYTES:], [purpose.encode()])
         if plain is None:
             raise DecryptionFailed(f"a {purpose} cannot be decrypted: it is damaged, or the key is another")
@@ -226,7 +235,7 @@ class KeyRing:
             return key_id
         raise MissingKey(f"there is no encryption key, so no secret can be stored: {HOW_TO_MAKE_A_KEY}")
 
-    def _require(self, key_id: bytes, what: str) -> None:
+    def _require_key(self, key_id: bytes, what: str) -> None:
         if key_id not in self._keys:
             there = f"the keys in {self._source} are {', '.join(self.key_ids)}" if self else f"{VARIABLE} is not set"
             raise DecryptionFailed(f"{what} cannot be decrypted: the key is another, its id is {key_id.hex()}; {there}")
