@@ -43,7 +43,7 @@ class Rotation(Struct, frozen=True):
     """Which these are, ``FAILURES_SHOWN`` at most."""
 
 
-def rotate_secrets(hf: Holdfast, *, on_progress: Progress = lambda done, total: None) -> Rotation:
+def rotate_secrets(hf: Holdfast, *, on_progress: Progress = lambda rows, total: None) -> Rotation:
     """Encrypt every secret of all tenants with the first key of the ring, in small transactions.
 
     What was stored before there was a key is encrypted as well. A rotation that was broken off is finished by starting another;
@@ -51,7 +51,7 @@ def rotate_secrets(hf: Holdfast, *, on_progress: Progress = lambda done, total: 
 
     Args:
         hf: opened with the new key first, and with all older keys behind it.
-        on_progress: called after every transaction with the number of values looked at, and of all there are to look at.
+        on_progress: called after every transaction with the number of values it looked at, and of all there are to look at.
 
     Raises:
         MissingKey: there is no key.
@@ -65,17 +65,16 @@ def rotate_secrets(hf: Holdfast, *, on_progress: Progress = lambda done, total: 
         for found in step(engine.read(partial(rotation.outdated, column=column, keys=setting.keys)))
     ]
     total = sum(count for _, _, count in work)
-    done = renewed = failed = 0
+    renewed = failed = 0
     failures: list[str] = []
-    on_progress(done, total)
     for column, tenant, _ in work:
         scope = Scope(unescape(tenant), setting)
         after: Sequence[str] | None = None
         while True:
             batch = step(engine.write(partial(rotation.renew_some, column=column, scope=scope, after=after)))
-            done, renewed, failed = done + batch.rows, renewed + batch.renewed, failed + len(batch.failures)
+            renewed, failed = renewed + batch.renewed, failed + len(batch.failures)
             failures += [f"{scope.tenant}: {each}" for each in batch.failures][: FAILURES_SHOWN - len(failures)]
-            on_progress(done, total)
+            on_progress(batch.rows, total)
             if batch.rows < rotation.ROWS_PER_TRANSACTION:
                 break
             after = batch.after

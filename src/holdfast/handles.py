@@ -338,6 +338,11 @@ class Holdfast:
         return self._setting.limits
 
     @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._setting.keys
+
+    @property
     def tenants(self) -> Tenants:
         """All tenants."""
         return Tenants(AsyncTenants(self._engine, self._setting))
@@ -420,6 +425,11 @@ class AsyncHoldfast:
     def limits(self) -> Limits:
         """What one call may carry."""
         return self._setting.limits
+
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._setting.keys
 
     @property
     def tenants(self) -> AsyncTenants:
