@@ -23,13 +23,13 @@ def read(path: Path) -> KeyRing:
     Raises:
         InvalidInput: others than its owner may use the file, or something in it is not a key.
     """
+    if not os.path.lexists(path):
+        return KeyRing()
     try:
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return KeyRing()
     except OSError as error:
         raise InvalidInput(f"the key file {path} cannot be read: {error.strerror}") from error
-    with os.fdopen(opened, "rb") as file:
+    try:
         mode = os.fstat(opened).st_mode
         if not stat.S_ISREG(mode):
             raise InvalidInput(f"the key file {path} is not a file")
@@ -37,7 +37,9 @@ def read(path: Path) -> KeyRing:
             raise InvalidInput(
                 f"the key file {path} is open to others than its owner (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}"
             )
-        written = file.read(BYTES_MOST + 1)
+        written = os.read(opened, BYTES_MOST + 1)
+    finally:
+        os.close(opened)
     if len(written) > BYTES_MOST or not written.isascii():
         raise InvalidInput(f"the key file {path} is not one: it holds a key of 64 hexadecimal digits in each line")
     return KeyRing(written.decode(), source=str(path))
