@@ -25,7 +25,7 @@ from .operations import Operation
 from .problems import TooSlow
 from .service import Service
 from .streams import EventStream, Stream
-from .wire import decode, decode_body, encode_within, given
+from .wire import decode, decode_body, encode_within, given, read_secret
 
 _ANY_JSON = msgspec.json.Decoder()
 _IN_THREAD_BYTES = 256 * 1024
@@ -58,7 +58,7 @@ class Handler:
         self._are_names_enough = parameters.are_names_enough(operation)
         self._may_be_empty = parameters.may_be_empty(operation)
         self._wants_caller = "caller" in operation.function.__annotations__
-        self._bodies = [msgspec.json.Decoder(kind) for kind in parameters.bodies(operation)]
+        self._bodies = [msgspec.json.Decoder(kind, dec_hook=read_secret) for kind in parameters.bodies(operation)]
 
     async def answer(
         self, service: Service, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive

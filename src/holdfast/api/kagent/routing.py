@@ -20,7 +20,7 @@ from ..bodies import Disconnected, read_body
 from ..operations import KAGENT
 from ..problems import HttpError, NoSuchRoute, TooSlow, WrongMethod, status_of
 from ..service import Service
-from . import checkpoints, crews, memories, registry, remarks, sealing, sessions, shares, tasks
+from . import checkpoints, crews, memories, registry, remarks, sessions, shares, tasks
 from .exchange import Ask, Route, failure
 
 log = logging.getLogger("holdfast.api")
@@ -71,7 +71,6 @@ class KagentPaths:
     """All of kagent's paths. A client whose address ends in a slash asks for ``//api/...``, and is answered all the same."""
 
     def __init__(self, service: Service) -> None:
-        sealing.check()
         self._service = service
         self._tree = _Tree()
         for each in routes():
