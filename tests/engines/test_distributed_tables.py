@@ -137,9 +137,9 @@ def test_a_step_whose_session_is_deleted_halfway_leaves_no_trace(
 
         async def deleted_before(connection: Any, params: Any) -> Any:
             theirs.sessions.delete(session.id)
-            return await type(advance).one(advance, connection, params)
+            return await type(advance).all_of_each(advance, connection, params)
 
-        monkeypatch.setattr(advance, "one", deleted_before)
+        monkeypatch.setattr(advance, "all_of_each", deleted_before)
         with pytest.raises(NotFound):
             acme.runs.step(
                 run.id, epoch=run.epoch, iteration=1, state={}, messages=[NewMessage(role="user", content="hello")]

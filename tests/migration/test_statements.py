@@ -80,11 +80,7 @@ def test_every_query_exists_on_both_engines_or_says_for_which_it_is() -> None:
         "commit_bare",
         "commit_one_bare",
         "append",
-        "append_one",
-        "insert_all",
-        "heads",
-        "advance_all",
-        "advance_known",
+        "insert_many",
     }
     indexes_left_alone = {"touch_this_minute"}
     without_an_array = {"known_two"}

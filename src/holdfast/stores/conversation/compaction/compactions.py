@@ -483,7 +483,7 @@ def _why_nothing(plan: Plan) -> str:
 
 def _cursor(row: Sequence[Any]) -> str:
     """Where a page of originals ended: the number of the event, and of the message."""
-    return encode_cursor("archive", int(row[-1]), int(row[2]))
+    return encode_cursor("archive", int(row[-1]), int(row[1]))
 
 
 def _after(cursor: str | None) -> dict[str, int]:
