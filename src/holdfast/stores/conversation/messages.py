@@ -22,13 +22,13 @@ from ...clock import MINUTE_US
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter, Filterable, id_list
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries, Query
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes, writes_heavily
 from ...engines.offload import compute
 from ...engines.protocol import Connection
-from ...errors import InvalidInput, LimitExceeded, NotFound
+from ...errors import InvalidInput, NotFound
 from ...ids import parse as parse_id
 from ...offload import INLINE_CHARS, is_large
 from . import deleted_messages, views
@@ -190,7 +190,7 @@ class AsyncMessages(TenantStore):
             limit = min(limit, await fitting(connection, params, clause, max_bytes, newest_first=newest_first))
             params["limit"] = limit + 1
         found = await read_log(connection, params, clause, newest_first=newest_first, engine=self._engine)
-        return _page(found, limit, limits.list_rows, listing)
+        return page(found, limit, limits, "messages", lambda last: encode_cursor(listing, last.seq))
 
     @reads
     async def context(
@@ -445,15 +445,3 @@ class Messages(Blocking[AsyncMessages]):
     restore = blocking(AsyncMessages.restore)
     deleted = blocking(AsyncMessages.deleted)
     search = blocking(AsyncMessages.search)
-
-
-def _page(messages: Sequence[Message], limit: int | None, most: int, listing: str) -> Page[Message]:
-    if limit is None:
-        if len(messages) > most:
-            raise LimitExceeded(
-                f"the session has more than list_rows = {most:,} messages: page them with limit= and cursor="
-            )
-        return Page(messages)
-    if len(messages) <= limit:
-        return Page(messages)
-    return Page(messages[:limit], encode_cursor(listing, messages[limit - 1].seq))
