@@ -58,8 +58,10 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that are sent."""
     statements: list[str] = []
-    for driver, name in ((psycopg_driver.PsycopgConnection, "execute"), (asyncpg_own.AsyncpgConnection, "fetch")):
-        monkeypatch.setattr(driver, name, _noting(getattr(driver, name), statements))
+    ways = {psycopg_driver.PsycopgConnection: ("execute", "many"), asyncpg_own.AsyncpgConnection: ("fetch", "many")}
+    for driver, names in ways.items():
+        for name in names:
+            monkeypatch.setattr(driver, name, _noting(getattr(driver, name), statements))
     return statements
 
 

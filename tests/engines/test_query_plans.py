@@ -69,6 +69,7 @@ def test_a_key_of_anybodys_is_found_through_the_unique_index(connection):
 BY_ID = [
     *(sessions.queries.by_name[name] for name in ("get", "lock", "update", "delete", "restore", "purge")),
     message_log.queries.append,
+    message_log.queries.append_one,
     message_log.queries.live_session,
     messages.queries.recount,
     log_reading.queries.list,

@@ -346,7 +346,7 @@ FORGETFUL = [
     *[("sqlite", branches.queries, name) for name in ("list", "find", "head")],
     ("postgres", log_reading.queries, "ranges"),
     ("sqlite", message_log.queries, "advance"),
-    ("postgres", message_log.queries, "append"),
+    *[("postgres", message_log.queries, name) for name in ("append_one", "append")],
 ]
 
 

@@ -17,6 +17,7 @@ from tests.migration.statements import Named, tables_in
 
 UNDISTRIBUTED = {
     "append",
+    "append_one",
     "commit_all",
     "commit_bare",
     "commit_one_bare",

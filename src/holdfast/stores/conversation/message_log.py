@@ -8,17 +8,17 @@ they know the places.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from ...clock import MINUTE_US, from_us
 from ...core import text
 from ...core.filters import id_list
-from ...core.queries import Queries
+from ...core.queries import Queries, unless_usual
 from ...core.rows import Column, mapper
 from ...engines.protocol import Connection, Row, in_one_commit, in_one_statement
 from ...errors import Conflict, NotFound
@@ -158,10 +158,24 @@ def message_arrays(rows: Sequence[tuple[int, int, Entry, int, int]]) -> dict[str
     there, and its times."""
     values = [(head, place, *astuple(entry), created, updated) for head, place, entry, created, updated in rows]
     columns = map(list, zip(*values, strict=True)) if values else ([] for _ in _ARRAYS)
-    return dict(zip(_ARRAYS, columns, strict=True))
+    arrays: dict[str, Any] = dict(zip(_ARRAYS, columns, strict=True))
+    for name, default in _DEFAULTS.items():
+        arrays[name] = unless_usual(arrays[name], default)
+    if arrays["updated_at"] == arrays["created_at"]:
+        arrays["updated_at"] = []
+    return arrays
 
 
 _ARRAYS = ("head", "place", *Entry.__struct_fields__, "created_at", "updated_at")
+_DEFAULTS: Mapping[str, Any] = {
+    "place": 0,
+    "kind": "message",
+    "token_count": 0,
+    "metadata": "{}",
+    "is_preserved": False,
+    "is_summary": False,
+}
+"""Of the part ``new_messages``: encoding a value costs the driver more than the server needs for it."""
 
 
 async def _write(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
@@ -218,14 +232,22 @@ def _advance_params(append: Append, number: int = 0) -> dict[str, Any]:
 
 
 async def _write_together(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
-    """Reserve places and insert messages with one statement per tenant."""
+    """Reserve places and insert messages, in one round trip and one commit: with one statement per tenant, or per append if
+    each is one message and they are of different tenants."""
     by_tenant: dict[str, list[Append]] = {}
-    for append in appends:
-        by_tenant.setdefault(append.tenant, []).append(append)
     # Tenants are sorted, and sessions in each, so that concurrent groups lock sessions in the same order.
-    params = [_append_params(tenant, its) for tenant, its in sorted(by_tenant.items())]
-    rows = await queries.append.all_of_each(connection, params)
-    heads = {(tenant, session_id): (place, due) for tenant, session_id, place, due in rows}
+    for append in sorted(appends, key=lambda append: (append.tenant, append.session_id)):
+        by_tenant.setdefault(append.tenant, []).append(append)
+    if (len(appends) == 1 or len(by_tenant) > 1) and all(len(append.entries) == 1 for append in appends):
+        ones = [_append_one_params(append) for its in by_tenant.values() for append in its]
+        rows = await queries.append_one.all_of_each(connection, ones)
+    else:
+        params = [_append_params(tenant, its) for tenant, its in by_tenant.items()]
+        rows = await queries.append.all_of_each(connection, params)
+    heads: dict[tuple[str, str], Row] = {}
+    for tenant, session_id, place, due in rows:
+        first = heads.get((tenant, session_id), (place,))[0]
+        heads[tenant, session_id] = (first, due)
     reserved: list[Row | None] = []
     for append in appends:
         session = (append.tenant, append.session_id)
@@ -234,6 +256,16 @@ async def _write_together(connection: Connection, appends: Sequence[Append]) -> 
         if head is not None:
             heads[session] = (head[0] + len(append.entries), head[1])
     return reserved
+
+
+def _append_one_params(append: Append) -> dict[str, Any]:
+    return {
+        **asdict(append.entries[0]),
+        "tenant_id": append.tenant,
+        "session_id": append.session_id,
+        "now_at": append.now_us,
+        "now_minute": append.now_us // MINUTE_US,
+    }
 
 
 def _append_params(tenant: str, appends: Sequence[Append]) -> dict[str, Any]:

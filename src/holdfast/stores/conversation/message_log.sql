@@ -6,9 +6,10 @@ INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token
 
 -- part: new_messages @postgres
 -- Arrays of messages, each at a place counted from the first place of its head. The statement has a table "head" with the columns
--- number, session_id and first_seq.
-SELECT :tenant_id, head.session_id, head.first_seq + m.place, m.id, m.kind, m.role, m.content, m.token_count, m.metadata,
-       m.is_preserved, m.is_summary, m.created_at, m.updated_at
+-- number, session_id and first_seq. An array that holds nothing but defaults is sent empty; unnest fills it up with NULL.
+SELECT :tenant_id, head.session_id, head.first_seq + COALESCE(m.place, 0), m.id, COALESCE(m.kind, 'message'), m.role, m.content,
+       COALESCE(m.token_count, 0), COALESCE(m.metadata, '{}'), COALESCE(m.is_preserved, FALSE), COALESCE(m.is_summary, FALSE),
+       m.created_at, COALESCE(m.updated_at, m.created_at)
 FROM unnest(:head::bigint[], :place::bigint[], :id::uuid[], :kind::text[], :role::text[], :content::jsonb[],
             :token_count::integer[], :metadata::jsonb[], :is_preserved::boolean[], :is_summary::boolean[],
             :created_at::timestamptz[], :updated_at::timestamptz[])
@@ -72,6 +73,26 @@ WITH head AS (
     /*part new_messages*/
 )
 SELECT :tenant_id::text, session_id::text, first_seq, due FROM head;
+
+-- name: append_one @postgres
+-- The same for one message. Without arrays it takes two thirds of the time, which is what a single writer waits for.
+WITH head AS (
+    UPDATE sessions SET
+        next_seq = next_seq + 1,
+        message_count = message_count + 1,
+        token_count = token_count + :token_count,
+        updated_at = :now_at,
+        updated_minute = :now_minute,
+        search_behind = TRUE
+    WHERE tenant_id = :tenant_id AND id = :session_id::uuid AND (deleted_at IS NULL) IS TRUE
+    RETURNING id, next_seq - 1 AS first_seq, (token_count >= compact_from) IS TRUE AS due
+), added AS (
+    /*part into_messages*/
+    SELECT :tenant_id, id, first_seq, :id::uuid, :kind::text, :role::text, :content::jsonb, :token_count::integer,
+           :metadata::jsonb, :is_preserved::boolean, :is_summary::boolean, :now_at::timestamptz, :now_at
+    FROM head
+)
+SELECT :tenant_id::text, id::text, first_seq, due FROM head;
 
 -- name: by_ids
 -- Messages of any session.
