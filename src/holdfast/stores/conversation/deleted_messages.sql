@@ -1,4 +1,4 @@
--- Messages that were deleted and can be restored. Lists travel as one argument: as JSON on SQLite, as arrays on PostgreSQL.
+-- Messages that were deleted and can be restored.
 
 -- name: hold
 -- Lock messages until the transaction ends, so that feedback that is being added to one of them is kept too.

@@ -1,4 +1,4 @@
--- Why "(deleted_at IS NULL) IS TRUE": see sessions.sql. Lists travel as one argument: as JSON on SQLite, as arrays on PostgreSQL.
+-- Why "(deleted_at IS NULL) IS TRUE": see sessions.sql.
 
 -- name: counts
 -- The live compactions of a session, and the number of the newest one there ever was.
