@@ -12,7 +12,7 @@ import holdfast
 from holdfast import new_api_key, thread_of
 from holdfast.api.access import AccessOptions, networks
 from holdfast.api.kagent.exchange import DEFAULT_USER
-from holdfast.api.kagent.routing import routes
+from holdfast.api.kagent.routing import marked_routes
 from holdfast.api.kagent.sealing import VARIABLE
 from holdfast.api.limits import ServerLimits
 from holdfast.errors import InvalidInput
@@ -28,7 +28,7 @@ FILLED = {
     "namespace": "n",
     "event_id": "e",
 }
-ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in routes()]
+ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in marked_routes()]
 CLOSED = [each for each in ALL if each[1].startswith("/api/")]
 
 
