@@ -181,11 +181,11 @@ def test_where_there_is_nothing_it_is_said_so(kagent: Kagent, path: str) -> None
     ("method", "path", "allowed"),
     [
         ("PUT", "/api/tasks", "POST"),
-        ("POST", "/api/me", "GET"),
-        ("POST", "/api/sessions/s", "DELETE, GET, PATCH, PUT"),
-        ("PATCH", "/api/crewai/memory", "DELETE, GET, POST"),
+        ("POST", "/api/me", "GET, HEAD"),
+        ("POST", "/api/sessions/s", "DELETE, GET, HEAD, PATCH, PUT"),
+        ("PATCH", "/api/crewai/memory", "DELETE, GET, HEAD, POST"),
         ("GET", "/api/sessions/s/restore", "POST"),
-        ("OPTIONS", "/api/sessions", "GET, POST"),
+        ("OPTIONS", "/api/sessions", "GET, HEAD, POST"),
     ],
 )
 def test_a_method_that_is_not_taken_hears_which_are(kagent: Kagent, method: str, path: str, allowed: str) -> None:

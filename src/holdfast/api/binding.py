@@ -54,7 +54,6 @@ class Handler:
         self._made_anew = is_made and (b"idempotency-key", "idempotency_key") not in self._headers
         self._query = {each.wire_name: each for each in found if each.place == "query"}
         self._arguments = parameters.arguments(operation)
-        self._are_names_enough = parameters.are_names_enough(operation)
         self._may_be_empty = parameters.may_be_empty(operation)
         self._wants_caller = "caller" in operation.function.__annotations__
         self._bodies = [msgspec.json.Decoder(kind) for kind in parameters.bodies(operation)]
@@ -117,8 +116,6 @@ class Handler:
                 values[name] = headers[wire_name].decode("latin-1")
         if scope["query_string"]:
             self._read_query(scope["query_string"], values)
-        if self._are_names_enough and len(values) == len(scope["path_params"]):
-            return values
         try:
             return given(msgspec.convert(values, self._arguments, strict=False))
         except msgspec.ValidationError as error:

@@ -72,26 +72,21 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self.head_bytes += len(data)
         super().data_received(data)
-        if self.head_bytes > INCOMPLETE_HEADS * self.limits.header_bytes and not self.transport.is_closing():
-            self._refuse_head()
-
-    def _refuse_head(self) -> None:
+        if self.head_bytes <= INCOMPLETE_HEADS * self.limits.header_bytes or self.transport.is_closing():
+            return
         self.is_refused = True
         if self.cycle is not None and (self.cycle.more_body or not self.cycle.response_complete):
-            self.transport.close()  # the response would be taken for that of another request
-            return
-        self.transport.write(_written(HeadTooLarge(self.limits), self.limits))
-        self.transport.write_eof()
-        self.loop.call_later(LINGER_S, self.transport.close)
+            self.transport.close()  # a response would be taken for that of another request
+        else:
+            self.transport.write(_written(HeadTooLarge(self.limits), self.limits))
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_S, self.transport.close)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self.headers = []  # trailers of the body must not become headers of the request
-        self.head_bytes = 0
-        if self.parser.should_upgrade():  # answered in HTTP/1.1; what follows cannot be parsed
-            self.cycle.keep_alive = False
-        self.unfinished = [cycle for cycle in self.unfinished if not cycle.response_complete]
-        self.unfinished.append(self.cycle)
+        self.headers, self.head_bytes = [], 0  # trailers of the body must not become headers of the request
+        self.cycle.keep_alive &= not self.parser.should_upgrade()  # what follows an upgrade request is not parsed
+        self.unfinished = [*(cycle for cycle in self.unfinished if not cycle.response_complete), self.cycle]
         if len(self.unfinished) > MAX_PIPELINED:
             raise ValueError(f"more than {MAX_PIPELINED} requests wait")  # uvicorn closes the connection
 
