@@ -17,7 +17,6 @@ from holdfast.presence import Presence
 from holdfast.upkeep import keep_up
 
 from . import descriptors
-from .deadlines import Deadlines
 from .denials import Denials
 from .limits import ServerLimits
 from .metrics import Metrics
@@ -54,7 +53,6 @@ class Service:
         self.ids = RandomIds()
         self.clock: Clock = SystemClock()
         self.denials, self.metrics, self.news = Denials(), Metrics(), News()
-        self.deadlines = Deadlines(limits.answer_s)
         self.staging = Staging(limits)
         self.streams = Slots("streams", limits.streams, limits.tenant_share)
         self.requests = Slots("connections", limits.connections, limits.tenant_share)
