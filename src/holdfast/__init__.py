@@ -6,7 +6,7 @@ from .core.filters import Filter, column, content, meta
 from .core.packs import PackPlace
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
-from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
+from .handles import AsyncHoldfast, Holdfast
 from .ids import IdSource, RandomIds, SeededIds, new_api_key
 from .limits import Limits
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
@@ -85,6 +85,7 @@ from .stores.workspace.retention_rules import Hold, RetentionPolicy
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage
+from .tenant_handles import AsyncTenantHandle, TenantHandle
 from .trees.entries import Entry, Piece, Tree
 from .trees.ignoring import DEFAULT_IGNORE
 from .trees.restoring import Restored

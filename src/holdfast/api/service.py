@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .access import Access
 
 
-_TENANTS_MOST = 1_000
-
 log = logging.getLogger("holdfast.api")
 
 
@@ -58,7 +56,6 @@ class Service:
         self.requests = Slots("connections", limits.connections, limits.tenant_share)
         self.standing = Standing(self)
         self.access: Access | None = None
-        self._tenants: dict[str, AsyncTenantHandle] = {}
         self.drawn_key: str | None = None
         self._admin_key, self._migrate = admin_key, migrate
         self._checkpoints_per_run, self._background = checkpoints_per_run, background
@@ -93,14 +90,12 @@ class Service:
         return self.access.tenant
 
     def tenant(self, name: str) -> AsyncTenantHandle:
-        """The handle of one tenant. Those used before are kept: making one takes longer than many a call."""
-        found = self._tenants.get(name)
-        if found is None or self._holdfast is None:
-            found = self.holdfast.tenant(name)
-            if len(self._tenants) >= _TENANTS_MOST:
-                self._tenants.clear()
-            self._tenants[name] = found
-        return found
+        """The handle of one tenant.
+
+        Raises:
+            Closed: the server has not started, or has stopped.
+        """
+        return self.holdfast.tenant(name)
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncIterator[None]:
@@ -135,7 +130,6 @@ class Service:
             raise
         finally:
             self._holdfast = None
-            self._tenants.clear()
             await opened.close()
 
     def stop(self) -> None:
