@@ -58,7 +58,6 @@ from .stores.lifecycle.api_keys import ApiKey, ApiKeys, AsyncApiKeys
 from .stores.lifecycle.diagnostics import AsyncDiagnostics, DamagedSnapshot, Diagnostics, Findings
 from .stores.lifecycle.erasures import AsyncErasures, Erased, Erasure, Erasures
 from .stores.lifecycle.retention.retention import AsyncRetention, Retention
-from .stores.lifecycle.retention.rules import Hold, RetentionPolicy
 from .stores.lifecycle.retention.sweeps import Swept, Tally
 from .stores.lifecycle.tenants import AsyncTenants, Maintained, Tenant, Tenants
 from .stores.memory.agent_memories import (
@@ -82,6 +81,7 @@ from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agent, Agents, AsyncAgents
 from .stores.registry.blocks import AsyncBlocks, Block, Blocks, NewBlock
 from .stores.registry.tool_servers import AsyncToolServers, NewTool, Tool, ToolServer, ToolServers
+from .stores.workspace.retention_rules import Hold, RetentionPolicy
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage

@@ -12,6 +12,7 @@ from . import address
 from .clock import Clock, SystemClock
 from .core import acting
 from .core.acting import Acting, ActingBlock, AgentType, PeerKind
+from .core.crypto import KeyRing, Keys
 from .core.packs import PackPlace
 from .core.scope import Scope, Setting
 from .drivers import join, turns
@@ -58,6 +59,7 @@ from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agents, AsyncAgents
 from .stores.registry.blocks import AsyncBlocks, Blocks
 from .stores.registry.tool_servers import AsyncToolServers, ToolServers
+from .stores.wiring import SESSION_DEPENDENTS
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
@@ -112,6 +114,11 @@ class AsyncTenantHandle:
     def limits(self) -> Limits:
         """What one call may carry."""
         return self._scope.limits
+
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._scope.keys
 
     def count_tokens(self, content: Any) -> int:
         """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
@@ -214,6 +221,11 @@ class TenantHandle:
         """What one call may carry."""
         return self._scope.limits
 
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._scope.keys
+
     def count_tokens(self, content: Any) -> int:
         """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
         return counter_of(self._scope)(content)
@@ -280,6 +292,8 @@ class Holdfast:
         count_tokens: how many tokens the content of a message has, where nobody said; without it, an estimate.
         packs: a directory, or an address such as ``s3://bucket/folder``, where large objects lie. Without it, beside a SQLite
             file, in a directory of its name with ``.packs``; and otherwise in the database.
+        encryption_key: the key for secrets, or several: the first one encrypts, all of them decrypt. Without it, what
+            ``HOLDFAST_ENCRYPTION_KEY`` holds.
 
     Raises:
         SchemaMismatch: the schema is newer than this release, or older and not to be migrated.
@@ -299,9 +313,10 @@ class Holdfast:
         ids: IdSource | None = None,
         count_tokens: TokenCounter | None = None,
         packs: str | os.PathLike[str] | PackPlace | None = None,
+        encryption_key: Keys | None = None,
     ) -> None:
         where = address.parse(url, library=sqlite)
-        self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
+        self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool)
         try:
             step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
@@ -322,6 +337,11 @@ class Holdfast:
     def limits(self) -> Limits:
         """What one call may carry."""
         return self._setting.limits
+
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._setting.keys
 
     @property
     def tenants(self) -> Tenants:
@@ -375,9 +395,10 @@ class AsyncHoldfast:
         ids: IdSource | None = None,
         count_tokens: TokenCounter | None = None,
         packs: str | os.PathLike[str] | PackPlace | None = None,
+        encryption_key: Keys | None = None,
     ) -> None:
         where = address.parse(url, library=sqlite)
-        self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
+        self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool)
 
@@ -405,6 +426,11 @@ class AsyncHoldfast:
     def limits(self) -> Limits:
         """What one call may carry."""
         return self._setting.limits
+
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._setting.keys
 
     @property
     def tenants(self) -> AsyncTenants:
@@ -451,6 +477,7 @@ def _setting(
     ids: IdSource | None,
     count_tokens: TokenCounter | None,
     packs: str | os.PathLike[str] | PackPlace | None,
+    encryption_key: Keys | None,
 ) -> Setting:
     if count_tokens is not None and not callable(count_tokens):
         raise InvalidInput("count_tokens must be a function from a message's content to a number of tokens")
@@ -458,9 +485,11 @@ def _setting(
         clock=clock or SystemClock(),
         ids=ids or RandomIds(),
         limits=limits or Limits(),
+        session_dependents=SESSION_DEPENDENTS,
         count_tokens=count_tokens,
         packs=_pack_place(where, packs),
         caches=None if (file := _file_of(where)) is None else file.with_name(f"{file.name}.cache"),
+        keys=KeyRing.of(encryption_key),
     )
 
 

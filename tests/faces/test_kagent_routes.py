@@ -13,8 +13,8 @@ from holdfast import new_api_key, thread_of
 from holdfast.api.access import AccessOptions, networks
 from holdfast.api.kagent.exchange import DEFAULT_USER
 from holdfast.api.kagent.routing import marked_routes
-from holdfast.api.kagent.sealing import VARIABLE
 from holdfast.api.limits import ServerLimits
+from holdfast.core.crypto import VARIABLE
 from holdfast.errors import InvalidInput
 from tests.faces.in_process import running
 from tests.faces.kagent import Kagent, bad, good

@@ -34,6 +34,7 @@ from holdfast.stores.lifecycle.api_keys import ApiKeys, AsyncApiKeys
 from holdfast.stores.lifecycle.erasures import AsyncErasures, Erasures
 from holdfast.stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
 from holdfast.stores.lifecycle.tenants import AsyncTenants, Tenants
+from holdfast.stores.wiring import SESSION_DEPENDENTS
 
 TENANTS = ("acme", "zenith")
 ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.", "server_settings.")
@@ -197,8 +198,7 @@ def maker(method: str, *, before: str = "sessions.create") -> Callable[[Maker], 
     """
 
     def register(function: Maker) -> Maker:
-        MAKERS[method] = function
-        _BEFORE[method] = before
+        MAKERS[method], _BEFORE[method] = function, before
         return function
 
     return register
@@ -208,7 +208,7 @@ def _setting_of(number: int) -> Setting:
     clock = FixedClock()
     clock.advance(7.0 * number)
     ids = SeededIds(number, start_ms=clock.now_us() // 1000)
-    return Setting(clock=clock, ids=ids, limits=Limits())
+    return Setting(clock=clock, ids=ids, limits=Limits(), session_dependents=SESSION_DEPENDENTS)
 
 
 _STEPS_BEFORE = 5

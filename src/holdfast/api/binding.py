@@ -26,7 +26,7 @@ from .request import Request
 from .routing import Route
 from .service import Service
 from .streams import EventStream, Stream
-from .wire import decode, decode_body, encode_within, given
+from .wire import decode, decode_body, encode_within, given, read_secret
 
 _ANY_JSON = msgspec.json.Decoder()
 _IN_THREAD_BYTES = 256 * 1024
@@ -56,7 +56,7 @@ class Handler:
         self._arguments = parameters.arguments(operation)
         self._may_be_empty = parameters.may_be_empty(operation)
         self._wants_caller = "caller" in operation.function.__annotations__
-        self._bodies = [msgspec.json.Decoder(kind) for kind in parameters.bodies(operation)]
+        self._bodies = [msgspec.json.Decoder(kind, dec_hook=read_secret) for kind in parameters.bodies(operation)]
 
     async def respond(self, request: Request) -> Sendable:
         """Do what the request asks for, if its caller is allowed to."""

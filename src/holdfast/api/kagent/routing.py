@@ -18,7 +18,7 @@ from ..operations import KAGENT
 from ..problems import HttpError, status_of
 from ..request import Request
 from ..service import Service
-from . import checkpoints, crews, memories, registry, remarks, sealing, sessions, shares, tasks
+from . import checkpoints, crews, memories, registry, remarks, sessions, shares, tasks
 from .exchange import Ask, Route, failure
 
 log = logging.getLogger("holdfast.api")
@@ -35,7 +35,6 @@ def marked_routes() -> list[Route]:
 
 def routes(service: Service) -> list[routing.Route]:
     """The routes of kagent's API, for the router."""
-    sealing.check()
     return [
         routing.Route(each.method, each.path, f"kagent_{each.handler.__name__}", partial(_respond, service, each))
         for each in marked_routes()

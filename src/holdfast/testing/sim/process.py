@@ -18,6 +18,7 @@ from ...ids import SeededIds
 from ...limits import Limits
 from ...stores.execution.runs.leases import AsyncRunQueue
 from ...stores.lifecycle.tenants import AsyncTenants
+from ...stores.wiring import SESSION_DEPENDENTS
 from .engine import SimulatedEngine, Turn
 from .machine import Machine, ProcessDisk, ProcessFile
 from .recording import ProcessDied, RecordedStore, StoreCall, record_stores
@@ -163,7 +164,9 @@ class Process:
         self.disk = ProcessDisk(self._machine, self.name)
         self.disk.__enter__()
         seed = self.random.getrandbits(64)
-        self._setting = Setting(clock=self.clock, ids=SeededIds(seed), limits=Limits())
+        self._setting = Setting(
+            clock=self.clock, ids=SeededIds(seed), limits=Limits(), session_dependents=SESSION_DEPENDENTS
+        )
         self._open()
         self.spawn("main", self.main(self))
 
