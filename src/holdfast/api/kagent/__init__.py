@@ -16,7 +16,7 @@ anything: it translates between that protocol and the stores.
 | agent, tool server, tool | ``agents``, ``tool_servers`` |
 | feedback | ``remarks`` |
 
-``exchange.py`` says who asks and what an answer looks like, ``withholding.py`` what is secret, ``sealing.py`` how it is stored;
+``request.py`` says who asks and what an answer looks like, ``redaction.py`` what is secret, ``sealing.py`` how it is stored;
 each other module has the routes of one kind of thing.
 """
 

@@ -1,4 +1,4 @@
-"""Temporary folders for what is too large to be held in memory, and no more of them at once than fit."""
+"""Temporary folders for archives, which are too large for memory, and a limit on how many exist at once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .limits import ServerLimits
 from .slots import Slot, Slots
 
 
-class Staging:
-    """Folders that are in use now."""
+class TempDirs:
+    """The temporary folders in use."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._slots = Slots("archives", limits.archives, limits.tenant_share)
 
     @property
     def in_use(self) -> int:
-        """How many there are."""
+        """The number of folders."""
         return self._slots.in_use
 
     async def folder(self, tenant: str) -> Folder:

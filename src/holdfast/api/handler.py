@@ -18,15 +18,15 @@ from starlette.types import Scope
 from holdfast.errors import Closed, InvalidInput
 
 from . import parameters
-from .access import Caller
-from .answers import Json, Sendable
-from .bodies import Upload, read_body
+from .auth import Caller
 from .operations import Operation
 from .request import Request
+from .request_body import Upload, read_body
+from .responses import Json, Sendable
 from .routing import Route
-from .service import Service
+from .schemas import decode, decode_body, encode_within, given, read_secret
+from .state import Service
 from .streams import EventStream, Stream
-from .wire import decode, decode_body, encode_within, given, read_secret
 
 _ANY_JSON = msgspec.json.Decoder()
 _IN_THREAD_BYTES = 256 * 1024

@@ -9,8 +9,8 @@ from typing import BinaryIO, Protocol
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from .bodies import JSON_TYPE
-from .staging import Folder
+from .request_body import JSON_TYPE
+from .temp_dirs import Folder
 
 OCTETS_TYPE = "application/octet-stream"
 ARCHIVE_TYPE = "application/zstd"

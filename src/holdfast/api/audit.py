@@ -1,7 +1,7 @@
-"""Every refusal, in the activity log of the tenant whose key it was, or under ``_server`` where no tenant is to be told.
+"""Records every refused request in the activity log of the key's tenant, or of ``_server`` if there is none.
 
-A refusal does not wait for the database: what is noted is written behind, several in one commit. What waits is bounded; what does
-not fit, and what somebody who is told to wait asks all the same, is counted, and the count is noted instead.
+A refusal does not wait for the database: entries are written in the background, several in one commit. The queue is bounded.
+Refusals that do not fit, and those of a caller over its rate limit, are counted, and the count is recorded instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast import AsyncHoldfast
 from holdfast.errors import HoldfastError
 
 SERVER = "_server"
-"""The tenant under which is noted what concerns no other."""
+"""The tenant of refusals that concern no other."""
 WAITING_MOST = 10_000
 TOGETHER = 100
 COUNTED_S = 10.0
@@ -28,9 +28,9 @@ _SHOWN = 200
 _REASON = 500
 """Characters of a reason that are noted."""
 _SECRET = re.compile(r"hf_[0-9a-f]{9,}|(?<![0-9a-f])[0-9a-f]{48}(?![0-9a-f])", re.IGNORECASE)
-"""What is written like an API key, or like the token of a link, in a path it does not belong into or was asked for under."""
+"""An API key, or the token of a share link, in a path."""
 
-log = logging.getLogger("holdfast.api.access")
+log = logging.getLogger("holdfast.api.auth")
 
 
 class Denial(Struct, frozen=True):
@@ -44,8 +44,8 @@ class Denial(Struct, frozen=True):
     path: str
 
 
-class Denials:
-    """What was refused and is still to be written down."""
+class AuditLog:
+    """Refusals that are not written yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[Denial] = deque()

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from holdfast import CrewMemory, NewCrewMemory, thread_of
 from holdfast.errors import InvalidInput, NotFound
 
-from .exchange import Ask, enveloped, route
+from .request import Ask, enveloped, route
 
 LIMIT = 100
 LIMIT_MOST = 1_000

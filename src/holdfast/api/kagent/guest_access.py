@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from holdfast.errors import Forbidden, NotFound
 
-from .exchange import Ask
+from .request import Ask
 
 
 class Visit(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Keeps other people's web pages out.
+"""Refuses requests that web pages of other sites make.
 
 A key keeps out who has none, but a browser on this machine may have one, or come from an address that is trusted, and it asks on
 behalf of any page it shows: directly, and, when a page's own name is made to mean this machine, as if it were the same site.
@@ -14,11 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.errors import Forbidden
 
 from . import problems
-from .access import Access, host_name, unmapped
+from .auth import Access, host_name, unmapped
 from .limits import ServerLimits
 
 
-class Guard:
+class OriginCheck:
     """Refuses requests that a web page of another site made; with ``local_only``, also those under a name that is not ours."""
 
     def __init__(self, app: ASGIApp, access: Access, limits: ServerLimits, *, local_only: bool) -> None:

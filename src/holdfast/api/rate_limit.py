@@ -1,4 +1,4 @@
-"""How often somebody may ask: a bucket for each name, which a request takes from and time fills up again."""
+"""Rate limits: a token bucket for each name."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from holdfast.clock import monotonic_s
 _NAMES_MOST = 10_000
 
 
-class Rates:
-    """So many a second on average, and so many at once. A rate of 0 is no limit."""
+class RateLimit:
+    """At most ``per_s`` a second on average and ``at_once`` in a burst. A rate of 0 is no limit."""
 
     def __init__(self, per_s: float, at_once: int) -> None:
         self._per_s, self._at_once = per_s, at_once
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, name: str) -> float:
-        """Take one; the seconds to wait, if there is none, or 0. Who is told to wait has taken nothing."""
+        """Take a token. Returns 0, or the seconds until there is one; then none was taken."""
         if not self._per_s:
             return 0.0
         now_s = monotonic_s()
@@ -23,12 +23,12 @@ class Rates:
         self._left.pop(name, None)
         if len(self._left) >= _NAMES_MOST:
             del self._left[next(iter(self._left))]
-        # A part of one that has come back stays: taken away with each refusal, whoever keeps asking would never be let in again.
+        # A fraction of a token stays: if each refusal took it, a caller that keeps asking would be refused for ever.
         self._left[name] = (left - 1.0 if left >= 1.0 else left, now_s)
         return 0.0 if left >= 1.0 else (1.0 - left) / self._per_s
 
     def wait_s(self, name: str) -> float:
-        """The seconds to wait until there is one, or 0. Nothing is taken."""
+        """The seconds until there is a token, or 0. None is taken."""
         if not self._per_s:
             return 0.0
         left = self._at(name, monotonic_s())

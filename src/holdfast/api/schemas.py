@@ -1,4 +1,4 @@
-"""What travels: JSON to types and back, and the bodies of requests and answers that are not rows of a store.
+"""JSON decoding and encoding, and the bodies of requests and responses that are not rows of a store.
 
 Every string and every JSON value that a store keeps can also come and go over HTTP, lone surrogates included, which msgspec by
 itself neither reads nor writes.

@@ -1,4 +1,4 @@
-"""What others wrote down for somebody else to read, without what opens doors."""
+"""Removes secrets from stored JSON before it is shown."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ from holdfast.encryption import Keys
 from holdfast.errors import InvalidInput, Unavailable
 
 from . import descriptors
-from .access import AccessOptions
 from .app import build
-from .guard import is_local
+from .auth import AccessOptions
 from .limits import ServerLimits
+from .origin_check import is_local
 from .protocol import LimitedProtocol, protocol_of
-from .service import Service
+from .state import Service
 
 HOST, PORT = "127.0.0.1", 8420
 COLLECT_EVERY = 20_000

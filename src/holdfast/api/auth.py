@@ -1,4 +1,4 @@
-"""Who asks, and what they may do.
+"""Authentication and authorization.
 
 Everybody comes with an API key, in ``Authorization: Bearer hf_...`` or in ``X-API-Key``. A key is asked of the database at most
 every ``ServerLimits.key_s``, so one that is revoked is refused within a second. Where clients cannot send a key, an address
@@ -22,12 +22,12 @@ from holdfast import ApiKey, Clock, SystemClock
 from holdfast.clock import monotonic_s, to_us
 from holdfast.errors import Forbidden, HoldfastError, InvalidInput, Unavailable
 
-from .denials import Denial, Denials
+from .audit import AuditLog, Denial
 from .limits import ServerLimits
 from .operations import Need
 from .problems import NotAuthenticated, TooManyRequests
-from .rates import Rates
-from .service import Service
+from .rate_limit import RateLimit
+from .state import Service
 
 Network = IPv4Network | IPv6Network
 
@@ -113,21 +113,21 @@ class Access:
     """Lets callers in, or says why not, and has every refusal noted."""
 
     def __init__(
-        self, service: Service, options: AccessOptions, denials: Denials, *, clock: Clock | None = None
+        self, service: Service, options: AccessOptions, audit: AuditLog, *, clock: Clock | None = None
     ) -> None:
-        self._service, self._options, self._denials = service, options, denials
+        self._service, self._options, self._audit = service, options, audit
         self._clock = clock or SystemClock()
         self._known: dict[bytes, _Known] = {}
         limits: ServerLimits = service.limits
-        self._requests = Rates(limits.requests_per_s, limits.requests_at_once)
+        self._requests = RateLimit(limits.requests_per_s, limits.requests_at_once)
         # Two counts for each address. Without a key nothing is looked up: such requests cost hardly anything, and must not use up
         # what those with a key are given, since behind a proxy all come from one address. A key that is not known yet is looked
         # up in the database: after too many wrong ones from its address, one at a time. Guessed it cannot be, with 192 bits of
         # chance in it. A key that was good before is slowed down by neither.
-        self._without_key = Rates(limits.refusals_per_s, limits.refusals_at_once)
-        self._wrong_keys = Rates(limits.refusals_per_s, limits.refusals_at_once)
+        self._without_key = RateLimit(limits.refusals_per_s, limits.refusals_at_once)
+        self._wrong_keys = RateLimit(limits.refusals_per_s, limits.refusals_at_once)
         self._lookups = asyncio.Lock()
-        self._foreign = Rates(limits.refusals_per_s, limits.refusals_at_once)
+        self._foreign = RateLimit(limits.refusals_per_s, limits.refusals_at_once)
 
     @property
     def tenant(self) -> str:
@@ -176,15 +176,15 @@ class Access:
 
     def forbid(self, caller: Caller, message: str, scope: Scope) -> None:
         """Have it noted that somebody who was let in may not do this."""
-        self._denials.note(_denial(scope, message, caller.tenant, caller.key_id, caller.address))
+        self._audit.note(_denial(scope, message, caller.tenant, caller.key_id, caller.address))
 
     def turn_away(self, message: str, scope: Scope) -> None:
         """Have it noted that a request is answered without asking who sent it; too many of one address are counted only."""
         address = address_of(scope)
         if self._foreign.take(address):
-            self._denials.count()
+            self._audit.count()
         else:
-            self._denials.note(_denial(scope, message, "", "", address))
+            self._audit.note(_denial(scope, message, "", "", address))
 
     def _of_network(self, address: str, headers: Mapping[bytes, bytes]) -> Caller:
         seen = unmapped(address)
@@ -250,13 +250,13 @@ class Access:
     def _slow_down(self, wait_s: float, address: str) -> None:
         """Tell who was refused too often to wait. That is counted and not noted: a flood must not fill the log."""
         if wait_s:
-            self._denials.count()
+            self._audit.count()
             raise TooManyRequests(f"address {address}", wait_s) from None
 
-    def _refuse(self, scope: Scope, refusal: NotAuthenticated, address: str, rates: Rates) -> None:
+    def _refuse(self, scope: Scope, refusal: NotAuthenticated, address: str, rates: RateLimit) -> None:
         self._slow_down(rates.take(address), address)
         key = refusal.key
-        self._denials.note(
+        self._audit.note(
             _denial(scope, str(refusal), "" if key is None else key.tenant, "" if key is None else key.id, address)
         )
 

@@ -1,4 +1,4 @@
-"""What every operation is given: the open Holdfast, and what the server knows about itself."""
+"""The state of a server: the open Holdfast and everything that operations share."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from holdfast.presence import Presence
 from holdfast.upkeep import keep_up
 
 from . import descriptors
-from .denials import Denials
+from .audit import AuditLog
+from .key_cache import KeyCache
 from .limits import ServerLimits
 from .metrics import Metrics
-from .news import News
+from .notifier import Notifier
 from .slots import Slots
-from .staging import Staging
-from .standing import Standing
+from .temp_dirs import TempDirs
 
 if TYPE_CHECKING:
-    from .access import Access
+    from .auth import Access
 
 
 log = logging.getLogger("holdfast.api")
@@ -50,11 +50,11 @@ class Service:
         self.limits = limits
         self.ids = RandomIds()
         self.clock: Clock = SystemClock()
-        self.denials, self.metrics, self.news = Denials(), Metrics(), News()
-        self.staging = Staging(limits)
+        self.audit, self.metrics, self.notifier = AuditLog(), Metrics(), Notifier()
+        self.temp_dirs = TempDirs(limits)
         self.streams = Slots("streams", limits.streams, limits.tenant_share)
         self.requests = Slots("connections", limits.connections, limits.tenant_share)
-        self.standing = Standing(self)
+        self.key_cache = KeyCache(self)
         self.access: Access | None = None
         self.drawn_key: str | None = None
         self._admin_key, self._migrate = admin_key, migrate
@@ -114,7 +114,7 @@ class Service:
                 await self._let_somebody_in(opened)
             except ReadOnly:
                 log.warning("the database cannot be written: only keys that are in it are let in")
-            tasks = [asyncio.create_task(work) for work in (self.denials.run(opened), keep_up(opened))]
+            tasks = [asyncio.create_task(work) for work in (self.audit.run(opened), keep_up(opened))]
             try:
                 if self._checkpoints_per_run is not None:
                     await opened.server_settings.set_checkpoints_per_run(self._checkpoints_per_run)
@@ -124,7 +124,7 @@ class Service:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await self.denials.flush(opened)
+                await self.audit.flush(opened)
         except HoldfastError as error:
             self.failure = error
             raise
@@ -134,7 +134,7 @@ class Service:
 
     def stop(self) -> None:
         """Let what never ends by itself, such as a stream, come to an end."""
-        self.news.close()
+        self.notifier.close()
 
     async def _let_somebody_in(self, opened: AsyncHoldfast) -> None:
         """Make the key of whoever looks after this server: the one that was given, or, if there is none yet, a new one.

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from holdfast import SERVICE_USER, AsyncTenantHandle
 from holdfast.errors import InvalidInput
 
-from ..bodies import JSON_TYPE
-from ..service import Service
-from ..wire import decode, encode
+from ..request_body import JSON_TYPE
+from ..schemas import decode, encode
+from ..state import Service
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Whether a key that let somebody in is still good, for what goes on longer than a request."""
+"""Whether the API key of an open stream is still good."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from holdfast.clock import monotonic_s, to_us
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
-    from .service import Service
+    from .state import Service
 
 _KEYS_MOST = 1_000
 
 
-class Standing:
-    """What is known of keys by their id, each asked of the database at most every ``key_s``."""
+class KeyCache:
+    """API keys by id, each read from the database at most every ``key_s``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._known: dict[str, tuple[float, ApiKey | None]] = {}
 
     async def is_good(self, key_id: str) -> bool:
-        """Whether this key would be let in now. Who came without one, from a network that is trusted, would."""
+        """Whether a caller with this key would be let in now. The empty id, of a caller from a trusted network, is good."""
         if not key_id:
             return True
         asked_s, key = self._known.get(key_id, (-1.0, None))
