@@ -12,6 +12,7 @@ from . import address
 from .clock import Clock, SystemClock
 from .core import acting
 from .core.acting import Acting, ActingBlock, AgentType, PeerKind
+from .core.crypto import KeyRing, Keys
 from .core.packs import PackPlace
 from .core.scope import Scope, Setting
 from .drivers import join, turns
@@ -114,6 +115,11 @@ class AsyncTenantHandle:
         """What one call may carry."""
         return self._scope.limits
 
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._scope.keys
+
     def count_tokens(self, content: Any) -> int:
         """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
         return counter_of(self._scope)(content)
@@ -215,6 +221,11 @@ class TenantHandle:
         """What one call may carry."""
         return self._scope.limits
 
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._scope.keys
+
     def count_tokens(self, content: Any) -> int:
         """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
         return counter_of(self._scope)(content)
@@ -281,6 +292,8 @@ class Holdfast:
         count_tokens: how many tokens the content of a message has, where nobody said; without it, an estimate.
         packs: a directory, or an address such as ``s3://bucket/folder``, where large objects lie. Without it, beside a SQLite
             file, in a directory of its name with ``.packs``; and otherwise in the database.
+        encryption_key: the key for secrets, or several: the first one encrypts, all of them decrypt. Without it, what
+            ``HOLDFAST_ENCRYPTION_KEY`` holds.
 
     Raises:
         SchemaMismatch: the schema is newer than this release, or older and not to be migrated.
@@ -300,9 +313,10 @@ class Holdfast:
         ids: IdSource | None = None,
         count_tokens: TokenCounter | None = None,
         packs: str | os.PathLike[str] | PackPlace | None = None,
+        encryption_key: Keys | None = None,
     ) -> None:
         where = address.parse(url, library=sqlite)
-        self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
+        self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool)
         try:
             step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
@@ -323,6 +337,11 @@ class Holdfast:
     def limits(self) -> Limits:
         """What one call may carry."""
         return self._setting.limits
+
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._setting.keys
 
     @property
     def tenants(self) -> Tenants:
@@ -376,9 +395,10 @@ class AsyncHoldfast:
         ids: IdSource | None = None,
         count_tokens: TokenCounter | None = None,
         packs: str | os.PathLike[str] | PackPlace | None = None,
+        encryption_key: Keys | None = None,
     ) -> None:
         where = address.parse(url, library=sqlite)
-        self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
+        self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool)
 
@@ -406,6 +426,11 @@ class AsyncHoldfast:
     def limits(self) -> Limits:
         """What one call may carry."""
         return self._setting.limits
+
+    @property
+    def encryption(self) -> KeyRing:
+        """The keys that encrypt secrets."""
+        return self._setting.keys
 
     @property
     def tenants(self) -> AsyncTenants:
@@ -452,6 +477,7 @@ def _setting(
     ids: IdSource | None,
     count_tokens: TokenCounter | None,
     packs: str | os.PathLike[str] | PackPlace | None,
+    encryption_key: Keys | None,
 ) -> Setting:
     if count_tokens is not None and not callable(count_tokens):
         raise InvalidInput("count_tokens must be a function from a message's content to a number of tokens")
@@ -463,6 +489,7 @@ def _setting(
         count_tokens=count_tokens,
         packs=_pack_place(where, packs),
         caches=None if (file := _file_of(where)) is None else file.with_name(f"{file.name}.cache"),
+        keys=KeyRing.of(encryption_key),
     )
 
 

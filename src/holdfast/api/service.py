@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from holdfast import AsyncHoldfast, AsyncTenantHandle, Clock, RandomIds, SystemClock, new_api_key
 from holdfast.background import BackgroundOptions, background
 from holdfast.clock import to_us
+from holdfast.encryption import KeyRing, Keys
 from holdfast.errors import Closed, Conflict, HoldfastError, ReadOnly, Unavailable
 from holdfast.presence import Presence
 from holdfast.upkeep import keep_up
 
 from . import descriptors
-from .deadlines import Deadlines
 from .denials import Denials
 from .limits import ServerLimits
 from .metrics import Metrics
@@ -47,12 +47,12 @@ class Service:
         checkpoints_per_run: int | None = None,
         background: BackgroundOptions | None = None,
         packs: str | None = None,
+        encryption_key: Keys | None = None,
     ) -> None:
         self.limits = limits
         self.ids = RandomIds()
         self.clock: Clock = SystemClock()
         self.denials, self.metrics, self.news = Denials(), Metrics(), News()
-        self.deadlines = Deadlines(limits.answer_s)
         self.staging = Staging(limits)
         self.streams = Slots("streams", limits.streams, limits.tenant_share)
         self.requests = Slots("connections", limits.connections, limits.tenant_share)
@@ -65,6 +65,8 @@ class Service:
         self.document: Callable[[], bytes] = lambda: b"{}"
         self.failure: HoldfastError | None = None
         self._database, self._packs = database, packs
+        self._keys = KeyRing.of(encryption_key)
+        self._keys.check()
         self._holdfast: AsyncHoldfast | None = None
         self._presence: Presence | None = None
 
@@ -104,7 +106,9 @@ class Service:
     async def lifespan(self, app: object) -> AsyncIterator[None]:
         """Open the database, and close it when everything accepted is done."""
         try:
-            unopened = AsyncHoldfast(self._database, auto_migrate=self._migrate, packs=self._packs)
+            unopened = AsyncHoldfast(
+                self._database, auto_migrate=self._migrate, packs=self._packs, encryption_key=self._keys
+            )
             opened = await unopened.open()
         except HoldfastError as error:
             self.failure = error

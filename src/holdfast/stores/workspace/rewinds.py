@@ -32,12 +32,12 @@ from ...clock import to_us
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
-from ...errors import Conflict, LimitExceeded, NotFound
+from ...errors import Conflict, NotFound
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, show_branch
 from ..execution.runs.states import Run, check_holder, lock_run, put_in_queue, run_of
@@ -179,13 +179,7 @@ class AsyncRewinds(TenantStore):
             run_id=parse_id(run_id, "run id"), before_id=before, limit=rows_to_read(limit, limits)
         )
         found = mapper(Rewind, connection.dialect)(await queries.list.all(connection, params))
-        if limit is None and len(found) > limits.list_rows:
-            raise LimitExceeded(
-                f"the run has more than list_rows = {limits.list_rows:,} rewinds: page them with limit="
-            )
-        if limit is None or len(found) <= limit:
-            return Page(found)
-        return Page(found[:limit], encode_cursor("rewinds", found[limit - 1].id))
+        return page(found, limit, limits, "rewinds", lambda last: encode_cursor("rewinds", last.id))
 
     @reads
     async def pending(self, connection: Connection, run_id: str | None = None) -> Page[Rewind]:

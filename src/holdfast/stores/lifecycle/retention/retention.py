@@ -8,11 +8,11 @@ from __future__ import annotations
 from ....core import scope as scopes
 from ....core.acting import Acting
 from ....core.blocking import Blocking, blocking
-from ....core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ....core.rows import mapper
 from ....core.store import TenantStore, in_steps, only_reads, reads, writes_acting
 from ....engines.protocol import Connection, Row
-from ....errors import Conflict, InvalidInput, LimitExceeded, NotFound
+from ....errors import Conflict, InvalidInput, NotFound
 from ....ids import parse as parse_id
 from ...execution.runs import states
 from ...objects import activity
@@ -166,11 +166,7 @@ class AsyncRetention(TenantStore):
         (after,) = decode_cursor(cursor, "holds", str) if cursor is not None else (_FIRST_ID,)
         params = self._scope.params(after_id=parse_id(after, "cursor"), limit=rows_to_read(limit, limits))
         found = mapper(Hold, connection.dialect)(await queries.holds.all(connection, params))
-        if limit is None and len(found) > limits.list_rows:
-            raise LimitExceeded(f"there are more holds than list_rows = {limits.list_rows:,}: page them with limit=")
-        if limit is None or len(found) <= limit:
-            return Page(found)
-        return Page(found[:limit], encode_cursor("holds", found[limit - 1].id))
+        return page(found, limit, limits, "holds", lambda last: encode_cursor("holds", last.id))
 
     @only_reads
     async def plan(self) -> Swept:
