@@ -1,4 +1,4 @@
-"""Links, remarks, what lives under a session's key, tool servers and memories of agents: every limit, refusal and edge."""
+"""Links, and what lives under a session's key: every limit, refusal and edge."""
 
 from __future__ import annotations
 

@@ -15,13 +15,14 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from holdfast import column, errors
 from holdfast.errors import Conflict, HoldfastError
 
-from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
 from .derived import Count, IfMatch, Taken, body_type, page_type, signature_of, version_etag, version_of, wire_type
+from .idempotency import IdempotencyKey, chosen_id, settled_by
 from .operations import Need, Operation
+from .pagination import PAGE_ROWS, Cursor, Limit, Where, filters
 from .parameters import choices
 from .problems import NoLongerSo
-from .service import Service
-from .wire import Uuid, given
+from .schemas import Uuid, given
+from .state import Service
 
 Kind = Any
 """The asynchronous class of a record store."""

@@ -53,7 +53,7 @@ class GeneralFeedbackChange(Struct, frozen=True):
 class AsyncGeneralFeedbacks(AsyncRecords[GeneralFeedback, NewGeneralFeedback, GeneralFeedbackChange]):
     """The general feedback of one tenant's users, oldest first. The user is part of the key."""
 
-    table, noun, nouns = "remarks", "general feedback", "general feedback"
+    table, noun, nouns = "general_feedback", "general feedback", "general feedback"
 
 
 class GeneralFeedbacks(Records[GeneralFeedback, NewGeneralFeedback, GeneralFeedbackChange]):
