@@ -40,8 +40,8 @@ from .handles import Holdfast
 from .migrations import runner
 from .new_file import refuse_existing
 from .stepping import step
-from .stores.platform import packs as pack_store
-from .stores.platform.packs import InPack
+from .stores.objects import packs as pack_store
+from .stores.objects.packs import InPack
 
 _LEFT_OUT = frozenset(
     (

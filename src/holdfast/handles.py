@@ -44,19 +44,19 @@ from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, Leases, Ru
 from .stores.execution.runs.runs import AsyncRuns, Runs
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.lifecycle.api_keys import ApiKeys, AsyncApiKeys
+from .stores.lifecycle.diagnostics import AsyncDiagnostics, Diagnostics
+from .stores.lifecycle.erasures import AsyncErasures, Erasures
+from .stores.lifecycle.retention.retention import AsyncRetention, Retention
+from .stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
+from .stores.lifecycle.tenant_engine import TenantEngine, behind
+from .stores.lifecycle.tenants import AsyncTenants, Tenants
 from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
-from .stores.memory.blocks import AsyncBlocks, Blocks
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
-from .stores.platform.activity import Activities, AsyncActivities
-from .stores.platform.api_keys import ApiKeys, AsyncApiKeys
-from .stores.platform.checkups import AsyncCheckups, Checkups
-from .stores.platform.erasures import AsyncErasures, Erasures
-from .stores.platform.objects import AsyncObjects, Objects
-from .stores.platform.retention.retention import AsyncRetention, Retention
-from .stores.platform.server_settings import AsyncServerSettings, ServerSettings
-from .stores.platform.tenant_engine import TenantEngine, behind
-from .stores.platform.tenants import AsyncTenants, Tenants
+from .stores.objects.activity import Activities, AsyncActivities
+from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agents, AsyncAgents
+from .stores.registry.blocks import AsyncBlocks, Blocks
 from .stores.registry.tool_servers import AsyncToolServers, ToolServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
@@ -95,7 +95,7 @@ class AsyncTenantHandle:
         self.agent_memories = AsyncAgentMemories(engine, scope)
         self.activity = AsyncActivities(engine, scope)
         self.retention = AsyncRetention(engine, scope)
-        self.checkups = AsyncCheckups(engine, scope)
+        self.diagnostics = AsyncDiagnostics(engine, scope)
         self.rewinds = AsyncRewinds(engine, scope)
 
     @property
@@ -196,7 +196,7 @@ class TenantHandle:
         self.agent_memories = AgentMemories(AsyncAgentMemories(engine, scope))
         self.activity = Activities(AsyncActivities(engine, scope))
         self.retention = Retention(AsyncRetention(engine, scope))
-        self.checkups = Checkups(AsyncCheckups(engine, scope))
+        self.diagnostics = Diagnostics(AsyncDiagnostics(engine, scope))
         self.rewinds = Rewinds(AsyncRewinds(engine, scope))
 
     @property

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.core.queries import Query
 from holdfast.stores.conversation import contacts, feedback, message_log, pending_messages
-from holdfast.stores.platform import registration
-from holdfast.testing.contract import Case, can, cases, play
+from holdfast.stores.objects import registration
+from tests.contract.cases import Case, can, cases, play
 from tests.contract.test_sensitivity import LEG, query, without_limit
 
 STORES = ("pending_messages", "contacts", "feedback")

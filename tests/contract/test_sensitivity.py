@@ -13,9 +13,10 @@ from holdfast.core import filters, paging, scope, text
 from holdfast.core.queries import Query
 from holdfast.limits import Limits
 from holdfast.stores.conversation import message_log, new_entries, sessions
-from holdfast.stores.platform import registration, tenants
-from holdfast.testing.contract import can, cases, play
-from holdfast.testing.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
+from holdfast.stores.lifecycle import tenants
+from holdfast.stores.objects import registration
+from tests.contract.cases import can, cases, play
+from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
 LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=MEMORY_LACKS)
 

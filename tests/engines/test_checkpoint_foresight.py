@@ -13,9 +13,9 @@ import pytest
 from holdfast import Holdfast, PoolOptions, Stored, TenantHandle, Write
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Stale
-from holdfast.testing.servers import PgBouncer, PostgresServer
 from tests.engines.postgres_handles import database_of
 from tests.engines.proxy import Moment, Proxy
+from tests.servers import PgBouncer, PostgresServer
 
 SMALL = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=5.0)
 CUTS = 24

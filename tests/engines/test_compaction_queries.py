@@ -16,7 +16,7 @@ from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
 from holdfast.stores.conversation import branches, message_log, sessions
 from holdfast.stores.conversation.compaction.events import queries
-from holdfast.testing.contract.compactions import LONG, POLICY
+from tests.contract.cases.compactions import LONG, POLICY
 
 BY_TENANT_ALONE = "(tenant_id=?)"
 LISTS = {"places", "rewrites", "rewritten", "ranges"}

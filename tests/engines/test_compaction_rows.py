@@ -20,7 +20,7 @@ from holdfast import AsyncHoldfast, CompactionPolicy, Holdfast, Message, NewMess
 from holdfast.core.queries import Query
 from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.stores.conversation.compaction.events import queries
-from holdfast.testing.contract.compactions import LONG, call, result
+from tests.contract.cases.compactions import LONG, call, result
 
 ALL = CompactionPolicy(
     strategy="summarization", preserve_last=0, protected_tokens=0, window_tokens=1_000, target_tokens=100

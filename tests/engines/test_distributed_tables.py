@@ -25,8 +25,8 @@ from holdfast.stepping import step
 from holdfast.stores.conversation import message_log
 from holdfast.stores.execution.checkpoints import reading
 from holdfast.stores.execution.runs import ledger, step_log
-from holdfast.testing.contract import can, cases, play
-from holdfast.testing.legs import OwnLeg, PostgresPlace
+from tests.contract.cases import can, cases, play
+from tests.contract.legs import OwnLeg, PostgresPlace
 from tests.engines.postgres_handles import soon
 from tests.migration.citus_rules import UNDISTRIBUTED
 from tests.migration.sharding import GLOBAL

@@ -10,8 +10,9 @@ import pytest
 from holdfast import Holdfast
 from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.platform import activity, erasures, objects
-from holdfast.stores.platform.retention import rules
+from holdfast.stores.lifecycle import erasures
+from holdfast.stores.lifecycle.retention import rules
+from holdfast.stores.objects import activity, objects
 from holdfast.stores.workspace import squashing
 
 PAGE = " AND (created_at, id) < (:before_at, :before_id)"

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, NewMessage, PoolOptions
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
-from holdfast.stores.platform import tenants
+from holdfast.stores.lifecycle import tenants
 
 POOL = PoolOptions(min_connections=1, max_connections=4)
 SMALL = {

@@ -17,8 +17,8 @@ from holdfast.api import access
 from holdfast.api.limits import ServerLimits
 from holdfast.api.metrics import Metrics
 from holdfast.cli.logs import JsonLines
-from holdfast.testing.servers import PostgresServer
 from tests.faces.in_process import Running, running
+from tests.servers import PostgresServer
 
 
 def test_a_line_of_the_log_is_one_json_object() -> None:

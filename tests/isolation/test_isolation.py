@@ -29,10 +29,10 @@ from holdfast.engines.protocol import Connection
 from holdfast.errors import HoldfastError
 from holdfast.ids import parse as parse_id
 from holdfast.stores.conversation import branches, log_reading, message_log, sessions
-from holdfast.testing.contract.world import uuid_of
-from holdfast.testing.workloads import ABOVE_TENANTS, MAKERS, Call, OnEngine, World, possible
+from tests.contract.cases.world import uuid_of
 from tests.differential.sides import StepIds, shape
 from tests.isolation.arguments import Pool, arguments, methods, stores
+from tests.workloads.workloads import ABOVE_TENANTS, MAKERS, Call, OnEngine, World, possible
 
 MINE, THEIRS = "acme", "zenith"
 CALLS = 20

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, Limits, RetentionPolicy
 from holdfast.core.scope import Scope
-from holdfast.stores.platform.retention import rules
-from holdfast.stores.platform.retention.rules import RunSnapshots
-from holdfast.stores.platform.retention.sweeps import Swept, Tally
+from holdfast.stores.lifecycle.retention import rules
+from holdfast.stores.lifecycle.retention.rules import RunSnapshots
+from holdfast.stores.lifecycle.retention.sweeps import Swept, Tally
 from tests.retention.conftest import Lines
 
 DAY = 86_400

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from holdfast import FixedClock, Holdfast
 from holdfast.core.queries import Query
-from holdfast.stores.platform.retention import plans, retention, room, rules, sweeps
+from holdfast.stores.lifecycle.retention import plans, retention, room, rules, sweeps
 from holdfast.stores.workspace import squashing
 from tests.retention.test_histories import Model, Real, play
 

@@ -16,8 +16,8 @@ from holdfast.stores.conversation.branches import Head
 from holdfast.stores.conversation.compaction.attachments import Attached, Attachment, Attachments, of
 from holdfast.stores.conversation.compaction.plan import Protected, Rewrite, Snapshot, check_plan, id_of, place_of
 from holdfast.stores.conversation.views import PLAIN
-from holdfast.testing.contract.compactions import HYBRID, LONG, POLICY, call, result
-from holdfast.testing.contract.world import uuid_of
+from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result
+from tests.contract.cases.world import uuid_of
 
 ROW = (
     "id", "session", 7, "message", "user", '[{"type":"text","text":"a"}]', 5, "{}", 0, 0, 1, 2, 7,

@@ -60,7 +60,7 @@ def test_purging_a_session_deletes_its_feedback(place: Place) -> None:
 
 def test_deleting_a_tenant_deletes_everything_it_had(place: Place) -> None:
     """The statements that a cascade runs, one by one, where nothing cascades by itself."""
-    from holdfast.stores.platform.tenants import queries
+    from holdfast.stores.lifecycle.tenants import queries
 
     with_feedback(place.acme)
     place.acme.contacts.upsert("telegram", "7")

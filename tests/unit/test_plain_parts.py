@@ -17,7 +17,7 @@ from holdfast.clock import from_us, to_us
 from holdfast.core.scope import Scope, Setting, metadata, name
 from holdfast.core.text import escape
 from holdfast.errors import HoldfastError, InvalidInput, InvalidText, LimitExceeded, OutcomeUnknown
-from holdfast.testing.contract.values import TEXTS
+from tests.contract.cases.values import TEXTS
 
 moments = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
 

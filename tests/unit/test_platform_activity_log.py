@@ -21,8 +21,8 @@ from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
 from holdfast.stepping import step
-from holdfast.stores.platform import activity
-from holdfast.stores.platform.activity import Deed
+from holdfast.stores.objects import activity
+from holdfast.stores.objects.activity import Deed
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 NAMES = itertools.count()

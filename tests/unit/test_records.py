@@ -23,7 +23,7 @@ from holdfast.engines.protocol import Connection
 from holdfast.errors import AlreadyExists, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.limits import Limits
 from holdfast.stepping import step
-from holdfast.testing.contract.values import GARBAGE_CURSORS, TEXTS
+from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
 
 NOW = 1_700_000_000_000_000
 

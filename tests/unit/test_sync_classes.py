@@ -182,7 +182,7 @@ REVEALED = [
     "list[holdfast.stores.conversation.message_log.Message]",
     "typing.Sequence[holdfast.stores.conversation.message_log.Message]",
     "dict[str, Any]",
-    "holdfast.stores.platform.tenants.Tenant",
+    "holdfast.stores.lifecycle.tenants.Tenant",
     "holdfast.stores.conversation.sessions.Session",
     "holdfast.core.paging.Page[holdfast.stores.conversation.message_log.Message]",
 ]

@@ -189,7 +189,7 @@ def stored(value: Any, hint: Any, field: str, limits: Limits) -> Any:
         check = scopes.free_text if limited.empty else scopes.name
         return check(value, field, limits, limit=limited.limit)
     if kind == "json":
-        return _stored_json(value, field, limits)
+        return _stored_json(value, inner, field, limits)
     if kind == "time" and isinstance(value, datetime) and value.tzinfo is not None:
         return to_us(value, field)
     if kind == "bool" and isinstance(value, bool):
@@ -203,9 +203,11 @@ def stored(value: Any, hint: Any, field: str, limits: Limits) -> Any:
     raise InvalidInput(f"{field} must be {expected.get(kind, 'one of ' + ', '.join(map(str, choices)))}, not {value!r}")
 
 
-def _stored_json(value: Any, field: str, limits: Limits) -> str:
-    if not isinstance(value, (list, tuple)):
+def _stored_json(value: Any, hint: Any, field: str, limits: Limits) -> str:
+    if get_origin(hint) is not list:
         return scopes.metadata(value, limits, field)
+    if not isinstance(value, (list, tuple)):
+        raise InvalidInput(f"{field} must be a list, not {value!r}")
     dumped = text.dump(value, depth=limits.json_depth)
     limits.check("metadata_bytes", text.size(dumped), field)
     return dumped

@@ -28,7 +28,7 @@ from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 from .keys import GroupKey
 
 _TRIES = 3

@@ -18,7 +18,7 @@ from ...core.queries import Queries, Query
 from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine
 from ...errors import Conflict, InvalidInput
-from ..platform.retention import rules
+from ..lifecycle.retention import rules
 
 BATCH_SESSIONS = 100
 """Sessions that one transaction removes at most."""

@@ -30,8 +30,8 @@ from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
 from ..execution.runs.states import dequeue
-from ..platform.registration import register_tenant
-from ..platform.retention import rules
+from ..lifecycle.retention import rules
+from ..objects.registration import register_tenant
 from . import session_lists, threads
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
 from .buffer.memory import Buffers

@@ -31,7 +31,7 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
 from ...ids import Id
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 
 WHOLE = -1
 """The part of an element that is the element itself."""

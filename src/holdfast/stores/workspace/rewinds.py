@@ -41,7 +41,7 @@ from ...errors import Conflict, LimitExceeded, NotFound
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, show_branch
 from ..execution.runs.states import Run, check_holder, lock_run, put_in_queue, run_of
-from ..platform.retention import retention, rules
+from ..lifecycle.retention import retention, rules
 from . import rewind_rows as rows
 from . import snapshots
 from .rewind_rows import OPEN, Before, Rewind, RewindStatus, Stored

@@ -28,10 +28,10 @@ from ...ids import parse as parse_id
 from ...offload import work
 from ...trees.entries import Entry, Tree, objects_of, raw, shown
 from ..execution.runs import states
-from ..platform import activity, objects, packs
-from ..platform.activity import Deed
-from ..platform.packs import InPack
-from ..platform.retention import rules
+from ..lifecycle.retention import rules
+from ..objects import activity, objects, packs
+from ..objects.activity import Deed
+from ..objects.packs import InPack
 from . import layers
 from .layers import NewLayer
 

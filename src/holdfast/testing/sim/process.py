@@ -17,7 +17,7 @@ from ...handles import AsyncHoldfast, AsyncTenantHandle
 from ...ids import SeededIds
 from ...limits import Limits
 from ...stores.execution.runs.leases import AsyncRunQueue
-from ...stores.platform.tenants import AsyncTenants
+from ...stores.lifecycle.tenants import AsyncTenants
 from .engine import SimulatedEngine, Turn
 from .machine import Machine, ProcessDisk, ProcessFile
 from .recording import ProcessDied, RecordedStore, StoreCall, record_stores

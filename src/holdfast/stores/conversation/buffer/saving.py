@@ -29,7 +29,7 @@ from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, LimitExceeded
 from ....ids import Id
-from ...platform.registration import register_tenant
+from ...objects.registration import register_tenant
 from .. import branches, views
 from ..log_reading import read_log
 from ..message_log import Entry, Message, insert_all

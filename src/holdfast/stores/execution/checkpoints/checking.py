@@ -14,8 +14,8 @@ from ....core.scope import Scope
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, InvalidInput, NotFound
-from ...platform import objects, packs
-from ...platform.packs import InPack
+from ...objects import objects, packs
+from ...objects.packs import InPack
 from . import piece_log, places, short_forms, task_writes
 from .places import Range
 from .reading import CheckpointRow, queries

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
-from ...platform import packs
-from ...platform.packs import Staged
+from ...objects import packs
+from ...objects.packs import Staged
 from . import fences, foresight, piece_log, places, task_writes
 from .fences import Lease
 from .foresight import Stored

@@ -1,0 +1,294 @@
+"""Tenants: the walls. A tenant comes into being with its first session; this store is for those who keep the list.
+
+A tenant may have millions of rows, so a deletion is many small transactions. The first marks the tenant as deleted and takes
+away its API keys; from then on its handles refuse every call. The next ones hide its sessions and then remove its rows, children
+first. The last one removes the row of the tenant itself, with whatever somebody wrote meanwhile; then the name is free. A
+deletion that was broken off is continued by the next ``delete``, or by ``maintain``, which servers and workers call in the
+background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from ...core import scope as scopes
+from ...core import text
+from ...core.blocking import Blocking, blocking
+from ...core.paging import Page
+from ...core.queries import Query
+from ...core.records import Records
+from ...core.store import Store, in_steps, reads, writes
+from ...engines.dialect import Dialect
+from ...engines.offload import Heavy
+from ...engines.protocol import Connection, Engine
+from ...errors import AlreadyExists, Conflict, InvalidInput
+from ..conversation.search.index import drain, forget
+from ..objects import packs
+from .retention import rules
+from .tenant_engine import being_deleted, deleting, queries
+
+
+class Maintained(Struct, frozen=True):
+    """What one call of ``maintain`` did."""
+
+    indexed: int = 0
+    """Messages that were indexed for search."""
+    is_done: bool = False
+    """Whether nothing is left to do for now."""
+
+
+class Tenant(Struct, frozen=True):
+    """Somebody whose data nobody else can see."""
+
+    id: str
+    metadata: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    checkpoint_quota_mib: int | None = None
+    """MiB of stored bytes that its snapshots may take; nothing for what everybody has."""
+
+
+records = Records(
+    "tenants", Tenant, key=["id"], editable=["metadata", "checkpoint_quota_mib"], soft_delete="deleted_at"
+)
+
+HIDDEN_ROWS = 1_000
+"""Sessions of a deleted tenant that are hidden in one transaction."""
+PURGED_ROWS = 200
+"""Rows of a deleted tenant that are removed in one transaction."""
+PURGED = {
+    "feedback": "id",
+    "messages": "session_id, seq",
+    "message_archive": "compaction_event_id, seq",
+    "compaction_events": "id",
+    "deleted_messages": "session_id, id, source",
+    "branches": "session_id, number",
+    "session_state": "session_id",
+    "search_progress": "session_id, block",
+    "session_share_uses": "token, user_id",
+    "session_shares": "token",
+    "tool_calls": "run_id, id",
+    "run_steps": "run_id, iteration",
+    "rewound_calls": "rewind_id, id",
+    "rewound_steps": "rewind_id, iteration",
+    "rewinds": "id",
+    "snapshots": "id",
+    "run_retention": "run_id",
+    "runs": "id",
+    "sessions": "id",
+    "snapshot_layers": "id",
+    "object_refs": "digest, holder",
+    "objects": "digest",
+    "lg_checkpoint_write": "thread, checkpoint_ns, checkpoint_id, task_id",
+    "lg_checkpoint": "thread, checkpoint_ns, checkpoint_id",
+    "lg_piece": "log, place",
+    "lg_log": "number",
+    "lg_thread": "number",
+    "crewai_flow_state": "user_id, thread_id, flow_uuid, method_name",
+    "crewai_flow": "user_id, thread_id, flow_uuid",
+    "crewai_agent_memory": "user_id, thread_id, memory_id",
+    "agent_memories": "agent_id, user_id, id",
+    "a2a_task_items": "task, list, place, part",
+    "a2a_tasks": "id",
+    "a2a_push_configs": "user_id, task_id, id, deleted_with",
+    "pending_messages": "channel_name, history_key, seq",
+    "pending_groups": "channel_name, history_key",
+    "contacts": "id",
+    "core_blocks": "agent_id, label",
+    "agent_tags": "tag, agent_id",
+    "agents": "id",
+    "tools": "server_name, group_kind, name",
+    "tool_servers": "name, group_kind",
+    "remarks": "user_id, id",
+    "activity": "id",
+}
+"""The tables that are emptied piece by piece, children before their parents, with the rest of their keys. Others are small."""
+_MAINTAINED = "maintained tenants"
+
+
+def _purging(table: str, key: str) -> Query:
+    rows = f"SELECT {key} FROM {table} WHERE tenant_id = :tenant_id LIMIT :limit"  # names of ours
+    sql = f"DELETE FROM {table} WHERE tenant_id = :tenant_id AND ({key}) IN ({rows}) RETURNING 1"  # the same
+    return Query(f"tenants.purge_some_{table}", dict.fromkeys(Dialect, sql))
+
+
+_PURGING = [_purging(table, key) for table, key in PURGED.items()]
+
+
+class AsyncTenants(Store):
+    """All tenants of a Holdfast."""
+
+    def __init__(self, engine: Engine, setting: scopes.Setting) -> None:
+        super().__init__(engine)
+        self._setting = setting
+
+    @writes
+    async def create(self, connection: Connection, tenant: str, *, metadata: Mapping[str, Any] | None = None) -> Tenant:
+        """Register a tenant before it writes anything.
+
+        Raises:
+            AlreadyExists: it is there.
+            Conflict: a tenant of that name is being deleted.
+        """
+        now = self._setting.clock.now_us()
+        key, stored = self._key(tenant), scopes.metadata(metadata, self._setting.limits)
+        try:
+            return await records.create(connection, {**key, "metadata": stored, "created_at": now, "updated_at": now})
+        except AlreadyExists:
+            if await queries.is_deleted.one(connection, {"tenant_id": key["id"]}) is not None:
+                raise Conflict(being_deleted(tenant)) from None
+            raise
+
+    @reads
+    async def get(self, connection: Connection, tenant: str) -> Tenant:
+        """One tenant.
+
+        Raises:
+            NotFound: it was never created and has never written anything.
+        """
+        return await records.get(connection, self._key(tenant))
+
+    @reads
+    async def list(
+        self, connection: Connection, *, limit: int | None = None, cursor: str | None = None
+    ) -> Page[Tenant]:
+        """All tenants by name. With ``limit``, a page; its ``next`` is the cursor of the one after."""
+        return await records.list(connection, {}, self._setting.limits, limit=limit, cursor=cursor)
+
+    @writes
+    async def update(self, connection: Connection, tenant: str, *, metadata: Mapping[str, Any]) -> Tenant:
+        """Replace a tenant's metadata.
+
+        Raises:
+            NotFound: there is no such tenant.
+        """
+        changes = {
+            "metadata": scopes.metadata(metadata, self._setting.limits),
+            "updated_at": self._setting.clock.now_us(),
+        }
+        return await records.update(connection, self._key(tenant), changes)
+
+    @writes
+    async def set_quota(self, connection: Connection, tenant: str, *, checkpoint_quota_mib: int | None) -> Tenant:
+        """Let a tenant's snapshots take so many MiB of stored bytes; ``None`` for what everybody has.
+
+        Raises:
+            InvalidInput: it is no whole number from 0 on.
+            NotFound: there is no such tenant.
+        """
+        quota = checkpoint_quota_mib
+        if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
+            raise InvalidInput(f"checkpoint_quota_mib must be a whole number from 0 on, not {quota!r}")
+        changes = {"checkpoint_quota_mib": quota, "updated_at": self._setting.clock.now_us()}
+        return await records.update(connection, self._key(tenant), changes)
+
+    @in_steps
+    async def delete(self, tenant: str, *, cascade: bool = False) -> None:
+        """Remove a tenant, its API keys and its activity log; with ``cascade``, everything that belongs to it as well, packs of
+        large objects included.
+
+        The tenant is gone at once, and its rows are then removed in small transactions. When this returns, the name can be
+        used again. A deletion that was broken off is continued by calling this again, or by ``maintain``.
+
+        Raises:
+            NotFound: there is no such tenant.
+            Conflict: it still has sessions, runs, checkpoints or anything else of its own, and ``cascade`` was not asked for;
+                or something of it is held.
+        """
+        await self._mark(tenant, cascade)
+        while await self._purge_some(tenant):
+            pass
+
+    @in_steps
+    async def maintain(self) -> Maintained:
+        """Do one bounded piece of work in the background, for any tenant: continue a deletion, or index messages for search.
+
+        Any number of processes may call this again and again. Servers and workers do.
+        """
+        row = await self._engine.read(lambda connection: queries.next_deleted.one(connection, {}))
+        if row is not None:
+            await self._purge_some(text.unescape(row[0]))
+            return Maintained()
+        at = self._setting.shared.setdefault(_MAINTAINED, {"after": "", "more": False})
+        row = await self._engine.read(lambda connection: queries.next_behind.one(connection, {"after": at["after"]}))
+        if row is None:
+            more, at["after"], at["more"] = at["more"], "", False
+            return Maintained(is_done=not more)
+        at["after"] = row[0]  # the next piece is of another tenant, so that a large one keeps no other waiting
+        drained = await drain(self._engine, scopes.Scope(text.unescape(row[0]), self._setting))
+        at["more"] = at["more"] or drained.more
+        return Maintained(drained.messages)
+
+    @writes
+    async def _mark(self, connection: Connection, tenant: str, cascade: bool) -> None:
+        key = self._key(tenant)
+        params = {"tenant_id": key["id"]}
+        if await queries.is_deleted.one(connection, params) is not None:
+            return  # begun before: it is only continued
+        # Its own row first: whoever registers it from now on waits.
+        await records.delete(connection, key, now_us=self._setting.clock.now_us())
+        if cascade:
+            await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
+        elif await queries.anything.one(connection, params) is not None:
+            raise Conflict(
+                f"tenant {tenant!r} still has sessions, runs, checkpoints or something else; cascade=True removes them too"
+            )
+        await queries.purge_api_keys.all(connection, params)
+        await queries.purge_run_queue.all(connection, params)
+
+    async def _purge_some(self, tenant: str) -> bool:
+        """Continue a deletion with one transaction; ``False`` if that was the last one."""
+        scope = scopes.Scope(tenant, self._setting)
+        deleting(self._setting).add(scope.stored_tenant)
+        if await self._engine.write(Heavy(lambda connection: _remove_some(connection, scope))):
+            return True
+        await self._engine.write(Heavy(lambda connection: _remove_rest(connection, scope)))
+        deleting(self._setting).discard(scope.stored_tenant)
+        await packs.clear(self._engine, scope)
+        return False
+
+    def _key(self, tenant: str) -> dict[str, str]:
+        return {"id": scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_bytes")}
+
+
+async def _remove_some(connection: Connection, scope: scopes.Scope) -> bool:
+    """Hide some sessions, or remove some rows, of a tenant that was marked; whether there was anything."""
+    now = scope.clock.now_us()
+    params = scope.params(limit=HIDDEN_ROWS, now_at=now)
+    if await queries.is_deleted.one(connection, params) is None:
+        return False  # somebody else has finished it
+    if await queries.hide_sessions.all(connection, params):
+        return True
+    left = PURGED_ROWS
+    for query in _PURGING:
+        left -= len(await query.all(connection, {**params, "limit": left}))
+        if not left:
+            break
+    await forget(connection, params)
+    return left < PURGED_ROWS
+
+
+async def _remove_rest(connection: Connection, scope: scopes.Scope) -> None:
+    """Remove a tenant that was marked, with all that is left of it."""
+    params = scope.params()
+    # Its own row first: whoever registers the name from now on waits, and then begins anew.
+    if not await queries.remove.all(connection, params):
+        return
+    await queries.run_all("purge_", connection, params)
+    await forget(connection, params)
+
+
+class Tenants(Blocking[AsyncTenants]):
+    """All tenants of a Holdfast."""
+
+    create = blocking(AsyncTenants.create)
+    get = blocking(AsyncTenants.get)
+    list = blocking(AsyncTenants.list)
+    update = blocking(AsyncTenants.update)
+    set_quota = blocking(AsyncTenants.set_quota)
+    delete = blocking(AsyncTenants.delete)
+    maintain = blocking(AsyncTenants.maintain)
