@@ -9,12 +9,11 @@ from unittest import mock
 
 import pytest
 
-from holdfast.core import filters, paging, scope, text
+from holdfast.core import filters, paging, registration, scope, text
 from holdfast.core.queries import Query
 from holdfast.limits import Limits
 from holdfast.stores.conversation import message_log, new_entries, sessions
 from holdfast.stores.lifecycle import tenants
-from holdfast.stores.objects import registration
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from holdfast.core.grants import AsyncGrants, Grants, GrantTable
 from holdfast.core.paging import encode_cursor
+from holdfast.core.records import Limited
 from holdfast.core.rows import Column
-from holdfast.core.tables import Limited
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from tests.core.places import Place, check_statements, notices, pages, place, planted
 

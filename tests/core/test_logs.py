@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast.core.filters import column, meta
 from holdfast.core.logs import AsyncLog, Log, LogTable
-from holdfast.core.tables import Limited
+from holdfast.core.records import Limited
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import Id
 from holdfast.stepping import step

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.core.filters import column
 from holdfast.core.overlay import MAX_LEVELS, AsyncOverlay, Overlay, OverlayTable
-from holdfast.core.tables import Limited
+from holdfast.core.records import Limited
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from tests.core.places import Place, check_statements, notices, pages, place, planted
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec import Struct
 
 from holdfast.clock import from_us
-from holdfast.core.tables import Limited
+from holdfast.core.records import Limited
 from holdfast.core.tokens import MIN_TOKEN_CHARS, AsyncTokens, Tokens, TokenTable
 from holdfast.errors import AlreadyExists, InvalidInput
 from tests.core.places import Place, check_statements, notices, place, planted

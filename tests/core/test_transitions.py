@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Struct
 
-from holdfast.core.tables import Limited
+from holdfast.core.records import Limited
 from holdfast.core.transitions import AsyncTransitions, Lease, Move, Transitions, TransitionTable
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import Id
@@ -244,7 +244,7 @@ def test_of_many_claims_at_once_each_gets_another_row(here: Place) -> None:
 
 class Job(Struct, frozen=True):
     id: Id
-    status: str
+    status: Annotated[str, Limited("name_bytes")]
     holder: Annotated[str, Limited("name_bytes")]
     lease_until: datetime | None
     epoch: int

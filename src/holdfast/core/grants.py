@@ -38,22 +38,22 @@ RETURNING {returned};
 
 -- name: find
 SELECT {returned} FROM {table}
-WHERE tenant_id = :tenant_id AND {resource} = :{resource_field} AND {principal} = :{principal_field}{visible};
+WHERE tenant_id = :tenant_id AND {resource} = :{resource} AND {principal} = :{principal}{visible};
 
 -- name: revoke
 DELETE FROM {table}
-WHERE tenant_id = :tenant_id AND {resource} = :{resource_field} AND {principal} = :{principal_field}
+WHERE tenant_id = :tenant_id AND {resource} = :{resource} AND {principal} = :{principal}
 RETURNING 1;
 
 -- name: list_by_resource
 SELECT {returned} FROM {table}
-WHERE tenant_id = :tenant_id AND {resource} = :{resource_field}{visible}/*where*/
+WHERE tenant_id = :tenant_id AND {resource} = :{resource}{visible}/*where*/
 ORDER BY {principal}
 LIMIT :limit;
 
 -- name: list_by_principal
 SELECT {returned} FROM {table}
-WHERE tenant_id = :tenant_id AND {principal} = :{principal_field}{visible}/*where*/
+WHERE tenant_id = :tenant_id AND {principal} = :{principal}{visible}/*where*/
 ORDER BY {resource}
 LIMIT :limit;
 """
@@ -64,13 +64,11 @@ LIMIT :limit;
         super().__init__(name, row, noun=noun, condition=condition)
         fixed = (resource, principal, "created_at")
         # Without attributes the principal is set to itself, because only a row that is updated is returned.
-        changed = [self.columns[field] for field in self.columns if field not in fixed] or [self.columns[principal]]
+        changed = [self.column(field) for field in self.fields if field not in fixed] or [self.column(principal)]
         self.resource, self.principal = resource, principal
         self.parts |= {
-            "resource": self.columns[resource],
-            "principal": self.columns[principal],
-            "resource_field": resource,
-            "principal_field": principal,
+            "resource": self.column(resource),
+            "principal": self.column(principal),
             "changes": ", ".join(f"{column} = excluded.{column}" for column in changed),
         }
 
@@ -81,7 +79,7 @@ LIMIT :limit;
             InvalidInput: a value is not acceptable.
         """
         now = scope.clock.now_us()
-        stamps = {field: now for field in ("created_at", "updated_at") if field in self.columns}
+        stamps = {field: now for field in ("created_at", "updated_at") if field in self.fields}
         row = await self.one(connection, "grant", scope.params(**self.params(asdict(new), scope.limits), **stamps))
         assert row is not None  # an upsert always returns its row
         return row
@@ -118,7 +116,7 @@ LIMIT :limit;
         side, order = (self.resource, self.principal) if principal is None else (self.principal, self.resource)
         params = scope.params(limit=rows_to_read(limit, scope.limits))
         params |= self.params({side: resource if principal is None else principal}, scope.limits)
-        clause = self.after(cursor, [order], params, connection)
+        clause = self.after(cursor, [order], params)
         query = self.by_name["list_by_resource" if principal is None else "list_by_principal"]
         rows = self.rows(connection, await query.all(connection, params, clause))
         return self.page(rows, limit, scope.limits, [order])

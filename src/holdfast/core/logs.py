@@ -20,11 +20,10 @@ from ..ids import parse as parse_id
 from .blocking import Blocking, blocking
 from .filters import Filter
 from .paging import Page, rows_to_read
-from .rows import kind_of
+from .records.values import is_same
 from .scope import Scope
 from .store import TenantStore, reads, writes
 from .tables import R, Table
-from .text import identical, load
 
 A = TypeVar("A", bound=Struct)
 _ORDER = ("created_at", "id")
@@ -68,9 +67,16 @@ RETURNING 1;
 """
 
     def __init__(
-        self, name: str, row: type[R], *, noun: str, condition: str = "", indexes: Mapping[str, str] | None = None
+        self,
+        name: str,
+        row: type[R],
+        *,
+        noun: str,
+        nouns: str | None = None,
+        condition: str = "",
+        indexes: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(name, row, noun=noun, condition=condition)
+        super().__init__(name, row, noun=noun, nouns=nouns, condition=condition)
         self._indexes = indexes or {}
 
     async def append(self, connection: Connection, scope: Scope, entry: Struct, *, id: str | None = None) -> R:
@@ -85,7 +91,8 @@ RETURNING 1;
         if row is not None:
             return row
         existing = await self.one(connection, "get", params)
-        if existing is None or not self._same(existing, entry, params):
+        fields = [self.fields[name] for name in entry.__struct_fields__]
+        if existing is None or not all(is_same(each, params[self.parameter(each.name)], existing) for each in fields):
             raise Conflict(f"the id {params['id']} is taken by another {self.noun}")
         return existing
 
@@ -128,7 +135,7 @@ RETURNING 1;
         """
         params = scope.params(limit=rows_to_read(limit, scope.limits))
         clause = self.where(equal, where, params, connection, scope)
-        clause += self.after(cursor, _ORDER, params, connection, "<")
+        clause += self.after(cursor, _ORDER, params, "<")
         rows = await self.by_name["list"].all(connection, params, clause, self._index(equal))
         return self.page(self.rows(connection, rows), limit, scope.limits, _ORDER)
 
@@ -161,16 +168,6 @@ RETURNING 1;
         params = self.params(asdict(entry), scope.limits)
         params["id"] = scope.ids.new() if id is None else parse_id(id, f"{self.noun} id")
         return scope.params(**params, created_at=scope.clock.now_us())
-
-    def _same(self, existing: R, entry: Struct, params: Mapping[str, Any]) -> bool:
-        for field, value in asdict(entry).items():
-            there = getattr(existing, field)
-            if kind_of(self.hints[field]) == "json":
-                if not identical(there, load(params[field])):
-                    return False
-            elif there != value:
-                return False
-        return True
 
     def _index(self, equal: Mapping[str, Any]) -> str:
         used = (index for field, index in self._indexes.items() if equal.get(field) is not None)

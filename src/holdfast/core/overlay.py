@@ -41,7 +41,7 @@ LIMIT :limit;
     def __init__(self, name: str, row: type[R], *, name_field: str, level: str, noun: str, condition: str = "") -> None:
         super().__init__(name, row, noun=noun, condition=condition)
         self.name_field, self.level = name_field, level
-        self.parts["name_column"] = self.columns[name_field]
+        self.parts["name_column"] = self.column(name_field)
 
     async def first(
         self,
@@ -90,7 +90,7 @@ LIMIT :limit;
         # A name has at most one row for each level, so this many rows hold all rows of the names that are returned.
         params = scope.params(limit=names * len(levels))
         clause = self._within(levels, equal or {}, where, params, connection, scope)
-        clause += self.after(cursor, order, params, connection)
+        clause += self.after(cursor, order, params)
         chosen: dict[str, R] = {}
         for row in self.rows(connection, await self.by_name["read"].all(connection, params, clause)):
             name = getattr(row, self.name_field)

@@ -7,12 +7,12 @@ no tenant and no filter, so it gives nobody access to anything; the next call br
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import InvalidFilter, InvalidInput
+from ..errors import InvalidFilter, InvalidInput, LimitExceeded
 from ..limits import Limits
 from .text import escape, unescape
 
@@ -44,6 +44,20 @@ def rows_to_read(limit: int | None, limits: Limits) -> int:
         raise InvalidInput(f"limit must be a whole number from 1 on, not {limit!r}")
     limits.check("page_rows", limit, "limit")
     return limit + 1
+
+
+def page(rows: Sequence[T], limit: int | None, limits: Limits, nouns: str, cursor: Callable[[T], str]) -> Page[T]:
+    """The page that was asked for, out of ``rows_to_read`` rows. ``cursor`` makes the cursor that starts after a row.
+
+    Raises:
+        LimitExceeded: without ``limit``, there are more than ``list_rows``.
+    """
+    most = limits.list_rows if limit is None else limit
+    if len(rows) <= most:
+        return Page(rows)
+    if limit is None:
+        raise LimitExceeded(f"there are more than list_rows = {most:,} {nouns}: page them with limit= and cursor=")
+    return Page(rows[:most], cursor(rows[most - 1]))
 
 
 def encode_cursor(listing: str, *values: Any) -> str:

@@ -94,7 +94,7 @@ def free_text(value: object, what: str, limits: Limits, *, limit: str = "text_by
     return "" if value == "" else name(value, what, limits, limit=limit)
 
 
-def metadata(value: object, limits: Limits, what: str = "metadata") -> str:
+def metadata(value: object, limits: Limits) -> str:
     """A metadata object the caller gave, in the form that is stored.
 
     Raises:
@@ -104,7 +104,7 @@ def metadata(value: object, limits: Limits, what: str = "metadata") -> str:
     if not value and (value is None or isinstance(value, dict)):
         return "{}"
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InvalidInput(f"{what} must be a dictionary with string keys")
+        raise InvalidInput("metadata must be a dictionary with string keys")
     stored = text.dump(dict(value), depth=limits.json_depth)
-    limits.check("metadata_bytes", text.size(stored), what)
+    limits.check("metadata_bytes", text.size(stored), "metadata")
     return stored

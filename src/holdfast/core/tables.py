@@ -7,35 +7,23 @@ and its row type. The statements of a table can be listed (``by_name``), so that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
-from ..clock import to_us
 from ..engines.protocol import Connection, Row
-from ..errors import InvalidInput, LimitExceeded, NotFound
-from ..ids import parse as parse_id
+from ..errors import InvalidInput, NotFound
 from ..limits import Limits
-from . import scope as scopes
-from . import text
 from .filters import Filter, Filterable, listed
-from .paging import Page, decode_cursor, encode_cursor
+from .paging import Page, page
 from .queries import Query, parse
-from .rows import column_names, kind_of, mapper
+from .records.fields import fields_of
+from .records.values import after, cursor_of, stored, with_article
+from .rows import mapper
 from .scope import Scope
 
 R = TypeVar("R", bound=Struct)
-NUMBER_BOUND = 2**62
-"""Whole numbers are stored in 64 bits on both engines; larger ones are refused before they reach a driver."""
-
-
-class Limited(Struct, frozen=True):
-    """Annotation of a text or JSON field: the limit it is checked against, and whether it may be empty."""
-
-    limit: str
-    empty: bool = True
 
 
 class Table(Generic[R]):
@@ -43,26 +31,24 @@ class Table(Generic[R]):
 
     Args:
         name: the table; its first column is ``tenant_id``.
-        row: the row type; its fields are columns. Text and JSON fields are annotated with their limit.
+        row: the row type; its fields are columns. Text and JSON fields are annotated with their limit, see
+            ``core/records/fields.py``.
         noun: what error messages call a row.
-        condition: SQL that a row must also meet to be seen, such as that its session is live. It names the table's columns
-            with the table's name, and ``:tenant_id`` for every other table in it.
+        condition: SQL that a row must also meet to be seen, such as that its session is live. It calls the table by its name,
+            and compares the ``tenant_id`` of every other table with ``:tenant_id``.
     """
 
     template: ClassVar[str]
 
-    def __init__(self, name: str, row: type[R], *, noun: str, condition: str = "", **parts: str) -> None:
-        self.name, self.row, self.noun = name, row, noun
-        self.columns = column_names(row)
-        self.hints = get_type_hints(row, include_extras=True)
-        fields = [*self.columns]
+    def __init__(self, name: str, row: type[R], *, noun: str, nouns: str | None = None, condition: str = "") -> None:
+        self.name, self.row, self.noun, self.nouns = name, row, noun, nouns or f"{noun}s"
+        self.fields = fields_of(row)
         self.parts = {
             "table": name,
             "returned": f"/*columns {row.__name__}*/ *",
-            "columns": ", ".join(self.columns[field] for field in fields),
-            "values": ", ".join(f":{self.parameter(field)}" for field in fields),
+            "columns": ", ".join(field.column for field in self.fields.values()),
+            "values": ", ".join(f":{self.parameter(name)}" for name in self.fields),
             "visible": f"\n  AND {condition}" if condition else "",
-            **parts,
         }
 
     @cached_property
@@ -73,18 +59,19 @@ class Table(Generic[R]):
     @cached_property
     def filters(self) -> Filterable:
         """What can be filtered: every field that is not JSON, and the keys of the first JSON field."""
-        kinds = {field: kind_of(hint) for field, hint in self.hints.items()}
-        plain = {
-            field: (self.columns[field], "text" if kind == "plain" else kind)
-            for field, kind in kinds.items()
-            if kind != "json"
-        }
-        return Filterable(plain, metadata=next((self.columns[f] for f, kind in kinds.items() if kind == "json"), None))
+        kinds = {"plain": "text"}
+        fields = self.fields.values()
+        plain = {each.name: (each.column, kinds.get(each.kind, each.kind)) for each in fields if each.kind != "json"}
+        return Filterable(plain, metadata=next((each.column for each in fields if each.kind == "json"), None))
+
+    def column(self, field: str) -> str:
+        """The column of a field."""
+        return self.fields[field].column
 
     def parameter(self, field: str) -> str:
         """The name under which a field's value is bound; times are bound by a name that ends in ``_at``."""
-        is_time = kind_of(self.hints[field]) == "time"
-        return f"{field}_at" if is_time and not field.endswith("_at") else field
+        column = self.column(field)
+        return f"{column}_at" if self.fields[field].kind == "time" and not column.endswith("_at") else column
 
     def params(self, values: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         """Checked values of fields, as parameters in the form that is stored.
@@ -93,11 +80,12 @@ class Table(Generic[R]):
             InvalidInput: a value is not of its field's type, or there is no such field.
             LimitExceeded: a value is too large.
         """
-        unknown = [field for field in values if field not in self.columns]
+        unknown = [field for field in values if field not in self.fields]
         if unknown:
-            raise InvalidInput(f"a {self.noun} has no field {', '.join(unknown)}; it has {', '.join(self.columns)}")
+            has = ", ".join(self.fields)
+            raise InvalidInput(f"{with_article(self.noun)} has no field {', '.join(unknown)}; it has {has}")
         return {
-            self.parameter(field): stored(value, self.hints[field], field, limits) for field, value in values.items()
+            self.parameter(name): stored(self.fields[name], value, limits, self.noun) for name, value in values.items()
         }
 
     def rows(self, connection: Connection, rows: Sequence[Row]) -> list[R]:
@@ -109,9 +97,9 @@ class Table(Generic[R]):
         row = await self.by_name[query].one(connection, params)
         return None if row is None else self.rows(connection, [row])[0]
 
-    def missing(self, what: object) -> NotFound:
+    def missing(self, key: object) -> NotFound:
         """The error for a row that does not exist."""
-        return NotFound(f"there is no {self.noun} {what} here")
+        return NotFound(f"there is no {self.noun} {key} here")
 
     def where(
         self,
@@ -129,9 +117,7 @@ class Table(Generic[R]):
         exact = [Filter("eq", value, column=field) for field, value in equal.items() if value is not None]
         return self.filters.compile([*exact, *listed(where)], params, connection.dialect, scope.limits)
 
-    def after(
-        self, cursor: str | None, fields: Sequence[str], params: dict[str, Any], connection: Connection, sign: str = ">"
-    ) -> str:
+    def after(self, cursor: str | None, order: Sequence[str], params: dict[str, Any], sign: str = ">") -> str:
         """SQL that starts a page after a cursor, in a list sorted by these fields; ``<`` for a list in descending order.
 
         Raises:
@@ -139,75 +125,15 @@ class Table(Generic[R]):
         """
         if cursor is None:
             return ""
-        kinds = [kind_of(self.hints[field]) for field in fields]
-        values = decode_cursor(cursor, self.name, *(int if kind in ("time", "number") else str for kind in kinds))
-        casts = {"id": "::uuid", "time": "::timestamptz", "text": "::text"} if connection.dialect.native_time else {}
-        bound = []
-        for field, kind, value in zip(fields, kinds, values, strict=True):
-            name = f"after_{self.parameter(field)}"
-            params[name] = (
-                parse_id(value, "cursor") if kind == "id" else text.escape(value) if kind == "text" else value
-            )
-            bound.append(f":{name}{casts.get(kind, '')}")
-        return f"\n  AND ({', '.join(self.columns[field] for field in fields)}) {sign} ({', '.join(bound)})"
+        params |= after(cursor, self.name, [self.fields[field] for field in order])
+        columns = [self.column(field) for field in order]
+        return f"\n  AND ({', '.join(columns)}) {sign} ({', '.join(f':after_{column}' for column in columns)})"
 
-    def page(self, rows: list[R], limit: int | None, limits: Limits, fields: Sequence[str]) -> Page[R]:
+    def page(self, rows: Sequence[R], limit: int | None, limits: Limits, order: Sequence[str]) -> Page[R]:
         """A page of rows that were read with ``rows_to_read``, with the cursor of the next one.
 
         Raises:
-            LimitExceeded: there is no ``limit``, and more than ``list_rows``.
+            LimitExceeded: there is no ``limit``, and there are more than ``list_rows``.
         """
-        if limit is None:
-            if len(rows) > limits.list_rows:
-                raise LimitExceeded(
-                    f"more than list_rows = {limits.list_rows:,} {self.noun} rows: page them with limit= and cursor="
-                )
-            return Page(rows)
-        if len(rows) <= limit:
-            return Page(rows)
-        last = [getattr(rows[limit - 1], field) for field in fields]
-        sort = [to_us(value) if isinstance(value, datetime) else value for value in last]
-        return Page(rows[:limit], encode_cursor(self.name, *sort))
-
-
-def stored(value: Any, hint: Any, field: str, limits: Limits) -> Any:
-    """A value of a field in the form that is stored.
-
-    Raises:
-        InvalidInput: it is not of the field's type.
-        LimitExceeded: it is too large.
-    """
-    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    inner = get_args(hint)[0] if notes else hint
-    if value is None and type(None) in get_args(inner):
-        return None
-    kind = kind_of(hint)
-    if kind == "id":
-        return parse_id(value, field)
-    if kind == "text":
-        limited = next(note for note in notes if isinstance(note, Limited))
-        check = scopes.free_text if limited.empty else scopes.name
-        return check(value, field, limits, limit=limited.limit)
-    if kind == "json":
-        return _stored_json(value, inner, field, limits)
-    if kind == "time" and isinstance(value, datetime) and value.tzinfo is not None:
-        return to_us(value, field)
-    if kind == "bool" and isinstance(value, bool):
-        return value
-    if kind == "number" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < NUMBER_BOUND:
-        return value
-    choices = [choice for part in (inner, *get_args(inner)) if get_origin(part) is Literal for choice in get_args(part)]
-    if kind == "plain" and isinstance(value, str) and value in choices:
-        return value
-    expected = {"time": "a datetime with a time zone", "bool": "true or false", "number": "a whole number below 2**62"}
-    raise InvalidInput(f"{field} must be {expected.get(kind, 'one of ' + ', '.join(map(str, choices)))}, not {value!r}")
-
-
-def _stored_json(value: Any, hint: Any, field: str, limits: Limits) -> str:
-    if get_origin(hint) is not list:
-        return scopes.metadata(value, limits, field)
-    if not isinstance(value, (list, tuple)):
-        raise InvalidInput(f"{field} must be a list, not {value!r}")
-    dumped = text.dump(value, depth=limits.json_depth)
-    limits.check("metadata_bytes", text.size(dumped), field)
-    return dumped
+        fields = [self.fields[field] for field in order]
+        return page(rows, limit, limits, self.nouns, lambda row: cursor_of(self.name, fields, row))

@@ -66,7 +66,7 @@ RETURNING 1;
             AlreadyExists: the token is taken.
         """
         params = self._params(scope, token, least=MIN_TOKEN_CHARS) | self.params(values, scope.limits)
-        if "created_at" in self.columns:
+        if "created_at" in self.fields:
             params["created_at"] = scope.clock.now_us()
         row = await self.one(connection, "issue", params)
         if row is None:

@@ -105,7 +105,7 @@ RETURNING {returned};
         super().__init__(name, row, noun=noun, condition=condition)
         self.moves, self.lease = moves, lease
         if lease is not None:
-            due = self.columns[lease.due] if lease.due else ""
+            due = self.column(lease.due) if lease.due else ""
             ready = f"status = '{lease.ready}'" + (f" AND {due} <= :now_at" if due else "")
             self.parts |= {
                 "ready": lease.ready,
@@ -114,7 +114,7 @@ RETURNING {returned};
                 "max_attempts": str(lease.max_attempts),
                 "claimable": f"({ready}) OR (status = '{lease.held}' AND lease_until <= :now_at)",
                 "order": f"{due}, id" if due else "id",
-                "touched": ", updated_at = :now_at" if "updated_at" in self.columns else "",
+                "touched": ", updated_at = :now_at" if "updated_at" in self.fields else "",
             }
 
     @cached_property
@@ -127,8 +127,8 @@ RETURNING {returned};
     def _move(self, name: str, move: Move) -> str:
         """The statement of a move; see ``Move`` for what it checks."""
         steps = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in move.states.items())
-        sets = [f"status = CASE status {steps} END", *(f"{self.columns[f]} = :{self.parameter(f)}" for f in move.sets)]
-        sets += ["updated_at = :now_at"] if "updated_at" in self.columns else []
+        sets = [f"status = CASE status {steps} END", *(f"{self.column(f)} = :{self.parameter(f)}" for f in move.sets)]
+        sets += ["updated_at = :now_at"] if "updated_at" in self.fields else []
         held = ""
         sets += ["attempts = 0"] if self.lease else []
         if self.lease is not None and self.lease.held in move.states:

@@ -18,11 +18,11 @@ from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter
 from ...core.logs import LogTable
 from ...core.paging import Page
+from ...core.records import Limited
+from ...core.registration import register_tenant
 from ...core.store import TenantStore, reads, writes_acting
-from ...core.tables import Limited
 from ...engines.protocol import Connection
 from ...ids import Id
-from .registration import register_tenant
 
 
 class Activity(Struct, frozen=True):
@@ -54,6 +54,7 @@ LOG = LogTable(
     "activity",
     Activity,
     noun="activity",
+    nouns="activities",
     indexes={
         "subject_kind": "activity_by_subject",
         "actor": "activity_by_actor",
