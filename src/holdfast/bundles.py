@@ -37,7 +37,8 @@ from .engines.dialect import Dialect
 from .engines.protocol import Connection, Row
 from .errors import AlreadyExists, Corrupt, SchemaMismatch
 from .handles import Holdfast
-from .migrations import runner
+from .migrations.files import migrations
+from .migrations.runner import created_tables
 from .new_file import refuse_existing
 from .stepping import step
 from .stores.objects import packs as pack_store
@@ -186,7 +187,7 @@ def import_tenant(
         AlreadyExists: there is a tenant by that name.
     """
     bundle = check_bundle(file)
-    newest = max(each.version for each in runner.migrations(Dialect.SQLITE))
+    newest = max(each.version for each in migrations(Dialect.SQLITE))
     if bundle.schema != newest:
         raise SchemaMismatch(
             f"this bundle has schema {bundle.schema} and this release {newest}: import it with Holdfast {bundle.release}"
@@ -306,7 +307,7 @@ class _Import:
 async def _tables(connection: Connection) -> list[_Table]:
     """What a tenant's rows lie in, parents before children."""
     found = []
-    for name in runner.created_tables():
+    for name in created_tables():
         if name in _LEFT_OUT:
             continue
         columns, key = await _described(connection, name)
@@ -370,7 +371,7 @@ def _known(tables: Mapping[str, _Table], line: dict[str, Any]) -> _Table:
 def _head(tenant: str) -> dict[str, Any]:
     from . import __version__  # here, because the package is still being imported when this module is
 
-    schema = max(each.version for each in runner.migrations(Dialect.SQLITE))
+    schema = max(each.version for each in migrations(Dialect.SQLITE))
     made = from_us(SystemClock().now_us())
     return {
         "holdfast_bundle": bundle_lines.FORMAT,
