@@ -24,7 +24,7 @@ from holdfast.stepping import step
 
 def subclasses(kind: type) -> Iterator[type]:
     for module in walk_packages(holdfast.__path__, "holdfast."):
-        if ".stores." in module.name:
+        if ".stores." in module.name or ".core." in module.name:
             import_module(module.name)
     for each in kind.__subclasses__():
         yield each

@@ -86,11 +86,19 @@ RETURNING 1;
         params = scope.params(now_at=scope.clock.now_us(), limit=limit or scope.limits.batch_rows)
         return len(await self.by_name["prune"].all(connection, params))
 
-    def _params(self, scope: Scope, token: str, *, least: int = 1) -> dict[str, Any]:
+    def hash_of(self, scope: Scope, token: str, *, least: int = 1) -> str:
+        """The hash of a token that a caller has given.
+
+        Raises:
+            InvalidInput: it is not a token, or too short.
+        """
         scopes.name(token, "token", scope.limits)
         if len(token) < least:
             raise InvalidInput(f"a token has at least {least} characters, drawn at random; this one has {len(token)}")
-        return scope.params(token_hash=digest(token), now_at=scope.clock.now_us())
+        return digest(token)
+
+    def _params(self, scope: Scope, token: str, *, least: int = 1) -> dict[str, Any]:
+        return scope.params(token_hash=self.hash_of(scope, token, least=least), now_at=scope.clock.now_us())
 
 
 class AsyncTokens(TenantStore, Generic[R, N]):

@@ -79,7 +79,7 @@ DELETE FROM crewai_agent_memory WHERE tenant_id = :tenant_id AND user_id IN (:us
 
 -- name: purge_share_uses
 DELETE FROM session_share_uses WHERE tenant_id = :tenant_id
-  AND token IN (SELECT token FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :id);
+  AND token_hash IN (SELECT token_hash FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :id);
 
 -- name: purge_shares
 DELETE FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :id;
