@@ -32,7 +32,7 @@ USES = {
     "langgraph": ["import holdfast.adapters.langgraph", "import holdfast.adapters.langgraph_import"],
     "crewai": ["import holdfast.adapters.crewai"],
     "a2a": ["import holdfast.adapters.a2a"],
-    "encryption": ["from holdfast.api.kagent import sealing; os.environ[sealing.VARIABLE] = 'x' * 32; sealing.check()"],
+    "encryption": ["from holdfast.encryption import KeyRing; KeyRing('x' * 32).check()"],
     "sqlalchemy": [JOINED.format(module="sqlalchemy.ext.asyncio.session").replace("Connection", "AsyncSession")],
     "aiosqlite": [JOINED.format(module="aiosqlite.core")],
     "packs": ["holdfast.Holdfast(':memory:', packs='p')"],

@@ -37,7 +37,6 @@ TOUCH_S = 60.0
 AWAY_S = 1.0
 """Seconds after which a database that has not said what it knows about a key counts as away, where its last word will do."""
 _KEYS_MOST = 10_000
-_LATELY_MOST = 1_000
 _PREFIX = "hf_"
 _MAPPED, _MAPPED_BITS = "::ffff:", 96
 _WANTED = {"admin": "admin", "root": "admin, without a tenant", "watch": "read, without a tenant"}
@@ -110,11 +109,6 @@ class _Known(Struct):
     touched_s: float
 
 
-class _Lately(Struct, frozen=True):
-    known: _Known
-    caller: Caller
-
-
 class Access:
     """Lets callers in, or says why not, and has every refusal noted."""
 
@@ -124,7 +118,6 @@ class Access:
         self._service, self._options, self._denials = service, options, denials
         self._clock = clock or SystemClock()
         self._known: dict[bytes, _Known] = {}
-        self._lately: dict[tuple[bytes, str], _Lately] = {}
         limits: ServerLimits = service.limits
         self._requests = Rates(limits.requests_per_s, limits.requests_at_once)
         # Two counts for each address. Without a key nothing is looked up: such requests cost hardly anything, and must not use up
@@ -140,18 +133,6 @@ class Access:
     def tenant(self) -> str:
         """The tenant of callers and addresses that name none."""
         return self._options.tenant
-
-    def seen_lately(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Caller | None:
-        """Who has sent a request, if whoever it is did so a moment ago, with the same header and from the same address.
-
-        Raises:
-            TooManyRequests: this caller has asked too often.
-        """
-        header, client = headers.get(b"authorization"), scope.get("client")
-        found = None if header is None or not client else self._lately.get((header, client[0]))
-        if found is None or monotonic_s() - found.known.checked_s > self._service.limits.key_s:
-            return None
-        return self._counted(found.caller)
 
     async def caller(self, scope: Scope, headers: Mapping[bytes, bytes], *, though_away: bool = False) -> Caller:
         """Who has sent a request.
@@ -172,12 +153,6 @@ class Access:
         except NotAuthenticated as refusal:
             self._refuse(scope, refusal, address, self._without_key if given is None else self._wrong_keys)
             raise
-        header, client = headers.get(b"authorization"), scope.get("client")
-        if header is not None and client and given is not None and _bearer_key(header) == given:
-            self._remember(header, client[0], given, found)
-        return self._counted(found)
-
-    def _counted(self, found: Caller) -> Caller:
         wait_s = self._requests.take(found.key_id or found.name)
         if wait_s:
             raise TooManyRequests(found.name, wait_s)
@@ -271,14 +246,6 @@ class Access:
             await self._service.holdfast.api_keys.touch(key.id)
         except HoldfastError:
             return  # a note that is missing keeps nobody out
-
-    def _remember(self, header: bytes, host: str, given: str, caller: Caller) -> None:
-        """Know the same header again for as long as the key in it is taken for good, if that has no end by then."""
-        known = self._known.get(_digest(given))
-        if known is not None and known.key.expires_at is None:
-            if len(self._lately) >= _LATELY_MOST:
-                self._lately.clear()
-            self._lately[header, host] = _Lately(known, caller)
 
     def _slow_down(self, wait_s: float, address: str) -> None:
         """Tell who was refused too often to wait. That is counted and not noted: a flood must not fill the log."""

@@ -1,18 +1,48 @@
-"""Answers that are not JSON: text, the bytes of one thing, and archives."""
+"""Responses: JSON, text, the bytes of one object or file, and archives."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import BinaryIO
+from collections.abc import Awaitable
+from typing import BinaryIO, Protocol
 
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from .bodies import JSON_TYPE
 from .staging import Folder
 
 OCTETS_TYPE = "application/octet-stream"
 ARCHIVE_TYPE = "application/zstd"
 _PIECE = 1024 * 1024
+
+
+class Sendable(Protocol):
+    """A response that is ready to be sent."""
+
+    status_code: int
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Send it."""
+
+
+class Json:
+    """JSON that is already encoded, or an empty body."""
+
+    __slots__ = ("_body", "_headers", "status_code")
+
+    def __init__(self, status: int, body: bytes, *, etag: str | None = None) -> None:
+        self.status_code, self._body = status, body
+        self._headers = [(b"cache-control", b"no-store")]
+        if body:
+            self._headers += [(b"content-type", JSON_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+        if etag is not None:
+            self._headers.append((b"etag", etag.encode()))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self._headers})
+        body = b"" if scope["method"] == "HEAD" else self._body
+        await send({"type": "http.response.body", "body": body})
 
 
 class PlainText(PlainTextResponse):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 from starlette.types import Receive
 
 from .limits import ServerLimits
 from .problems import BodyTooLarge, TooSlow, WrongContentType
+
+if TYPE_CHECKING:
+    from .request import Request
 
 JSON_TYPE = "application/json"
 _JSON = JSON_TYPE.encode()
@@ -26,23 +30,25 @@ async def until_gone(receive: Receive) -> None:
         pass
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: ServerLimits) -> bytes:
-    """The body of a request.
+async def read_body(request: Request, limits: ServerLimits) -> bytes:
+    """The JSON body of a request.
 
     Raises:
-        WrongContentType: it does not say that it is JSON. A web page of somebody else cannot say so without asking first.
+        WrongContentType: it is not sent as JSON. A page of another site cannot do that without a preflight request.
         BodyTooLarge: it is over ``request_bytes``.
     """
+    headers = request.headers
     if headers.get(b"content-type") != _JSON and _content_type(headers) != _JSON:
         raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
     declared = int(headers.get(b"content-length", b"0"))
     patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
     if declared > limits.request_bytes and not patient:
         raise _too_large(limits)
+    request.is_body_pending = True
     chunks: list[bytes] = []
     size, more = 0, True
     while more:
-        event = await receive()
+        event = await request.receive()
         if event["type"] == "http.disconnect":
             raise Disconnected
         chunk = event.get("body", b"")
@@ -52,6 +58,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: Se
             chunks.append(chunk)
         elif size > _DISCARDED_MOST * limits.request_bytes:
             break
+    request.is_body_pending = False
     if size > limits.request_bytes:
         raise _too_large(limits)
     return b"".join(chunks)

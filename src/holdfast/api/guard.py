@@ -17,9 +17,6 @@ from . import problems
 from .access import Access, host_name, unmapped
 from .limits import ServerLimits
 
-HEADERS = "holdfast.headers"
-"""Where a request's headers are found by name, once they were looked at."""
-
 
 class Guard:
     """Refuses requests that a web page of another site made; with ``local_only``, also those under a name that is not ours."""
@@ -28,10 +25,7 @@ class Guard:
         self._app, self._access, self._limits, self._local_only = app, access, limits, local_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = None
-        if scope["type"] == "http":
-            headers = scope[HEADERS] = dict(scope["headers"])
-            refusal = self._refusal(headers)
+        refusal = self._refusal(dict(scope["headers"]))
         if refusal is None:
             await self._app(scope, receive, send)
         else:

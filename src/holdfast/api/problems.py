@@ -103,6 +103,10 @@ class HeadTooLarge(HttpError):
 
     status, name = 431, "LimitExceeded"
 
+    def __init__(self, limits: ServerLimits) -> None:
+        message = f"the address and the headers are over the limit header_bytes = {limits.header_bytes:,}"
+        super().__init__(message, headers={"connection": "close"})
+
 
 class TooSlow(HttpError):
     """The body did not come in time."""

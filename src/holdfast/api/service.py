@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from holdfast import AsyncHoldfast, AsyncTenantHandle, Clock, RandomIds, SystemClock, new_api_key
 from holdfast.background import BackgroundOptions, background
 from holdfast.clock import to_us
+from holdfast.encryption import KeyRing, Keys
 from holdfast.errors import Closed, Conflict, HoldfastError, ReadOnly, Unavailable
 from holdfast.presence import Presence
 from holdfast.upkeep import keep_up
 
 from . import descriptors
-from .deadlines import Deadlines
 from .denials import Denials
 from .limits import ServerLimits
 from .metrics import Metrics
@@ -28,8 +28,6 @@ from .standing import Standing
 if TYPE_CHECKING:
     from .access import Access
 
-
-_TENANTS_MOST = 1_000
 
 log = logging.getLogger("holdfast.api")
 
@@ -47,24 +45,25 @@ class Service:
         checkpoints_per_run: int | None = None,
         background: BackgroundOptions | None = None,
         packs: str | None = None,
+        encryption_key: Keys | None = None,
     ) -> None:
         self.limits = limits
         self.ids = RandomIds()
         self.clock: Clock = SystemClock()
         self.denials, self.metrics, self.news = Denials(), Metrics(), News()
-        self.deadlines = Deadlines(limits.answer_s)
         self.staging = Staging(limits)
         self.streams = Slots("streams", limits.streams, limits.tenant_share)
         self.requests = Slots("connections", limits.connections, limits.tenant_share)
         self.standing = Standing(self)
         self.access: Access | None = None
-        self._tenants: dict[str, AsyncTenantHandle] = {}
         self.drawn_key: str | None = None
         self._admin_key, self._migrate = admin_key, migrate
         self._checkpoints_per_run, self._background = checkpoints_per_run, background
         self.document: Callable[[], bytes] = lambda: b"{}"
         self.failure: HoldfastError | None = None
         self._database, self._packs = database, packs
+        self._keys = KeyRing.of(encryption_key)
+        self._keys.check()
         self._holdfast: AsyncHoldfast | None = None
         self._presence: Presence | None = None
 
@@ -91,20 +90,20 @@ class Service:
         return self.access.tenant
 
     def tenant(self, name: str) -> AsyncTenantHandle:
-        """The handle of one tenant. Those used before are kept: making one takes longer than many a call."""
-        found = self._tenants.get(name)
-        if found is None or self._holdfast is None:
-            found = self.holdfast.tenant(name)
-            if len(self._tenants) >= _TENANTS_MOST:
-                self._tenants.clear()
-            self._tenants[name] = found
-        return found
+        """The handle of one tenant.
+
+        Raises:
+            Closed: the server has not started, or has stopped.
+        """
+        return self.holdfast.tenant(name)
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncIterator[None]:
         """Open the database, and close it when everything accepted is done."""
         try:
-            unopened = AsyncHoldfast(self._database, auto_migrate=self._migrate, packs=self._packs)
+            unopened = AsyncHoldfast(
+                self._database, auto_migrate=self._migrate, packs=self._packs, encryption_key=self._keys
+            )
             opened = await unopened.open()
         except HoldfastError as error:
             self.failure = error
@@ -131,7 +130,6 @@ class Service:
             raise
         finally:
             self._holdfast = None
-            self._tenants.clear()
             await opened.close()
 
     def stop(self) -> None:

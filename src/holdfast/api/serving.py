@@ -15,6 +15,7 @@ from types import FrameType
 import uvicorn
 
 from holdfast.background import BackgroundOptions
+from holdfast.encryption import Keys
 from holdfast.errors import InvalidInput, Unavailable
 
 from . import descriptors
@@ -49,6 +50,7 @@ def serve(
     checkpoints_per_run: int | None = None,
     background: BackgroundOptions | None = None,
     packs: str | None = None,
+    encryption_key: Keys | None = None,
     on_ready: Callable[[str, str | None], None] = lambda address, key: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; requests that were accepted by then are answered first.
@@ -65,6 +67,7 @@ def serve(
         checkpoints_per_run: snapshots of a run that are kept; stored in the database, for every process on it.
         background: what to do beside answering; without it, nothing.
         packs: where large objects lie, as ``Holdfast`` takes it.
+        encryption_key: the keys for secrets, as ``Holdfast`` takes them.
         on_ready: called once, when requests are answered, with the address and the key that was drawn, if one was. If it cannot
             show them (``OSError``), a key that was drawn is revoked and the server stops; without one it goes on.
 
@@ -81,6 +84,7 @@ def serve(
         checkpoints_per_run=checkpoints_per_run,
         background=background,
         packs=packs,
+        encryption_key=encryption_key,
     )
     listening = bind(host, port, allow_remote=allow_remote)
     with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):

@@ -11,12 +11,13 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from holdfast import DeletedMessage, Hit, Message, NewMessage, Session, Tenant
+from holdfast.encryption import MASK, Secret, mask_secret
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.offload import is_large
 
@@ -256,7 +257,7 @@ def _convert_first(value: Any, kinds: Sequence[Any]) -> Any:
     complaints: list[msgspec.ValidationError] = []
     for kind in kinds:
         try:
-            return msgspec.convert(value, kind)
+            return msgspec.convert(value, kind, dec_hook=read_secret)
         except msgspec.ValidationError as error:
             complaints.append(error)
     sent = set(value) if isinstance(value, dict) else set()
@@ -272,9 +273,32 @@ def _required(kind: Any) -> set[str]:
 def encode(value: Any) -> bytes:
     """A value as JSON."""
     try:
-        return msgspec.json.encode(value)
+        return msgspec.json.encode(value, enc_hook=mask_secret)
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), ensure_ascii=True, separators=(",", ":")).encode()
+        plain = msgspec.to_builtins(value, enc_hook=mask_secret)
+        return json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def read_secret(kind: Any, value: Any) -> Any:
+    """A secret as a client sends it; for decoders of types that have one."""
+    if (get_origin(kind) or kind) is not Secret:
+        raise NotImplementedError(f"JSON cannot be read as {kind}")
+    wanted = dict if _holds_object(kind) else str
+    if not isinstance(value, wanted) and value != MASK:
+        raise ValueError(f"Expected `{'object' if wanted is dict else 'str'}`")
+    return Secret(value)
+
+
+def secret_schema(kind: Any) -> dict[str, Any]:
+    """How the document describes a secret."""
+    if (get_origin(kind) or kind) is not Secret:
+        raise NotImplementedError(f"there is no schema for {kind}")
+    kinds = ["object", "string"] if _holds_object(kind) else "string"
+    return {"type": kinds, "format": "password", "description": f"Stored encrypted; an answer shows {MASK}."}
+
+
+def _holds_object(kind: Any) -> bool:
+    return any((get_origin(each) or each) is dict for each in get_args(kind))
 
 
 async def encode_within(value: Any, most: int) -> bytes:

@@ -20,6 +20,6 @@ anything: it translates between that protocol and the stores.
 each other module has the routes of one kind of thing.
 """
 
-from .routing import KagentPaths
+from .routing import error_response, is_kagent_path, routes
 
-__all__ = ["KagentPaths"]
+__all__ = ["error_response", "is_kagent_path", "routes"]

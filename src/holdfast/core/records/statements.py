@@ -23,8 +23,9 @@ class GeneratedQueries(Queries):
 
     @cached_property
     def by_name(self) -> dict[str, Query]:
-        return parse(self.text(), self._declared.row)
+        return parse(self.text, self._declared.row)
 
+    @cached_property
     def text(self) -> str:
         """All of them, as they would stand in a ``.sql`` file."""
         found = {**self._reading(), **self._writing()}

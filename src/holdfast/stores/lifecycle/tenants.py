@@ -28,7 +28,7 @@ from ...engines.protocol import Connection, Engine
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ..conversation.search.index import drain, forget
 from ..objects import packs
-from .retention import rules
+from ..workspace import retention_rules as rules
 from .tenant_engine import being_deleted, deleting, queries
 
 

@@ -19,13 +19,19 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from ....clock import MICROSECONDS, to_us
-from ....core.queries import Queries
-from ....core.scope import Scope
-from ....engines.protocol import Connection, Row
-from ....errors import Conflict
-from ....ids import Id
-from ...objects.activity import Deed
+from ...clock import MICROSECONDS, to_us
+from ...core.queries import Queries
+from ...core.scope import Scope
+from ...core.session_dependents import SessionDependent
+from ...engines.protocol import Connection, Row
+from ...errors import Conflict, InvalidInput
+from ...ids import Id
+from ...ids import parse as parse_id
+from ..execution.runs import states
+from ..execution.runs.states import Run
+from ..objects import activity
+from ..objects.activity import Deed
+from ..objects.registration import register_tenant
 
 Reason = Literal["per_run_cap", "per_tenant_cap", "grace_expired", "erasure"]
 EVENT = "checkpoint.deleted"
@@ -69,6 +75,14 @@ class RunSnapshots(Struct, frozen=True):
     is_held: bool
 
 
+class PolicyChange(Struct, frozen=True):
+    """What a policy is changed to; what is not given stays."""
+
+    per_run: int | None = None
+    grace_s: int | None = None
+    keep_s: int | None = None
+
+
 class Gone(Protocol):
     """A snapshot that was removed."""
 
@@ -85,7 +99,7 @@ class Gone(Protocol):
         """What was stored for it."""
 
 
-queries = Queries(__package__, "retention.sql", Hold)
+queries = Queries(__package__, "retention_rules.sql", Hold)
 
 
 async def policy_of(connection: Connection, scope: Scope) -> RetentionPolicy:
@@ -153,6 +167,18 @@ async def check_not_held(connection: Connection, scope: Scope, *, session_id: st
         raise Conflict(f"{what} is held and must be kept: see retention.holds, and release what is no longer needed")
 
 
+class Holds(SessionDependent):
+    """Holds keep a session from being purged."""
+
+    async def check_removable(self, connection: Connection, scope: Scope, session_id: str) -> None:
+        """Refuse to remove a session that is held.
+
+        Raises:
+            Conflict: it is.
+        """
+        await check_not_held(connection, scope, session_id=session_id)
+
+
 async def check_snapshots_not_held(connection: Connection, scope: Scope, ids: Sequence[str]) -> None:
     """See that none of these snapshots is held, before somebody removes them by hand.
 
@@ -217,6 +243,79 @@ def deed(action: str, hold: Hold, actor: str, reason: str) -> Deed:
     """What was done about a hold, for the activity log."""
     details = {"run_id": hold.run_id, "session_id": hold.session_id}
     return Deed(action=action, actor=actor, subject_kind="hold", subject_id=hold.id, reason=reason, details=details)
+
+
+async def keep_for(
+    connection: Connection, scope: Scope, run_id: str, seconds: int, *, actor: str = ""
+) -> RetentionPolicy:
+    """``keep_checkpoints_for``; for other stores, in their transaction.
+
+    Raises:
+        InvalidInput: it is no number of seconds from 0 on.
+        NotFound: there is no such run.
+    """
+    id = parse_id(run_id, "run id")
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 0:
+        raise InvalidInput(f"seconds must be a whole number from 0 on, not {seconds!r}")
+    if await states.queries.is_there.one(connection, scope.params(run_id=id)) is None:
+        raise states.missing(run_id)
+    change = PolicyChange(keep_s=min(seconds, scope.limits.checkpoint_keep_s))
+    await set_policy(connection, scope, change, id)
+    await note_policy(connection, scope, "retention.policy_set", actor, id, change)
+    return await effective(connection, scope, id)
+
+
+async def keep_end(connection: Connection, scope: Scope, run: Run, new_epoch: int) -> None:
+    """Let the grace of a run that is moved count from its end; for other stores, in their transaction.
+
+    A run that had ended and was rewound has not ended any longer, and yet its snapshots are kept no longer for it. As soon as
+    somebody claims it, they are those of a run that goes on.
+    """
+    params = scope.params(run_id=run.id, epoch=run.epoch, new_epoch=new_epoch, now_at=scope.clock.now_us())
+    if run.finished_at is None:
+        await queries.carry_end.all(connection, params)
+        return
+    await queries.note_end.all(connection, params | {"ended_at": to_us(run.finished_at)})
+
+
+async def effective(connection: Connection, scope: Scope, run_id: str | None) -> RetentionPolicy:
+    """What holds for a tenant, or for one of its runs; for other stores, in their transaction.
+
+    Raises:
+        NotFound: there is no such run.
+    """
+    policy = await policy_of(connection, scope)
+    if run_id is None:
+        return policy
+    run: RunSnapshots | None = await look(connection, scope, run_id)
+    if run is None:
+        raise states.missing(run_id)
+    return of_run(policy, run, scope)
+
+
+async def set_policy(connection: Connection, scope: Scope, change: PolicyChange, run_id: str | None) -> None:
+    """Change what is set for a tenant, or for one of its runs."""
+    params = scope.params(
+        run_id=run_id,
+        per_run=change.per_run,
+        grace_s=change.grace_s,
+        keep_s=change.keep_s,
+        now_at=scope.clock.now_us(),
+    )
+    await register_tenant(connection, params)
+    query = queries.set_policy if run_id is None else queries.set_run_policy
+    await query.all(connection, params)
+
+
+async def note_policy(
+    connection: Connection, scope: Scope, action: str, actor: str, run_id: str | None, change: PolicyChange | None
+) -> None:
+    """Write to the activity log that a policy was changed or cleared."""
+    numbers = {} if change is None else {"per_run": change.per_run, "grace_s": change.grace_s, "keep_s": change.keep_s}
+    details = {name: number for name, number in numbers.items() if number is not None}
+    kind, subject = ("tenant", "") if run_id is None else ("run", run_id)
+    deed = Deed(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
+    await activity.note(connection, scope, [deed])
 
 
 def announce_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:
