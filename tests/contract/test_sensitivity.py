@@ -9,13 +9,12 @@ from unittest import mock
 
 import pytest
 
-from holdfast.core import filters, paging, scope, text
+from holdfast.core import filters, paging, registration, scope, text
 from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
 from holdfast.limits import Limits
 from holdfast.stores.conversation import log_reading, message_log, messages, new_entries, sessions
 from holdfast.stores.lifecycle import purging
-from holdfast.stores.objects import registration
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
