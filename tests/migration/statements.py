@@ -19,6 +19,7 @@ from holdfast.engines.dialect import Dialect
 from holdfast.errors import HoldfastError, InvalidFilter
 from holdfast.limits import Limits
 from holdfast.stepping import step
+from holdfast.stores.lifecycle import purging
 
 _VALUES: Sequence[Any] = (
     "text", 7, 1.5, True, None, datetime(2026, 1, 1, tzinfo=UTC), "01890000-0000-7000-8000-000000000001"
@@ -48,7 +49,8 @@ def modules() -> list[ModuleType]:
 def all_statements(dialect: Dialect) -> list[Named]:
     """Every statement of a dialect."""
     found = {(each.name, each.sql): each for module in modules() for each in _of_module(module, dialect)}
-    return list(found.values())
+    purges = [*purging.bounded(), *purging.unbounded(), purging.anything()]
+    return [*found.values(), *(_named(f"lifecycle.{query.name}", query, dialect, "") for query in purges)]
 
 
 def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..clock import Clock
 from ..errors import InvalidInput
@@ -14,17 +14,20 @@ from . import text
 from .crypto import KeyRing
 from .packs import PackPlace
 
+if TYPE_CHECKING:
+    from .session_dependents import SessionDependent
+
 
 class Setting:
     """What every call needs from outside.
 
     ``count_tokens`` is the caller's own way to count, ``packs`` is where large objects lie, if there is such a place, and
-    ``caches`` a directory for what can be found out again. ``shared`` is for what cannot be stored and yet belongs to all
-    handles of one Holdfast, such as a function that was attached to a session: each store keeps its own under its name.
-    ``keys`` encrypts secrets.
+    ``caches`` a directory for what can be found out again. ``session_dependents`` is what follows a session. ``keys`` encrypts
+    secrets. ``shared`` is for what cannot be stored and yet belongs to all handles of one Holdfast, such as a function that was
+    attached to a session: each store keeps its own under its name.
     """
 
-    __slots__ = ("caches", "clock", "count_tokens", "ids", "keys", "limits", "packs", "shared")
+    __slots__ = ("caches", "clock", "count_tokens", "ids", "keys", "limits", "packs", "session_dependents", "shared")
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class Setting:
         clock: Clock,
         ids: IdSource,
         limits: Limits,
+        session_dependents: Sequence[SessionDependent],
         count_tokens: Callable[[Any], int] | None = None,
         packs: PackPlace | None = None,
         caches: Path | None = None,
@@ -39,7 +43,7 @@ class Setting:
         keys: KeyRing | None = None,
     ) -> None:
         self.clock, self.ids, self.limits, self.count_tokens = clock, ids, limits, count_tokens
-        self.packs, self.caches = packs, caches
+        self.packs, self.caches, self.session_dependents = packs, caches, session_dependents
         self.shared: dict[str, Any] = {} if shared is None else shared
         self.keys = KeyRing() if keys is None else keys
 
@@ -58,6 +62,7 @@ class Scope(Setting):
             clock=setting.clock,
             ids=setting.ids,
             limits=setting.limits,
+            session_dependents=setting.session_dependents,
             count_tokens=setting.count_tokens,
             packs=setting.packs,
             caches=setting.caches,

@@ -15,10 +15,10 @@ from starlette.responses import Response
 from holdfast import Filter, Message, Session, column
 from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, NotFound
 
-from ..wire import encode, moment
-from . import sealing, withholding
-from .exchange import Ask, agent_id, enveloped, route
-from .sharing import Visit, visit
+from ..schemas import encode, moment
+from . import redaction, sealing
+from .guest_access import Visit, visit
+from .request import Ask, agent_id, enveloped, route
 
 KIND = "kagent.event"
 PAGE = 1_000
@@ -292,12 +292,12 @@ async def _appended(ask: Ask, session: Session, id: str, data: str) -> Message:
             raise
         there = await ask.tenant.messages.get(message)
         stored = sealing.opened(ask.tenant.encryption, there.content) if there.kind == KIND else None
-        if stored not in ((id, data), (id, withholding.storable(data))):
+        if stored not in ((id, data), (id, redaction.storable(data))):
             raise
         return there
 
 
 def _event(ask: Ask, message: Message, session: Session, guest: Visit | None) -> EventShown:
     id, data = sealing.opened(ask.tenant.encryption, message.content)
-    data = data if guest is None else withholding.showable(data)
+    data = data if guest is None else redaction.showable(data)
     return EventShown(id, session.key, session.user, message.created_at, message.updated_at, data)

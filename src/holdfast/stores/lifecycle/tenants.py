@@ -19,16 +19,15 @@ from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.paging import Page
-from ...core.queries import Query
 from ...core.records import Records
 from ...core.store import Store, in_steps, reads, writes
-from ...engines.dialect import Dialect
 from ...engines.offload import Heavy
 from ...engines.protocol import Connection, Engine
 from ...errors import AlreadyExists, Conflict, InvalidInput
 from ..conversation.search.index import drain, forget
 from ..objects import packs
-from .retention import rules
+from ..workspace import retention_rules as rules
+from . import purging
 from .tenant_engine import being_deleted, deleting, queries
 
 
@@ -60,63 +59,7 @@ HIDDEN_ROWS = 1_000
 """Sessions of a deleted tenant that are hidden in one transaction."""
 PURGED_ROWS = 200
 """Rows of a deleted tenant that are removed in one transaction."""
-PURGED = {
-    "feedback": "id",
-    "messages": "session_id, seq",
-    "message_archive": "compaction_event_id, seq",
-    "compaction_events": "id",
-    "deleted_messages": "session_id, id, source",
-    "branches": "session_id, number",
-    "session_state": "session_id",
-    "search_progress": "session_id, block",
-    "session_share_uses": "token, user_id",
-    "session_shares": "token",
-    "tool_calls": "run_id, id",
-    "run_steps": "run_id, iteration",
-    "rewound_calls": "rewind_id, id",
-    "rewound_steps": "rewind_id, iteration",
-    "rewinds": "id",
-    "snapshots": "id",
-    "run_retention": "run_id",
-    "runs": "id",
-    "sessions": "id",
-    "snapshot_layers": "id",
-    "object_refs": "digest, holder",
-    "objects": "digest",
-    "lg_checkpoint_write": "thread, checkpoint_ns, checkpoint_id, task_id",
-    "lg_checkpoint": "thread, checkpoint_ns, checkpoint_id",
-    "lg_piece": "log, place",
-    "lg_log": "number",
-    "lg_thread": "number",
-    "crewai_flow_state": "user_id, thread_id, flow_uuid, method_name",
-    "crewai_flow": "user_id, thread_id, flow_uuid",
-    "crewai_agent_memory": "user_id, thread_id, memory_id",
-    "agent_memories": "agent_id, user_id, id",
-    "a2a_task_items": "task, list, place, part",
-    "a2a_tasks": "id",
-    "a2a_push_configs": "user_id, task_id, id, deleted_with",
-    "pending_messages": "channel_name, history_key, seq",
-    "pending_groups": "channel_name, history_key",
-    "contacts": "id",
-    "core_blocks": "agent_id, label",
-    "agent_tags": "tag, agent_id",
-    "agents": "id",
-    "tools": "server_name, group_kind, name",
-    "tool_servers": "name, group_kind",
-    "remarks": "user_id, id",
-    "activity": "id",
-}
-"""The tables that are emptied piece by piece, children before their parents, with the rest of their keys. Others are small."""
 _MAINTAINED = "maintained tenants"
-
-
-def _purging(table: str, key: str) -> Query:
-    rows = f"SELECT {key} FROM {table} WHERE tenant_id = :tenant_id LIMIT :limit"  # names of ours
-    sql = f"DELETE FROM {table} WHERE tenant_id = :tenant_id AND ({key}) IN ({rows}) RETURNING 1"  # the same
-    return Query(f"tenants.purge_some_{table}", dict.fromkeys(Dialect, sql))
-
-
-_PURGING = [_purging(table, key) for table, key in PURGED.items()]
 
 
 class AsyncTenants(Store):
@@ -233,7 +176,7 @@ class AsyncTenants(Store):
         await records.delete(connection, key, now_us=self._setting.clock.now_us())
         if cascade:
             await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
-        elif await queries.anything.one(connection, params) is not None:
+        elif await purging.anything().one(connection, params) is not None:
             raise Conflict(
                 f"tenant {tenant!r} still has sessions, runs, checkpoints or something else; cascade=True removes them too"
             )
@@ -264,7 +207,7 @@ async def _remove_some(connection: Connection, scope: scopes.Scope) -> bool:
     if await queries.hide_sessions.all(connection, params):
         return True
     left = PURGED_ROWS
-    for query in _PURGING:
+    for query in purging.bounded():
         left -= len(await query.all(connection, {**params, "limit": left}))
         if not left:
             break
@@ -278,7 +221,9 @@ async def _remove_rest(connection: Connection, scope: scopes.Scope) -> None:
     # Its own row first: whoever registers the name from now on waits, and then begins anew.
     if not await queries.remove.all(connection, params):
         return
-    await queries.run_all("purge_", connection, params)
+    # Again until nothing is left: a statement may have waited for a writer, whose rows an earlier one did not see.
+    while [row for query in purging.unbounded() for row in await query.all(connection, params)]:
+        pass
     await forget(connection, params)
 
 
