@@ -6,7 +6,7 @@ from .core.filters import Filter, column, content, meta
 from .core.packs import PackPlace
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
-from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
+from .handles import AsyncHoldfast, Holdfast
 from .ids import IdSource, RandomIds, SeededIds, new_api_key
 from .limits import Limits
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
@@ -58,7 +58,6 @@ from .stores.lifecycle.api_keys import ApiKey, ApiKeys, AsyncApiKeys
 from .stores.lifecycle.diagnostics import AsyncDiagnostics, DamagedSnapshot, Diagnostics, Findings
 from .stores.lifecycle.erasures import AsyncErasures, Erased, Erasure, Erasures
 from .stores.lifecycle.retention.retention import AsyncRetention, Retention
-from .stores.lifecycle.retention.rules import Hold, RetentionPolicy
 from .stores.lifecycle.retention.sweeps import Swept, Tally
 from .stores.lifecycle.tenants import AsyncTenants, Maintained, Tenant, Tenants
 from .stores.memory.agent_memories import (
@@ -82,9 +81,11 @@ from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agent, Agents, AsyncAgents
 from .stores.registry.blocks import AsyncBlocks, Block, Blocks, NewBlock
 from .stores.registry.tool_servers import AsyncToolServers, NewTool, Tool, ToolServer, ToolServers
+from .stores.workspace.retention_rules import Hold, RetentionPolicy
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage
+from .tenant_handles import AsyncTenantHandle, TenantHandle
 from .trees.entries import Entry, Piece, Tree
 from .trees.ignoring import DEFAULT_IGNORE
 from .trees.restoring import Restored

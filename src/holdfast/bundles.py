@@ -7,9 +7,9 @@ A bundle is lines of JSON, compressed with zstd:
   microseconds since 1970, JSON is text, bytes are hexadecimal, booleans are 0 and 1, as SQLite keeps them;
 * the last: ``{"rows": {...}, "digest": ...}``, how many rows each table has, and the BLAKE3 of all bytes before it.
 
-``bundle_lines`` writes and reads that. A bundle holds everything of the tenant but API keys, which belong to a server, and the
-index over words, which is made anew by the next search. Bodies that lie in packs come along in the rows. An import is one
-transaction: whole or absent, and only after the whole bundle was checked::
+``bundle_lines`` writes and reads that. A bundle holds everything of the tenant but API keys, which belong to a server, secrets,
+which are null in it, and the index over words, which is made anew by the next search. Bodies that lie in packs come along in the
+rows. An import is one transaction: whole or absent, and only after the whole bundle was checked::
 
     from holdfast.bundles import export_tenant, import_tenant
 
@@ -31,6 +31,7 @@ from .bundle_lines import End
 from .clock import SystemClock, from_us
 from .core import objects as bodies
 from .core import text
+from .core.encrypted_columns import encrypted_columns
 from .core.packs import PackPlace
 from .core.scope import Scope
 from .engines.dialect import Dialect
@@ -115,7 +116,7 @@ def export_tenant(
     packs: str | os.PathLike[str] | PackPlace | None = None,
     on_progress: Progress = lambda table, count: None,
 ) -> Bundle:
-    """Write everything of a tenant to one file, as it was at one moment. The file is there when it is whole.
+    """Write everything of a tenant but its secrets to one file, as it was at one moment. The file is there when it is whole.
 
     ``packs`` says where large objects lie, as ``Holdfast`` takes it.
 
@@ -203,6 +204,8 @@ class _Export:
     async def _table(self, connection: Connection, table: _Table) -> None:
         kinds = [_KINDS.get(each.type, each.type) for each in table.columns]
         names = [each.name for each in table.columns]
+        # Not even encrypted: a value that was stored before there was a key is not.
+        withheld = {each.column for each in encrypted_columns() if each.table == table.name}
         self._write({"table": table.name, "columns": names, "types": kinds})
         count, after = 0, None
         while True:
@@ -211,7 +214,8 @@ class _Export:
                 break
             after = rows[-1][: len(table.key)]
             for row in await self._whole(table, [row[len(table.key) :] for row in rows]):
-                self._write([_plain(value, kind) for value, kind in zip(row, kinds, strict=True)])
+                values = [_plain(value, kind) for value, kind in zip(row, kinds, strict=True)]
+                self._write([None if name in withheld else each for name, each in zip(names, values, strict=True)])
             count += len(rows)
             self._progress(table.name, count)
 

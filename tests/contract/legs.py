@@ -23,7 +23,7 @@ from holdfast.address import Library
 from holdfast.clock import FixedClock
 from holdfast.core.blocking import Blocking
 from holdfast.engines.postgres.options import PoolOptions
-from holdfast.handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
+from holdfast.handles import AsyncHoldfast, Holdfast
 from holdfast.ids import SeededIds
 from holdfast.limits import Limits
 from holdfast.stores.conversation.buffer.buffered import BufferedSession
@@ -31,6 +31,7 @@ from holdfast.stores.execution.runs.leases import AsyncRunQueue
 from holdfast.stores.execution.runs.ledger import NewToolCall
 from holdfast.stores.lifecycle.api_keys import AsyncApiKeys
 from holdfast.stores.lifecycle.tenants import AsyncTenants
+from holdfast.tenant_handles import AsyncTenantHandle, TenantHandle
 from tests.contract import callers
 from tests.contract.cases.world import Caller, World
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast import SessionKey
 from holdfast.api.operations import AREAS
+from holdfast.api.redaction import WITHHELD, without_secrets
 from holdfast.api.resources import OPERATIONS
-from holdfast.api.secrets import WITHHELD, without_secrets
 from tests.faces.v1 import NEVER, NOW, POLICY, Here, captured, named, pages, tree
 
 # Links to sessions

@@ -20,6 +20,7 @@ from holdfast.core.blocking import Blocking
 from holdfast.core.store import Store
 from holdfast.errors import NotFound
 from holdfast.stepping import step
+from holdfast.store_lists import store_names
 
 
 def subclasses(kind: type) -> Iterator[type]:
@@ -87,16 +88,14 @@ def test_handles_match_too(sync: type, asynchronous: type) -> None:
 
 
 def test_handles_offer_the_same_stores() -> None:
+    names = store_names(TenantHandle)
+    assert names == store_names(AsyncTenantHandle) != []
     with Holdfast(":memory:") as hf:
-        sync = {name: value for name, value in vars(hf.tenant("acme")).items() if isinstance(value, Blocking)}
-        asynchronous = {
-            name: value
-            for name, value in vars(AsyncHoldfast(":memory:").tenant("acme")).items()
-            if isinstance(value, Store)
-        }
-    assert sync.keys() == asynchronous.keys() != set()
-    for name in sync:
-        assert pair_of(type(sync[name])) is type(asynchronous[name])
+        handle, asynchronous = hf.tenant("acme"), AsyncHoldfast(":memory:").tenant("acme")
+        for name in names:
+            store = getattr(handle, name)
+            assert pair_of(type(store)) is type(getattr(asynchronous, name))
+            assert getattr(handle, name) is store, "a store is made once"
 
 
 def test_a_synchronous_call_leaves_a_normal_traceback() -> None:

@@ -67,7 +67,7 @@ async def a_message_that_was_made_again_keeps_its_id(world: World) -> None:
     session, made = await told(acme, "one", "two")
     await acme.messages.delete(session.id, [each.id for each in made])
     await acme.messages.append(session.id, role="user", content="again", id=made[0].id)
-    with raises(Conflict, saying="was made again"):
+    with raises(Conflict, saying="appended again"):
         await acme.messages.restore(session.id, [each.id for each in made])
     assert len(await acme.messages.deleted(session.id)) == 2
     await acme.messages.delete(session.id, [made[0].id])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.errors import Conflict
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.conversation.threads import SERVICE_USER, thread_of
 from holdfast.stores.memory.crew_memories import NewCrewMemory
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
 

@@ -12,7 +12,7 @@ from holdfast import Session, SessionShare
 from holdfast.errors import Forbidden, NotFound
 from holdfast.ids import new_token
 
-from .exchange import Ask, enveloped, route
+from .request import Ask, enveloped, route
 from .sessions import found_session
 
 

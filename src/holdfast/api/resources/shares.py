@@ -12,8 +12,8 @@ from holdfast.errors import NotFound
 from holdfast.ids import new_token
 
 from ..operations import operation
-from ..service import Service
-from ..wire import Name, Uuid
+from ..schemas import Name, Uuid
+from ..state import Service
 from .conversation import S, T
 
 _OF_SESSION = S + "/shares"

@@ -17,13 +17,13 @@ from ...clock import MICROSECONDS, to_us
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
 from ...core.store import Store, in_steps, reads, writes
 from ...engines.protocol import Connection, Engine
-from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
-from .retention import rules
+from ...errors import Conflict, InvalidInput, NotFound
+from ..workspace import retention_rules as rules
 from .retention.sweeps import Sweep, Swept
 from .tenants import AsyncTenants
 
@@ -120,12 +120,7 @@ class AsyncErasures(Store):
         }
         query = queries.open if only_open else queries.by_name["all"]
         found = mapper(Erasure, connection.dialect)(await query.all(connection, params))
-        if limit is None and len(found) > limits.list_rows:
-            raise LimitExceeded(f"there are more erasures than list_rows = {limits.list_rows:,}: page them with limit=")
-        if limit is None or len(found) <= limit:
-            return Page(found)
-        last = found[limit - 1]
-        return Page(found[:limit], encode_cursor("erasures", to_us(last.due_at), last.tenant, last.event_id))
+        return page(found, limit, limits, "erasures", _cursor)
 
     @in_steps
     async def carry_out(self, tenant: str, *, holder: str | None = None) -> Erased:
@@ -184,3 +179,7 @@ async def _open(connection: Connection, scope: scopes.Scope) -> dict[str, bool]:
 
 async def _any_hold(connection: Connection, scope: scopes.Scope) -> bool:
     return await rules.queries.any_hold.one(connection, scope.params()) is not None
+
+
+def _cursor(erasure: Erasure) -> str:
+    return encode_cursor("erasures", to_us(erasure.due_at), erasure.tenant, erasure.event_id)

@@ -26,8 +26,8 @@ from ...engines.protocol import Connection, Engine
 from ...errors import AlreadyExists, Conflict, InvalidInput
 from ..conversation.search.index import drain, forget
 from ..objects import packs
+from ..workspace import retention_rules as rules
 from . import purging
-from .retention import rules
 from .tenant_engine import being_deleted, deleting, queries
 
 
