@@ -28,7 +28,7 @@ from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Connection
 from holdfast.errors import HoldfastError
 from holdfast.ids import parse as parse_id
-from holdfast.stores.conversation import branches, log_reading, message_log, messages, sessions
+from holdfast.stores.conversation import branches, log_reading, message_changes, message_log, sessions
 from tests.contract.cases.record_samples import record_stores
 from tests.contract.cases.world import uuid_of
 from tests.differential.sides import StepIds, shape
@@ -345,7 +345,7 @@ FORGETFUL = [
         ("sqlite", sessions.queries, name)
         for name in ("get", "find", "list", "count", "update", "delete", "restore", "purge")
     ],
-    *[("sqlite", messages.queries, name) for name in ("get", "update", "delete")],
+    *[("sqlite", message_changes.queries, name) for name in ("get", "update", "delete")],
     *[("sqlite", log_reading.queries, name) for name in ("list", "list_newest", "shown", "ranges", "count")],
     *[("sqlite", branches.queries, name) for name in ("list", "find", "head")],
     ("postgres", log_reading.queries, "ranges"),

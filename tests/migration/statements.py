@@ -16,6 +16,7 @@ from holdfast.core.filters import Filter, Filterable
 from holdfast.core.queries import Queries, Query
 from holdfast.core.records import AsyncRecords
 from holdfast.core.records.statements import search_condition
+from holdfast.core.tables import Table
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidFilter
 from holdfast.limits import Limits
@@ -60,8 +61,16 @@ def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:
         if isinstance(value, Queries):
             for query in value.by_name.values():
                 yield from _of_query(query, dialect, filters, module.__name__)
+        elif isinstance(value, Table):
+            yield from of_table(value, dialect, module.__name__)
         elif isinstance(value, type) and issubclass(value, AsyncRecords) and value.__module__ == module.__name__:
             yield from of_records(value, dialect)
+
+
+def of_table(table: Table[Any], dialect: Dialect, where: str) -> Iterator[Named]:
+    """The statements that a shape has written for a table."""
+    for query in table.by_name.values():
+        yield from _of_query(query, dialect, [table.filters], f"{where}.{table.name}")
 
 
 def _of_query(query: Query, dialect: Dialect, filters: Sequence[Filterable], where: str) -> Iterator[Named]:

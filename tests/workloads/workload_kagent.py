@@ -54,7 +54,11 @@ def _share(world: World) -> Arguments | None:
     there = world.tenant.sessions.list()
     token = f"{world.random.getrandbits(128):032x}"
     read_only = world.random.random() < 0.5
-    return ((world.random.choice(there).id,), {"token": token, "read_only": read_only}) if there else None
+    return (
+        ((world.random.choice(there).id,), {"token": token, "read_only": read_only, "shows_token": True})
+        if there
+        else None
+    )
 
 
 @maker("session_shares.use", before="session_shares.create")
@@ -104,5 +108,5 @@ def _token(world: World) -> tuple[str, str] | None:
     """Some link: its session and its token."""
     for session in world.tenant.sessions.list():
         if links := world.tenant.session_shares.list(session.id):
-            return session.id, world.random.choice(links).token
+            return session.id, world.random.choice(links).token or ""
     return None

@@ -116,7 +116,7 @@ async def list_sessions_of_agent(ask: Ask) -> Response:
     for link in await ask.tenant.session_shares.used_by(ask.user):
         session = await ask.tenant.sessions.get(link.session_id)
         if session.agent == agent and session.user != ask.user:
-            token = link.token if link.shows_token else UNSET
+            token = UNSET if link.token is None else link.token
             found.append(shown(session, share_token=token, share_read_only=link.read_only))
     found.sort(key=lambda each: each.updated_at, reverse=True)
     return enveloped(found, "Successfully listed sessions")

@@ -118,6 +118,16 @@ class Declaration(Struct, Generic[ROW], frozen=True):
     """Defaults of the key's parts, where they have one."""
 
 
+def fields_of(row: type[Struct]) -> dict[str, Field]:
+    """The fields of a row type, by name.
+
+    Raises:
+        TypeError: a field has no limit.
+    """
+    hints, columns = get_type_hints(row, include_extras=True), column_names(row)
+    return {name: _field(name, columns[name], hints[name]) for name in row.__struct_fields__}
+
+
 def declare(
     row: type[ROW], new: type[Struct], change: type[Struct], order: Sequence[str], extra: Sequence[str]
 ) -> Declaration[ROW]:
@@ -130,8 +140,7 @@ def declare(
     Raises:
         TypeError: the types contradict each other, or a field has no limit.
     """
-    hints, columns = get_type_hints(row, include_extras=True), column_names(row)
-    fields = {name: _field(name, columns[name], hints[name]) for name in row.__struct_fields__}
+    fields = fields_of(row)
     key = tuple(each for each in fields.values() if each.marker(Key))
     given = _named(fields, [each for each in new.__struct_fields__ if each not in extra], new)
     editable = _named(fields, change.__struct_fields__, change)
