@@ -92,6 +92,13 @@ from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agent, AgentChange, Agents, AsyncAgents, NewAgent
 from .stores.registry.blocks import AsyncBlocks, Block, Blocks, NewBlock
+from .stores.registry.channel_instances import (
+    AsyncChannelInstances,
+    ChannelInstance,
+    ChannelInstanceChange,
+    ChannelInstances,
+    NewChannelInstance,
+)
 from .stores.registry.tool_servers import (
     AsyncToolServers,
     NewTool,
@@ -145,6 +152,7 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
+    "AsyncChannelInstances",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
@@ -179,6 +187,9 @@ __all__ = [
     "BufferedSession",
     "Capture",
     "Changes",
+    "ChannelInstance",
+    "ChannelInstanceChange",
+    "ChannelInstances",
     "CheckedThreads",
     "Checkpoint",
     "Checkpoints",
@@ -236,6 +247,7 @@ __all__ = [
     "NewAgent",
     "NewAgentMemory",
     "NewBlock",
+    "NewChannelInstance",
     "NewCrewMemory",
     "NewGeneralFeedback",
     "NewMessage",

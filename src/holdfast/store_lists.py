@@ -35,6 +35,7 @@ from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agents, AsyncAgents
 from .stores.registry.blocks import AsyncBlocks, Blocks
+from .stores.registry.channel_instances import AsyncChannelInstances, ChannelInstances
 from .stores.registry.tool_servers import AsyncToolServers, ToolServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
@@ -117,6 +118,7 @@ class TenantStores:
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbacks, GeneralFeedbacks)
     tool_servers = StoreField(AsyncToolServers, ToolServers)
+    channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

@@ -43,6 +43,8 @@ _NOTES = "CREATE TABLE IF NOT EXISTS callers_notes (note TEXT)"
 Dump = dict[str, list[Any]]
 Connect = Callable[[str], AbstractAsyncContextManager[Caller]]
 
+KEY = "5e" * 32
+"""The key for secrets."""
 POOL = PoolOptions(min_connections=1, max_connections=6)
 MEMORY_LACKS = {"reopening": "what is in memory ends with the handle", "joining": "the connection is our own"}
 OWN_LACKS = MappingProxyType({"joining": "the connection is our own"})
@@ -334,7 +336,14 @@ class _Opened:
         return awaited(blocking if join is None else blocking.join(join))
 
     def _options(self) -> dict[str, Any]:
-        return {"limits": self._limits, "clock": self.clock, "ids": self._ids, "pool": POOL, "sqlite": self._sqlite}
+        return {
+            "encryption_key": KEY,
+            "limits": self._limits,
+            "clock": self.clock,
+            "ids": self._ids,
+            "pool": POOL,
+            "sqlite": self._sqlite,
+        }
 
     def tenants(self) -> AsyncTenants:
         if self._async is not None:

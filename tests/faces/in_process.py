@@ -15,6 +15,7 @@ from holdfast.api.app import build
 from holdfast.api.auth import AccessOptions
 from holdfast.api.limits import ServerLimits
 from holdfast.api.state import Service
+from tests.contract.legs import KEY
 from tests.faces.process import ADMIN_KEY
 
 HERE = "127.0.0.1"
@@ -101,7 +102,7 @@ async def running(
     migrate: bool | None = None,
 ) -> AsyncIterator[Running]:
     """A server on a database, until the block ends."""
-    service = Service(database, limits, admin_key=admin_key, migrate=migrate)
+    service = Service(database, limits, admin_key=admin_key, migrate=migrate, encryption_key=KEY)
     if clock is not None:
         service.clock = clock
     app = build(service, local_only=True, access=access)

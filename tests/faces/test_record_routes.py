@@ -12,6 +12,7 @@ from msgspec import to_builtins
 
 from holdfast.api.operations import Operation
 from holdfast.api.resources import OPERATIONS
+from holdfast.encryption import mask_secret
 from tests.contract.cases.record_samples import Samples, given, record_stores
 from tests.faces.v1 import Here, open_here
 
@@ -48,7 +49,7 @@ class Client:
             query = {} if body and method == "upsert" else dict(zip(self._rest(), rest, strict=True))
             path = path.partition("{")[0] + quote(first, safe="") + path.partition("}")[2]
             path += f"?{urlencode(query)}" if query else ""
-        sent = None if body is None else to_builtins(given(body))
+        sent = None if body is None else sent_as(body)
         if sent and method == "upsert":
             sent.pop(self.samples.declared.key[0].name)
         return self.here.good(operation.method, path, sent, status or operation.status, **how)
@@ -74,6 +75,11 @@ class Client:
         return set(self._routes[method].function.__annotations__)
 
 
+def sent_as(body: Any) -> Any:
+    """A Struct as a client sends it, with its secrets."""
+    return to_builtins(given(body), enc_hook=lambda secret: secret.reveal())
+
+
 @pytest.fixture(params=ROUTED)
 def client(server: Here, request: pytest.FixtureRequest) -> Client:
     return Client(server, request.param)
@@ -81,7 +87,7 @@ def client(server: Here, request: pytest.FixtureRequest) -> Client:
 
 def shown(record: Any) -> Any:
     """A row as JSON."""
-    return msgspec.json.decode(msgspec.json.encode(record))
+    return msgspec.json.decode(msgspec.json.encode(record, enc_hook=mask_secret))
 
 
 def test_most_record_stores_have_routes() -> None:
@@ -151,7 +157,7 @@ def fixed(client: Client) -> dict[str, Any]:
 
 def test_unknown_fields_and_wrong_types_are_refused(client: Client) -> None:
     path = client._routes["create"].path.removeprefix(T)
-    sent = to_builtins(given(client.samples.new(1)))
+    sent = sent_as(client.samples.new(1))
     client.here.bad("POST", path, {**sent, "no_such_field": 1})
     for name in sent:
         client.here.bad("POST", path, {**sent, name: {"x": [1]} if not isinstance(sent[name], dict) else 7})

@@ -33,7 +33,7 @@ from tests.contract.cases.record_samples import record_stores
 from tests.contract.cases.world import uuid_of
 from tests.differential.sides import StepIds, shape
 from tests.isolation.arguments import Pool, arguments, methods, stores
-from tests.workloads.workloads import ABOVE_TENANTS, MAKERS, Call, OnEngine, World, possible
+from tests.workloads.workloads import ABOVE_TENANTS, KEY, MAKERS, Call, OnEngine, World, possible
 
 MINE, THEIRS = "acme", "zenith"
 CALLS = 20
@@ -54,7 +54,9 @@ class Database:
         self.clock, self.ids = FixedClock(), StepIds()
         pool = PoolOptions(min_connections=1, max_connections=2)
         limits = Limits(pack_from_bytes=4_000)
-        self.holdfast = Holdfast(url, clock=self.clock, ids=self.ids, pool=pool, limits=limits, packs="memory:///")
+        self.holdfast = Holdfast(
+            url, clock=self.clock, ids=self.ids, pool=pool, limits=limits, packs="memory:///", encryption_key=KEY
+        )
 
     @property
     def mine(self) -> TenantHandle:

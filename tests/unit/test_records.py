@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from holdfast import FixedClock, Holdfast, Limits
 from holdfast.core import filters, paging
+from holdfast.core.crypto import PREFIX, Secret
 from holdfast.core.queries import Query
 from holdfast.core.records import (
     AsyncRecords,
@@ -35,6 +36,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.rows import Column
 from holdfast.engines.dialect import Dialect
+from holdfast.errors import DecryptionFailed
 from holdfast.ids import Id
 from holdfast.stepping import step
 from tests.contract.cases.record_promises import (
@@ -43,6 +45,7 @@ from tests.contract.cases.record_promises import (
     values_over_a_limit_or_of_another_type_are_refused,
 )
 from tests.contract.cases.records import SMALL
+from tests.contract.legs import KEY
 
 
 class Gadget(Struct, frozen=True):
@@ -60,6 +63,7 @@ class Gadget(Struct, frozen=True):
     extra: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata()]
     sold_at: Annotated[datetime | None, Filterable()]
     maker: Annotated[str, Column("made_by"), Limited("name_bytes"), Searchable()]
+    code: Secret[str] | None
     version: int
     created_at: datetime
     updated_at: datetime
@@ -80,6 +84,7 @@ class NewGadget(Struct, frozen=True):
     extra: dict[str, Any] = {}
     sold_at: datetime | UnsetType | None = UNSET
     maker: str = ""
+    code: Secret[str] | None = None
 
 
 class GadgetChange(Struct, frozen=True):
@@ -94,6 +99,7 @@ class GadgetChange(Struct, frozen=True):
     tags: list[str] | UnsetType = UNSET
     extra: dict[str, Any] | UnsetType = UNSET
     sold_at: datetime | UnsetType | None = UNSET
+    code: Secret[str] | UnsetType | None = UNSET
 
 
 class AsyncGadgets(AsyncSoftRecords[Gadget, NewGadget, GadgetChange]):
@@ -146,7 +152,7 @@ class Entries(Records[Entry, NewEntry, EntryChange]):
 TABLES = """
 CREATE TABLE gadgets (tenant_id {text} NOT NULL, id {id} NOT NULL, shelf {text} NOT NULL, name {text} NOT NULL,
     colour {text} NOT NULL, price BIGINT, weight {float} NOT NULL, is_active {bool} NOT NULL, parts {json} NOT NULL,
-    tags {json} NOT NULL, extra {json} NOT NULL, sold_at {time}, made_by {text} NOT NULL,
+    tags {json} NOT NULL, extra {json} NOT NULL, sold_at {time}, made_by {text} NOT NULL, code {text},
     version BIGINT NOT NULL DEFAULT 1, created_at {time} NOT NULL, updated_at {time} NOT NULL, deleted_at {time},
     PRIMARY KEY (tenant_id, id));
 CREATE UNIQUE INDEX gadgets_name ON gadgets (tenant_id, shelf, name) WHERE deleted_at IS NULL;
@@ -192,7 +198,7 @@ def kit_of(holdfast: Holdfast, clock: FixedClock, name: str, limits: Limits) -> 
 def in_memory(name: str, limits: Limits | None = None) -> Generator[Kit]:
     """A kit on SQLite in memory."""
     clock = FixedClock()
-    with Holdfast(":memory:", clock=clock, limits=limits) as holdfast:
+    with Holdfast(":memory:", clock=clock, limits=limits, encryption_key=KEY) as holdfast:
         raw: apsw.Connection = holdfast._engine._connection  # type: ignore[attr-defined]
         raw.execute(TABLES.format(**SQLITE))
         yield kit_of(holdfast, clock, name, limits or Limits())
@@ -211,7 +217,7 @@ def kits(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kit]]:
         url = request.getfixturevalue("postgres_url")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TABLES.format(**POSTGRES).encode())
-        opened.append(Holdfast(url, clock=clock, limits=limits))
+        opened.append(Holdfast(url, clock=clock, limits=limits, encryption_key=KEY))
         return kit_of(opened[-1], clock, name, limits or Limits())
 
     yield kit
@@ -329,6 +335,27 @@ def test_the_promises_notice(defect: str) -> None:
         for kit in in_memory(name, SMALL):
             with pytest.raises(Exception):  # noqa: B017
                 step(values_over_a_limit_or_of_another_type_are_refused(kit))
+
+
+def test_a_secret_is_stored_encrypted_for_its_row_alone() -> None:
+    with Holdfast(":memory:", encryption_key=KEY) as holdfast:
+        raw: Any = holdfast._engine._connection  # type: ignore[attr-defined]
+        raw.execute(TABLES.format(**SQLITE))
+        acme = holdfast.tenant("acme")
+        gadgets = Gadgets(AsyncGadgets(acme._engine, acme._scope))
+        one, other = (gadgets.create(NewGadget(name, code=Secret(f"{name} code"))) for name in "ab")
+        stored = [code for (code,) in raw.execute("SELECT code FROM gadgets ORDER BY name")]
+        assert all(code.startswith(PREFIX) and "code" not in code for code in stored)
+        raw.execute("UPDATE gadgets SET code = ? WHERE id = ?", (stored[0], other.id))
+        moved = gadgets.get(other.id).code
+        assert moved is not None
+        with pytest.raises(DecryptionFailed):
+            moved.reveal()
+        raw.execute("UPDATE gadgets SET code = 'plain' WHERE id = ?", (one.id,))
+        assert gadgets.get(one.id).code == Secret("plain"), "stored before there was a key"
+        gadgets.update(one.id, change=GadgetChange(price=3))
+        ((code,),) = raw.execute("SELECT code FROM gadgets WHERE id = ?", (one.id,))
+        assert code.startswith(PREFIX), "encrypted with the next update"
 
 
 def test_the_promises_hold_without_a_defect() -> None:

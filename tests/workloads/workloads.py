@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from holdfast.clock import FixedClock
 from holdfast.core.blocking import Blocking
+from holdfast.core.crypto import KeyRing
 from holdfast.core.scope import Scope, Setting
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.opening import OwnEngine
@@ -38,6 +39,8 @@ from holdfast.stores.lifecycle.tenants import AsyncTenants, Tenants
 from holdfast.stores.wiring import SESSION_DEPENDENTS
 from holdfast.tenant_handles import TenantHandle
 
+KEY = "5e" * 32
+"""The key for secrets."""
 TENANTS = ("acme", "zenith")
 ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.", "server_settings.")
 """How the methods of the stores begin that belong to no tenant."""
@@ -210,7 +213,8 @@ def _setting_of(number: int) -> Setting:
     clock = FixedClock()
     clock.advance(7.0 * number)
     ids = SeededIds(number, start_ms=clock.now_us() // 1000)
-    return Setting(clock=clock, ids=ids, limits=Limits(), session_dependents=SESSION_DEPENDENTS)
+    keys = KeyRing(KEY, nonces=Random(number).randbytes)
+    return Setting(clock=clock, ids=ids, limits=Limits(), session_dependents=SESSION_DEPENDENTS, keys=keys)
 
 
 _STEPS_BEFORE = 5

@@ -66,6 +66,7 @@ AREAS = {
     "flows": "Saved states of flows.",
     "memories": "What crews and agents remember.",
     "tasks": "Tasks of agents that speak to each other, and whom to tell about them.",
+    "channel-instances": "Connections of agents to chat platforms, with their credentials.",
     "tools": "Servers that have tools, and the tools they have.",
     "workspaces": "Directory trees, captured and restored.",
     "activity": "What was done, by whom and why.",

@@ -20,6 +20,7 @@ from ..clock import from_us
 from ..engines.dialect import Dialect
 from ..engines.protocol import Row
 from . import text
+from .crypto import Secret
 
 S = TypeVar("S", bound=Struct)
 Convert = Callable[[Sequence[Any]], Sequence[Any]]
@@ -74,7 +75,7 @@ def _mapper(row: type[S], dialect: Dialect) -> Callable[[Sequence[Row]], list[S]
 
 
 def kind_of(hint: Any) -> str:
-    """How values of a type are stored: id, plain, text, time, bool, number or json."""
+    """How values of a type are stored: id, plain, text, time, bool, number, json or secret."""
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         return next((note for note in notes if isinstance(note, str)), kind_of(inner))
@@ -82,6 +83,8 @@ def kind_of(hint: Any) -> str:
         return kind_of(next(arg for arg in get_args(hint) if arg is not type(None)))
     if get_origin(hint) is Literal:
         return "plain"
+    if (get_origin(hint) or hint) is Secret:
+        return "secret"
     simple = {str: "text", datetime: "time", bool: "bool", int: "number", float: "number", bytes: "plain"}
     return simple.get(hint, "json")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, structs
 
+from holdfast.core.crypto import Secret
 from holdfast.core.records import AsyncRecords, AsyncSoftRecords, Records
 from holdfast.core.records.fields import Field, Limited, Names, Natural, Tags, choices
 from holdfast.handles import Holdfast
@@ -79,6 +80,8 @@ def value_of(field: Field, number: int) -> Any:
     if field.kind == "plain":
         allowed = choices(field.type)
         return allowed[number % len(allowed)]
+    if field.kind == "secret":
+        return Secret({"token": f"{field.name} {number}"} if _is_object(field) else f"{field.name} {number}")
     made: dict[str, Any] = {
         "id": uuid_of(f"{field.name} {number}"),
         "text": f"{field.name} {number:03}",
@@ -88,6 +91,18 @@ def value_of(field: Field, number: int) -> Any:
         "json": {"number": number, "text": f"{field.name} {number}"},
     }
     return made[field.kind]
+
+
+def _is_object(field: Field) -> bool:
+    """Whether a secret is an object, and not a text."""
+    return "dict" in str(field.type)
+
+
+def large_value(field: Field, most: int) -> Any:
+    """A value of about this size."""
+    if field.kind == "secret":
+        return Secret({"x": "x" * most} if _is_object(field) else "x" * most)
+    return "x" * most if field.kind == "text" else {"x": "x" * most}
 
 
 def wrong_values(field: Field) -> list[Any]:
@@ -100,6 +115,7 @@ def wrong_values(field: Field) -> list[Any]:
         "bool": [1, "true"],
         "time": ["2026-01-01", datetime(2026, 1, 1)],  # noqa: DTZ001
         "json": ["text", 7, {1: 2}],
+        "secret": ["text", {"token": "x"}, Secret("text" if _is_object(field) else {"x": 1})],
     }
     limited = field.marker(Limited)
     empty = [""] if field.kind == "text" and not limited.empty else []

@@ -6,6 +6,7 @@ from holdfast import (
     AsyncAgentMemories,
     AsyncAgents,
     AsyncBlocks,
+    AsyncChannelInstances,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
@@ -141,6 +142,7 @@ ROUTES = [
         need="admin",
     ),
     # Tools
+    *records(T + "/channel-instances", "channel_instances", AsyncChannelInstances),
     *records(T + "/tool-servers", "tool_servers", AsyncToolServers, area="tools"),
     route("GET", T + "/tools", "tool_servers", AsyncToolServers.tools, "list_tools"),
 ]

@@ -1,7 +1,9 @@
 """Record stores: a plain store is declared by its row type and inherits everything it does."""
 
-from .fields import Filterable, Key, Limited, Metadata, Names, Natural, Searchable, Tags
-from .store import AsyncRecords, AsyncSoftRecords, Records, SoftRecords
+from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, Searchable, Tags
+from .soft import AsyncSoftRecords
+from .store import AsyncRecords
+from .sync import Records, SoftRecords
 from .values import check_version
 
 __all__ = [
@@ -10,6 +12,7 @@ __all__ = [
     "Filterable",
     "Key",
     "Limited",
+    "Merged",
     "Metadata",
     "Names",
     "Natural",

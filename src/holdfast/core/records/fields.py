@@ -78,6 +78,10 @@ class Searchable(Struct, frozen=True):
     """``search`` of ``list`` and ``count`` looks into the field."""
 
 
+class Merged(Struct, frozen=True):
+    """``update`` merges the object into the stored one, key by key. An empty object, or ``None``, clears it."""
+
+
 class Metadata(Struct, frozen=True):
     """The JSON object whose keys can be filtered on with ``meta(...)``."""
 
@@ -88,7 +92,7 @@ class Field(Struct, frozen=True):
     name: str
     column: str
     kind: str
-    """id, plain, text, time, bool, number or json; see ``core/rows.py``."""
+    """id, plain, text, time, bool, number, json or secret; see ``core/rows.py``."""
     type: Any
     optional: bool
     markers: tuple[Any, ...]
@@ -114,6 +118,8 @@ class Declaration(Struct, Generic[ROW], frozen=True):
     descending: bool
     tags: Field | None
     searchable: tuple[Field, ...]
+    secrets: tuple[Field, ...]
+    """Fields of the type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
     defaults: dict[str, Any]
     """Defaults of the key's parts, where they have one."""
 
@@ -166,6 +172,7 @@ def declare(
         descending=any(each.startswith("-") for each in order),
         tags=next((each for each in fields.values() if each.marker(Tags)), None),
         searchable=tuple(each for each in fields.values() if each.marker(Searchable)),
+        secrets=tuple(each for each in fields.values() if each.kind == "secret"),
         defaults={each.name: each.default for each in structs.fields(new) if each.default not in (NODEFAULT, UNSET)},
     )
 

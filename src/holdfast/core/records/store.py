@@ -11,7 +11,7 @@ from ...engines.protocol import Connection, Row
 from ...errors import AlreadyExists, InvalidFilter, InvalidInput, NotFound
 from .. import scope as scopes
 from .. import text
-from ..blocking import Blocking, blocking
+from ..encrypted_columns import EncryptedColumn
 from ..filters import Filter
 from ..filters import Filterable as FilterColumns
 from ..paging import Page, page, rows_to_read
@@ -20,6 +20,7 @@ from ..registration import register_tenant
 from ..rows import mapper
 from ..store import TenantStore, reads, writes
 from .fields import Declaration, Field, declare, filter_columns
+from .secrets import encrypted_column, merged, with_secrets
 from .statements import GeneratedQueries, lower_ascii, search_condition
 from .values import after, check_version, cursor_of, is_same, stored, stored_again, with_article
 
@@ -56,6 +57,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     change_type: ClassVar[type[Struct]]
     queries: ClassVar[GeneratedQueries]
     filters: ClassVar[FilterColumns]
+    secrets: ClassVar[dict[str, EncryptedColumn]]
     _soft: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -68,6 +70,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         cls.nouns, cls.a_noun = getattr(cls, "nouns", f"{cls.noun}s"), with_article(cls.noun)
         cls.queries = GeneratedQueries(cls.table, cls.declared, live=cls.live, soft=cls._soft)
         cls.filters = filter_columns(cls.declared)
+        cls.secrets = {each.column: encrypted_column(cls.table, each, cls.declared) for each in cls.declared.secrets}
 
     @writes
     async def create(self, connection: Connection, new: N) -> R:
@@ -156,7 +159,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         if cursor is not None:
             query = self.queries.list_after
             params |= after(cursor, self.table, order)
-        rows = mapper(self.declared.row, connection.dialect)(await query.all(connection, params, clause))
+        rows = self._rows(connection, await query.all(connection, params, clause))
         return page(rows, limit, limits, self.nouns, lambda row: cursor_of(self.table, order, row))
 
     @reads
@@ -182,7 +185,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """
         changes = self._changes(change)
         row = await self._held(connection, key, version)
-        row = await self._change(connection, row, changes)
+        row = await self._change(connection, row, merged(self.declared, row, changes))
         await self._after_save(connection, change, row)
         return row
 
@@ -257,12 +260,22 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         return self._made(connection, await query.one(connection, params))
 
     def _made(self, connection: Connection, row: Row | None) -> R | None:
-        return None if row is None else mapper(self.declared.row, connection.dialect)([row])[0]
+        return None if row is None else self._rows(connection, [row])[0]
+
+    def _rows(self, connection: Connection, rows: Sequence[Row]) -> Sequence[R]:
+        found: Sequence[R] = mapper(self.declared.row, connection.dialect)(rows)
+        return with_secrets(found, self.declared, self.secrets, self._scope) if self.secrets else found
+
+    def _encrypted(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Parameters with their secrets in the form that is stored."""
+        key = [params[each.column] for each in self.declared.key]
+        scope = self._scope
+        return params | {name: each.encrypt(scope, key, params[name]) for name, each in self.secrets.items()}
 
     async def _insert(self, connection: Connection, params: dict[str, Any]) -> R | None:
         """The new record, or ``None`` if its key or its name is taken."""
         await register_tenant(connection, params)
-        row = await self._one(connection, self.queries.create, params)
+        row = await self._one(connection, self.queries.create, self._encrypted(params))
         if row is not None:
             await self._add_tags(connection, row)
         return row
@@ -300,7 +313,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
                 values[each.column] = stored_again(each, getattr(row, each.name))
         params = self._now(values)
         try:
-            changed = await self._one(connection, self.queries.update, params)
+            changed = await self._one(connection, self.queries.update, self._encrypted(params))
         except AlreadyExists:
             raise self._taken(params, "choose another name") from None
         assert changed is not None  # it is locked
@@ -349,49 +362,3 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         fields = fields or self.declared.natural or self.declared.key
         names = ", ".join(f"{each.name} {text.unescape(str(params[each.column]))!r}" for each in fields)
         return AlreadyExists(f"there is another {self.noun} with {names}: {hint}")
-
-
-class AsyncSoftRecords(AsyncRecords[R, N, C]):
-    """Records whose deletion can be undone. Their table has a column ``deleted_at``."""
-
-    _soft = True
-
-    @writes
-    async def restore(self, connection: Connection, *key: str) -> R:
-        """Undo the deletion of a record. A live one is returned unchanged.
-
-        Raises:
-            NotFound: there never was such a record.
-            AlreadyExists: another record has its name by now.
-        """
-        params = self._at(key)
-        row = await self._one(connection, self.queries.lock, params)
-        if row is None:
-            try:
-                row = await self._one(connection, self.queries.restore, params)
-            except AlreadyExists:
-                raise AlreadyExists(
-                    f"another {self.noun} has the name of {self._named(key)}: rename or delete it first"
-                ) from None
-        if row is None:
-            raise self._missing(key)
-        return row
-
-
-class Records(Blocking[AsyncRecords[R, N, C]], Generic[R, N, C]):
-    """Records of one kind in one tenant, for synchronous programs."""
-
-    create = blocking(AsyncRecords[R, N, C].create)
-    upsert = blocking(AsyncRecords[R, N, C].upsert)
-    get = blocking(AsyncRecords[R, N, C].get)
-    find = blocking(AsyncRecords[R, N, C].find)
-    list = blocking(AsyncRecords[R, N, C].list)
-    count = blocking(AsyncRecords[R, N, C].count)
-    update = blocking(AsyncRecords[R, N, C].update)
-    delete = blocking(AsyncRecords[R, N, C].delete)
-
-
-class SoftRecords(Records[R, N, C]):
-    """Records whose deletion can be undone, for synchronous programs."""
-
-    restore = blocking(AsyncSoftRecords[R, N, C].restore)

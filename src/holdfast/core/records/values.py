@@ -27,8 +27,8 @@ def stored(field: Field, value: Any, limits: Limits, noun: str) -> Any:
         LimitExceeded: it is over the field's limit.
     """
     what = f"{field.name} of {with_article(noun)}"
-    if value is None and field.optional:
-        return None
+    if field.kind == "secret" or (value is None and field.optional):
+        return value  # a secret is checked when it is encrypted
     return _BY_KIND[field.kind](field, value, limits, what)
 
 
@@ -46,8 +46,8 @@ def stored_again(field: Field, value: Any) -> Any:
 def is_same(field: Field, value: Any, row: Any) -> bool:
     """Whether a row has a value that is given in the form that is stored."""
     there = getattr(row, field.name)
-    if value is None or there is None:
-        return value is there
+    if value is None or there is None or field.kind == "secret":
+        return bool(value == there)
     if field.kind == "text":
         return bool(text.unescape(value) == there)
     if field.kind == "json":

@@ -1,0 +1,35 @@
+"""Record stores whose deletions can be undone."""
+
+from __future__ import annotations
+
+from ...engines.protocol import Connection
+from ...errors import AlreadyExists
+from ..store import writes
+from .store import AsyncRecords, C, N, R
+
+
+class AsyncSoftRecords(AsyncRecords[R, N, C]):
+    """Records whose deletion can be undone. Their table has a column ``deleted_at``."""
+
+    _soft = True
+
+    @writes
+    async def restore(self, connection: Connection, *key: str) -> R:
+        """Undo the deletion of a record. A live one is returned unchanged.
+
+        Raises:
+            NotFound: there never was such a record.
+            AlreadyExists: another record has its name by now.
+        """
+        params = self._at(key)
+        row = await self._one(connection, self.queries.lock, params)
+        if row is None:
+            try:
+                row = await self._one(connection, self.queries.restore, params)
+            except AlreadyExists:
+                raise AlreadyExists(
+                    f"another {self.noun} has the name of {self._named(key)}: rename or delete it first"
+                ) from None
+        if row is None:
+            raise self._missing(key)
+        return row

@@ -1,0 +1,28 @@
+"""The synchronous classes of record stores. One class serves all of them, with the types of each."""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from ..blocking import Blocking, blocking
+from .soft import AsyncSoftRecords
+from .store import AsyncRecords, C, N, R
+
+
+class Records(Blocking[AsyncRecords[R, N, C]], Generic[R, N, C]):
+    """Records of one kind in one tenant, for synchronous programs."""
+
+    create = blocking(AsyncRecords[R, N, C].create)
+    upsert = blocking(AsyncRecords[R, N, C].upsert)
+    get = blocking(AsyncRecords[R, N, C].get)
+    find = blocking(AsyncRecords[R, N, C].find)
+    list = blocking(AsyncRecords[R, N, C].list)
+    count = blocking(AsyncRecords[R, N, C].count)
+    update = blocking(AsyncRecords[R, N, C].update)
+    delete = blocking(AsyncRecords[R, N, C].delete)
+
+
+class SoftRecords(Records[R, N, C]):
+    """Records whose deletion can be undone, for synchronous programs."""
+
+    restore = blocking(AsyncSoftRecords[R, N, C].restore)

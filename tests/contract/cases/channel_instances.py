@@ -1,0 +1,29 @@
+"""Channel instances: their credentials are encrypted and merged. ``records.py`` has what they share with other records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.crypto import Secret
+from holdfast.stores.registry.channel_instances import ChannelInstanceChange, NewChannelInstance
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World
+
+
+@contract()
+async def credentials_are_merged_and_shown_nowhere(world: World) -> None:
+    channels = world.tenant().channel_instances
+    made = await channels.create(NewChannelInstance("bot", "telegram", "ada", credentials=Secret({"token": "t0ken"})))
+
+    async def changed(credentials: Secret[dict[str, Any]] | None) -> Any:
+        row = await channels.update(made.id, change=ChannelInstanceChange(credentials=credentials))
+        assert "t0ken" not in repr([row, await channels.list()])
+        return row.credentials and row.credentials.reveal()
+
+    assert await changed(Secret({"proxy": "p"})) == {"token": "t0ken", "proxy": "p"}
+    assert await changed(Secret({"proxy": None})) == {"token": "t0ken", "proxy": None}
+    named = await channels.update(made.id, change=ChannelInstanceChange(display_name="Bot"))
+    assert named.credentials == Secret({"token": "t0ken", "proxy": None}), "another change leaves them"
+    assert await changed(Secret({})) is None
+    assert await changed(Secret({"token": "new"})) == {"token": "new"}
+    assert await changed(None) is None
