@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -163,6 +165,14 @@ class AsyncTenantHandle:
         engine = JoinedEngine(joined, turns.of_tasks(connection), blocking=False, owner=self._engine)
         return AsyncTenantHandle(TenantEngine(engine, self._scope), self._scope)
 
+    def as_sync(self) -> AbstractContextManager[TenantHandle]:
+        """The same tenant for synchronous code, through a ``Holdfast`` on the same database that the block opens and closes.
+
+        Raises:
+            InvalidInput: the database is in memory, or this handle has joined a connection of yours.
+        """
+        return _opened_sync(_reopening(self._engine, self._scope), self._scope.tenant)
+
 
 class TenantHandle:
     """Everything of one tenant; no call through it can see another's."""
@@ -264,6 +274,14 @@ class TenantHandle:
         engine = JoinedEngine(joined, turns.of_threads(connection), blocking=True, owner=self._engine)
         return TenantHandle(TenantEngine(engine, self._scope), self._scope)
 
+    def as_async(self) -> AbstractAsyncContextManager[AsyncTenantHandle]:
+        """The same tenant for asyncio, through an ``AsyncHoldfast`` on the same database that the block opens and closes.
+
+        Raises:
+            InvalidInput: the database is in memory, or this handle has joined a connection of yours.
+        """
+        return _opened_async(_reopening(self._engine, self._scope), self._scope.tenant)
+
 
 class Holdfast:
     """Durable state for agents, for synchronous programs. Safe to share between threads.
@@ -301,7 +319,8 @@ class Holdfast:
         packs: str | os.PathLike[str] | PackPlace | None = None,
     ) -> None:
         where = address.parse(url, library=sqlite)
-        self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
+        database = {"url": url, "durability": durability, "sqlite": sqlite, "pool": pool}
+        self._setting = _setting(where, limits, clock, ids, count_tokens, packs, database)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool)
         try:
             step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
@@ -377,7 +396,8 @@ class AsyncHoldfast:
         packs: str | os.PathLike[str] | PackPlace | None = None,
     ) -> None:
         where = address.parse(url, library=sqlite)
-        self._setting = _setting(where, limits, clock, ids, count_tokens, packs)
+        database = {"url": url, "durability": durability, "sqlite": sqlite, "pool": pool}
+        self._setting = _setting(where, limits, clock, ids, count_tokens, packs, database)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool)
 
@@ -451,6 +471,7 @@ def _setting(
     ids: IdSource | None,
     count_tokens: TokenCounter | None,
     packs: str | os.PathLike[str] | PackPlace | None,
+    database: Mapping[str, Any],
 ) -> Setting:
     if count_tokens is not None and not callable(count_tokens):
         raise InvalidInput("count_tokens must be a function from a message's content to a number of tokens")
@@ -461,7 +482,31 @@ def _setting(
         count_tokens=count_tokens,
         packs=_pack_place(where, packs),
         caches=None if (file := _file_of(where)) is None else file.with_name(f"{file.name}.cache"),
+        database=database,
     )
+
+
+def _reopening(engine: Engine, scope: Scope) -> dict[str, Any]:
+    """The arguments with which the database of a handle is opened a second time."""
+    if engine.joined:
+        raise InvalidInput("a handle that has joined your connection cannot be opened a second time: join another one")
+    if scope.database is None or address.is_in_memory(scope.database["url"]):
+        raise InvalidInput("a database in memory has one connection and cannot be opened a second time: use a file")
+    packs, limits = scope.packs, scope.limits
+    settings = {"clock": scope.clock, "ids": scope.ids, "count_tokens": scope.count_tokens, "packs": packs}
+    return {**scope.database, **settings, "limits": limits, "auto_migrate": False}
+
+
+@contextmanager
+def _opened_sync(arguments: dict[str, Any], tenant: str) -> Iterator[TenantHandle]:
+    with Holdfast(**arguments) as hf:
+        yield hf.tenant(tenant)
+
+
+@asynccontextmanager
+async def _opened_async(arguments: dict[str, Any], tenant: str) -> AsyncIterator[AsyncTenantHandle]:
+    async with AsyncHoldfast(**arguments) as hf:
+        yield hf.tenant(tenant)
 
 
 def _pack_place(where: address.Address, packs: str | os.PathLike[str] | PackPlace | None) -> PackPlace | None:

@@ -22,8 +22,6 @@ UNDISTRIBUTED = {
     "commit_bare",
     "commit_one_bare",
     "intend_all",
-    "put_foreseen",
-    "put_writes_foreseen",
 }
 """Statements that make several changes in one round trip, and are sent only where the tables are not distributed."""
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from holdfast import TenantHandle, Write
 from holdfast.adapters.langgraph import HoldfastSaver, StrictSerializer
 from holdfast.adapters.langgraph.codec import Encoder, dump_value
-from holdfast.adapters.langgraph.requests import Requests, channels_elsewhere
+from holdfast.adapters.langgraph.translate import Requests, channels_elsewhere
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.extras import needs
 

@@ -20,9 +20,10 @@ class Setting:
     ``count_tokens`` is the caller's own way to count, ``packs`` is where large objects lie, if there is such a place, and
     ``caches`` a directory for what can be found out again. ``shared`` is for what cannot be stored and yet belongs to all
     handles of one Holdfast, such as a function that was attached to a session: each store keeps its own under its name.
+    ``database`` are the arguments with which ``Holdfast`` opened the database, to open it a second time.
     """
 
-    __slots__ = ("caches", "clock", "count_tokens", "ids", "limits", "packs", "shared")
+    __slots__ = ("caches", "clock", "count_tokens", "database", "ids", "limits", "packs", "shared")
 
     def __init__(
         self,
@@ -34,9 +35,10 @@ class Setting:
         packs: PackPlace | None = None,
         caches: Path | None = None,
         shared: dict[str, Any] | None = None,
+        database: Mapping[str, Any] | None = None,
     ) -> None:
         self.clock, self.ids, self.limits, self.count_tokens = clock, ids, limits, count_tokens
-        self.packs, self.caches = packs, caches
+        self.packs, self.caches, self.database = packs, caches, database
         self.shared: dict[str, Any] = {} if shared is None else shared
 
 
@@ -58,6 +60,7 @@ class Scope(Setting):
             packs=setting.packs,
             caches=setting.caches,
             shared=setting.shared,
+            database=setting.database,
         )
         self.tenant = tenant
         self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_bytes")

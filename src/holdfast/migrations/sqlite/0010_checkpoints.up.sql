@@ -38,7 +38,7 @@ CREATE TABLE lg_piece (
 -- The beginning is enough to find a piece among those of one log; that none is there twice is seen to by who holds the log.
 CREATE INDEX lg_piece_by_digest ON lg_piece (tenant_id, log, substr(digest, 1, 3));
 
--- How ids and metadata are written down: see stores/execution/checkpoints/short_forms.py.
+-- How ids and metadata are written down: see stores/execution/checkpoints/compact_columns.py.
 CREATE TABLE lg_checkpoint (
     created_at           INTEGER NOT NULL,
     thread               INTEGER NOT NULL,
