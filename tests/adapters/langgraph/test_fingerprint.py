@@ -153,7 +153,7 @@ def test_objects_of_the_last_reads_are_recognised_and_no_others_are_kept() -> No
         assert found.places_of(values) == all_places()
     for values in reads[:-RECOGNISED_READS]:
         assert found.places_of(values) == [None] * COUNT
-    assert len(found._entries) == RECOGNISED_READS * COUNT
+    assert sum(map(len, found._reads)) == RECOGNISED_READS * COUNT
 
 
 def test_what_was_read_and_changed_before_anybody_looked_is_noticed(tmp_path: Path) -> None:

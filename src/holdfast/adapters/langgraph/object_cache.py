@@ -8,7 +8,7 @@ never share one. An entry that is dropped only costs time.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock, RLock
 from typing import Any, NamedTuple
@@ -30,13 +30,6 @@ class Learnt(NamedTuple):
     fingerprint: Fingerprint
 
 
-class _Entry(NamedTuple):
-    value: Any
-    place: int
-    read: int
-    """The number of the read that returned the object, or that was the last one when it was saved."""
-
-
 class _Unread(NamedTuple):
     """Objects that were just decoded and have no fingerprint yet."""
 
@@ -53,8 +46,8 @@ class CachedThread:
         self.stamp, self._recognises = stamp, recognises
         self._lock = RLock()  # comparing objects runs code of their classes, which may use the saver
         self._fingerprints: dict[int, Fingerprint] = {}
-        self._entries: dict[int, _Entry] = {}  # by identity; an entry keeps its object alive, so an id is not reused
-        self._reads = 0
+        # Per read, the newest first: objects by identity, with their places. An object stays alive here, so no id is reused.
+        self._reads: deque[dict[int, tuple[Any, int]]] = deque([{}], maxlen=RECOGNISED_READS)
         self._unread: list[_Unread] = []
         self._held: list[list[int]] = []
         self._shapes: dict[int, bytes] = {}
@@ -64,9 +57,7 @@ class CachedThread:
         """Start another read: objects of earlier reads are dropped."""
         with self._lock:
             self._settle()
-            self._reads += 1
-            oldest = self._reads - RECOGNISED_READS
-            self._entries = {key: entry for key, entry in self._entries.items() if entry.read > oldest}
+            self._reads.appendleft({})
 
     def held(self) -> Sequence[Sequence[int]]:
         """The ranges of places that need not be fetched."""
@@ -78,7 +69,7 @@ class CachedThread:
         """Whether the object at each place can be rebuilt."""
         with self._lock:
             self._settle()
-            return [place in self._fingerprints for place in places]
+            return list(map(self._fingerprints.__contains__, places))
 
     def rebuild(self, places: Sequence[int]) -> list[Any]:
         """New objects, equal to those at these places."""
@@ -86,10 +77,7 @@ class CachedThread:
             self._settle()
             values = [self._fingerprints[place].rebuild() for place in places]
             if self._recognises:
-                reads = self._reads
-                self._entries.update(
-                    (id(value), _Entry(value, place, reads)) for value, place in zip(values, places, strict=True)
-                )
+                self._reads[0].update(zip(map(id, values), zip(values, places, strict=True), strict=True))
             return values
 
     def places_of(self, values: Sequence[Any], *, unchanged: bool = False) -> list[int | None]:
@@ -107,8 +95,7 @@ class CachedThread:
         with self._lock:
             self._settle()
             self._keep(place, learnt.fingerprint)
-            if self._recognises:
-                self._entries[id(learnt.value)] = _Entry(learnt.value, place, self._reads)
+            self._recognise(learnt.value, place)
 
     def learn_decoded(self, values: Sequence[Any], places: Sequence[int], decode: Callable[[], Sequence[Any]]) -> None:
         """Remember that objects which were just decoded are at these places.
@@ -135,10 +122,15 @@ class CachedThread:
         return self._shape_places.get(shape)
 
     def _place_of(self, value: Any, *, unchanged: bool) -> int | None:
-        entry = self._entries.get(id(value))
-        if entry is None or not (unchanged or is_unchanged(value, self._fingerprints[entry.place])):
-            return None
-        return entry.place
+        for read in self._reads:
+            if (known := read.get(id(value))) is not None:
+                place = known[1]
+                return place if unchanged or is_unchanged(value, self._fingerprints[place]) else None
+        return None
+
+    def _recognise(self, value: Any, place: int) -> None:
+        if self._recognises:
+            self._reads[0][id(value)] = value, place
 
     def _settle(self) -> None:
         """Take the fingerprints of decoded objects."""
@@ -147,8 +139,7 @@ class CachedThread:
             for value, place, twin in zip(unread.values, unread.places, unread.decode(), strict=True):
                 if is_recognisable(twin) and (fingerprint := fingerprint_of(twin)) is not None:
                     self._keep(place, fingerprint)
-                    if self._recognises:
-                        self._entries[id(value)] = _Entry(value, place, self._reads)
+                    self._recognise(value, place)
 
     def _keep(self, place: int, fingerprint: Fingerprint) -> None:
         if place not in self._fingerprints:

@@ -28,6 +28,7 @@ from . import (
     channel_marks,
     checking,
     compact_columns,
+    optimistic,
     piece_log,
     pruning,
     ranges,
@@ -154,7 +155,8 @@ class AsyncCheckpoints(TenantStore):
         return await self._save(task, Terms(stamp, lease))
 
     async def _save(self, new: NewCheckpoint | NewTask, terms: Terms) -> Stored:
-        return await self._save_with(new, terms, await saving.stage(self._engine, self._scope, new))
+        stored = await optimistic.save(self._engine, self._scope, new, terms)
+        return stored or await self._save_with(new, terms, await saving.stage(self._engine, self._scope, new))
 
     @writes
     async def _save_with(

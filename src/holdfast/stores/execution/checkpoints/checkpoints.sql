@@ -12,6 +12,48 @@ ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id) DO UPDATE SET
     pieces = excluded.pieces,
     leans = excluded.leans;
 
+-- name: log_and_places @postgres
+-- The log of a thread, and where it has two pieces. See optimistic.py.
+SELECT t.number, t.log, l.next_place, l.stamp::text,
+       (SELECT p.place FROM lg_piece AS p
+        WHERE p.tenant_id = :tenant_id AND p.log = t.log
+          AND substr(p.digest, 1, 3) = substr(:one::bytea, 1, 3) AND p.digest = :one),
+       (SELECT p.place FROM lg_piece AS p
+        WHERE p.tenant_id = :tenant_id AND p.log = t.log
+          AND substr(p.digest, 1, 3) = substr(:other::bytea, 1, 3) AND p.digest = :other)
+FROM lg_thread AS t
+JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id;
+
+-- part: unchanged_log
+-- The log, locked and with up to two new pieces, if it has not changed since it was read. A statement that waited for another
+-- writer compares the row as that writer left it.
+WITH log AS (
+    SELECT t.number AS thread, t.log FROM lg_thread AS t
+    JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+    WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id
+      AND l.stamp = :stamp AND l.next_place = :next_place
+    FOR UPDATE
+), added AS (
+    INSERT INTO lg_piece (tenant_id, log, place, digest, codec, body)
+    SELECT :tenant_id, log, :next_place, :one::bytea, :one_codec::smallint, :one_body::bytea FROM log WHERE :count > 0
+    UNION ALL
+    SELECT :tenant_id, log, :next_place + 1, :other::bytea, :other_codec::smallint, :other_body::bytea FROM log
+    WHERE :count > 1
+), moved AS (
+    UPDATE lg_log AS l SET next_place = l.next_place + :count FROM log
+    WHERE l.tenant_id = :tenant_id AND l.number = log.log AND :count > 0
+)
+
+-- name: put_if_unchanged @postgres
+/*part unchanged_log*/
+INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
+                           checkpoint, pieces, leans, created_at)
+SELECT :tenant_id, thread, :checkpoint_ns, :checkpoint_id, :parent_id, :run_id, :metadata,
+       :checkpoint, :pieces, :leans, :now_at
+FROM log
+RETURNING 1;
+
 -- name: head
 -- The newest checkpoint of a namespace.
 SELECT checkpoint_id FROM lg_checkpoint
@@ -124,6 +166,13 @@ ORDER BY task_path, task_id;
 INSERT INTO lg_checkpoint_write (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces)
 VALUES (:tenant_id, :thread, :checkpoint_ns, :checkpoint_id, :task_id, :task_path, :writes, :pieces)
 ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHING
+RETURNING 1;
+
+-- name: put_writes_if_unchanged @postgres
+/*part unchanged_log*/
+INSERT INTO lg_checkpoint_write (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces)
+SELECT :tenant_id, thread, :checkpoint_ns, :checkpoint_id, :task_id, :task_path, :writes, :pieces
+FROM log
 RETURNING 1;
 
 -- name: task

@@ -14,7 +14,7 @@ from ...platform import packs
 from ...platform.packs import Staged
 from . import fencing, piece_log, ranges, task_writes
 from .fencing import Lease
-from .piece_log import Added, NewPiece
+from .piece_log import NewPiece
 from .ranges import Range
 from .reading import queries
 from .task_writes import Placed, Write
@@ -38,6 +38,11 @@ class NewCheckpoint(Struct, frozen=True):
     """What the checksum covers beside the state and the places."""
     pieces: Pieces
     only_after_head: bool
+
+    def row(self, places: Sequence[int | Range], now_us: int) -> dict[str, Any]:
+        """The row of the checkpoint, with its pieces at these places."""
+        sealed = ranges.seal(ranges.ranges_of(places), self.params["checkpoint"], self.head)
+        return {**self.params, "pieces": sealed, "now_at": now_us}
 
 
 class NewTask(Struct, frozen=True):
@@ -96,17 +101,10 @@ async def save(
         connection, scope, log, new.pieces, stamp=terms.stamp, staged=staged, may_be_undone=may_be_undone
     )
     if isinstance(new, NewCheckpoint):
-        await _put(connection, scope, new, added, thread)
+        await queries.put.all(connection, {**new.row(added.places, scope.clock.now_us()), **thread})
     else:
         await _put_writes(connection, new, new.placed(iter(added.places)), thread)
     return Stored(added.stamp, ranges.firsts(added.places))
-
-
-async def _put(
-    connection: Connection, scope: Scope, new: NewCheckpoint, added: Added, thread: Mapping[str, int]
-) -> None:
-    sealed = ranges.seal(ranges.ranges_of(added.places), new.params["checkpoint"], new.head)
-    await queries.put.all(connection, {**new.params, "pieces": sealed, "now_at": scope.clock.now_us(), **thread})
 
 
 async def _put_writes(
