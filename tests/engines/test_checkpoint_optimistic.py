@@ -1,4 +1,4 @@
-"""A step of a graph takes two messages to PostgreSQL, and is saved once, whoever else writes and whichever answer is lost."""
+"""A step of a graph takes one message to PostgreSQL, and is saved once, whoever else writes and whichever answer is lost."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from holdfast import Holdfast, PoolOptions, Stored, TenantHandle, Write
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Stale
+from holdfast.stores.execution.checkpoints import optimistic
 from holdfast.testing.servers import PgBouncer, PostgresServer
 from tests.engines.postgres_handles import database_of
 from tests.engines.proxy import Moment, Proxy
@@ -56,18 +57,56 @@ def first_words(asked: list[str]) -> list[str]:
     return [sql.split()[0] for sql in asked]
 
 
-def test_a_step_is_read_and_written_with_a_statement_each(acme: TenantHandle, asked: list[str]) -> None:
-    last = put(acme, "1", b"one")
+def test_a_step_after_one_that_this_process_saved_is_one_statement(acme: TenantHandle, asked: list[str]) -> None:
+    put(acme, "1", b"one")
+    last = put(acme, "2", b"one")
     asked.clear()
     for step in range(4):
         new = [b"%d of %d" % (number, step) for number in range(step % 3)]
-        last = put(acme, f"2{step}", 1, *new, stamp=last.stamp)
-        last = write(acme, f"{step}", 1, b"task %d" % step, b"one", stamp=last.stamp)
-    assert first_words(asked) == ["SELECT", "WITH"] * 8
-    asked.clear()
-    put(acme, "3", b"two")
-    assert first_words(asked) == ["SELECT", "WITH"]
+        last = put(acme, f"3{step}", 1, *new, stamp=last.stamp)
+        last = write(acme, f"{step}", 1, b"task %d" % step, stamp=last.stamp)
+    assert first_words(asked) == ["WITH"] * 8
     assert acme.checkpoints.verify().damaged == []
+
+
+def test_what_this_process_does_not_know_of_the_log_is_read(
+    acme: TenantHandle, postgres_url: str, asked: list[str]
+) -> None:
+    put(acme, "1", b"one")
+    asked.clear()
+    assert put(acme, "2", b"two").places == [2]
+    assert first_words(asked) == ["SELECT", "WITH"]
+    with Holdfast(postgres_url) as other:
+        put(other.tenant("acme"), "3", b"three")
+    asked.clear()
+    assert put(acme, "4", b"three", b"four").places == [3, 4]
+    assert first_words(asked) == ["WITH", "SELECT", "WITH"], "another process has added to it"
+    asked.clear()
+    assert put(acme, "5", b"one").places == [1]
+    assert first_words(asked) == ["WITH", "SELECT", "WITH"], "the log has the piece already"
+    assert acme.checkpoints.verify().damaged == []
+
+
+def test_only_so_many_logs_are_remembered(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimistic, "MAX_LOGS", 2)
+    for step in range(2):
+        for name in "abc":
+            acme.checkpoints.put(name, id=f"{step}", state=b"", pieces=[b"%d" % step])
+    assert [thread for *_, thread in acme._scope.shared["checkpoint_logs"]] == ["c"]
+
+
+def test_a_writer_that_is_always_late_saves_in_a_transaction(
+    acme: TenantHandle, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(acme, "1", b"one")
+
+    async def late(*_: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(optimistic, "_write", late)
+    asked.clear()
+    assert put(acme, "2", b"two").places == [2]
+    assert first_words(asked)[: optimistic.TRIES + 1] == ["SELECT"] * optimistic.TRIES + ["BEGIN"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +157,7 @@ def test_a_step_whose_answer_is_lost_is_saved_once(
         execute, armed = PsycopgConnection.execute, list[str]()
 
         def cut(self: PsycopgConnection, sql: str, args: Any = ()) -> Any:
-            if sql.startswith("WITH log") and len(armed) <= number:
+            if sql.startswith("WITH found") and len(armed) <= number:
                 armed.append(sql)
                 proxy.arm(moment)
             return execute(self, sql, args)

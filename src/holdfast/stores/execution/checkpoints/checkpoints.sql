@@ -26,14 +26,22 @@ JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
 WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id;
 
 -- part: unchanged_log
--- The log, locked and with up to two new pieces, if it has not changed since it was read. A statement that waited for another
--- writer compares the row as that writer left it.
-WITH log AS (
+-- The log, locked and with up to two new pieces, if it is what the caller believes. A statement that waited for another writer
+-- compares the row as that writer left it.
+WITH found AS (
     SELECT t.number AS thread, t.log FROM lg_thread AS t
     JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
     WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id
       AND l.stamp = :stamp AND l.next_place = :next_place
     FOR UPDATE
+), log AS (
+    SELECT thread, log FROM found
+    WHERE NOT EXISTS (SELECT 1 FROM lg_piece AS p
+                      WHERE p.tenant_id = :tenant_id AND p.log = found.log
+                        AND substr(p.digest, 1, 3) = substr(:one::bytea, 1, 3) AND p.digest = :one)
+      AND NOT EXISTS (SELECT 1 FROM lg_piece AS p
+                      WHERE p.tenant_id = :tenant_id AND p.log = found.log
+                        AND substr(p.digest, 1, 3) = substr(:other::bytea, 1, 3) AND p.digest = :other)
 ), added AS (
     INSERT INTO lg_piece (tenant_id, log, place, digest, codec, body)
     SELECT :tenant_id, log, :next_place, :one::bytea, :one_codec::smallint, :one_body::bytea FROM log WHERE :count > 0
