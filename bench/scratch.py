@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from .case import Case
 
 if TYPE_CHECKING:
-    from holdfast.testing.servers import PostgresServer
+    from tests.servers import PostgresServer
 
 _SHIM = Path(__file__).with_name("slow_flush.c")
 
@@ -55,7 +55,7 @@ class Scratch:
     def postgres(self) -> PostgresServer:
         """A PostgreSQL with its default settings, started when it is first asked for."""
         if self._server is None:
-            from holdfast.testing import servers
+            from tests import servers
 
             tempfile.tempdir = str(self._parent)
             self._server = servers.PostgresServer()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from holdfast.testing.servers import PgBouncer, PostgresServer, RedisServer, hold
 from tests.databases import BARE, Databases, shared_server
+from tests.servers import PgBouncer, PostgresServer, RedisServer, hold
 from tests.skips import without
 
 pytest_plugins = ["tests.reporting"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 
 from holdfast import Holdfast
-from holdfast.testing.servers import PostgresServer
+from tests.servers import PostgresServer
 
 TEMPLATE = "holdfast_template"
 BARE = "template1"

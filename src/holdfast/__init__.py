@@ -6,7 +6,7 @@ from .core.filters import Filter, column, content, meta
 from .core.packs import PackPlace
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
-from .handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
+from .handles import AsyncHoldfast, Holdfast
 from .ids import IdSource, RandomIds, SeededIds, new_api_key
 from .limits import Limits
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
@@ -54,6 +54,12 @@ from .stores.execution.runs.states import Status as RunStatus
 from .stores.execution.runs.step_log import CommittedStep, Step, Usage
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.lifecycle.api_keys import ApiKey, ApiKeys, AsyncApiKeys
+from .stores.lifecycle.diagnostics import AsyncDiagnostics, DamagedSnapshot, Diagnostics, Findings
+from .stores.lifecycle.erasures import AsyncErasures, Erased, Erasure, Erasures
+from .stores.lifecycle.retention.retention import AsyncRetention, Retention
+from .stores.lifecycle.retention.sweeps import Swept, Tally
+from .stores.lifecycle.tenants import AsyncTenants, Maintained, Tenant, Tenants
 from .stores.memory.agent_memories import (
     AgentMemories,
     AgentMemory,
@@ -62,7 +68,6 @@ from .stores.memory.agent_memories import (
     NewAgentMemory,
     PrunedMemories,
 )
-from .stores.memory.blocks import AsyncBlocks, Block, Blocks, NewBlock
 from .stores.memory.crew_memories import (
     AsyncCrewMemories,
     CrewMemories,
@@ -71,20 +76,16 @@ from .stores.memory.crew_memories import (
     MemoryScope,
     NewCrewMemory,
 )
-from .stores.platform.activity import Activities, Activity, AsyncActivities
-from .stores.platform.api_keys import ApiKey, ApiKeys, AsyncApiKeys
-from .stores.platform.checkups import AsyncCheckups, Checkups, DamagedSnapshot, Findings
-from .stores.platform.erasures import AsyncErasures, Erased, Erasure, Erasures
-from .stores.platform.objects import AsyncObjects, Objects
-from .stores.platform.retention.retention import AsyncRetention, Retention
-from .stores.platform.retention.rules import Hold, RetentionPolicy
-from .stores.platform.retention.sweeps import Swept, Tally
-from .stores.platform.tenants import AsyncTenants, Maintained, Tenant, Tenants
+from .stores.objects.activity import Activities, Activity, AsyncActivities
+from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agent, Agents, AsyncAgents
+from .stores.registry.blocks import AsyncBlocks, Block, Blocks, NewBlock
 from .stores.registry.tool_servers import AsyncToolServers, NewTool, Tool, ToolServer, ToolServers
+from .stores.workspace.retention_rules import Hold, RetentionPolicy
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage
+from .tenant_handles import AsyncTenantHandle, TenantHandle
 from .trees.entries import Entry, Piece, Tree
 from .trees.ignoring import DEFAULT_IGNORE
 from .trees.restoring import Restored
@@ -123,10 +124,10 @@ __all__ = [
     "AsyncBranches",
     "AsyncBufferedSession",
     "AsyncCheckpoints",
-    "AsyncCheckups",
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncCrewMemories",
+    "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbacks",
     "AsyncFlows",
@@ -159,7 +160,6 @@ __all__ = [
     "CheckedThreads",
     "Checkpoint",
     "Checkpoints",
-    "Checkups",
     "ClaimedRun",
     "Clock",
     "CommittedStep",
@@ -176,6 +176,7 @@ __all__ = [
     "DamagedCheckpoint",
     "DamagedSnapshot",
     "DeletedMessage",
+    "Diagnostics",
     "DirectKey",
     "Entry",
     "Erased",

@@ -17,7 +17,7 @@ from .errors import Conflict, HoldfastError, InvalidInput, NotFound
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
 from .loop.loops import this_process
-from .stores.platform.erasures import Erased
+from .stores.lifecycle.erasures import Erased
 
 EVERY_S = 3_600.0
 """Seconds between two sweeps of a tenant."""

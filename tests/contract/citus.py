@@ -14,9 +14,9 @@ from functools import cached_property
 import psycopg
 
 from holdfast import schema
-from holdfast.testing import callers
-from holdfast.testing.legs import RESIDENT, JoinedLeg, OwnLeg, PostgresPlace
-from holdfast.testing.servers import PostgresServer
+from tests.contract import callers
+from tests.contract.legs import RESIDENT, JoinedLeg, OwnLeg, PostgresPlace
+from tests.servers import PostgresServer
 
 COORDINATOR = os.environ.get("HOLDFAST_CITUS_URL")
 INSTALLED = PostgresServer.has_extension("citus")

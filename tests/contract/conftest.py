@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.testing.legs import JoinedLeg, OwnLeg, postgres_legs, sqlite_legs
-from holdfast.testing.servers import PostgresServer
 from tests.contract.citus import citus_legs, distributed_database
+from tests.contract.legs import JoinedLeg, OwnLeg, postgres_legs, sqlite_legs
 from tests.databases import TEMPLATE, Databases
+from tests.servers import PostgresServer
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,10 @@ from unittest import mock
 
 import pytest
 
+from holdfast.core import registration
 from holdfast.core.queries import Query
-from holdfast.stores.conversation import contacts, feedback, message_log, pending_messages
-from holdfast.stores.platform import registration
-from holdfast.testing.contract import Case, can, cases, play
+from holdfast.stores.conversation import contacts, feedback, messages, pending_messages
+from tests.contract.cases import Case, can, cases, play
 from tests.contract.test_sensitivity import LEG, query, without_limit
 
 STORES = ("pending_messages", "contacts", "feedback")
@@ -85,7 +85,7 @@ ON_SAID: Defects = {
     "an update that renews the time of making": query(SAID, "update", "metadata =", "created_at = :now_at, metadata ="),
     "an id that may mean anything": mock.patch.object(feedback, "_same", lambda there, params: there),
     "feedback of all messages of a session": query(
-        message_log.queries, "delete_feedback", "AND message_id IN (SELECT value FROM json_each(:ids))", ""
+        messages.queries, "delete_feedback", "AND message_id IN (SELECT value FROM json_each(:ids))", ""
     ),
     "any kind of issue": mock.patch.object(feedback, "_issue", return_value="tool"),
 }

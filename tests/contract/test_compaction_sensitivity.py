@@ -16,7 +16,7 @@ from holdfast.stores.conversation.compaction import rollback as compaction_rollb
 from holdfast.stores.conversation.compaction import strategies as compaction_strategies
 from holdfast.stores.conversation.compaction.attachments import Attachments
 from holdfast.stores.conversation.compaction.events import queries
-from holdfast.testing.contract import can, cases, play
+from tests.contract.cases import can, cases, play
 from tests.contract.test_sensitivity import LEG, query
 
 CASES = [case for case in cases() if case.name.startswith("compaction") and can(LEG, case)]

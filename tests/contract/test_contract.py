@@ -10,9 +10,9 @@ from unittest import SkipTest
 import pytest
 
 from holdfast.limits import Limits
-from holdfast.testing.contract import CAPABILITIES, Case, Leg, Skipped, World, can, cases, contract, play
-from holdfast.testing.legs import JoinedLeg, MemoryPlace, OwnLeg, postgres_legs, sqlite_legs
 from tests.contract import citus
+from tests.contract.cases import CAPABILITIES, Case, Leg, Skipped, World, can, cases, contract, play
+from tests.contract.legs import JoinedLeg, MemoryPlace, OwnLeg, postgres_legs, sqlite_legs
 
 LEGS = {leg.name: leg for leg in [*sqlite_legs(Path("nowhere")), *postgres_legs("nowhere")]}
 if citus.COORDINATOR or citus.INSTALLED:

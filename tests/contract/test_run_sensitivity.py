@@ -12,10 +12,9 @@ from holdfast.core.queries import Query
 from holdfast.limits import Limits
 from holdfast.stores.execution.runs import leases, ledger, runs, step_log, tool_calls
 from holdfast.stores.execution.runs import states as run_states
-from holdfast.stores.memory import blocks
-from holdfast.stores.registry import agents
-from holdfast.testing.contract import can, cases, play
-from holdfast.testing.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
+from holdfast.stores.registry import agents, blocks
+from tests.contract.cases import can, cases, play
+from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
 LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=MEMORY_LACKS)
 RUNS, QUEUE, STEPS, CALLS = run_states.queries, run_states.queue, step_log.queries, ledger.queries

@@ -9,13 +9,14 @@ from unittest import mock
 
 import pytest
 
-from holdfast.core import filters, paging, scope, text
+from holdfast.core import filters, paging, registration, scope, text
 from holdfast.core.queries import Query
+from holdfast.engines.dialect import Dialect
 from holdfast.limits import Limits
-from holdfast.stores.conversation import message_log, new_entries, sessions
-from holdfast.stores.platform import registration, tenants
-from holdfast.testing.contract import can, cases, play
-from holdfast.testing.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
+from holdfast.stores.conversation import log_reading, message_log, messages, new_entries, sessions
+from holdfast.stores.lifecycle import purging
+from tests.contract.cases import can, cases, play
+from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
 LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=MEMORY_LACKS)
 
@@ -52,20 +53,21 @@ def keep_everything(value: str) -> str:
 
 ABOUT = ("sessions", "session_lists", "messages", "message_changes", "message_reading", "tenants", "values")
 LIVE = " AND (deleted_at IS NULL) IS TRUE"
-HERE, LOG, ALL = sessions.queries, message_log.queries, tenants.queries
+HERE, LOG = sessions.queries, message_log.queries
+READ, ONE = log_reading.queries, messages.queries
 DEFECTS: dict[str, AbstractContextManager[Any]] = {
-    "messages in the order of their time": query(LOG, "list", "ORDER BY seq", "ORDER BY created_at DESC, seq DESC"),
-    "the last messages from the wrong end": query(LOG, "list_newest", "ORDER BY seq DESC", "ORDER BY seq"),
+    "messages in the order of their time": query(READ, "list", "ORDER BY seq", "ORDER BY created_at DESC, seq DESC"),
+    "the last messages from the wrong end": query(READ, "list_newest", "ORDER BY seq DESC", "ORDER BY seq"),
     "a place given again": query(LOG, "advance_this_minute", "next_seq = next_seq +", "next_seq = message_count + 1 +"),
     "appends to deleted sessions": query(LOG, "advance", LIVE, ""),
-    "messages of deleted sessions are read": query(LOG, "get", "AND (s.deleted_at IS NULL) IS TRUE", ""),
-    "tokens that are not counted": query(LOG, "recount", "token_count = token_count + :more_tokens,", ""),
-    "removed messages that are still counted": query(LOG, "recount", "message_count - :removed", "message_count"),
+    "messages of deleted sessions are read": query(ONE, "get", "AND (s.deleted_at IS NULL) IS TRUE", ""),
+    "tokens that are not counted": query(ONE, "recount", "token_count = token_count + :more_tokens,", ""),
+    "removed messages that are still counted": query(ONE, "recount", "message_count - :removed", "message_count"),
     "an id that may mean anything": mock.patch.object(message_log.Entry, "same_as", return_value=True),
     "an id that never means the same": mock.patch.object(message_log.Entry, "same_as", return_value=False),
-    "a place that is included": query(LOG, "list", "seq > :after", "seq >= :after"),
-    "messages of any session are removed": query(LOG, "delete", "session_id = :session_id AND ", ""),
-    "an update that renews the time of making": query(LOG, "update", "metadata =", "created_at = :now_at, metadata ="),
+    "a place that is included": query(READ, "list", "seq > :after", "seq >= :after"),
+    "messages of any session are removed": query(ONE, "delete", "session_id = :session_id AND ", ""),
+    "an update that renews the time of making": query(ONE, "update", "metadata =", "created_at = :now_at, metadata ="),
     "a deletion that hides nothing": query(HERE, "delete", "deleted_at = :now_at", "deleted_at = NULL"),
     "a restoration that counts as use": query(HERE, "restore", "= NULL", "= NULL, updated_at = updated_at + 1"),
     "a purge that leaves the session": query(HERE, "purge", "id = :id", "id = 'x'"),
@@ -82,10 +84,11 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
         registration.queries, "register", "NOTHING", "UPDATE SET metadata = '{}'"
     ),
     "a tenant that leaves its sessions": both(
-        mock.patch.object(tenants, "_PURGING", []),
-        query(ALL, "purge_sessions", "tenant_id = :tenant_id", "tenant_id = 'x'"),
+        mock.patch.object(purging, "bounded", return_value=[]), mock.patch.object(purging, "unbounded", return_value=[])
     ),
-    "a tenant deleted by mistake": query(ALL, "anything", "tenant_id = :tenant_id", "tenant_id = 'x'"),
+    "a tenant deleted by mistake": mock.patch.object(
+        purging, "anything", return_value=Query("x", dict.fromkeys(Dialect, "SELECT 1 WHERE :tenant_id = 'x'"))
+    ),
     "text that is stored as it is": mock.patch.multiple(text, escape=keep_everything, unescape=keep_everything),
     "names that are not measured": without_limit("key_bytes"),
     "content that is not measured": without_limit("content_bytes"),

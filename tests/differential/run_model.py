@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast import FixedClock, Limits, NewMessage, NewToolCall, PendingCall, Run, Step, ToolCall, ToolOutcome, Usage
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, Fenced, LimitExceeded, NotFound
-from holdfast.testing.contract.values import same
+from tests.contract.cases.values import same
 
 OVER = ("completed", "failed", "cancelled")
 UNFINISHED = ("held", "ready", "begun")

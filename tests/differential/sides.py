@@ -10,8 +10,8 @@ from msgspec import Struct
 from holdfast import FixedClock, Holdfast, Limits, PoolOptions, SeededIds
 from holdfast.core.paging import Page
 from holdfast.errors import HoldfastError, InvalidInput
-from holdfast.testing.contract.values import same
-from holdfast.testing.model import Model
+from tests.contract.cases.values import same
+from tests.models.model import Model
 
 
 class StepIds:

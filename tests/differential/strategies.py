@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast import Filter, NewMessage, column, meta
-from holdfast.testing.contract.values import NUMBERS, TEXTS
-from holdfast.testing.contract.world import uuid_of
-from holdfast.testing.oracle import MESSAGE_COLUMNS, SESSION_COLUMNS
+from tests.contract.cases.values import NUMBERS, TEXTS
+from tests.contract.cases.world import uuid_of
+from tests.models.oracle import MESSAGE_COLUMNS, SESSION_COLUMNS
 
 IDS = [uuid_of(f"shared {number}") for number in range(4)]
 START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import BufferedSession, FixedClock, Holdfast, NewMessage, PoolOptions, SessionState, TenantHandle
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.testing.contract.values import TEXTS
+from tests.contract.cases.values import TEXTS
 from tests.differential.sides import StepIds
 
 STORIES = 30

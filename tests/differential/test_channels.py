@@ -27,7 +27,7 @@ from holdfast import (
     meta,
 )
 from holdfast.core.paging import Page
-from holdfast.testing.contract.world import uuid_of
+from tests.contract.cases.world import uuid_of
 from tests.differential import strategies as given
 from tests.differential.sides import Cursor, Sides
 

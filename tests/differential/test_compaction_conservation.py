@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from holdfast import AsyncHoldfast, AsyncTenantHandle, CompactionPolicy, FixedClock, Message, PoolOptions, SeededIds
-from holdfast.testing.contract.values import same
+from tests.contract.cases.values import same
 from tests.differential import compaction_oracle as oracle
 
 POOL = PoolOptions(min_connections=1, max_connections=2)

@@ -21,7 +21,7 @@ from holdfast import (
     TenantHandle,
 )
 from holdfast.errors import Conflict, InvalidInput, NothingToCompact
-from holdfast.testing.contract.values import same
+from tests.contract.cases.values import same
 from tests.differential import compaction_oracle as oracle
 
 IN_TESTS = {"sqlite": 240, "postgres": 60}

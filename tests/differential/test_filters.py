@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Filter, FixedClock, Holdfast, Limits, NewMessage, PoolOptions, SeededIds, column, meta
 from holdfast.errors import InvalidFilter
-from holdfast.testing.contract.values import NUMBERS, TEXTS
-from holdfast.testing.oracle import MESSAGE_COLUMNS, SESSION_COLUMNS, check, matches
+from tests.contract.cases.values import NUMBERS, TEXTS
+from tests.models.oracle import MESSAGE_COLUMNS, SESSION_COLUMNS, check, matches
 
 DOCUMENTS = 250
 FILTERS = 400

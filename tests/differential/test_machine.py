@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from holdfast import Filter, Limits, Message, Messages, NewMessage, Session, Sessions, Tenants
 from holdfast.core.paging import Page
-from holdfast.testing.contract.world import uuid_of
+from tests.contract.cases.world import uuid_of
 from tests.differential import strategies as given
 from tests.differential.sides import Cursor, Sides
 

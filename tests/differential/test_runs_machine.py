@@ -27,8 +27,8 @@ from holdfast import (
 )
 from holdfast.clock import from_us
 from holdfast.errors import HoldfastError
-from holdfast.testing.contract.values import same
-from holdfast.testing.contract.world import uuid_of
+from tests.contract.cases.values import same
+from tests.contract.cases.world import uuid_of
 from tests.differential.run_model import RunModel
 from tests.differential.sides import shape
 

@@ -46,7 +46,7 @@ def test_the_guide_says_which_times_each_table_has(sqlite: apsw.Connection, post
 
 def test_every_row_that_people_change_has_both_times_and_what_comes_back_when_it_was_deleted() -> None:
     times = documented()
-    both = "sessions messages feedback agents core_blocks a2a_tasks a2a_push_configs tool_servers tools session_shares remarks"
+    both = "sessions messages feedback agents core_blocks a2a_tasks a2a_push_configs tool_servers tools remarks"
     kept = "compaction_events agent_memories crewai_flow crewai_flow_state crewai_agent_memory retention_policies run_retention"
     for name in [*both.split(), *kept.split(), "tenants"]:
         assert times[name][:2] == [True, True], name

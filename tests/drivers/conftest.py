@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, PoolOptions
-from holdfast.testing.servers import PostgresServer
 from tests.databases import TEMPLATE, Databases
 from tests.drivers.callers import OWN_TABLE, Caller, Leg, add_own_table
+from tests.servers import PostgresServer
 
 _SMALL = PoolOptions(min_connections=1, max_connections=4)
 

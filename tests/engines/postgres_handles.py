@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast import AsyncHoldfast, Holdfast, PoolOptions
 from holdfast.clock import monotonic_s
 from holdfast.errors import HoldfastError
-from holdfast.testing.servers import PostgresServer
+from tests.servers import PostgresServer
 
 STYLES = ("sync", "async")
 both_styles = pytest.mark.parametrize("style", STYLES)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import quote
 
-from holdfast.testing.servers import PostgresServer
+from tests.servers import PostgresServer
 
 Moment = Literal["request", "answer", "commit"]
 """``request``: a statement is sent and never arrives. ``answer``: it was done, and the answer never arrives.

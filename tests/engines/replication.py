@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.testing.servers import PostgresServer, _postgres, _unprivileged
+from tests.servers import PostgresServer, _postgres, _unprivileged
 
 STANDBY = "standby"
 """The name by which a primary knows its standby."""

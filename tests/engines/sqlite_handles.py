@@ -11,8 +11,8 @@ from holdfast.engines.sqlite.asynchronous import AsyncSqliteEngine
 from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.engines.sqlite.file import Durability, SqliteFile
 from holdfast.testing.disk import Disk
-from holdfast.testing.powercut import DATABASE
-from holdfast.testing.workloads import OnEngine, on_engine
+from tests.faults.powercut import DATABASE
+from tests.workloads.workloads import OnEngine, on_engine
 
 
 def on_disk(folder: Path, disk: Disk, *, durability: Durability = "full") -> OnEngine:

@@ -15,9 +15,9 @@ from holdfast import Holdfast, PoolOptions, Stored, TenantHandle, Write
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Stale
 from holdfast.stores.execution.checkpoints import optimistic
-from holdfast.testing.servers import PgBouncer, PostgresServer
 from tests.engines.postgres_handles import database_of
 from tests.engines.proxy import Moment, Proxy
+from tests.servers import PgBouncer, PostgresServer
 
 SMALL = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=5.0)
 CUTS = 24

@@ -14,16 +14,16 @@ import pytest
 from holdfast import Holdfast, NewMessage
 from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import branches, message_log, sessions
+from holdfast.stores.conversation import branches, messages, sessions
 from holdfast.stores.conversation.compaction.events import queries
-from holdfast.testing.contract.compactions import LONG, POLICY
+from tests.contract.cases.compactions import LONG, POLICY
 
 BY_TENANT_ALONE = "(tenant_id=?)"
 LISTS = {"places", "rewrites", "rewritten", "ranges"}
 OF_SESSIONS = [
     *(sessions.queries.by_name[name] for name in ("create", "update_by_key", "update", "restore")),
     branches.queries.by_name["show"],
-    message_log.queries.by_name["recount"],
+    messages.queries.by_name["recount"],
 ]
 
 
@@ -93,11 +93,13 @@ def test_postgres_reads_only_what_a_compaction_covers(postgres_url: str) -> None
         raw.execute("SET plan_cache_mode = force_generic_plan")
         arguments = {
             "tenant_id": "acme", "session_id": session, "event_id": event.id, "id": event.id, "message_id": event.id,
-            "places": "{1,2,3}", "rewritten": "{1}", "rewrites": "[]", "ranges": "[[1,9]]", "block": -1, "limit": 9,
+            "places": "{1,2,3}", "rewritten": "{1}", "ranges": "[[1,9]]", "block": -1, "limit": 9,
             "branch": 0, "now_at": "2026-01-01", "first_place": 1, "last_place": 2, "before": 9, "from_number": 1,
-            "to_number": 1, "after_number": 0, "after_seq": 0, "updated_at": "{2026-01-01,2026-01-01,2026-01-01}",
+            "to_number": 1, "after_number": 0, "after_seq": 0, "updated_at": "2026-01-01",
+            "seq": 1, "kind": "message", "role": "user", "content": "[]", "token_count": 1, "metadata": "{}",
+            "is_preserved": False, "is_summary": False,
         }  # fmt: skip
-        for name in ("span", "hold", "archive", "remove", "restore", "restore_feedback", "unwrite", "archived", "internals",
+        for name in ("span", "hold", "archive", "remove", "originals", "overwrite", "archived", "internals",
                      "empty_archive", "newest", "place", "block", "archived_places", "still_rewritten", "get"):  # fmt: skip
             statement = queries.by_name[name].statement(Dialect.POSTGRES)
             raw.execute(b"PREPARE planned AS " + statement.sql.encode())

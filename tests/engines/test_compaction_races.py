@@ -15,9 +15,9 @@ import pytest
 from holdfast import CompactionPolicy, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import Conflict, HoldfastError, NotFound, NothingToCompact, OutcomeUnknown
 from holdfast.ids import SeededIds
-from holdfast.testing.servers import PostgresServer
 from tests.engines.postgres_handles import ask, both_styles, database_of, opened, outcome, soon
 from tests.engines.proxy import Proxy
+from tests.servers import PostgresServer
 
 POLICY = CompactionPolicy(
     strategy="summarization", preserve_last=2, protected_tokens=0, window_tokens=1_000, target_tokens=100

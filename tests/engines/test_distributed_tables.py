@@ -25,8 +25,8 @@ from holdfast.stepping import step
 from holdfast.stores.conversation import message_log
 from holdfast.stores.execution.checkpoints import reading
 from holdfast.stores.execution.runs import ledger, step_log
-from holdfast.testing.contract import can, cases, play
-from holdfast.testing.legs import OwnLeg, PostgresPlace
+from tests.contract.cases import can, cases, play
+from tests.contract.legs import OwnLeg, PostgresPlace
 from tests.engines.postgres_handles import soon
 from tests.migration.citus_rules import UNDISTRIBUTED
 from tests.migration.sharding import GLOBAL
@@ -58,8 +58,10 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that are sent."""
     statements: list[str] = []
-    for driver, name in ((psycopg_driver.PsycopgConnection, "execute"), (asyncpg_own.AsyncpgConnection, "fetch")):
-        monkeypatch.setattr(driver, name, _noting(getattr(driver, name), statements))
+    ways = {psycopg_driver.PsycopgConnection: ("execute", "many"), asyncpg_own.AsyncpgConnection: ("fetch", "many")}
+    for driver, names in ways.items():
+        for name in names:
+            monkeypatch.setattr(driver, name, _noting(getattr(driver, name), statements))
     return statements
 
 
@@ -137,9 +139,9 @@ def test_a_step_whose_session_is_deleted_halfway_leaves_no_trace(
 
         async def deleted_before(connection: Any, params: Any) -> Any:
             theirs.sessions.delete(session.id)
-            return await type(advance).one(advance, connection, params)
+            return await type(advance).all_of_each(advance, connection, params)
 
-        monkeypatch.setattr(advance, "one", deleted_before)
+        monkeypatch.setattr(advance, "all_of_each", deleted_before)
         with pytest.raises(NotFound):
             acme.runs.step(
                 run.id, epoch=run.epoch, iteration=1, state={}, messages=[NewMessage(role="user", content="hello")]

@@ -11,9 +11,9 @@ import pytest
 from holdfast import PoolOptions
 from holdfast.errors import HoldfastError
 from holdfast.ids import RandomIds
-from holdfast.testing.servers import PostgresServer
 from tests.engines.postgres_handles import backends, database_of, eventually, opened, soon
 from tests.engines.replication import freeze, thaw
+from tests.servers import PostgresServer
 
 ROUNDS = 10
 TINY = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=30.0, health_check_s=0.0)

@@ -17,7 +17,6 @@ from holdfast.cli.database import with_pool
 from holdfast.engines.postgres.options import split_pool
 from holdfast.engines.postgres.pool import CLOSE_S
 from holdfast.errors import Closed, InvalidInput, SchemaMismatch, Unavailable
-from holdfast.testing.servers import PostgresServer
 from tests.engines.other_loops import refused_in_another_loop
 from tests.engines.postgres_handles import (
     SMALL,
@@ -34,6 +33,7 @@ from tests.engines.postgres_handles import (
 )
 from tests.engines.scripts import run_script
 from tests.faces.process import ServerProcess
+from tests.servers import PostgresServer
 
 
 def test_the_defaults_suit_one_service_in_production() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, PoolOptions
 from holdfast.errors import AlreadyExists, Conflict, NotFound
-from holdfast.testing.servers import PgBouncer, PostgresServer
 from tests.engines.postgres_handles import ask, both_styles, database_of, opened, soon
+from tests.servers import PgBouncer, PostgresServer
 
 MANY = PoolOptions(min_connections=8, max_connections=16)
 """More than pgbouncer has to the server, so that they are really shared."""

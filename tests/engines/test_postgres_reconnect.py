@@ -13,7 +13,6 @@ import pytest
 from holdfast import Holdfast, PoolOptions
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ids import RandomIds
-from holdfast.testing.servers import PostgresServer
 from tests.engines.postgres_handles import (
     SMALL,
     ask,
@@ -26,6 +25,7 @@ from tests.engines.postgres_handles import (
     terminate,
     wait_for_connections,
 )
+from tests.servers import PostgresServer
 
 QUICK_S = 2.0
 """How long calls wait for a connection while the server is away."""

@@ -12,9 +12,9 @@ import pytest
 from holdfast import NewMessage
 from holdfast.errors import AlreadyExists, OutcomeUnknown, Unavailable
 from holdfast.ids import SeededIds
-from holdfast.testing.servers import PostgresServer
 from tests.engines.postgres_handles import ask, both_styles, crowd, database_of, opened, outcome, soon
 from tests.engines.proxy import Moment, Proxy
+from tests.servers import PostgresServer
 
 CUTS_IN_TESTS = 50
 """Of each style; twice that in all."""

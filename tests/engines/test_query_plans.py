@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import message_log, sessions
+from holdfast.stores.conversation import log_reading, message_log, messages, sessions
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_list_of_sessions_comes_out_of_an_index_minute_by_minute(connection, i
 
 @pytest.mark.parametrize("name", ["list", "list_newest"])
 def test_a_stretch_of_the_log_is_read_in_order_without_sorting(connection, name):
-    found = plan(connection, message_log.queries.by_name[name].statement(Dialect.SQLITE))
+    found = plan(connection, log_reading.queries.by_name[name].statement(Dialect.SQLITE))
     assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in found
     assert "B-TREE" not in found
 
@@ -68,7 +68,11 @@ def test_a_key_of_anybodys_is_found_through_the_unique_index(connection):
 
 BY_ID = [
     *(sessions.queries.by_name[name] for name in ("get", "lock", "update", "delete", "restore", "purge")),
-    *(message_log.queries.by_name[name] for name in ("append_one", "append", "live_session", "recount", "list")),
+    message_log.queries.append,
+    message_log.queries.append_one,
+    message_log.queries.live_session,
+    messages.queries.recount,
+    log_reading.queries.list,
 ]
 
 

@@ -25,9 +25,9 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.testing.disk import Disk
-from holdfast.testing.powercut import DATABASE
 from tests.engines.scripts import run_script
 from tests.engines.sqlite_handles import on_disk, on_disk_async
+from tests.faults.powercut import DATABASE
 
 both_libraries = pytest.mark.parametrize("library", ["apsw", "stdlib"])
 WAL_SYNC = ("sync", f"{DATABASE}-wal")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.servers import PostgresServer
 from tests.databases import TEMPLATE
 from tests.faces.kagent import Kagent, open_kagent
 from tests.faces.process import Api, ServerProcess
 from tests.faces.v1 import Here, open_here
+from tests.servers import PostgresServer
 
 _NUMBERS = count(1)
 

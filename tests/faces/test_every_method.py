@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, Limits
+from holdfast import AsyncHoldfast
 from holdfast.api.operations import Operation
 from holdfast.api.resources import OPERATIONS
+from holdfast.store_lists import store_names
 
 _HERE = "reads or writes a directory of the machine it is called on, which is not the caller's"
 _ASKED = "the server itself asks, for every key that comes"
@@ -46,15 +47,12 @@ def stores() -> dict[str, type]:
 
     async def main() -> dict[str, type]:
         async with AsyncHoldfast(":memory:") as holdfast:
-            of_all = {name: getattr(holdfast, name) for name in dir(type(holdfast)) if _is_property(holdfast, name)}
-            of_one = {name: each for name, each in vars(holdfast.tenant("acme")).items() if not name.startswith("_")}
-            return {name: type(each) for name, each in {**of_all, **of_one}.items() if not isinstance(each, Limits)}
+            of_all = {name: getattr(holdfast, name) for name in store_names(type(holdfast))}
+            tenant = holdfast.tenant("acme")
+            of_one = {name: getattr(tenant, name) for name in store_names(type(tenant))}
+            return {name: type(store) for name, store in {**of_all, **of_one}.items()}
 
     return asyncio.run(main())
-
-
-def _is_property(thing: object, name: str) -> bool:
-    return not name.startswith("_") and isinstance(getattr(type(thing), name), property)
 
 
 def methods(store: type) -> list[str]:

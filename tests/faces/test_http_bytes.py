@@ -141,4 +141,4 @@ def test_a_tenant_is_forgotten_over_http_on_either_engine(api: Api, run: str) ->
     assert answered(api.http.post(f"{api.tenant}/erasures/carry-out"))["is_finished"] is True
     refused(api.http.get(f"{api.tenant}/runs/{run}"), 404, "NotFound")
     assert answered(api.http.get(f"{api.tenant}/objects/usage"))["count"] == 0
-    assert answered(api.http.get(f"{api.tenant}/checkup"))["missing_packs"] == []
+    assert answered(api.http.get(f"{api.tenant}/diagnostics"))["missing_packs"] == []

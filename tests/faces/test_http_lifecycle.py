@@ -17,10 +17,9 @@ import httpx
 import pytest
 
 from holdfast import Holdfast
-from holdfast.api.serving import bind
+from holdfast.api.server import bind
 from holdfast.errors import InvalidInput
 from holdfast.presence import Presence
-from holdfast.testing.servers import PostgresServer
 from tests.faces.process import (
     ADMIN_KEY,
     BEARER,
@@ -33,6 +32,7 @@ from tests.faces.process import (
     pasted,
     refused,
 )
+from tests.servers import PostgresServer
 
 Start = Callable[..., ServerProcess]
 

@@ -1,4 +1,4 @@
-"""The stores that came last to /v1, operation by operation: links, tasks, tools, memories, remarks, erasures, checkups."""
+"""The stores that came last to /v1, operation by operation: links, tasks, tools, memories, remarks, erasures, diagnostics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast import SessionKey
 from holdfast.api.operations import AREAS
+from holdfast.api.redaction import WITHHELD, without_secrets
 from holdfast.api.resources import OPERATIONS
-from holdfast.api.secrets import WITHHELD, without_secrets
 from tests.faces.v1 import NEVER, NOW, POLICY, Here, captured, named, pages, tree
 
 # Links to sessions
@@ -406,15 +406,17 @@ def test_snapshots_of_a_run_are_kept_for_longer(here: Here) -> None:
     here.bad("PUT", f"/runs/{NEVER}/keep-snapshots-for", {"seconds": 1}, 404)
 
 
-def test_a_checkup_finds_what_is_not_as_it_should_be_and_repairs_it(here: Here, tmp_path: Path) -> None:
+def test_diagnostics_find_what_is_not_as_it_should_be_and_repair_it(here: Here, tmp_path: Path) -> None:
     captured(here, tree(tmp_path / "w"))
-    found = here.good("GET", "/checkup")
+    found = here.good("GET", "/diagnostics")
     assert (found["damaged_snapshots"], found["dangling_refs"], found["unheld_objects"]) == ([], 0, 0)
     here.run(here.tenant.objects.put([b"x"], holder="h"))
     here.run(here.tenant.objects.release("h"))
-    assert here.good("GET", "/checkup")["unheld_objects"] == 1
-    assert here.good("POST", "/checkup/repair")["unheld_objects"] in (0, 1), "it goes when it was seen for long enough"
-    for method, path in (("GET", "/checkup"), ("POST", "/checkup/repair")):
+    assert here.good("GET", "/diagnostics")["unheld_objects"] == 1
+    assert here.good("POST", "/diagnostics/repair")["unheld_objects"] in (0, 1), (
+        "it goes when it was seen for long enough"
+    )
+    for method, path in (("GET", "/diagnostics"), ("POST", "/diagnostics/repair")):
         assert here.ask(method, path, key=here.key("read", "write")).status == 403
 
 

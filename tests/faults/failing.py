@@ -10,7 +10,7 @@ import apsw
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.errors import HoldfastError
 from holdfast.testing.disk import Disk, Operation
-from holdfast.testing.powercut import SmallLog
+from holdfast.testing.sqlite_state import SmallLog
 
 LOG_HEADER_BYTES = 32
 

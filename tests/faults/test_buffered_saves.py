@@ -8,8 +8,10 @@ from unittest import mock
 
 import pytest
 
-from holdfast.testing import powercut, workloads
-from holdfast.testing.powercut import Cut, Recording, State
+from holdfast.testing.sqlite_state import State
+from tests.faults import powercut
+from tests.faults.powercut import Cut, Recording
+from tests.workloads import workloads
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,13 @@ import pytest
 from holdfast import CompactionPolicy, NewMessage, TenantHandle
 from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
-from holdfast.testing import powercut, workloads
 from holdfast.testing.disk import Disk
-from holdfast.testing.powercut import DATABASE, Recording, State
-from holdfast.testing.workload_compactions import POLICY, Shorten
-from holdfast.testing.workloads import OnEngine
+from holdfast.testing.sqlite_state import State
+from tests.faults import powercut
+from tests.faults.powercut import DATABASE, Recording
+from tests.workloads import workloads
+from tests.workloads.workload_compactions import POLICY, Shorten
+from tests.workloads.workloads import OnEngine
 
 Step = Callable[[TenantHandle, str], Any]
 LINES = 12

@@ -28,12 +28,13 @@ from holdfast.engines.sqlite.writer import Job, Writer
 from holdfast.errors import Corrupt, HoldfastError, OutcomeUnknown, StorageFull, Unavailable
 from holdfast.handles import Holdfast
 from holdfast.stepping import step
-from holdfast.testing import powercut
 from holdfast.testing.disk import Attempt, Disk, Error, Fault, Operation, Wreck
-from holdfast.testing.powercut import DATABASE, State
-from holdfast.testing.workloads import Call, OnEngine, World, calls, on_engine
+from holdfast.testing.sqlite_state import State
+from tests.faults import powercut
 from tests.faults.failing import FailingFile
+from tests.faults.powercut import DATABASE
 from tests.faults.turns import shared_turn, turns_in_tasks, turns_in_threads
+from tests.workloads.workloads import Call, OnEngine, World, calls, on_engine
 
 SLOWEST_S = 20.0
 BEFORE = 16

@@ -13,11 +13,13 @@ from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.stepping import step
 from holdfast.stores.conversation.search import index
-from holdfast.stores.platform import tenants
-from holdfast.testing import powercut, workloads
+from holdfast.stores.lifecycle import tenants
 from holdfast.testing.disk import Disk
-from holdfast.testing.powercut import DATABASE, Recording, State
-from holdfast.testing.workloads import OnEngine
+from holdfast.testing.sqlite_state import State
+from tests.faults import powercut
+from tests.faults.powercut import DATABASE, Recording
+from tests.workloads import workloads
+from tests.workloads.workloads import OnEngine
 
 Piece = Callable[[OnEngine], object]
 

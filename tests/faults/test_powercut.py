@@ -16,10 +16,12 @@ from holdfast.drivers.apsw import ApswConnection
 from holdfast.engines.sqlite import checkpoints
 from holdfast.engines.sqlite.blocking import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
-from holdfast.testing import powercut, workloads
 from holdfast.testing.disk import Disk
-from holdfast.testing.powercut import DATABASE, Recording, State
+from holdfast.testing.sqlite_state import State
+from tests.faults import powercut
+from tests.faults.powercut import DATABASE, Recording
 from tests.faults.turns import shared_turn, turns_in_tasks, turns_in_threads
+from tests.workloads import workloads
 
 POINTS_IN_SOAK = 200_000
 STORES = sorted({method.partition(".")[0] for method in workloads.write_methods()})
@@ -27,7 +29,7 @@ PLAIN = ("sessions", "messages")
 """Stores that are enough where the harness and not a store is on trial."""
 COMPANY = {"compactions": ("sessions",), "run_queue": ("runs",)}
 """What else must go on for a store to have enough to do."""
-TIDYING = {"checkups.repair", "snapshots.collect"}
+TIDYING = {"diagnostics.repair", "snapshots.collect"}
 """Methods that have something to do only where something was left over: they are cut with the stores that leave it."""
 
 
@@ -37,7 +39,7 @@ def calls_of(recording: Recording) -> range:
 
 
 def test_every_write_method_of_every_store_has_a_maker() -> None:
-    assert workloads.methods_without_maker() == [], "register a maker in holdfast.testing.workloads"
+    assert workloads.methods_without_maker() == [], "register a maker in tests.workloads.workloads"
 
 
 def test_reflection_finds_the_write_methods_and_leaves_out_the_readers() -> None:

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from holdfast import Holdfast
-from holdfast.testing.kill import TENANT, Ledger, Line, Work, Writers
-from holdfast.testing.servers import PostgresServer
+from tests.faults.kill import TENANT, Ledger, Line, Work, Writers
+from tests.servers import PostgresServer
 
 KILLS_IN_TESTS = 50
 KILLS_IN_SOAK = 2_000

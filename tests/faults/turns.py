@@ -16,8 +16,8 @@ from holdfast.errors import HoldfastError
 from holdfast.ids import SeededIds
 from holdfast.stepping import step
 from holdfast.stores.conversation.messages import NewMessage
-from holdfast.testing import workloads
-from holdfast.testing.workloads import Call, OnEngine
+from tests.workloads import workloads
+from tests.workloads.workloads import Call, OnEngine
 
 
 def shared_turn(turn: int) -> list[Call]:

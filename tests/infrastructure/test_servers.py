@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.testing import servers
-from holdfast.testing.servers import PgBouncer, PostgresServer, RedisServer, ServerError
+from tests import servers
+from tests.servers import PgBouncer, PostgresServer, RedisServer, ServerError
 
 
 def wait_until(condition, seconds: float = 60) -> None:
@@ -79,7 +79,7 @@ def test_server_that_cannot_start_says_why() -> None:
 
 OWNER = """
 import sys, time
-from holdfast.testing.servers import PostgresServer
+from tests.servers import PostgresServer
 server = PostgresServer()
 server.start()
 print(server.pid, server.folder, flush=True)

@@ -16,7 +16,7 @@ from holdfast import Strategy
 from holdfast.core.blocking import Blocking
 from holdfast.core.filters import Filter, column, meta
 from holdfast.errors import InvalidInput
-from holdfast.testing.workload_compactions import Shorten
+from tests.workloads.workload_compactions import Shorten
 
 NO_PLACE = os.path.join(os.devnull, "tree")
 """A path at which nothing can be."""

@@ -28,11 +28,11 @@ from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Connection
 from holdfast.errors import HoldfastError
 from holdfast.ids import parse as parse_id
-from holdfast.stores.conversation import branches, log_reading, message_log, sessions
-from holdfast.testing.contract.world import uuid_of
-from holdfast.testing.workloads import ABOVE_TENANTS, MAKERS, Call, OnEngine, World, possible
+from holdfast.stores.conversation import branches, log_reading, message_log, messages, sessions
+from tests.contract.cases.world import uuid_of
 from tests.differential.sides import StepIds, shape
 from tests.isolation.arguments import Pool, arguments, methods, stores
+from tests.workloads.workloads import ABOVE_TENANTS, MAKERS, Call, OnEngine, World, possible
 
 MINE, THEIRS = "acme", "zenith"
 CALLS = 20
@@ -341,8 +341,8 @@ FORGETFUL = [
         ("sqlite", sessions.queries, name)
         for name in ("get", "find", "list", "count", "update", "delete", "restore", "purge")
     ],
-    *[("sqlite", message_log.queries, name) for name in ("get", "list", "list_newest", "update", "delete")],
-    *[("sqlite", log_reading.queries, name) for name in ("shown", "ranges", "count")],
+    *[("sqlite", messages.queries, name) for name in ("get", "update", "delete")],
+    *[("sqlite", log_reading.queries, name) for name in ("list", "list_newest", "shown", "ranges", "count")],
     *[("sqlite", branches.queries, name) for name in ("list", "find", "head")],
     ("postgres", log_reading.queries, "ranges"),
     ("sqlite", message_log.queries, "advance"),

@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from holdfast.errors import Corrupt, NotFound
 from holdfast.ids import RandomIds
 from holdfast.stepping import step
-from holdfast.stores.platform import packs
+from holdfast.stores.objects import packs
 from tests.packs.conftest import SMALL
 
 WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -13,7 +13,7 @@ from holdfast.core.packs import folder_of
 from holdfast.core.scope import Scope
 from holdfast.erasure import ErasureConsumer
 from holdfast.errors import Conflict, CrossTenant, InvalidInput, NotFound
-from holdfast.stores.platform import packs
+from holdfast.stores.objects import packs
 from tests.retention.conftest import MIB, POOL, SMALL, Bench, Lines
 
 DAY = 86_400

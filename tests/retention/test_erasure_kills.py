@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import Erasures, FixedClock, Holdfast
 from holdfast.errors import NotFound
-from holdfast.stores.platform.erasures import AsyncErasures
-from holdfast.stores.platform.retention.sweeps import LEASE_S
+from holdfast.stores.lifecycle.erasures import AsyncErasures
+from holdfast.stores.lifecycle.retention.sweeps import LEASE_S
 from tests.conftest import SOAK
 from tests.retention.conftest import SMALL, Bench, Lines
 from tests.retention.test_kills import Died, DyingEngine

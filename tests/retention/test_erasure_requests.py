@@ -30,8 +30,8 @@ from holdfast.erasure import ErasureConsumer, ErasureRequest, read_event
 from holdfast.erasure.consumer import _listed
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.stepping import step
-from holdfast.stores.platform.erasures import WINDOW_S
-from holdfast.stores.platform.retention.sweeps import LEASE_S, Sweep
+from holdfast.stores.lifecycle.erasures import WINDOW_S
+from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
 from tests.retention.forging import body, forge
 
 EVENT = "identity.user.erased"

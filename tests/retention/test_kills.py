@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, TenantHandle
 from holdfast.core.scope import Scope
-from holdfast.stores.platform.retention.sweeps import LEASE_S
+from holdfast.stores.lifecycle.retention.sweeps import LEASE_S
 from tests.conftest import SOAK
 from tests.retention.conftest import SMALL, Bench, Lines
 
@@ -78,14 +78,14 @@ def state(acme: TenantHandle) -> list[Any]:
     """What is left: snapshots with all their files, and what they take."""
     there = acme.snapshots.list()
     files = [[acme.snapshots.read(each.id, "file") for each in there]]
-    return [[each.id for each in there], files, acme.objects.usage().stored_bytes, acme.checkups.look()]
+    return [[each.id for each in there], files, acme.objects.usage().stored_bytes, acme.diagnostics.look()]
 
 
 def finish(folder: Path, lines: Lines) -> list[Any]:
     """Sweep until nothing is left to do; nothing may be missing meanwhile."""
     with opened(folder, later_s=2 * LEASE_S) as holdfast:
         acme = holdfast.tenant("acme")
-        assert acme.checkups.look().is_sound
+        assert acme.diagnostics.look().is_sound
         assert all(acme.snapshots.read(each.id, "file") for each in acme.snapshots.list())
         acme.retention.sweep()
     with opened(folder, later_s=3_600 + 4 * LEASE_S) as holdfast:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, Snapshot, TenantHandle
 from holdfast.stepping import step
-from holdfast.stores.platform.retention import room
+from holdfast.stores.lifecycle.retention import room
 from tests.retention.conftest import MIB, Bench, Lines
 from tests.retention.forging import body, forge, intact
 

@@ -11,7 +11,7 @@ from holdfast import Erasures, FixedClock, Holdfast, Snapshot, TenantHandle
 from holdfast.core.scope import Scope
 from holdfast.errors import Stale
 from holdfast.stepping import step
-from holdfast.stores.platform.erasures import AsyncErasures
+from holdfast.stores.lifecycle.erasures import AsyncErasures
 from holdfast.stores.workspace import layers
 from holdfast.stores.workspace.squashing import Squashing
 from tests.retention.conftest import Bench
@@ -195,7 +195,7 @@ def test_a_capture_or_a_removal_at_the_same_moment_does_no_harm(acme: TenantHand
     squash(acme)
     acme.objects.prune(grace_s=0)
     assert intact(acme, [each.id for each in left])
-    assert acme.checkups.look().is_sound
+    assert acme.diagnostics.look().is_sound
 
 
 def test_a_layer_that_changed_meanwhile_is_left_alone(acme: TenantHandle) -> None:

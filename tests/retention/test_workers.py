@@ -17,7 +17,7 @@ from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, Fenced, InvalidInput
 from holdfast.retention import RetentionWorker, Round, describe
 from holdfast.stepping import step
-from holdfast.stores.platform.retention.sweeps import LEASE_S, Sweep
+from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
 from tests.retention.conftest import POOL, SMALL, Bench, Lines, Opens
 from tests.retention.forging import body, forge, many
 

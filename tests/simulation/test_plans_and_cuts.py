@@ -13,12 +13,14 @@ import pytest
 
 from holdfast import Filter, Holdfast, Limits
 from holdfast.errors import InvalidFilter, LimitExceeded
-from holdfast.testing import oracle, powercut
 from holdfast.testing.disk import SECTOR_BYTES, Disk, Fault, Operation, Wreck
-from holdfast.testing.powercut import Damaged, Recording, cuts, judge, operations_of, read_state, recover
 from holdfast.testing.sim import Violation
 from holdfast.testing.sim.look import CallRow, MessageRow, Rows, RunRow
 from holdfast.testing.sim.plans import SAFETIES, TENANTS, PlannedRun, check_end, plan_runs
+from holdfast.testing.sqlite_state import Damaged, read_state
+from tests.faults import powercut
+from tests.faults.powercut import Recording, cuts, judge, operations_of, recover
+from tests.models import oracle
 
 # Plans
 

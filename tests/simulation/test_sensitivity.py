@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.queries import Query
 from holdfast.engines.sqlite.blocking import _WaitingJob
 from holdfast.stepping import step
-from holdfast.stores.conversation import message_log
+from holdfast.stores.conversation import log_reading
 from holdfast.stores.execution.runs import leases, ledger, runs, states, step_log, tool_calls
 from holdfast.testing.sim import AgentsAtWork, Fault, LoopsAtWork, Simulation
 from holdfast.testing.sim.agents_at_work import Worker
@@ -178,7 +178,7 @@ DEFECTS = {
         ),
         faults=LONG_PAUSES,
     ),
-    "a scan without order": Defect(query(message_log.queries, "list", "ORDER BY seq", "ORDER BY id")),
+    "a scan without order": Defect(query(log_reading.queries, "list", "ORDER BY seq", "ORDER BY id")),
     "an answer before the commit": Defect(engine=AnswersFirst),
     "an answer before the flush": Defect(faults=CUTS, scenario=DoesNotWait),
     # And others

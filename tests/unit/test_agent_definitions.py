@@ -13,9 +13,9 @@ from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.clock import FixedClock, from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.stores.memory.blocks import Block, NewBlock
 from holdfast.stores.registry.agents import check_version
-from holdfast.testing.contract.values import GARBAGE_CURSORS, TEXTS
+from holdfast.stores.registry.blocks import Block, NewBlock
+from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
 
 CLOCK = FixedClock()
 LIMITS = Limits(name_bytes=64, tags=3, tools=3, system_bytes=40, text_bytes=40, blocks=3, block_bytes=60, list_rows=5)

@@ -31,7 +31,7 @@ from holdfast.stores.execution.checkpoints.ancestry import Kin, Rules
 from holdfast.stores.execution.checkpoints.channel_marks import ChannelMarks
 from holdfast.stores.execution.checkpoints.reading import Checkpoint, Held
 from holdfast.stores.execution.checkpoints.task_writes import Placed, Write
-from holdfast.testing.contract.values import GARBAGE_CURSORS
+from tests.contract.cases.values import GARBAGE_CURSORS
 
 CLOCK = FixedClock()
 LIMITS = Limits(key_bytes=40, name_bytes=20, batch_rows=5, content_bytes=1_000, list_rows=6, page_rows=100)

@@ -16,8 +16,8 @@ from holdfast.stores.conversation.branches import Head
 from holdfast.stores.conversation.compaction.attachments import Attached, Attachment, Attachments, of
 from holdfast.stores.conversation.compaction.plan import Protected, Rewrite, Snapshot, check_plan, id_of, place_of
 from holdfast.stores.conversation.views import PLAIN
-from holdfast.testing.contract.compactions import HYBRID, LONG, POLICY, call, result
-from holdfast.testing.contract.world import uuid_of
+from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result
+from tests.contract.cases.world import uuid_of
 
 ROW = (
     "id", "session", 7, "message", "user", '[{"type":"text","text":"a"}]', 5, "{}", 0, 0, 1, 2, 7,
@@ -146,14 +146,16 @@ def test_a_session_may_be_too_long_to_look_at() -> None:
 
 
 def scope(tenant: str = "acme", setting: Setting | None = None) -> Scope:
-    return Scope(tenant, setting or Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits()))
+    return Scope(
+        tenant, setting or Setting(clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits())
+    )
 
 
 NOTHING = Attachment(None, None, CompactionPolicy())
 
 
 def test_attachments_are_shared_by_the_handles_of_one_holdfast() -> None:
-    setting = Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits())
+    setting = Setting(clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits())
     mine, again, elsewhere = scope(setting=setting), scope(setting=setting), scope()
     assert not of(mine).may_concern(mine, "s")
     of(mine).put(mine, "session", "s", NOTHING)

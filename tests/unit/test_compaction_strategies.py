@@ -19,7 +19,7 @@ from holdfast.stores.conversation.compaction import strategies
 from holdfast.stores.conversation.compaction.strategies import PRUNED, Hybrid, Summarization, checked, find
 from holdfast.stores.conversation.tokens import MEDIA_TOKENS, TOKENS_MOST, counter_of, estimate, tokens_of
 from holdfast.stores.conversation.tool_pairs import Pairs, calls_in, results_in
-from holdfast.testing.contract.compactions import LONG, call, result
+from tests.contract.cases.compactions import LONG, call, result
 from tests.differential import compaction_oracle as oracle
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -261,7 +261,9 @@ def test_the_given_count_comes_before_the_counter() -> None:
 
 
 def setting(count_tokens: Any) -> Setting:
-    return Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits(), count_tokens=count_tokens)
+    return Setting(
+        clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits(), count_tokens=count_tokens
+    )
 
 
 def test_a_counter_of_ones_own_is_asked_and_checked() -> None:

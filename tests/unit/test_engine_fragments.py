@@ -16,7 +16,7 @@ from holdfast import Filter
 from holdfast.core.queries import Statement
 from holdfast.engines import fragments
 from holdfast.engines.dialect import Dialect
-from holdfast.testing import oracle
+from tests.models import oracle
 
 Ask = Callable[[str, dict[str, Any]], bool]
 """Whether a condition on the column ``document`` holds, with these parameters."""

@@ -15,7 +15,7 @@ from holdfast.core.filters import Filterable, equal_metadata
 from holdfast.core.text import escape
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidFilter, LimitExceeded
-from holdfast.testing.contract.values import TEXTS
+from tests.contract.cases.values import TEXTS
 
 TABLE = Filterable(
     {

@@ -13,7 +13,7 @@ from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.clock import FixedClock, from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import InvalidFilter, InvalidInput, InvalidText, LimitExceeded
-from holdfast.testing.contract.values import GARBAGE_CURSORS, nested
+from tests.contract.cases.values import GARBAGE_CURSORS, nested
 
 CLOCK = FixedClock()
 LIMITS = Limits(list_rows=4, page_rows=4, key_bytes=20, name_bytes=20, json_depth=3, state_bytes=50)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import Holdfast, Limits
 from holdfast.core import objects
-from holdfast.core.dictionary import WORDS
+from holdfast.core.compression_dictionary import WORDS
 from holdfast.errors import Corrupt, LimitExceeded, NotFound
 from holdfast.stores.execution.checkpoints.task_writes import Write
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
-from holdfast.testing.contract.values import GARBAGE_CURSORS, TEXTS
+from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
 
 KINDS = [(), (int,), (str,), (int, str), (str, int)]
 LIMITS = Limits(page_rows=10, list_rows=20)

@@ -17,7 +17,7 @@ from holdfast.clock import from_us, to_us
 from holdfast.core.scope import Scope, Setting, metadata, name
 from holdfast.core.text import escape
 from holdfast.errors import HoldfastError, InvalidInput, InvalidText, LimitExceeded, OutcomeUnknown
-from holdfast.testing.contract.values import TEXTS
+from tests.contract.cases.values import TEXTS
 
 moments = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
 
@@ -197,7 +197,12 @@ def test_what_is_no_address_is_refused(url: Any) -> None:
 # The scope
 
 
-SETTING = Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits(tenant_bytes=8, name_bytes=6, metadata_bytes=20))
+SETTING = Setting(
+    clock=FixedClock(),
+    ids=SeededIds(),
+    session_dependents=(),
+    limits=Limits(tenant_bytes=8, name_bytes=6, metadata_bytes=20),
+)
 
 
 def test_a_scope_knows_its_tenant_as_given_and_as_stored() -> None:

@@ -19,8 +19,8 @@ from holdfast import ApiKey, FixedClock, Holdfast, Limits, SeededIds, new_api_ke
 from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import Conflict, Forbidden, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.stores.platform import api_keys
-from holdfast.stores.platform.api_keys import SCOPES, SHOWN, digest_of, prefix_of
+from holdfast.stores.lifecycle import api_keys
+from holdfast.stores.lifecycle.api_keys import SCOPES, SHOWN, digest_of, prefix_of
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 KEY = "hf_" + "0123456789abcdef" * 3

@@ -21,8 +21,8 @@ from holdfast.core.scope import Scope
 from holdfast.engines.protocol import Connection
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound, Stale
 from holdfast.stepping import step
-from holdfast.stores.platform import objects
-from holdfast.stores.platform.objects import GRACE_S, HOLDERS_MOST, Checked, Pruned, Usage
+from holdfast.stores.objects import objects
+from holdfast.stores.objects.objects import GRACE_S, HOLDERS_MOST, Checked, Pruned, Usage
 
 NUMBERS = itertools.count()
 LIMITS = Limits(content_bytes=1_000, batch_rows=6, page_rows=1_000, key_bytes=20, object_bytes=4_000)

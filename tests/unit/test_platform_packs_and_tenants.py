@@ -27,8 +27,8 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.stepping import step
-from holdfast.stores.platform import packs
-from holdfast.stores.platform.packs import InPack, Staged
+from holdfast.stores.objects import packs
+from holdfast.stores.objects.packs import InPack, Staged
 
 SMALL = Limits(pack_from_bytes=100, tenant_bytes=30)
 NAMES = ["acme", "\ud800", "a\udfff", "名前", "\x00", "../acme", "/", ".", "x" * 30, "\U0010f000"]
@@ -321,7 +321,7 @@ def test_a_tenant_of_any_name_has_packs_that_come_and_go(bench: Bench, name: str
     there = bench.holdfast.tenant(name)
     (digest,) = there.objects.put([body(1)], holder="me")
     assert (there.objects.get([digest]), len(bench.files(name))) == ([body(1)], 1)
-    assert there.checkups.look().is_sound
+    assert there.diagnostics.look().is_sound
     bench.holdfast.tenants.delete(name, cascade=True)
     assert bench.files(name) == []
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
-import apsw
 import pytest
 from msgspec import Struct
 
-from holdfast.core.queries import STRIDE, Query, Statement, parse
+import holdfast
+from holdfast.core.queries import Query, Statement, parse
 from holdfast.core.rows import Column
-from holdfast.drivers.apsw import ApswConnection
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Row
-from holdfast.errors import AlreadyExists
 from holdfast.ids import Id
 from holdfast.stepping import step
+from holdfast.stores.conversation import message_log
 
 SQLITE, POSTGRES = Dialect.SQLITE, Dialect.POSTGRES
 
@@ -180,44 +180,24 @@ def test_many_binds_each_row() -> None:
     assert connection.ran == [("INSERT INTO t VALUES (?1, ?2)", [(1, 2), (3, 4)])]
 
 
-def test_rows_side_by_side_are_inserted_many_at_a_time() -> None:
-    query = parse("-- name: q\nINSERT INTO t (who, n, made, changed) VALUES (:who, :n, :now_at, :now_at);\n")["q"]
-    one, connection = "INSERT INTO t (who, n, made, changed) VALUES (?1, ?2, ?3, ?3)", Recorder(SQLITE)
-    order, rows = ("who", "n", "now_at"), [(n, 100 + n) for n in range(2 * STRIDE + 3)]
-    step(query.many_alike(connection, order, ("ada",), rows))  # type: ignore[arg-type]
-    (wide, strides), (narrow, rest) = connection.ran
-    assert wide.startswith(f"{one}, (?1, ?4, ?5, ?5), (?1, ?6, ?7, ?7)")
-    assert wide.count("(?1, ") == STRIDE
-    assert [len(each) for each in strides] == [1 + 2 * STRIDE] * 2
-    assert strides[1][:3] == ("ada", STRIDE, 100 + STRIDE)
-    assert (narrow, rest) == (one, [("ada", n, 100 + n) for n in range(2 * STRIDE, 2 * STRIDE + 3)])
+def test_a_list_is_json_on_sqlite_and_an_array_on_postgres() -> None:
+    texts = parse("-- name: q\nSELECT 1 FROM t WHERE id /*in ids uuid*/;\n")["q"].texts
+    assert texts[SQLITE].strip() == "SELECT 1 FROM t WHERE id IN (SELECT value FROM json_each(:ids));"
+    assert texts[POSTGRES].strip() == "SELECT 1 FROM t WHERE id = ANY(:ids::uuid[]);"
 
 
-@pytest.mark.parametrize("count", [0, 1, STRIDE - 1, STRIDE, STRIDE + 1, 5 * STRIDE])
-@pytest.mark.parametrize("shared", [0, 1, 2])
-def test_however_many_rows_are_inserted_they_are_all_there(count: int, shared: int) -> None:
-    query = parse("-- name: q\nINSERT INTO t (a, b, c) VALUES (:a, :b, :c);\n")["q"]
-    connection = ApswConnection(apsw.Connection(":memory:"))
-    connection.execute("CREATE TABLE t (a, b, c UNIQUE)")
-    rows = [("A", "B", number) for number in range(count)]
-    step(query.many_alike(connection, ("a", "b", "c"), ("A", "B")[:shared], [row[shared:] for row in rows]))
-    assert [*connection.execute("SELECT * FROM t ORDER BY c")] == rows
+def test_a_file_can_include_the_parts_of_another() -> None:
+    other = "-- part: whole\nSELECT 2\n-- part: own\nSELECT 3\n-- name: not_taken\nSELECT 4;\n"
+    found = parse("-- part: own\nSELECT 1\n-- name: q\n/*part own*/ UNION /*part whole*/;\n", parts=other)
+    assert found.keys() == {"q"}
+    assert found["q"].statement(SQLITE).sql == "SELECT 1 UNION SELECT 2"
 
 
-def test_one_row_that_is_refused_refuses_its_stride() -> None:
-    query = parse("-- name: q\nINSERT INTO t (a, b) VALUES (:a, :b);\n")["q"]
-    connection = ApswConnection(apsw.Connection(":memory:"))
-    connection.execute("CREATE TABLE t (a, b UNIQUE)")
-    rows = [(number,) for number in range(STRIDE - 1)] + [(0,)]
-    with pytest.raises(AlreadyExists):
-        step(query.many_alike(connection, ("a", "b"), ("A",), rows))
-    assert [*connection.execute("SELECT count(*) FROM t")] == [(0,)]
-
-
-def test_only_rows_can_be_inserted_side_by_side() -> None:
-    query = parse("-- name: q\nUPDATE t SET a = :a WHERE b = :b;\n")["q"]
-    with pytest.raises(AssertionError, match="UPDATE t"):
-        step(query.many_alike(Recorder(SQLITE), ("a", "b"), (1,), [(2,)] * STRIDE))  # type: ignore[arg-type]
+def test_messages_are_inserted_in_one_place() -> None:
+    sources = [*Path(holdfast.__file__).parent.rglob("*.sql"), *Path(holdfast.__file__).parent.rglob("*.py")]
+    inserting = [source.name for source in sources if "INSERT INTO messages" in source.read_text("utf-8")]
+    assert inserting == ["message_log.sql"]
+    assert Path(message_log.__file__).with_suffix(".sql").read_text("utf-8").count("INSERT INTO messages") == 1
 
 
 def test_an_unknown_query_is_an_attribute_error() -> None:

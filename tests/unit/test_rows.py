@@ -13,7 +13,7 @@ from holdfast.core.rows import Column, column_names, columns, kind_of, mapper
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import Corrupt
 from holdfast.ids import Id
-from holdfast.testing.contract.values import TEXTS, documents, same
+from tests.contract.cases.values import TEXTS, documents, same
 
 SQLITE, POSTGRES = Dialect.SQLITE, Dialect.POSTGRES
 MOMENT = datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)

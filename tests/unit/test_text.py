@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast import offload
 from holdfast.core import text
 from holdfast.errors import Corrupt, InvalidText, LimitExceeded
-from holdfast.testing.contract.values import NOT_JSON, NUMBERS, TEXTS, documents, nested, same
+from tests.contract.cases.values import NOT_JSON, NUMBERS, TEXTS, documents, nested, same
 
 RESERVED = [0x10F000, 0x10F001, 0x10F7FF, 0x10F800, 0x10F801, 0x10F802, 0x10F803, 0x10F841, 0x10F842]
 any_text = st.text(

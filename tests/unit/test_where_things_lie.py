@@ -283,12 +283,12 @@ def test_what_is_empty_and_no_dictionary_is_no_metadata(value: Any) -> None:
 
 
 def test_a_scope_shares_what_its_setting_shares() -> None:
-    setting = Setting(clock=FixedClock(), ids=ids.SeededIds(), limits=Limits(), count_tokens=len)
+    setting = Setting(clock=FixedClock(), ids=ids.SeededIds(), session_dependents=(), limits=Limits(), count_tokens=len)
     one, other = Scope("a", setting), Scope("b", setting)
     one.shared["x"] = 1
     assert other.shared is setting.shared
     assert (other.count_tokens, other.clock, other.packs, other.caches) == (len, setting.clock, None, None)
-    assert Setting(clock=FixedClock(), ids=ids.SeededIds(), limits=Limits()).shared == {}
+    assert Setting(clock=FixedClock(), ids=ids.SeededIds(), session_dependents=(), limits=Limits()).shared == {}
 
 
 # Time and chance

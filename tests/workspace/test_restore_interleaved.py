@@ -247,7 +247,7 @@ def test_no_needed_chunk_is_lost_in_many_histories(seed: int, tmp_path: Path) ->
 
 def test_a_chunk_that_is_let_go_too_early_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same histories, with a defect planted: a snapshot that goes takes along what others still need."""
-    from holdfast.stores.platform import objects
+    from holdfast.stores.objects import objects
     from holdfast.stores.workspace import layers
 
     async def careless(connection: Any, scope: Any, layer_id: str | None, released: Any = None) -> int:

@@ -9,12 +9,12 @@ import pytest
 
 from holdfast import Limits, NewToolCall, ToolOutcome
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
-from holdfast.testing.contract import Case, World, contract, play
-from holdfast.testing.contract.rewinds import all_of, come_back, gone_back, one_step, worked
-from holdfast.testing.contract.runs import claimed, stepped
-from holdfast.testing.contract.tool_calls import taken_over
-from holdfast.testing.contract.world import raises, uuid_of
-from holdfast.testing.legs import postgres_legs, sqlite_legs
+from tests.contract.cases import Case, World, contract, play
+from tests.contract.cases.rewinds import all_of, come_back, gone_back, one_step, worked
+from tests.contract.cases.runs import claimed, stepped
+from tests.contract.cases.tool_calls import taken_over
+from tests.contract.cases.world import raises, uuid_of
+from tests.contract.legs import postgres_legs, sqlite_legs
 
 
 @contract()

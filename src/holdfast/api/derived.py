@@ -23,12 +23,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from holdfast import Filter, NewMessage, Page, SearchPage, Session, errors
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
 
-from .conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
+from .idempotency import IdempotencyKey, chosen_id, settled_by
 from .operations import Header, Need, Operation
+from .pagination import PAGE_ROWS, Cursor, Limit, Where, filters
 from .parameters import choices, without_none
 from .problems import NoLongerSo
-from .service import Service
-from .wire import HitPage, MessageToAppend, Metadata, Uuid, given
+from .schemas import HitPage, MessageToAppend, Metadata, Uuid, given
+from .state import Service
 
 Method = Callable[..., Awaitable[Any]]
 IfMatch = Annotated[
@@ -173,7 +174,7 @@ class _Call:
         except Conflict as error:
             raise (NoLongerSo(str(error)) if if_match is not None else error) from error
         if told is not None:
-            service.news.tell(f"{tenant}/{told}")
+            service.notifier.publish(f"{tenant}/{told}")
         return self._shape.of(result)
 
     def _found(self, service: Service, arguments: dict[str, Any]) -> Any:

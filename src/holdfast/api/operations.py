@@ -71,7 +71,7 @@ AREAS = {
     "activity": "What was done, by whom and why.",
     "retention": "How long things are kept.",
     "erasures": "Tenants who are to be forgotten.",
-    "checkups": "What is not as it should be, and its repair.",
+    "diagnostics": "What is not as it should be, and its repair.",
 }
 """The kinds of things there are: the groups of the document, and what stands before the colon of a scope."""
 KAGENT = "kagent"

@@ -54,13 +54,13 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
 def _look(hf: Holdfast, tenant: str, repair: bool) -> Findings:
     there = hf.tenant(tenant)
     if not repair:
-        return there.checkups.look()
+        return there.diagnostics.look()
     for each in there.rewinds.pending():
         try:
             there.workspaces.finish_rewinds(each.run_id)
         except HoldfastError:
             pass  # its directory is not on this machine, say; it is counted below
-    return there.checkups.repair()
+    return there.diagnostics.repair()
 
 
 def _names(hf: Holdfast) -> Iterator[str]:

@@ -18,7 +18,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from ..errors import Corrupt, LimitExceeded
-from .dictionary import WORDS
+from .compression_dictionary import WORDS
 
 RAW, ZSTD, ZSTD_WORDS = 0, 1, 2
 """How a body is written down: as it is, with zstd, or with zstd and a list of words to refer to."""

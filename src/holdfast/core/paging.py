@@ -7,12 +7,14 @@ no tenant and no filter, so it gives nobody access to anything; the next call br
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..errors import InvalidFilter, InvalidInput
+from ..engines.dialect import Dialect
+from ..errors import InvalidFilter, InvalidInput, LimitExceeded
+from ..ids import parse as parse_id
 from ..limits import Limits
 from .text import escape, unescape
 
@@ -44,6 +46,43 @@ def rows_to_read(limit: int | None, limits: Limits) -> int:
         raise InvalidInput(f"limit must be a whole number from 1 on, not {limit!r}")
     limits.check("page_rows", limit, "limit")
     return limit + 1
+
+
+def page(rows: Sequence[T], limit: int | None, limits: Limits, nouns: str, cursor: Callable[[T], str]) -> Page[T]:
+    """The page that was asked for, out of ``rows_to_read`` rows. ``cursor`` makes the cursor that starts after a row.
+
+    Raises:
+        LimitExceeded: without ``limit``, there are more than ``list_rows``.
+    """
+    most = limits.list_rows if limit is None else limit
+    if len(rows) <= most:
+        return Page(rows)
+    if limit is None:
+        raise LimitExceeded(f"there are more than list_rows = {most:,} {nouns}: page them with limit= and cursor=")
+    return Page(rows[:most], cursor(rows[most - 1]))
+
+
+def after(
+    cursor: str | None,
+    listing: str,
+    columns: Mapping[str, Literal["time", "id", "text"]],
+    params: dict[str, Any],
+    dialect: Dialect,
+) -> str:
+    """The condition that a list in descending order of some columns continues after a cursor; ``""`` without one.
+
+    Raises:
+        InvalidFilter: the cursor was not made by this list.
+    """
+    if cursor is None:
+        return ""
+    values = decode_cursor(cursor, listing, *[int if kind == "time" else str for kind in columns.values()])
+    marks = []
+    for (column, kind), value in zip(columns.items(), values, strict=True):
+        name = f"after_{column.rpartition('.')[2]}"
+        params[name] = parse_id(value, "cursor") if kind == "id" else escape(value) if kind == "text" else value
+        marks.append(f":{name}::uuid" if kind == "id" and dialect is Dialect.POSTGRES else f":{name}")
+    return f"\n  AND ({', '.join(columns)}) < ({', '.join(marks)})"
 
 
 def encode_cursor(listing: str, *values: Any) -> str:

@@ -1,16 +1,16 @@
-"""Named queries: the SQL of a store lives in the ``.sql`` file beside it.
+"""Named queries: the SQL of a store is in the ``.sql`` file beside it.
 
-A file holds queries headed by ``-- name: list`` and a line that says what it is for. Parameters are ``:name``. The text is
-portable; where the engines must part there are two ways, both visible in place:
+A file holds queries, each headed by ``-- name: list`` and a line that says what it is for. Parameters are ``:name``. The text is
+portable. Where the engines differ, there are three ways to say so:
 
-* a clause only PostgreSQL sees: ``/*pg FOR UPDATE */``
+* a clause for PostgreSQL only: ``/*pg FOR UPDATE */``
+* a list as one parameter: ``id /*in ids uuid*/``, which is JSON text on SQLite and an array on PostgreSQL
 * two adjacent variants of a query: ``-- name: append @sqlite`` and ``-- name: append @postgres``
 
-What several queries have in common is a part, headed by ``-- part: ready``, and stands in them as ``/*part ready*/``; it may have
-variants too.
-``/*columns Session*/ *`` becomes the columns of that row type, ``/*where*/`` is where a caller's filters go, and
-``/*index*/`` after a table is where SQLite is told which index to use: it keeps no statistics of its own, and without them
-takes the wrong one for a list.
+Text that several queries share is a part: ``-- part: ready`` defines it, ``/*part ready*/`` includes it. A part may have variants
+too, and a file can include the parts of another (``Queries(..., parts=other)``).
+``/*columns Session*/ *`` becomes the columns of that row type. ``/*where*/`` is replaced by a caller's filters, and ``/*index*/``
+after a table by the index that SQLite has to use: it keeps no statistics, and would choose a bad one for a list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -35,15 +34,13 @@ Params = Mapping[str, Any]
 _NAME = re.compile(r"^-- (name|part): (\w+)(?: @(sqlite|postgres))?\n", re.MULTILINE)
 _PART = re.compile(r"/\*part (\w+)\*/")
 _SAYS = re.compile(r"^\s*--[^\n]*\n", re.MULTILINE)  # the lines that say what it is for
+_IN = re.compile(r"/\*in (\w+) (\w+)\*/")
 _PG_CLAUSE = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
 _COLUMNS = re.compile(r"/\*columns (\w+)(?: (\w+))?\*/ \*")
 # A parameter, or text in which a colon means nothing: a string, a comment, a cast.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|::|:([a-z_][a-z0-9_]*)", re.DOTALL)
 _WRITES = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 _OPEN = re.compile(r"/\*(?:where|index)\*/")
-_NUMBERED = re.compile(r"([?$])(\d+)")
-STRIDE = 10
-"""Rows that are inserted by one statement where many are; more gain hardly anything."""
 _COMPILED_MOST = 512
 """Compiled statements kept; the shapes of filters are few, so this is only a bound."""
 
@@ -97,14 +94,16 @@ class Query:
         return rows[0] if rows else None
 
     async def all_of_each(self, connection: Connection, params: Sequence[Params]) -> Sequence[Row]:
-        """All rows of one execution for each set of parameters; in one round trip, if the connection can pipeline them."""
+        """The rows of one execution per set of parameters; in one round trip, if the connection can pipeline them."""
+        if len(params) == 1:
+            return await self.all(connection, params[0])
         statement = self.statement(connection.dialect)
-        each = [statement.bind(one) for one in params]
+        bound = [statement.bind(one) for one in params]
         fetch_many = getattr(connection, "fetch_many", None)
         if fetch_many is not None:
-            rows: Sequence[Row] = await fetch_many(statement.sql, each)
+            rows: Sequence[Row] = await fetch_many(statement.sql, bound)
             return rows
-        return [row for args in each for row in await connection.fetch(statement.sql, args)]
+        return [row for args in bound for row in await connection.fetch(statement.sql, args)]
 
     async def many(self, connection: Connection, params: Sequence[Params]) -> None:
         """Run once for each set of parameters."""
@@ -122,41 +121,26 @@ class Query:
         assert statement.names == order
         await connection.many(statement.sql, rows)
 
-    async def many_alike(
-        self, connection: Connection, order: tuple[str, ...], shared: Sequence[Any], rows: Sequence[Sequence[Any]]
-    ) -> None:
-        """``many_in_order`` for rows that SQLite is to insert side by side: ``shared`` are the first values of all of them.
-
-        As many as ``STRIDE`` are one statement, which takes two thirds of the time for each. Rows that lie far apart would take
-        longer: in case the statement fails, SQLite keeps a copy of every page it changes. On PostgreSQL the rest is one
-        statement as well, because each is a round trip.
-        """
-        statement = self.statement(connection.dialect)
-        assert statement.names == order
-        whole = len(rows) - len(rows) % STRIDE
-        if whole:
-            strides = [(*shared, *chain.from_iterable(rows[at : at + STRIDE])) for at in range(0, whole, STRIDE)]
-            await connection.many(_widened(statement.sql, len(shared), STRIDE), strides)
-        rest = rows[whole:]
-        if rest and connection.dialect is Dialect.POSTGRES:
-            wide = _widened(statement.sql, len(shared), len(rest))
-            await connection.fetch(wide, (*shared, *chain.from_iterable(rest)))
-        elif rest:
-            await connection.many(statement.sql, [(*shared, *row) for row in rest])
-
 
 class Queries:
-    """The queries of one file, as attributes: ``queries.get``. The file is read when the first of them is wanted."""
+    """The queries of one file, as attributes: ``queries.get``. The file is read when the first of them is used.
 
-    def __init__(self, package: str, file: str, *rows: type[Struct]) -> None:
-        self._source = (package, file, rows)
+    ``parts`` are the queries of another file, whose parts this one may include.
+    """
+
+    def __init__(self, package: str, file: str, *rows: type[Struct], parts: Queries | None = None) -> None:
+        self._source = (package, file, rows, parts)
+
+    @cached_property
+    def text(self) -> str:
+        data = pkgutil.get_data(*self._source[:2])
+        assert data is not None
+        return data.decode()
 
     @cached_property
     def by_name(self) -> dict[str, Query]:
-        package, file, rows = self._source
-        data = pkgutil.get_data(package, file)
-        assert data is not None
-        return parse(data.decode(), *rows)
+        _, _, rows, parts = self._source
+        return parse(self.text, *rows, parts="" if parts is None else parts.text)
 
     async def run_all(self, prefix: str, connection: Connection, params: Params) -> None:
         """Run every query whose name begins so, in the order of the file."""
@@ -167,33 +151,40 @@ class Queries:
     def __getattr__(self, name: str) -> Query:
         if name not in self.by_name:
             raise AttributeError(name)
-        vars(self).update(self.by_name)  # from now on they are found without coming here
+        vars(self).update(self.by_name)  # later lookups do not come here
         return self.by_name[name]
 
 
-def parse(text: str, *rows: type[Struct]) -> dict[str, Query]:
-    """The queries in the text of a ``.sql`` file."""
+def parse(text: str, *rows: type[Struct], parts: str = "") -> dict[str, Query]:
+    """The queries in the text of a ``.sql`` file, which may include the parts of another."""
     types = {row.__name__: row for row in rows}
-    found = _NAME.split(text)[1:]
-    headed = list(zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True))
-    parts: dict[Dialect, dict[str, str]] = {each: {} for each in Dialect}
-    for kind, name, dialect, body in headed:
+    known: dict[Dialect, dict[str, str]] = {dialect: {} for dialect in Dialect}
+    for kind, name, variant, body in (*_headed(parts), *_headed(text)):
         if kind == "part":
-            for each in _dialects(dialect):
-                parts[each][name] = _SAYS.sub("", body).strip()
+            for dialect in _dialects(variant):
+                known[dialect][name] = _SAYS.sub("", body).strip()
     texts: dict[str, dict[Dialect, str]] = {}
-    for kind, name, dialect, body in headed:
+    for kind, name, variant, body in _headed(text):
         if kind == "part":
             continue
-        for each in _dialects(dialect):
-            there = parts[each]
-            if missing := {*_PART.findall(body)} - there.keys():
+        for dialect in _dialects(variant):
+            if missing := {*_PART.findall(body)} - known[dialect].keys():
                 raise ValueError(f"the query {name} has parts that are not there: {', '.join(sorted(missing))}")
             variants = texts.setdefault(name, {})
-            if each in variants:
-                raise ValueError(f"the query {name} is there twice for {each.value}")
-            variants[each] = _for_dialect(_PART.sub(lambda match, there=there: there[match[1]], body), each, types)
+            if dialect in variants:
+                raise ValueError(f"the query {name} is there twice for {dialect.value}")
+            variants[dialect] = _for_dialect(_with_parts(body, known[dialect]), dialect, types)
     return {name: Query(name, variants) for name, variants in texts.items()}
+
+
+def _with_parts(body: str, parts: Mapping[str, str]) -> str:
+    return _PART.sub(lambda match: parts[match[1]], body)
+
+
+def _headed(text: str) -> list[tuple[str, str, str, str]]:
+    """Kind, name, variant and body of everything in a file."""
+    found = _NAME.split(text)[1:]
+    return list(zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True))
 
 
 def _dialects(named: str | None) -> list[Dialect]:
@@ -204,6 +195,9 @@ def _for_dialect(body: str, dialect: Dialect, types: Mapping[str, type[Struct]])
     body = _SAYS.sub("", body)
     clause: Callable[[re.Match[str]], str] = lambda match: match[1] if dialect is Dialect.POSTGRES else ""  # noqa: E731
     body = _PG_CLAUSE.sub(clause, body)
+    body = _IN.sub(
+        r"= ANY(:\1::\2[])" if dialect is Dialect.POSTGRES else r"IN (SELECT value FROM json_each(:\1))", body
+    )
     return _COLUMNS.sub(lambda match: columns(types[match[1]], dialect, match[2]), body)
 
 
@@ -211,19 +205,6 @@ def _for_dialect(body: str, dialect: Dialect, types: Mapping[str, type[Struct]])
 def _compiled(text: str, where: str, index: str, dialect: Dialect) -> Statement:
     hint = f" INDEXED BY {index}" if index and dialect is Dialect.SQLITE else ""
     return Statement(text.replace("/*where*/", where).replace("/*index*/", hint), dialect)
-
-
-@lru_cache(_COMPILED_MOST)
-def _widened(sql: str, shared: int, rows: int) -> str:
-    """An INSERT of one row as one of several rows; the first arguments are the same for all of them."""
-    head, values, row = sql.rpartition("VALUES")
-    assert head.startswith("INSERT INTO"), sql
-    own = max(int(number) for _, number in _NUMBERED.findall(row)) - shared
-
-    def moved(by: int) -> str:
-        return _NUMBERED.sub(lambda at: f"{at[1]}{int(at[2]) + (by if int(at[2]) > shared else 0)}", row)
-
-    return f"{head}{values}{','.join(moved(own * place) for place in range(rows))}"
 
 
 def _binder(names: tuple[str, ...], dialect: Dialect) -> Callable[[Params], Sequence[Any]]:

@@ -106,32 +106,8 @@ def writes_acting(method: ActingMethod[AnyTenantStore, P, T]) -> PublicMethod[An
 
 
 def _public(call: PublicMethod[AnyStore, P, T], method: Callable[..., Any]) -> PublicMethod[AnyStore, P, T]:
-    """Show the signature callers use."""
-    call.__signature__ = _PublicSignature(method)  # type: ignore[attr-defined]
+    """Show the signature callers use: without the connection and without who acts."""
+    whole = inspect.signature(method)
+    parameters = [each for each in whole.parameters.values() if each.name not in ("connection", "acting")]
+    call.__signature__ = whole.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
-
-
-class _PublicSignature(inspect.Signature):
-    """That of a method without the connection and without who acts; made when somebody looks, because most never do."""
-
-    __slots__ = ("_method",)
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("_parameters", "_return_annotation"):
-            raise AttributeError(name)
-        whole = inspect.signature(self._method)
-        seen = [each for each in whole.parameters.values() if each.name not in ("connection", "acting")]
-        super().__init__(seen, return_annotation=whole.return_annotation)
-        return getattr(self, name)
-
-    def __reduce__(self) -> Any:
-        return type(self), (self._method,)
-
-    def replace(self, **changes: Any) -> inspect.Signature:  # type: ignore[override]
-        """A signature like this one, except for some of it."""
-        return inspect.Signature([*self.parameters.values()], return_annotation=self.return_annotation).replace(
-            **changes
-        )

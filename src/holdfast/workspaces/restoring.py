@@ -10,8 +10,8 @@ from ..core.scope import Scope
 from ..engines.protocol import Engine
 from ..errors import Conflict, InvalidInput, NotFound, Stale
 from ..offload import work
-from ..stores.platform import packs
-from ..stores.platform.packs import InPack
+from ..stores.objects import packs
+from ..stores.objects.packs import InPack
 from ..stores.workspace.snapshots import AsyncSnapshots
 from ..trees import guarding, present, restoring
 from ..trees.asking import Contents

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..engines.protocol import Engine
 from ..offload import work
-from ..stores.platform import packs
+from ..stores.objects import packs
 from ..stores.workspace import layers
 from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
 from ..trees import manifests

@@ -21,9 +21,9 @@ import httpx
 import pytest
 
 import holdfast
-from holdfast.testing.servers import PostgresServer
 from tests.databases import TEMPLATE
 from tests.faces.process import ServerProcess
+from tests.servers import PostgresServer
 
 TRUST = ("--trust", "127.0.0.1")
 """kagent's clients send no key of ours: who comes from this machine needs none."""

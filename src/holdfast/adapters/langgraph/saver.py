@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from holdfast import AsyncTenantHandle, TenantHandle
+from holdfast.encryption import Keys
 from holdfast.errors import HoldfastError
 
 from .database import Database
@@ -45,6 +46,7 @@ class HoldfastSaver(BaseCheckpointSaver):
             Going back to an older checkpoint still forks, for the subgraphs too. The same for one call: put what
             ``leases.claim`` gave into the config as ``lease``; then only the holder of that run can write.
         encryption_key: 32 bytes, or as hexadecimal digits or base64; then content is encrypted, and nothing else is read.
+            Of several keys, the first one encrypts and all of them decrypt.
         retention: what is kept of a thread; without it, everything.
 
     Raises:
@@ -59,7 +61,7 @@ class HoldfastSaver(BaseCheckpointSaver):
         user: str | None = None,
         allow: Iterable[type | Name] = (),
         single_writer: bool = False,
-        encryption_key: str | bytes | None = None,
+        encryption_key: Keys | None = None,
         retention: Retention | None = None,
         serde: Any = None,
     ) -> None:

@@ -13,7 +13,7 @@ import holdfast
 from holdfast import Agent, NewTool
 from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
 
-from .exchange import Ask, agent_id, bare, enveloped, route
+from .request import Ask, agent_id, bare, enveloped, route
 from .sessions import AGENT_TYPE, registered
 
 KINDS = ("RemoteMCPServer", "MCPServer")

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from holdfast import Feedback, Page, Remark, Session
 from holdfast.errors import InvalidInput, NotFound
 
-from .exchange import Ask, enveloped, route
+from .request import Ask, enveloped, route
 from .sessions import message_id
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from holdfast import A2ATask
 from holdfast.errors import InvalidInput, NotFound
 
-from . import withholding
-from .exchange import Ask, enveloped, route
-from .sharing import visit
+from . import redaction
+from .guest_access import visit
+from .request import Ask, enveloped, route
 
 _VERSIONS = ("0.3", "1.0")
 _TASK = msgspec.json.Decoder(dict[str, Any])
@@ -43,7 +43,7 @@ async def get_task(ask: Ask) -> Response:
     found = await ask.tenant.a2a_tasks.find(ask.names["task_id"], user=ask.user if guest is None else guest.user)
     if found is None or (guest is not None and found.context_id != guest.session_key):
         raise NotFound("Task not found")
-    task = found.task if guest is None else withholding.showable_task(found.task)
+    task = found.task if guest is None else redaction.showable_task(found.task)
     return enveloped(task, "Successfully retrieved task")
 
 
@@ -70,7 +70,7 @@ async def list_tasks(ask: Ask) -> Response:
         context_id=ask.names["session_id"], user=ask.user if guest is None else guest.user
     )
     oldest_first: list[A2ATask] = sorted(found, key=lambda each: (each.created_at, each.id))
-    tasks = [each.task if guest is None else withholding.showable_task(each.task) for each in oldest_first]
+    tasks = [each.task if guest is None else redaction.showable_task(each.task) for each in oldest_first]
     return enveloped(tasks, "Successfully retrieved session tasks")
 
 

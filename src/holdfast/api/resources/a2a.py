@@ -15,9 +15,9 @@ from holdfast import A2APushConfig, AsyncA2APushConfigs, AsyncA2ATasks
 
 from ..derived import route
 from ..operations import operation
-from ..secrets import without_secrets
-from ..service import Service
-from ..wire import Metadata, Name, given
+from ..redaction import without_secrets
+from ..schemas import Metadata, Name, given
+from ..state import Service
 from .conversation import T
 
 _TASKS = T + "/a2a/tasks"

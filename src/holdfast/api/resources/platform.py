@@ -8,7 +8,7 @@ from holdfast import (
     Activity,
     AsyncActivities,
     AsyncApiKeys,
-    AsyncCheckups,
+    AsyncDiagnostics,
     AsyncErasures,
     AsyncRetention,
     AsyncTenants,
@@ -16,12 +16,12 @@ from holdfast import (
 )
 from holdfast.errors import Conflict, NotFound
 
-from ..access import Caller
-from ..conventions import IdempotencyKey, chosen_id
+from ..auth import Caller
 from ..derived import route
+from ..idempotency import IdempotencyKey, chosen_id
 from ..operations import operation
-from ..service import Service
-from ..wire import Uuid, given
+from ..schemas import Uuid, given
+from ..state import Service
 from .conversation import T
 
 _KEPT = T + "/retention"
@@ -80,8 +80,24 @@ ROUTES = [
         area="retention",
     ),
     # What only those may do who look after the whole Holdfast
-    route("GET", T + "/checkup", "checkups", AsyncCheckups.look, "look_for_damage", need="admin", area="checkups"),
-    route("POST", T + "/checkup/repair", "checkups", AsyncCheckups.repair, "repair", need="admin", area="checkups"),
+    route(
+        "GET",
+        T + "/diagnostics",
+        "diagnostics",
+        AsyncDiagnostics.look,
+        "look_for_damage",
+        need="admin",
+        area="diagnostics",
+    ),
+    route(
+        "POST",
+        T + "/diagnostics/repair",
+        "diagnostics",
+        AsyncDiagnostics.repair,
+        "repair",
+        need="admin",
+        area="diagnostics",
+    ),
     route("PUT", T + "/quota", "tenants", AsyncTenants.set_quota, "set_tenant_quota", need="root", area="tenants"),
     route(
         "DELETE",

@@ -19,7 +19,7 @@ from msgspec import Struct
 from ...clock import MINUTE_US
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
@@ -149,7 +149,8 @@ class AsyncBranches(TenantStore):
         if not rows:
             first = await self._first(connection, params)
             return Page([first] if cursor is None else [])
-        return _page(_branches(connection, rows), limit, limits.list_rows)
+        branches = _branches(connection, rows)
+        return page(branches, limit, limits, "branches", lambda last: encode_cursor("branches", last.number))
 
     @reads
     async def current(self, connection: Connection, session_id: str) -> int:
@@ -333,16 +334,6 @@ def _missing(params: dict[str, Any]) -> NotFound:
 
 def _branches(connection: Connection, rows: Sequence[Row]) -> list[Branch]:
     return mapper(Branch, connection.dialect)(rows)
-
-
-def _page(branches: list[Branch], limit: int | None, most: int) -> Page[Branch]:
-    if limit is None:
-        if len(branches) > most:
-            raise LimitExceeded(f"there are more than list_rows = {most:,} branches: page them with limit= and cursor=")
-        return Page(branches)
-    if len(branches) <= limit:
-        return Page(branches)
-    return Page(branches[:limit], encode_cursor("branches", branches[limit - 1].number))
 
 
 def _number(number: int) -> int:

@@ -29,7 +29,7 @@ from ...errors import InvalidInput, LimitExceeded, NotFound, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import SEARCH_CHARS, Limits
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 
 _BEYOND = "\U0010ffff" * (SEARCH_CHARS + 1)
 """After a beginning, this comes after every text that begins so: none has as many of the last character."""

@@ -25,7 +25,7 @@ SELECT /*columns Contact*/ * FROM contacts/*index*/
 WHERE tenant_id = :tenant_id AND channel_type = :channel_type AND sender_id = :sender_id;
 
 -- name: by_sender_ids @sqlite
--- Contacts by what channels call them, the one seen last at the end: SQLite takes the list as JSON, PostgreSQL as an array.
+-- Contacts by what channels call them, the one seen last at the end:
 SELECT /*columns Contact*/ * FROM contacts/*index*/
 WHERE tenant_id = :tenant_id AND sender_id IN (SELECT value FROM json_each(:sender_ids))
 ORDER BY last_seen_at, id;

@@ -12,20 +12,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from ...core.filters import id_list
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...engines.protocol import Connection, Row
 from ...errors import AlreadyExists, Conflict
+from . import originals
 from .compaction.events import queries as compaction_queries
 from .message_log import Message
 
-queries = Queries(__package__, "deleted_messages.sql")
-_FIELDS = len(Message.__struct_fields__)
-_CONTENT = Message.__struct_fields__.index("content")
+queries = Queries(__package__, "deleted_messages.sql", parts=originals.queries)
+_SEQ, _ORIGINAL = 5, 6  # in rows of ``found``
 _AT_ONCE = 4
 """Rows that are read at once where they may be large."""
 
@@ -56,91 +54,76 @@ async def forget(connection: Connection, params: dict[str, Any]) -> set[str]:
 
 
 async def bring_back(connection: Connection, params: dict[str, Any]) -> tuple[set[str], list[tuple[int, int]]]:
-    """Restore the messages ``ids`` of a session that is held: which of them were here, and of those that are in the log again
-    the tokens and the places.
+    """Restore the messages ``ids`` of a session that is held: the ids of those that were kept, and the tokens and places of
+    those that are in the log again.
 
     Raises:
         Conflict: one of them was appended again under its id, or its place or its feedback is taken.
     """
     rows = await queries.found.all(connection, params)
-    log, originals = _sorted(rows)
-    for chosen, names in ((log, ("restore", "restore_feedback")), (originals, ("restore_originals",))):
-        for name in names if chosen else ():
-            await _put_back(connection, queries.by_name[name], {**params, "chosen": _json(chosen)})
-    await _count_originals(connection, params, rows, originals)
-    in_log = {**params, "ids": id_list([id for id, _ in log], connection.dialect)}
-    there = await queries.restored.all(connection, in_log) if log else []
+    log, archive = _sorted(rows)
+    restored = [(int(row[_SEQ]), originals.load(row[_ORIGINAL], connection.dialect)) for row in log]
+    await originals.restore(connection, params, restored)
+    if archive:
+        names = ("id", "source", "is_rewritten", "seq", "original_message")
+        picked = [dict(zip(names, (*row[:3], *row[_SEQ:]), strict=True)) for row in archive]
+        try:
+            await queries.restore_original.many(connection, [{**params, **row} for row in picked])
+        except AlreadyExists:
+            raise Conflict("a compaction has another original of a message to restore") from None
+        await _count_originals(connection, params, archive)
     gone = await forget(connection, params)
-    return gone, [(int(tokens), int(place)) for tokens, place in there]
+    return gone, [(original.entry.token_count, place) for place, original in restored]
 
 
 async def page(
     connection: Connection, params: dict[str, Any], limit: int, max_bytes: int | None
-) -> tuple[list[Row], bool]:
-    """Rows of ``list``, and whether there are more. With ``max_bytes``, few are read at a time, until they have so many."""
-    found: list[Row] = []
+) -> tuple[list[DeletedMessage], bool]:
+    """Deleted messages in the order of their ids, and whether there are more. With ``max_bytes``, few are read at a time, until
+    their contents have so many."""
+    found: list[DeletedMessage] = []
     size = 0
     while True:
         wanted = limit - len(found) + 1
         some = wanted if max_bytes is None else min(wanted, _AT_ONCE)
         rows = await queries.list.all(connection, {**params, "limit": some})
-        for row in rows:
-            if len(found) == limit or (max_bytes is not None and found and size + len(row[_CONTENT]) > max_bytes):
+        deletions = mapper(_Deletion, connection.dialect)([row[-1:] for row in rows])
+        for (_, session_id, seq, stored, _), deletion in zip(rows, deletions, strict=True):
+            original = originals.load(stored, connection.dialect)
+            size += len(original.entry.content)
+            if len(found) == limit or (max_bytes is not None and found and size > max_bytes):
                 return found, True
-            found.append(row)
-            size += len(row[_CONTENT])
+            found.append(DeletedMessage(original.message(session_id, seq), deletion.deleted_at))
         if len(rows) < some:
             return found, False
         params = {**params, "after": rows[-1][0]}
 
 
-def listed(connection: Connection, rows: Sequence[Row]) -> list[DeletedMessage]:
-    """Rows of ``list`` as messages."""
-    messages = mapper(Message, connection.dialect)([row[:_FIELDS] for row in rows])
-    deletions = mapper(_Deletion, connection.dialect)([row[_FIELDS:] for row in rows])
-    return [DeletedMessage(message, deletion.deleted_at) for message, deletion in zip(messages, deletions, strict=True)]
+def _sorted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Rows of ``found`` that go back into the log, and those that go back into the archive.
 
-
-def _sorted(rows: Sequence[Row]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """What goes into the log, and what goes back into the archive.
-
-    Of what belongs into the log, the original of the first compaction that was rolled back goes before those of later ones, and
-    those before what was in the log when the message was deleted.
+    Of one message, the log gets the original of the first compaction that was rolled back; if there is none, what was in the log
+    when the message was deleted.
     """
-    originals: list[tuple[str, str]] = []
-    candidates: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for id, source, _, number, is_rolled_back in rows:
+    archive: list[Row] = []
+    log: dict[str, tuple[float, Row]] = {}
+    for row in rows:
+        id, _, _, number, is_rolled_back = row[:_SEQ]
         if number is not None and not is_rolled_back:
-            originals.append((id, source))
-        else:
-            candidates[id].append((float("inf") if number is None else number, source))
-    return [(id, min(each)[1]) for id, each in candidates.items()], originals
+            archive.append(row)
+            continue
+        rank = float("inf") if number is None else number
+        if id not in log or rank < log[id][0]:
+            log[id] = (rank, row)
+    return [row for _, row in log.values()], archive
 
 
-async def _put_back(connection: Connection, query: Any, params: dict[str, Any]) -> None:
-    try:
-        await query.all(connection, params)
-    except AlreadyExists:
-        raise Conflict(
-            "a message that would come back, or its feedback, was made again since, or its place is taken; delete that first"
-        ) from None
-
-
-async def _count_originals(
-    connection: Connection, params: dict[str, Any], rows: Sequence[Row], originals: Sequence[tuple[str, str]]
-) -> None:
-    back = set(originals)
+async def _count_originals(connection: Connection, params: dict[str, Any], archive: Sequence[Row]) -> None:
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for id, source, is_rewritten, _, _ in rows:
-        if (id, source) in back:
-            counts[source][bool(is_rewritten)] -= 1
+    for _, source, is_rewritten, *_ in archive:
+        counts[source][bool(is_rewritten)] -= 1
     more = [
         {**params, "event_id": source, "fewer_removed": removed, "fewer_rewritten": rewritten}
         for source, (removed, rewritten) in sorted(counts.items())
     ]
-    if more:
-        await compaction_queries.discount.many(connection, more)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    await compaction_queries.discount.many(connection, more)

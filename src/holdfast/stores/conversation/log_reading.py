@@ -15,15 +15,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...core import text
 from ...core.queries import Queries
-from ...core.rows import mapper, moment
+from ...core.rows import mapper
 from ...engines.dialect import Dialect
 from ...engines.offload import compute
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import NotFound, Unavailable
 from ...offload import INLINE_CHARS
-from . import message_log, views
+from . import views
 from .message_log import Message
 from .views import Range, View
 
@@ -33,8 +32,7 @@ WIDER = 4
 """How many times as many places are read when there were too few messages in the first."""
 
 queries = Queries(__package__, "log_reading.sql", Message)
-_CONTENT = 4  # where in a row of `list`, on SQLite
-_STORED = Message.__struct_fields__.index("content")
+_CONTENT = Message.__struct_fields__.index("content")
 _seq = itemgetter(Message.__struct_fields__.index("seq"))
 
 
@@ -61,21 +59,17 @@ async def read_log(
     Raises:
         NotFound: there is no such live session.
     """
-    query = message_log.queries.list_newest if newest_first else message_log.queries.list
+    query = queries.list_newest if newest_first else queries.list
     rows = await query.all(connection, params, clause)
     if rows:
-        if connection.dialect is Dialect.SQLITE:
-            return _messages(rows, params["session_id"])
-        return await _decoded(rows, engine)
+        return await _decoded(connection, rows, engine)
     for _ in range(TRIES):
         shown = await _shown(connection, params)
         if not shown.message_count:
             return []
         found = await _read_view(connection, params, clause, shown, newest_first)
-        if found is not None and connection.dialect is Dialect.SQLITE:
-            return mapper(Message, connection.dialect)(found)
         if found is not None:
-            return await _decoded(found, engine)
+            return await _decoded(connection, found, engine)
     raise _restless(params)
 
 
@@ -163,34 +157,13 @@ async def _read_view(
         places *= WIDER
 
 
-async def _decoded(rows: Sequence[Row], engine: Engine | None) -> list[Message]:
-    """The messages in rows of PostgreSQL. SQLite's engine runs the whole call in a thread where it finds so much."""
-    decode = mapper(Message, Dialect.POSTGRES)
-    chars = sum([len(row[_STORED]) for row in rows]) if engine is not None else 0
-    if engine is None or chars < INLINE_CHARS:
+async def _decoded(connection: Connection, rows: Sequence[Row], engine: Engine | None) -> list[Message]:
+    """Rows as messages. Large contents from PostgreSQL are decoded in a thread; SQLite's engine runs the whole call in one."""
+    decode = mapper(Message, connection.dialect)
+    if engine is None or connection.dialect is Dialect.SQLITE:
         return decode(rows)
-    return await compute(engine, lambda _: decode(rows), chars=chars)
-
-
-def _messages(rows: Sequence[Row], session_id: str) -> list[Message]:
-    """The messages of a session in rows of ``list`` on SQLite.
-
-    Message by message, and not column by column as ``mapper`` does it: a long history is more than the processor's cache
-    holds, and this way it goes through it once.
-    """
-    contents = text.load_many([row[_CONTENT] for row in rows])
-    return [
-        Message(
-            id, session_id, seq, kind, role, content, tokens, {} if metadata == "{}" else text.load(metadata),
-            False, False, (made := moment(created_us)), made,
-        )
-        if more is None
-        else Message(
-            id, session_id, seq, kind, role, content, tokens, {} if metadata == "{}" else text.load(metadata),
-            more & 2 != 0, more & 1 != 0, moment(created_us), moment(more >> 2),
-        )
-        for (id, seq, kind, role, _, tokens, metadata, created_us, more), content in zip(rows, contents, strict=True)
-    ]  # fmt: skip
+    chars = sum([len(row[_CONTENT]) for row in rows])
+    return decode(rows) if chars < INLINE_CHARS else await compute(engine, lambda _: decode(rows), chars=chars)
 
 
 def _nearest(ranges: View, places: int, shown: Shown, newest_first: bool) -> View:

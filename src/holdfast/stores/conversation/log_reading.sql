@@ -1,3 +1,23 @@
+-- part: stretch
+-- A stretch of a live session's log; nothing where the session has a view.
+SELECT /*columns Message*/ * FROM messages
+WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq > :after AND seq < :before/*where*/
+  AND EXISTS (SELECT 1 FROM sessions
+              WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
+                AND (view IS NULL) IS TRUE)
+
+-- name: list
+-- Oldest first.
+/*part stretch*/
+ORDER BY seq
+LIMIT :limit;
+
+-- name: list_newest
+-- Newest first: the last N cost the same however long the log is.
+/*part stretch*/
+ORDER BY seq DESC
+LIMIT :limit;
+
 -- name: shown
 -- What a live session shows of its log, where the next message goes, and how many there are.
 SELECT view/*pg ::text*/, next_seq, message_count FROM sessions

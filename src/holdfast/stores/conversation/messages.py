@@ -10,6 +10,7 @@ other content is ``Conflict``. So a caller whose answer was lost can simply ask 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,13 +22,13 @@ from ...clock import MINUTE_US
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter, Filterable, id_list
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
-from ...core.queries import Query
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
+from ...core.queries import Queries, Query
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes, writes_heavily
 from ...engines.offload import compute
 from ...engines.protocol import Connection
-from ...errors import InvalidInput, LimitExceeded, NotFound
+from ...errors import InvalidInput, NotFound
 from ...ids import parse as parse_id
 from ...offload import INLINE_CHARS, is_large
 from . import deleted_messages, views
@@ -38,12 +39,13 @@ from .contents import stored_content
 from .context import Budget, Context, build_context
 from .deleted_messages import DeletedMessage
 from .log_reading import count_log, fitting, read_log, view_of
-from .message_log import HEAVY_CHARS, Append, Entry, Message, append_group, queries
+from .message_log import HEAVY_CHARS, Append, Entry, Message, append_group
 from .new_entries import flag, new_entries, new_entry, tokens
 from .search.index import forget, reconsider
 from .search.search import Search, SearchPage
 from .tokens import TokenCounter, counted, counter_of
 
+queries = Queries(__package__, "messages.sql", Message)
 _SEQ_MOST = 2**63 - 1
 _FIRST = "00000000-0000-0000-0000-000000000000"
 
@@ -107,11 +109,7 @@ class AsyncMessages(TenantStore):
             entry = await compute(self._engine, lambda _: new_entry(self._scope, *values), chars=INLINE_CHARS)
         else:
             entry = new_entry(self._scope, *values)
-        append = self._at_the_end(session_id, [entry])
-        done = await self._engine.grouped(append_group, append)
-        if done.compaction_due:
-            await compact_if_attached(self._engine, self._scope, append.session_id)
-        return done.messages[0]
+        return (await self._append(session_id, [entry]))[0]
 
     async def append_many(self, session_id: str, messages: Sequence[NewMessage]) -> list[Message]:
         """Add several messages, all or none of them, at consecutive places.
@@ -134,11 +132,7 @@ class AsyncMessages(TenantStore):
             entries = [new_entry(self._scope, *astuple(each)) for each in messages]
         if len({entry.id for entry in entries}) < len(entries):
             raise InvalidInput("two messages of one call have the same id")
-        append = self._at_the_end(session_id, entries)
-        done = await self._engine.grouped(append_group, append)
-        if done.compaction_due:
-            await compact_if_attached(self._engine, self._scope, append.session_id)
-        return done.messages
+        return await self._append(session_id, entries)
 
     @reads
     async def get(self, connection: Connection, message_id: str) -> Message:
@@ -196,7 +190,7 @@ class AsyncMessages(TenantStore):
             limit = min(limit, await fitting(connection, params, clause, max_bytes, newest_first=newest_first))
             params["limit"] = limit + 1
         found = await read_log(connection, params, clause, newest_first=newest_first, engine=self._engine)
-        return _page(found, limit, limits.list_rows, listing)
+        return page(found, limit, limits, "messages", lambda last: encode_cursor(listing, last.seq))
 
     @reads
     async def context(
@@ -341,10 +335,9 @@ class AsyncMessages(TenantStore):
         after = _FIRST if cursor is None else parse_id(decode_cursor(cursor, "deleted-messages", str)[0], "cursor")
         params = self._scope.params(session_id=parse_id(session_id, "session id"), after=after)
         await view_of(connection, params)
-        rows, has_more = await deleted_messages.page(
+        found, has_more = await deleted_messages.page(
             connection, params, rows_to_read(limit, self._scope.limits) - 1, max_bytes
         )
-        found = deleted_messages.listed(connection, rows)
         return Page(found, encode_cursor("deleted-messages", found[-1].message.id) if has_more else None)
 
     async def search(
@@ -388,6 +381,20 @@ class AsyncMessages(TenantStore):
         )
         return await wanted.run(self._engine)
 
+    async def _append(self, session_id: str, entries: Sequence[Entry]) -> builtins.list[Message]:
+        """Write entries at the end of a session's log, then compact the session if its policy wants that now."""
+        append = Append(
+            self._scope.stored_tenant,
+            parse_id(session_id, "session id"),
+            entries,
+            self._scope.clock.now_us(),
+            is_heavy=sum([len(entry.content) for entry in entries]) > HEAVY_CHARS,
+        )
+        done = await self._engine.grouped(append_group, append)
+        if done.compaction_due:
+            await compact_if_attached(self._engine, self._scope, append.session_id)
+        return done.messages
+
     async def _recount(self, connection: Connection, params: dict[str, Any], *, removed: int, more_tokens: int) -> None:
         """Let the session's counters follow a change, which is undone if the session was deleted meanwhile."""
         params.update(removed=removed, more_tokens=more_tokens)
@@ -422,12 +429,6 @@ class AsyncMessages(TenantStore):
         now = self._scope.clock.now_us()
         return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
-    def _at_the_end(self, session_id: str, entries: Sequence[Entry]) -> Append:
-        is_heavy = sum([len(entry.content) for entry in entries]) > HEAVY_CHARS
-        return Append(
-            self._scope.stored_tenant, parse_id(session_id, "session id"), entries, self._scope.clock.now_us(), is_heavy
-        )
-
 
 class Messages(Blocking[AsyncMessages]):
     """The messages of one tenant's sessions."""
@@ -444,15 +445,3 @@ class Messages(Blocking[AsyncMessages]):
     restore = blocking(AsyncMessages.restore)
     deleted = blocking(AsyncMessages.deleted)
     search = blocking(AsyncMessages.search)
-
-
-def _page(messages: Sequence[Message], limit: int | None, most: int, listing: str) -> Page[Message]:
-    if limit is None:
-        if len(messages) > most:
-            raise LimitExceeded(
-                f"the session has more than list_rows = {most:,} messages: page them with limit= and cursor="
-            )
-        return Page(messages)
-    if len(messages) <= limit:
-        return Page(messages)
-    return Page(messages[:limit], encode_cursor(listing, messages[limit - 1].seq))

@@ -18,17 +18,17 @@ from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.filters import id_list
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.dialect import Dialect
 from ...engines.protocol import Connection
-from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
+from ...errors import AlreadyExists, Conflict, InvalidInput
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 from .keys import GroupKey
 
 _TRIES = 3
@@ -132,9 +132,7 @@ class AsyncPendingMessages(TenantStore):
         limits = self._scope.limits
         params = {**self._group(channel_name, history_key), "after": after, "limit": rows_to_read(limit, limits)}
         found = mapper(PendingMessage, connection.dialect)(await queries.list.all(connection, params))
-        if limit is None:
-            return Page(_not_too_many(found, limits, "messages in this group"))
-        return Page(found[:limit], encode_cursor("pending", found[limit - 1].seq) if len(found) > limit else None)
+        return page(found, limit, limits, "messages in this group", lambda last: encode_cursor("pending", last.seq))
 
     @writes
     async def delete_by_key(self, connection: Connection, channel_name: str, history_key: str) -> int:
@@ -198,9 +196,7 @@ class AsyncPendingMessages(TenantStore):
         params = self._scope.params(limit=rows_to_read(limit, limits))
         clause = _after(cursor, params)
         found = mapper(PendingGroup, connection.dialect)(await queries.groups.all(connection, params, clause))
-        if limit is None:
-            return Page(_not_too_many(found, limits, "groups"))
-        return Page(found[:limit], _cursor(found[limit - 1]) if len(found) > limit else None)
+        return page(found, limit, limits, "groups", _cursor)
 
     @reads
     async def count_all(self, connection: Connection) -> int:
@@ -414,12 +410,6 @@ def _text(value: object, what: str, limits: Limits) -> str:
     stored = text.escape(value)
     limits.check("content_bytes", text.size(stored), what)
     return stored
-
-
-def _not_too_many(found: list[Any], limits: Limits, what: str) -> list[Any]:
-    if len(found) > limits.list_rows:
-        raise LimitExceeded(f"there are more than list_rows = {limits.list_rows:,} {what}: page them with limit=")
-    return found
 
 
 def _cursor(group: PendingGroup) -> str:

@@ -15,14 +15,10 @@ INSERT INTO pending_messages (tenant_id, channel_name, history_key, seq, id, sen
 VALUES (:tenant_id, :channel_name, :history_key, :seq, :id, :sender, :sender_id, :body, :platform_msg_id,
         :is_summary, :created_at, :now_at);
 
--- name: by_ids @sqlite
--- Messages by their ids, of any group: SQLite takes the list as JSON, PostgreSQL as an array.
+-- name: by_ids
+-- Messages by their ids, of any group:
 SELECT /*columns PendingMessage*/ * FROM pending_messages
-WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids));
-
--- name: by_ids @postgres
-SELECT /*columns PendingMessage*/ * FROM pending_messages
-WHERE tenant_id = :tenant_id AND id = ANY(:ids::uuid[]);
+WHERE tenant_id = :tenant_id AND id /*in ids uuid*/;
 
 -- name: list
 -- The messages of a group, from one place on.
@@ -56,16 +52,10 @@ SELECT next_seq FROM pending_groups
 WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key
 /*pg FOR UPDATE*/;
 
--- name: delete @sqlite
+-- name: delete
 -- Exactly these messages of this group.
 DELETE FROM pending_messages
-WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key
-  AND id IN (SELECT value FROM json_each(:ids))
-RETURNING /*columns PendingMessage*/ *;
-
--- name: delete @postgres
-DELETE FROM pending_messages
-WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key AND id = ANY(:ids::uuid[])
+WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key AND id /*in ids uuid*/
 RETURNING /*columns PendingMessage*/ *;
 
 -- name: forget_group

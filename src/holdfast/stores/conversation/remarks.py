@@ -21,7 +21,7 @@ from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded
 from ...ids import Id
 from ...ids import parse as parse_id
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 from .feedback import ISSUE_TYPES, IssueType
 
 _NUMBER_MOST = 2**63

@@ -20,18 +20,16 @@ from ...core import text
 from ...core.acting import Acting
 from ...core.blocking import Blocking, blocking, blocking_as
 from ...core.filters import Filter
-from ...core.paging import Page, encode_cursor, rows_to_read
+from ...core.paging import Page, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, in_steps, reads, writes, writes_acting, writes_heavily
 from ...engines.protocol import Connection, Engine, Row
-from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound, Unavailable
+from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
-from ..execution.runs.states import dequeue
-from ..platform.registration import register_tenant
-from ..platform.retention import rules
+from ..objects.registration import register_tenant
 from . import session_lists, threads
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
 from .buffer.memory import Buffers
@@ -208,7 +206,10 @@ class AsyncSessions(TenantStore):
         else:
             index = "sessions_by_user" if user else "sessions_by_agent" if agent else "sessions_by_recency"
             rows = await queries.list.all(connection, params, clause, index)
-        return _page(mapper(Session, connection.dialect)(rows), limit, limits.list_rows)
+        found = mapper(Session, connection.dialect)(rows)
+        return page(
+            found, limit, limits, "sessions", lambda last: encode_cursor("sessions", to_us(last.updated_at), last.id)
+        )
 
     @reads
     async def count(
@@ -363,9 +364,8 @@ class AsyncSessions(TenantStore):
         there = await find_session(connection, self._scope, session_id)
         if there is None:
             raise _missing(session_id)
-        await rules.check_not_held(connection, self._scope, session_id=there.id)
+        await threads.check_removable(connection, self._scope, there.id)
         await threads.purge(connection, self._scope, _stored_names(there), live=there.deleted_at is None)
-        await dequeue(connection, self._scope, [row[0] for row in await queries.run_ids.all(connection, params)])
         await queries.run_all("purge_", connection, params)
         await forget(connection, params)
         if await queries.purge.one(connection, params) is None:
@@ -460,16 +460,3 @@ def _same(there: Session, params: Mapping[str, Any]) -> Session:
     if there.deleted_at is not None or not same or there.is_unique != (params["identifier_rank"] == threads.OWN_KEY):
         raise Conflict(f"there is another session with the id {there.id}")
     return there
-
-
-def _page(sessions: list[Session], limit: int | None, max_rows: int) -> Page[Session]:
-    if limit is None:
-        if len(sessions) > max_rows:
-            raise LimitExceeded(
-                f"there are more than list_rows = {max_rows:,} sessions: page them with limit= and cursor="
-            )
-        return Page(sessions)
-    if len(sessions) <= limit:
-        return Page(sessions)
-    last = sessions[limit - 1]
-    return Page(sessions[:limit], encode_cursor("sessions", to_us(last.updated_at), last.id))

@@ -20,7 +20,7 @@ from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 
 
 class A2APushConfig(Struct, frozen=True):

@@ -24,14 +24,14 @@ from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.filters import id_list
 from ...core.objects import SHORT_BYTES, digest_of
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, after, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
-from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
+from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ...ids import Id
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 
 WHOLE = -1
 """The part of an element that is the element itself."""
@@ -142,14 +142,13 @@ class AsyncA2ATasks(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(user_id=self._user(user), limit=rows_to_read(limit, limits))
-        clause = self._narrowed(context_id, state, since, params) + _after(cursor, params)
+        clause = self._narrowed(context_id, state, since, params) + after(
+            cursor, "a2a_tasks", {"state_at": "time", "task_id": "text"}, params, connection.dialect
+        )
         index = "a2a_tasks_by_recency" if context_id is None else "a2a_tasks_by_context"
         rows = await queries.list.all(connection, params, clause, index)
-        most = limits.list_rows if limit is None else limit
-        if limit is None and len(rows) > most:
-            raise LimitExceeded(f"there are more than list_rows = {most:,} tasks: page them with limit= and cursor=")
-        frames = mapper(TaskFrame, connection.dialect)(rows[:most])
-        return Page(await self._whole(connection, frames), _cursor(frames[-1]) if len(rows) > most else None)
+        frames = page(mapper(TaskFrame, connection.dialect)(rows), limit, limits, "tasks", _cursor)
+        return Page(await self._whole(connection, frames), frames.next)
 
     @reads
     async def count(
@@ -345,14 +344,6 @@ def _moment(value: object, what: str) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(f"{what} is a datetime with a time zone")
     return to_us(value)
-
-
-def _after(cursor: str | None, params: dict[str, Any]) -> str:
-    if cursor is None:
-        return ""
-    at, task_id = decode_cursor(cursor, "a2a_tasks", int, str)
-    params.update(after_at=at, after_id=text.escape(task_id))
-    return "\n  AND (state_at, task_id) < (:after_at, :after_id)"
 
 
 def _cursor(frame: TaskFrame) -> str:

@@ -29,15 +29,10 @@ WHERE tenant_id = :tenant_id AND task = :id AND list = :list AND place = :place 
 SELECT /*columns TaskFrame*/ * FROM a2a_tasks
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND task_id = :task_id AND deleted_with = '';
 
--- name: items_of_many @sqlite
+-- name: items_of_many
 -- What tasks consist of, in order.
-SELECT task, list, place, part, body FROM a2a_task_items
-WHERE tenant_id = :tenant_id AND task IN (SELECT value FROM json_each(:ids))
-ORDER BY task, list, place, part;
-
--- name: items_of_many @postgres
-SELECT task::text, list, place, part, body FROM a2a_task_items
-WHERE tenant_id = :tenant_id AND task = ANY(:ids::uuid[])
+SELECT task/*pg ::text*/, list, place, part, body FROM a2a_task_items
+WHERE tenant_id = :tenant_id AND task /*in ids uuid*/
 ORDER BY task, list, place, part;
 
 -- name: list

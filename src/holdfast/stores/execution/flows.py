@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
@@ -18,13 +18,13 @@ from ...clock import to_us
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, after, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 
 
 class FlowState(Struct, frozen=True):
@@ -151,13 +151,11 @@ class AsyncFlows(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(user_id=self._user(user), limit=rows_to_read(limit, limits))
-        clause = self._narrowed(thread_id, is_pending, params) + _after(cursor, params)
+        clause = self._narrowed(thread_id, is_pending, params) + after(
+            cursor, "flows", _SORTED, params, connection.dialect
+        )
         rows = await queries.list.all(connection, params, clause, "crewai_flow_by_recency")
-        most = limits.list_rows if limit is None else limit
-        if limit is None and len(rows) > most:
-            raise LimitExceeded(f"there are more than list_rows = {most:,} flows: page them with limit= and cursor=")
-        found = mapper(Flow, connection.dialect)(rows[:most])
-        return Page(found, _cursor(found[-1]) if len(rows) > most else None)
+        return page(mapper(Flow, connection.dialect)(rows), limit, limits, "flows", _cursor)
 
     @writes
     async def delete(
@@ -209,12 +207,7 @@ class Flows(Blocking[AsyncFlows]):
     delete = blocking(AsyncFlows.delete)
 
 
-def _after(cursor: str | None, params: dict[str, Any]) -> str:
-    if cursor is None:
-        return ""
-    at, flow_uuid, thread_id = decode_cursor(cursor, "flows", int, str, str)
-    params.update(after_at=at, after_flow=text.escape(flow_uuid), after_thread=text.escape(thread_id))
-    return "\n  AND (updated_at, flow_uuid, thread_id) < (:after_at, :after_flow, :after_thread)"
+_SORTED: Mapping[str, Literal["time", "text"]] = {"updated_at": "time", "flow_uuid": "text", "thread_id": "text"}
 
 
 def _cursor(flow: Flow) -> str:

@@ -25,7 +25,7 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import InvalidInput, LimitExceeded
 from ...ids import Id
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 from . import similarity
 
 TTL_DAYS = 15

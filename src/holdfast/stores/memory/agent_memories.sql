@@ -12,14 +12,9 @@ WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND
 ORDER BY id
 LIMIT :limit;
 
--- name: found @sqlite
+-- name: found
 UPDATE agent_memories SET access_count = access_count + 1
-WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND id IN (SELECT value FROM json_each(:ids))
-RETURNING /*columns AgentMemory*/ *;
-
--- name: found @postgres
-UPDATE agent_memories SET access_count = access_count + 1
-WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND id = ANY(:ids::uuid[])
+WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND id /*in ids uuid*/
 RETURNING /*columns AgentMemory*/ *;
 
 -- name: list

@@ -27,7 +27,7 @@ from ...core.store import TenantStore, only_reads, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import DimensionMismatch, InvalidInput
 from ...limits import Limits
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 from . import similarity
 
 PART = 1_000

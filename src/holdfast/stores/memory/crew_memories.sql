@@ -36,26 +36,14 @@ WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id A
 ORDER BY memory_id
 LIMIT :limit;
 
--- name: touch @sqlite
+-- name: touch
 UPDATE crewai_agent_memory SET accessed_at = :now_at
-WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id
-  AND memory_id IN (SELECT value FROM json_each(:ids))
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id /*in ids text*/
 RETURNING 1;
 
--- name: touch @postgres
-UPDATE crewai_agent_memory SET accessed_at = :now_at
-WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id = ANY(:ids::text[])
-RETURNING 1;
-
--- name: delete @sqlite
+-- name: delete
 DELETE FROM crewai_agent_memory
-WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id
-  AND memory_id IN (SELECT value FROM json_each(:ids))/*where*/
-RETURNING 1;
-
--- name: delete @postgres
-DELETE FROM crewai_agent_memory
-WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id = ANY(:ids::text[])/*where*/
+WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id /*in ids text*//*where*/
 RETURNING 1;
 
 -- name: delete_all

@@ -22,7 +22,7 @@ from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
 from ...limits import Limits
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 
 
 class Agent(Struct, frozen=True):

@@ -22,7 +22,7 @@ from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import InvalidInput, LimitExceeded, NotFound
-from ..platform.registration import register_tenant
+from ..objects.registration import register_tenant
 
 
 class ToolServer(Struct, frozen=True):

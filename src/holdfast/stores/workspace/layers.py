@@ -22,8 +22,8 @@ from ...engines.protocol import Connection
 from ...errors import Corrupt, Stale
 from ...trees import manifests
 from ...trees.entries import Difference, Entry, Tree
-from ..platform import objects
-from ..platform.packs import InPack, Staged
+from ..objects import objects
+from ..objects.packs import InPack, Staged
 
 queries = Queries(__package__, "layers.sql")
 

@@ -17,22 +17,21 @@ from ...core import objects as bodies
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
 from ...core.objects import Packed
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, after, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.store import TenantStore, only_reads, reads, writes
 from ...engines.protocol import Connection, Row
-from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
+from ...errors import Conflict, InvalidInput, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...offload import work
 from ...trees.entries import Entry, Tree, objects_of, raw, shown
 from ..execution.runs import states
-from ..platform import activity, objects, packs
-from ..platform.activity import Deed
-from ..platform.packs import InPack
-from ..platform.retention import rules
-from . import layers
+from ..objects import activity, objects, packs
+from ..objects.activity import Deed
+from ..objects.packs import InPack
+from . import layers, retention_rules
 from .layers import NewLayer
 
 SnapshotKind = Literal["step", "dirty", "imported"]
@@ -142,14 +141,10 @@ class AsyncSnapshots(TenantStore):
         params["limit"] = rows_to_read(limit, limits)
         if run_id is not None:
             where += "\n  AND s.run_id = :run_id"
-        if cursor is not None:
-            before_at, before_id = decode_cursor(cursor, "snapshots", int, str)
-            params.update(before_at=before_at, before_id=parse_id(before_id, "cursor"))
-            cast = "::uuid" if connection.dialect.native_time else ""
-            where += f"\n  AND (s.created_at, s.id) < (:before_at, :before_id{cast})"
+        where += after(cursor, "snapshots", {"s.created_at": "time", "s.id": "id"}, params, connection.dialect)
         index = "snapshots_by_time" if run_id is None else "snapshots_by_run"
         found = mapper(Snapshot, connection.dialect)(await queries.list.all(connection, params, where, index))
-        return _page(found, limit, limits.list_rows)
+        return page(found, limit, limits, "snapshots", _cursor)
 
     @only_reads
     async def tree(self, snapshot_id: str) -> Tree:
@@ -218,7 +213,7 @@ class AsyncSnapshots(TenantStore):
         """
         scopes.name(reason, "reason", self._scope.limits, limit="text_bytes")
         ids = self._ids(snapshot_ids)
-        await rules.check_snapshots_not_held(connection, self._scope, ids)
+        await retention_rules.check_snapshots_not_held(connection, self._scope, ids)
         return await delete(connection, self._scope, ids, reason=reason)
 
     @writes
@@ -439,14 +434,5 @@ def _same(there: Snapshot, new: NewSnapshot) -> Snapshot:
     return there
 
 
-def _page(found: list[Snapshot], limit: int | None, most: int) -> Page[Snapshot]:
-    if limit is None:
-        if len(found) > most:
-            raise LimitExceeded(
-                f"there are more snapshots than list_rows = {most:,}: page them with limit= and cursor="
-            )
-        return Page(found)
-    if len(found) <= limit:
-        return Page(found)
-    last = found[limit - 1]
-    return Page(found[:limit], encode_cursor("snapshots", to_us(last.created_at), last.id))
+def _cursor(snapshot: Snapshot) -> str:
+    return encode_cursor("snapshots", to_us(snapshot.created_at), snapshot.id)

@@ -16,7 +16,7 @@ from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import Corrupt, NotFound, Stale
 from ...trees.entries import Difference, objects_of
-from ..platform import freeing, objects
+from ..objects import freeing, objects
 from . import layers
 from .snapshots import AsyncSnapshots
 

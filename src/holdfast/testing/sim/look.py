@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from ..powercut import state_of
+from ..sqlite_state import state_of
 from .machine import drop
 
 T = TypeVar("T")

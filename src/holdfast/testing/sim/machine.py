@@ -26,7 +26,7 @@ from ...engines.sqlite.errors import Busy
 from ...engines.sqlite.file import Durability, SqliteConnection
 from ...handles import Holdfast
 from ..disk import Attempt, Disk, Error, Operation, Variant, Wreck
-from ..powercut import SmallLog, quick_folder
+from ..sqlite_state import SmallLog, quick_folder
 from .faults import POWER_CUTS, FaultName, Faults, Struck
 
 DATABASE = "sim.db"

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from ...errors import HoldfastError
-from ..powercut import Damaged, read_state
+from ..sqlite_state import Damaged, read_state
 from .engine import SimulatedEngine
 from .faults import POWER_CUTS, Fault, Faults
 from .look import Look

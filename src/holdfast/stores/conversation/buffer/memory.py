@@ -201,7 +201,8 @@ class Memory:
         self._before: list[Attempt] = []
 
     def _message(self, item: Pending, seq: int) -> Message:
-        return message_of(item.entry, self.id, seq, from_us(item.added_us))
+        added_at = from_us(item.added_us)
+        return message_of(item.entry, self.id, seq, added_at, added_at)
 
     def _next_seq(self, place: int) -> int:
         stored, mark = self.known.content.items, self.known.mark

@@ -29,10 +29,10 @@ from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, LimitExceeded
 from ....ids import Id
-from ...platform.registration import register_tenant
+from ...objects.registration import register_tenant
 from .. import branches, views
 from ..log_reading import read_log
-from ..message_log import Entry, Message, insert_all
+from ..message_log import Entry, Message, entry_of, insert
 from ..views import View
 
 TRIES = 3
@@ -211,15 +211,14 @@ async def save(
     place = 1 if mark is None else mark.next_place
     if len(kept) < len(there.content.items):
         place = await _cut(connection, params, there.content.items, kept)
-    entries, moments, tokens = [], [], 0
-    for seq, item in enumerate(cast("Sequence[Pending]", items[len(kept) :]), views.seq_of(place)):
-        item.seq, entry = seq, item.entry
-        entries.append(entry)
-        moments.append(item.added_us)
-        tokens += entry.token_count
-    params["rows"], params["tokens"] = len(entries), tokens
+    rows, tokens = [], 0
+    for at, item in enumerate(cast("Sequence[Pending]", items[len(kept) :]), place):
+        item.seq = views.seq_of(at)
+        rows.append((at, item.entry, item.added_us, item.added_us))
+        tokens += item.entry.token_count
+    params["rows"], params["tokens"] = len(rows), tokens
     mark, due = await _head(connection, params, mark)
-    await insert_all(connection, scope.stored_tenant, identity.id, place, entries, moments)
+    await insert(connection, scope.stored_tenant, identity.id, rows)
     await queries.save.all(connection, params)
     now.mark, now.compaction_due, now.copies = mark, due, {}
     if items is not content.items:
@@ -271,16 +270,7 @@ def copied(item: Item, scope: scopes.Scope) -> Pending:
     if isinstance(item, Pending):
         entry = replace(item.entry, id=scope.ids.new())
         return Pending(entry.id, entry, item.added_us, is_copy=True)
-    entry = Entry(
-        scope.ids.new(),
-        item.kind,
-        item.role,
-        text.dump(item.content, depth=text.DEPTH_MOST),
-        item.token_count,
-        text.dump(item.metadata, depth=text.DEPTH_MOST),
-        item.is_preserved,
-        item.is_summary,
-    )
+    entry = entry_of(item, scope.ids.new())
     return Pending(entry.id, entry, to_us(item.created_at), is_copy=True)
 
 

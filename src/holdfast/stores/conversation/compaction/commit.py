@@ -12,22 +12,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from ....clock import MINUTE_US
+from ....clock import MINUTE_US, to_us
 from ....core import text
 from ....core.scope import Scope
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, NothingToCompact
-from .. import message_log, views
+from .. import views
 from ..branches import Head, lock_head, shared_places, take_block
 from ..contents import stored_content
+from ..message_log import Entry, insert
 from ..search.index import forget, reconsider
 from ..tokens import counter_of, tokens_of
 from ..tool_pairs import Pairs, results_in
 from .events import CompactionEvent, events_of, queries
-from .plan import Plan, Snapshot, given_tokens, id_of, kind_of, messages_of, place_of, take_snapshot
+from .plan import (
+    Plan,
+    Snapshot,
+    created_at_of,
+    entry_of,
+    given_tokens,
+    id_of,
+    kind_of,
+    messages_of,
+    place_of,
+    take_snapshot,
+)
 
 SUMMARY_ROLE = "user"
 """The role of a summary: a conversation may begin with a user's message, and with no other."""
@@ -117,18 +129,17 @@ class _Writing:
         )
         return event
 
-    def _rewrites(self, covered: Sequence[Row]) -> list[dict[str, Any]]:
-        """New contents, as the queries take them. A message that came without a token count stays without one."""
+    def _rewrites(self, covered: Sequence[Row]) -> list[tuple[Row, Entry]]:
+        """The rows of messages that get another content, and the entries with it."""
         by_id = {id_of(row): row for row in covered}
-        return [
-            {
-                "place": place_of(by_id[each.message_id]),
-                # A plan may have been away, and what it brings along is stored like everything else.
-                "content": stored_content(each.content, kind_of(by_id[each.message_id]), self._scope.limits),
-                "token_count": each.tokens if given_tokens(by_id[each.message_id]) else 0,
-            }
-            for each in self._plan.rewritten
-        ]
+        found = []
+        for each in self._plan.rewritten:
+            row = by_id[each.message_id]
+            # A plan may come from outside of this process, so its contents are checked like all others.
+            content = stored_content(each.content, kind_of(row), self._scope.limits)
+            # A message that came without a token count stays without one.
+            found.append((row, entry_of(row, content=content, token_count=each.tokens if given_tokens(row) else 0)))
+        return found
 
     async def _event(self, snapshot: Snapshot, accounts: _Accounts, block: int | None) -> CompactionEvent:
         order, plan = self._order, self._plan
@@ -155,29 +166,33 @@ class _Writing:
         assert row is not None
         return events_of(self._connection, [row])[0]
 
-    async def _archive(self, places: Sequence[int], rewrites: Sequence[dict[str, Any]]) -> None:
-        rewritten = [each["place"] for each in rewrites]
+    async def _archive(self, places: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
+        rewritten = [place_of(row) for row, _ in rewrites]
         lists = {"places": self._listed(places), "rewritten": self._listed(rewritten)}
         await queries.archive.all(self._connection, {**self._params, "event_id": self._order.event_id, **lists})
 
-    async def _in_place(self, removed: Sequence[int], rewrites: Sequence[dict[str, Any]]) -> None:
+    async def _in_place(self, removed: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
         if removed:
             gone = {**self._params, "places": self._listed(removed)}
             await queries.remove_feedback.all(self._connection, gone)
             await queries.remove.all(self._connection, gone)
-        if rewrites:
-            await queries.rewrite.all(self._connection, {**self._params, "rewrites": _json(rewrites)})
+        now = self._params["now_at"]
+        await overwrite(self._connection, self._params, [(place_of(row), entry, now) for row, entry in rewrites])
 
-    async def _beside(self, start: int, rewrites: Sequence[dict[str, Any]]) -> list[int]:
-        """Copies of what is rewritten, in a block of their own, which begins at ``start``; their places."""
-        ids = self._order.copy_ids
+    async def _beside(self, start: int, rewrites: Sequence[tuple[Row, Entry]]) -> list[int]:
+        """Insert rewritten copies into a block of their own, which begins at ``start``; their places."""
+        now, native = self._params["now_at"], self._connection.dialect.native_time
         copies = [
-            {**each, "id": ids[number], "new_place": start + views.seq_of(each["place"])}
-            for number, each in enumerate(rewrites)
+            (
+                start + views.seq_of(place_of(row)),
+                structs.replace(entry, id=id),
+                to_us(created_at_of(row)) if native else created_at_of(row),
+                now,
+            )
+            for (row, entry), id in zip(rewrites, self._order.copy_ids, strict=False)
         ]
-        if copies:
-            await queries.copy.all(self._connection, {**self._params, "rewrites": _json(copies)})
-        return [each["new_place"] for each in copies]
+        await insert(self._connection, self._params["tenant_id"], self._params["session_id"], copies)
+        return [place for place, *_ in copies]
 
     async def _summarise(self, place: int) -> None:
         order = self._order
@@ -202,19 +217,18 @@ async def insert_summary(
     connection: Connection, scope: Scope, params: Mapping[str, Any], place: int, id: str, summary: str
 ) -> None:
     """Insert the message that stands for what a compaction took out."""
-    content = summary_content(summary)
-    message = {
-        "seq": place,
-        "id": id,
-        "kind": "message",
-        "role": SUMMARY_ROLE,
-        "content": text.dump(content),
-        "token_count": counter_of(scope)(content),
-        "metadata": "{}",
-        "is_preserved": False,
-        "is_summary": True,
-    }
-    await message_log.queries.insert.all(connection, {**params, **message})
+    content, now = summary_content(summary), params["now_at"]
+    entry = Entry(id, "message", SUMMARY_ROLE, text.dump(content), counter_of(scope)(content), "{}", False, True)
+    await insert(connection, params["tenant_id"], params["session_id"], [(place, entry, now, now)])
+
+
+async def overwrite(
+    connection: Connection, params: Mapping[str, Any], messages: Sequence[tuple[int, Entry, int]]
+) -> None:
+    """Replace messages at their places. Each comes with the time in microseconds when it was updated."""
+    if messages:
+        rows = [{**params, "seq": place, **structs.asdict(entry), "updated_at": at} for place, entry, at in messages]
+        await queries.overwrite.many(connection, rows)
 
 
 def summary_content(summary: str) -> list[dict[str, str]]:

@@ -23,7 +23,7 @@ from typing import Any
 from ....core import scope as scopes
 from ....core import text
 from ....core.blocking import Blocking, blocking
-from ....core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
 from ....errors import InvalidInput, LimitExceeded, NotFound, NothingToCompact, OutcomeUnknown
@@ -216,13 +216,7 @@ class AsyncCompactions(TenantStore):
         if not rows:
             await view_of(connection, params)
         events = events_of(connection, [*rows])
-        if limit is None and len(events) > limits.list_rows:
-            raise LimitExceeded(
-                f"there are more than list_rows = {limits.list_rows:,} compactions: page them with limit="
-            )
-        if limit is None or len(events) <= limit:
-            return Page(events)
-        return Page(events[:limit], encode_cursor("compactions", events[limit - 1].number))
+        return page(events, limit, limits, "compactions", lambda last: encode_cursor("compactions", last.number))
 
     @reads
     async def archived(
@@ -483,7 +477,7 @@ def _why_nothing(plan: Plan) -> str:
 
 def _cursor(row: Sequence[Any]) -> str:
     """Where a page of originals ended: the number of the event, and of the message."""
-    return encode_cursor("archive", int(row[-1]), int(row[2]))
+    return encode_cursor("archive", int(row[-1]), int(row[1]))
 
 
 def _after(cursor: str | None) -> dict[str, int]:

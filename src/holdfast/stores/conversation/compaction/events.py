@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from ....core.queries import Queries
 from ....core.rows import mapper
 from ....engines.protocol import Connection, Row
 from ....ids import Id
+from .. import originals
 from ..message_log import Message
 
 
@@ -56,8 +57,7 @@ class _Filing(Struct, frozen=True):
     archived_at: datetime
 
 
-queries = Queries(__package__, "compactions.sql", Message, CompactionEvent)
-_FIELDS = len(Message.__struct_fields__)
+queries = Queries(__package__, "compactions.sql", Message, CompactionEvent, parts=originals.queries)
 
 
 def events_of(connection: Connection, rows: list[Row] | tuple[Row, ...]) -> list[CompactionEvent]:
@@ -65,11 +65,15 @@ def events_of(connection: Connection, rows: list[Row] | tuple[Row, ...]) -> list
     return mapper(CompactionEvent, connection.dialect)(rows)
 
 
-def archived_of(connection: Connection, rows: Any) -> list[ArchivedMessage]:
-    """Rows as archived messages."""
-    messages = mapper(Message, connection.dialect)([row[:_FIELDS] for row in rows])
-    filings = mapper(_Filing, connection.dialect)([row[_FIELDS : _FIELDS + 3] for row in rows])
+def archived_of(connection: Connection, rows: Sequence[Row]) -> list[ArchivedMessage]:
+    """Rows of ``archived`` as archived messages."""
+    filings = mapper(_Filing, connection.dialect)([row[3:6] for row in rows])
     return [
-        ArchivedMessage(filing.event_id, message, filing.is_rewritten, filing.archived_at)
-        for message, filing in zip(messages, filings, strict=True)
+        ArchivedMessage(
+            filing.event_id,
+            originals.load(stored, connection.dialect).message(session_id, seq),
+            filing.is_rewritten,
+            filing.archived_at,
+        )
+        for (session_id, seq, stored, *_), filing in zip(rows, filings, strict=True)
     ]

@@ -24,7 +24,7 @@ from ....ids import parse as parse_id
 from ....limits import Limits
 from .. import views
 from ..branches import Head
-from ..message_log import Message
+from ..message_log import Entry, Message
 from ..tokens import TokenCounter
 from .policy import CompactionPolicy
 from .strategies import Changes, History, Reason, Strategy, checked
@@ -39,6 +39,7 @@ _compared = itemgetter(
         if name not in ("session_id", "seq", "created_at", "updated_at")
     ),
 )
+_entry = itemgetter(*map(Message.__struct_fields__.index, Entry.__struct_fields__))
 _FINGERPRINT_BYTES = 20
 
 
@@ -120,10 +121,17 @@ place_of: Callable[[Row], int] = itemgetter(_FIELDS)
 """Where a row of a snapshot stands in the log."""
 id_of: Callable[[Row], str] = itemgetter(_ID)
 """The id of the message of a row."""
+created_at_of: Callable[[Row], Any] = itemgetter(Message.__struct_fields__.index("created_at"))
+"""When the message of a row was created, as the database has it."""
 kind_of: Callable[[Row], str] = itemgetter(_KIND)
 """The kind of the message of a row."""
 given_tokens: Callable[[Row], int] = itemgetter(_TOKENS)
 """The token count that is stored with a row."""
+
+
+def entry_of(row: Row, **changes: Any) -> Entry:
+    """A row of a snapshot as an entry, with some of its columns changed."""
+    return structs.replace(Entry(*_entry(row)), **changes)
 
 
 def messages_of(rows: Sequence[Row], connection: Connection) -> list[Message]:

@@ -6,21 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
-from ....clock import MINUTE_US, to_us
+from ....clock import MINUTE_US
 from ....core.scope import Scope
-from ....engines.protocol import Connection
-from ....errors import AlreadyExists, Conflict, NotFound
-from .. import views
+from ....engines.protocol import Connection, Row
+from ....errors import Conflict, NotFound
+from .. import originals, views
 from ..branches import Head, lock_head, take_block
 from ..log_reading import count_view
+from ..originals import Original
 from ..search.index import forget, reconsider
 from ..views import View
-from .commit import needed_elsewhere, number_list
+from .commit import needed_elsewhere, number_list, overwrite
 from .events import CompactionEvent, events_of, queries
-
-_SAME_PLACE = -1
 
 
 async def roll_back(connection: Connection, scope: Scope, event_id: str) -> CompactionEvent:
@@ -39,8 +38,9 @@ async def roll_back(connection: Connection, scope: Scope, event_id: str) -> Comp
     head = await lock_head(connection, params)
     event = await find_event(connection, scope, event_id)  # as it is now that nobody else can change it
     block = await _check(connection, params, event, head)
-    view = await _Undoing(connection, params, scope, event, head).run(block)
-    rewritten = [row[0] for row in await queries.rewritten_ids.all(connection, params)] if block is None else []
+    archived = await queries.archived_places.all(connection, params)
+    rewritten = [id for _, id, is_rewritten in archived if is_rewritten and block is None]
+    view = await _Undoing(connection, params, scope, event, head, archived).run(block)
     await queries.empty_archive.all(connection, params)
     row = await queries.mark_rolled_back.one(connection, params)
     assert row is not None
@@ -113,17 +113,22 @@ class _Undoing:
     """The writing half of a rollback."""
 
     def __init__(
-        self, connection: Connection, params: dict[str, Any], scope: Scope, event: CompactionEvent, head: Head
+        self,
+        connection: Connection,
+        params: dict[str, Any],
+        scope: Scope,
+        event: CompactionEvent,
+        head: Head,
+        archived: Sequence[Row],
     ) -> None:
         self._connection, self._params, self._scope = connection, params, scope
-        self._event, self._head = event, head
+        self._event, self._head, self._archived = event, head, archived
 
     async def run(self, block: int | None) -> View:
         """Bring everything back; what the session shows then."""
         if block is None and self._head.blocks == 1:
             return await self._in_place()
-        rows = await queries.archived_places.all(self._connection, self._params)
-        places = [int(row[0]) for row in rows]
+        places = [int(row[0]) for row in self._archived]
         if block is not None:
             return await self._by_view(block, places)
         # The summary is mostly at one of these places, but its original may have been deleted.
@@ -137,15 +142,10 @@ class _Undoing:
     async def _in_place(self) -> View:
         """Nobody else sees what was compacted: everything goes back to where it was."""
         await self._drop_summary()
-        restored = {**self._params, "block": _SAME_PLACE}
-        if self._event.messages_removed:
-            await self._restore(restored)
-        if self._event.messages_rewritten:
-            rows = await queries.archived_rewritten.all(self._connection, self._params)
-            native = self._connection.dialect.native_time
-            restored["places"] = [place for place, _ in rows]
-            restored["updated_at"] = [to_us(at) if native else at for _, at in rows]
-            await queries.unwrite.all(self._connection, restored)
+        removed, rewritten = await self._originals()
+        await originals.restore(self._connection, self._params, removed)
+        changed = [(place, original.entry, original.updated_us) for place, original in rewritten]
+        await overwrite(self._connection, self._params, changed)
         return self._head.view
 
     async def _by_view(self, block: int, places: Sequence[int]) -> View:
@@ -153,8 +153,11 @@ class _Undoing:
         start = views.first_of(block)
         ends = {"first_place": start, "last_place": start + views.LAST}
         there = {int(row[0]) for row in await queries.block.all(self._connection, {**self._params, **ends})}
-        rewritten = await queries.archived_rewritten.all(self._connection, self._params)
-        deleted = {row[0] for row in rewritten if start + views.seq_of(row[0]) not in there}
+        deleted = {
+            place
+            for place, _, is_rewritten in self._archived
+            if is_rewritten and start + views.seq_of(place) not in there
+        }
         view, current = self._back_to(places, there)
         view = views.without(view, deleted)
         made = [place for place in current if place in there]
@@ -169,26 +172,24 @@ class _Undoing:
         block = views.first_of(await take_block(self._connection, self._params))
         if summary and not await self._needed(summary):
             await self._drop_summary()
-        restored = {**self._params, "block": block}
-        await self._restore(restored)
-        rewritten = await queries.still_rewritten.all(self._connection, self._params)
-        copies = [{"place": row[0], "id": self._scope.ids.new()} for row in rewritten]
-        await queries.uncopy.all(self._connection, {**restored, "rewrites": msgspec.json.encode(copies).decode()})
+        removed, rewritten = await self._originals()
+        here = {row[0] for row in await queries.still_rewritten.all(self._connection, self._params)}
+        copies = [
+            (place, structs.replace(each, entry=structs.replace(each.entry, id=self._scope.ids.new()), feedback=[]))
+            for place, each in rewritten
+            if place in here
+        ]
+        moved = [(block + views.seq_of(place), each) for place, each in (*removed, *copies)]
+        await originals.restore(self._connection, self._params, moved)
         return self._back_to([block + views.seq_of(place) for place in places], summary)[0]
 
-    async def _restore(self, params: dict[str, Any]) -> None:
-        try:
-            await queries.restore.all(self._connection, params)
-        except AlreadyExists:
-            raise Conflict(
-                "a message that would come back was appended again under its id; delete that one first"
-            ) from None
-        try:
-            await queries.restore_feedback.all(self._connection, params)
-        except AlreadyExists:
-            raise Conflict(
-                "feedback that would come back with its message was given again under its id; delete that one first"
-            ) from None
+    async def _originals(self) -> tuple[list[tuple[int, Original]], list[tuple[int, Original]]]:
+        """What was removed and what was rewritten, each with its place."""
+        removed: list[tuple[int, Original]] = []
+        rewritten: list[tuple[int, Original]] = []
+        for place, is_rewritten, stored in await queries.originals.all(self._connection, self._params):
+            (rewritten if is_rewritten else removed).append((place, originals.load(stored, self._connection.dialect)))
+        return removed, rewritten
 
     def _back_to(self, places: Sequence[int], made: Iterable[int]) -> tuple[View, set[int]]:
         """A view with these places instead of what it shows under the same numbers and of what was made, and what that was."""

@@ -23,14 +23,10 @@ WHERE s.tenant_id = :tenant_id AND s.search_behind AND s.deleted_at IS NULL/*whe
 ORDER BY s.id DESC
 LIMIT :limit;
 
--- name: progress @sqlite
--- How far they are: SQLite takes the list as JSON, PostgreSQL as an array.
-SELECT session_id, block, seq FROM search_progress
-WHERE tenant_id = :tenant_id AND session_id IN (SELECT value FROM json_each(:ids));
-
--- name: progress @postgres
-SELECT session_id::text, block, seq FROM search_progress
-WHERE tenant_id = :tenant_id AND session_id = ANY(:ids::uuid[]);
+-- name: progress
+-- How far they are:
+SELECT session_id/*pg ::text*/, block, seq FROM search_progress
+WHERE tenant_id = :tenant_id AND session_id /*in ids uuid*/;
 
 -- name: places @sqlite
 -- The messages of several stretches of the log, in the order of these, and whether each is indexed.
@@ -53,21 +49,14 @@ WHERE m.tenant_id = :tenant_id
 ORDER BY r.place, m.seq
 LIMIT :limit;
 
--- name: contents @sqlite
+-- name: contents
 -- Messages by their ids, and their places in the log.
 SELECT /*columns Message m*/ *, m.seq FROM messages AS m
-WHERE m.tenant_id = :tenant_id AND m.id IN (SELECT value FROM json_each(:ids));
+WHERE m.tenant_id = :tenant_id AND m.id /*in ids uuid*/;
 
--- name: contents @postgres
-SELECT /*columns Message m*/ *, m.seq FROM messages AS m
-WHERE m.tenant_id = :tenant_id AND m.id = ANY(:ids::uuid[]);
-
--- name: taken @sqlite
+-- name: taken
 -- Which of these numbers other messages have.
-SELECT number FROM message_texts WHERE tenant_id = :tenant_id AND number IN (SELECT value FROM json_each(:numbers));
-
--- name: taken @postgres
-SELECT number FROM message_texts WHERE tenant_id = :tenant_id AND number = ANY(:numbers::bigint[]);
+SELECT number FROM message_texts WHERE tenant_id = :tenant_id AND number /*in numbers bigint*/;
 
 -- name: add @sqlite
 -- A message is indexed from now on. Only PostgreSQL keeps its words beside it.
@@ -108,21 +97,14 @@ SELECT 1 FROM pragma_module_list WHERE name = 'fts5';
 INSERT INTO search_progress (tenant_id, session_id, block, seq) VALUES (:tenant_id, :session_id, :block, :seq)
 ON CONFLICT (tenant_id, session_id, block) DO UPDATE SET seq = :seq;
 
--- name: up_to_date @sqlite
+-- name: up_to_date
 -- All messages of these sessions are indexed.
 UPDATE sessions SET search_behind = FALSE
-WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids));
+WHERE tenant_id = :tenant_id AND id /*in ids uuid*/;
 
--- name: up_to_date @postgres
-UPDATE sessions SET search_behind = FALSE
-WHERE tenant_id = :tenant_id AND id = ANY(:ids::uuid[]);
-
--- name: places_of @sqlite
+-- name: places_of
 -- Where these messages are in the log.
-SELECT seq FROM messages WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids));
-
--- name: places_of @postgres
-SELECT seq FROM messages WHERE tenant_id = :tenant_id AND id = ANY(:ids::uuid[]);
+SELECT seq FROM messages WHERE tenant_id = :tenant_id AND id /*in ids uuid*/;
 
 -- name: lower
 -- A block is looked at again from a place on.

@@ -14,8 +14,8 @@ from ....core.scope import Scope
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, InvalidInput, NotFound
-from ...platform import objects, packs
-from ...platform.packs import InPack
+from ...objects import objects, packs
+from ...objects.packs import InPack
 from . import compact_columns, piece_log, ranges, task_writes
 from .ranges import Range
 from .reading import CheckpointRow, queries

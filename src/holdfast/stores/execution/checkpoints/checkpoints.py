@@ -21,8 +21,8 @@ from ....core.store import TenantStore, only_reads, reads, writes
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection
 from ....errors import AlreadyExists, InvalidInput, NotFound
-from ...platform import packs
-from ...platform.packs import Staged
+from ...objects import packs
+from ...objects.packs import Staged
 from . import (
     ancestry,
     channel_marks,

@@ -246,17 +246,11 @@ ORDER BY checkpoint_id DESC;
 -- name: ids
 SELECT checkpoint_id FROM lg_checkpoint WHERE tenant_id = :tenant_id AND thread = :thread;
 
--- name: threads_of_runs @sqlite
+-- name: threads_of_runs
 SELECT DISTINCT t.thread_id, t.user_id FROM lg_checkpoint AS c
 JOIN lg_thread AS t ON t.tenant_id = c.tenant_id AND t.number = c.thread
 WHERE c.tenant_id = :tenant_id AND t.tenant_id = :tenant_id AND t.user_id = :user_id
-  AND c.run_id IN (SELECT value FROM json_each(:run_ids));
-
--- name: threads_of_runs @postgres
-SELECT DISTINCT t.thread_id, t.user_id FROM lg_checkpoint AS c
-JOIN lg_thread AS t ON t.tenant_id = c.tenant_id AND t.number = c.thread
-WHERE c.tenant_id = :tenant_id AND t.tenant_id = :tenant_id AND t.user_id = :user_id
-  AND c.run_id = ANY(:run_ids::text[]);
+  AND c.run_id /*in run_ids text*/;
 
 -- name: delete
 DELETE FROM lg_checkpoint

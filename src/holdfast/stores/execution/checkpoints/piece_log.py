@@ -26,9 +26,9 @@ from ....core.scope import Scope
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Corrupt, InvalidInput, Stale
-from ...platform import objects
-from ...platform.packs import InPack, Staged
-from ...platform.registration import register_tenant
+from ...objects import objects
+from ...objects.packs import InPack, Staged
+from ...objects.registration import register_tenant
 from . import ranges
 from .ranges import CHECKSUM_BYTES, Range
 

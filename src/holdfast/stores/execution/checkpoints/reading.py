@@ -17,8 +17,8 @@ from ....core.scope import Scope
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, LimitExceeded
-from ...platform import packs
-from ...platform.packs import InPack
+from ...objects import packs
+from ...objects.packs import InPack
 from . import channel_marks, compact_columns, piece_log, ranges, task_writes
 from .ranges import Range
 from .task_writes import Placed, TaskWrites

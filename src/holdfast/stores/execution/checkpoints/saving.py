@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
-from ...platform import packs
-from ...platform.packs import Staged
+from ...objects import packs
+from ...objects.packs import Staged
 from . import fencing, piece_log, ranges, task_writes
 from .fencing import Lease
 from .piece_log import NewPiece

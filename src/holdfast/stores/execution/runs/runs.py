@@ -22,11 +22,11 @@ from ....core import scope as scopes
 from ....core import text
 from ....core.blocking import Blocking, blocking
 from ....core.filters import Filter, Filterable, equal_metadata, listed
-from ....core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ....core.paging import Page, after, encode_cursor, page, rows_to_read
 from ....core.rows import mapper
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
-from ....errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound, Unavailable
+from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
 from ....ids import parse as parse_id
 from ...conversation.messages import NewMessage
 from . import ledger
@@ -164,11 +164,13 @@ class AsyncRuns(TenantStore):
         plain = (("session_id", session), ("agent", agent), ("status", status), ("parent_run_id", parent))
         filters = [Filter("eq", value, column=name) for name, value in plain if value is not None]
         filters += [*equal_metadata(metadata), *listed(where)]
-        clause = FILTERS.compile(filters, params, connection.dialect, limits) + _after(cursor, params, connection)
+        clause = FILTERS.compile(filters, params, connection.dialect, limits) + after(
+            cursor, "runs", {"started_at": "time", "id": "id"}, params, connection.dialect
+        )
         index = "runs_by_session" if session else "runs_by_status" if status else "runs_by_start"
         index = "runs_by_parent" if parent else index
         runs = mapper(Run, connection.dialect)(await queries.list.all(connection, params, clause, index))
-        return _page(runs, limit, limits.list_rows)
+        return page(runs, limit, limits, "runs", lambda last: encode_cursor("runs", to_us(last.started_at), last.id))
 
     async def step(
         self,
@@ -461,24 +463,3 @@ def _attempts(value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
         raise InvalidInput(f"max_attempts must be a whole number from 1 on, not {value!r}")
     return value
-
-
-def _after(cursor: str | None, params: dict[str, Any], connection: Connection) -> str:
-    """The condition that a page starts after a cursor."""
-    if cursor is None:
-        return ""
-    after_at, after_id = decode_cursor(cursor, "runs", int, str)
-    params.update(after_at=after_at, after_id=parse_id(after_id, "cursor"))
-    cast = "::uuid" if connection.dialect.native_time else ""
-    return f"\n  AND (started_at, id) < (:after_at, :after_id{cast})"
-
-
-def _page(runs: list[Run], limit: int | None, most: int) -> Page[Run]:
-    if limit is None:
-        if len(runs) > most:
-            raise LimitExceeded(f"there are more than list_rows = {most:,} runs: page them with limit= and cursor=")
-        return Page(runs)
-    if len(runs) <= limit:
-        return Page(runs)
-    last = runs[limit - 1]
-    return Page(runs[:limit], encode_cursor("runs", to_us(last.started_at), last.id))

@@ -26,7 +26,8 @@ from ....engines.protocol import Connection, Row, in_one_commit, in_one_statemen
 from ....errors import InvalidInput, NotFound
 from ....ids import Id
 from ....limits import Limits
-from ...conversation.message_log import Append, Entry, Message, append_at, appended
+from ...conversation import message_log
+from ...conversation.message_log import Append, Entry, Message, append_at, appended, message_arrays
 from ...conversation.messages import NewMessage
 from ...conversation.new_entries import new_entry
 from ...conversation.views import LAST
@@ -68,7 +69,7 @@ class CommittedStep(Struct, frozen=True):
     compaction_due: bool = False
 
 
-queries = Queries(__package__, "steps.sql", Step, Message)
+queries = Queries(__package__, "steps.sql", Step, Message, parts=message_log.queries)
 
 
 class Settled(Struct, frozen=True, gc=False):
@@ -193,7 +194,7 @@ async def _statement_by_statement(connection: Connection, step: NewStep) -> Comm
         await ledger.queries.settle_call.many(connection, settled)
     if row[1]:
         await ledger.queries.take_in_calls.all(connection, params)
-    return step.made(session_id, *((None, False) if found is None else found))
+    return step.made(session_id, *((None, False) if found is None else found[:2]))
 
 
 def _outcome_params(outcome: Settled) -> dict[str, Any]:
@@ -209,11 +210,14 @@ async def _in_one_statement(connection: Connection, steps: Sequence[NewStep]) ->
         rows=[len(step.entries) for step in steps],
         tokens=[sum(entry.token_count for entry in step.entries) for step in steps],
         minute=[step.now_us // MINUTE_US for step in steps],
-        created_at=[step.now_us for step in steps],
+        step_at=[step.now_us for step in steps],
     )
-    entries = [(of, place, entry) for of, step in enumerate(steps) for place, entry in enumerate(step.entries)]
-    together.update({name: [getattr(entry, name) for _, _, entry in entries] for name in Entry.__struct_fields__})
-    together.update(of=[of for of, _, _ in entries], place=[place for _, place, _ in entries])
+    messages = [
+        (of, place, entry, step.now_us, step.now_us)
+        for of, step in enumerate(steps)
+        for place, entry in enumerate(step.entries)
+    ]
+    together.update(message_arrays(messages))
     outcomes = [(of, outcome) for of, step in enumerate(steps) for outcome in step.outcomes]
     together.update(
         {f"call_{name}": [getattr(each, name) for _, each in outcomes] for name in Settled.__struct_fields__}

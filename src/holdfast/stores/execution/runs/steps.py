@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.blocking import Blocking, blocking
-from ....core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ....core.rows import mapper
 from ....core.store import TenantStore, reads
 from ....engines.protocol import Connection
-from ....errors import InvalidInput, LimitExceeded, NotFound
+from ....errors import InvalidInput, NotFound
 from ....ids import parse as parse_id
 from . import states
 from .step_log import Step, find_step, queries
@@ -60,11 +60,7 @@ class AsyncSteps(TenantStore):
         }
         query = queries.list_newest if newest_first else queries.list
         steps = mapper(Step, connection.dialect)(await query.all(connection, params))
-        if limit is None and len(steps) > limits.list_rows:
-            raise LimitExceeded(f"the run has more than list_rows = {limits.list_rows:,} steps: page them with limit=")
-        if limit is None or len(steps) <= limit:
-            return Page(steps)
-        return Page(steps[:limit], encode_cursor(listing, steps[limit - 1].iteration))
+        return page(steps, limit, limits, "steps", lambda last: encode_cursor(listing, last.iteration))
 
     async def _seen(self, connection: Connection, run_id: str) -> dict[str, Any]:
         params = self._scope.params(run_id=parse_id(run_id, "run id"))

@@ -47,12 +47,12 @@ VALUES (:tenant_id, :run_id, :iteration, :epoch, :state, :last_tool_result, :fir
 -- name: commit_all @postgres
 -- Whole steps of everybody in a group: one statement is one round trip and one flush for all. First it is settled which of them
 -- fit, and their runs and sessions are held, in one order for everybody. What is written to sessions and messages is what an
--- append writes (see messages.sql), except that the places of a session's messages are shared out among the steps that fit.
+-- append writes (see message_log.sql), except that the places of a session's messages are shared out among the steps that fit.
 WITH new AS (
     SELECT * FROM unnest(:number::bigint[], :run_id::uuid[], :epoch::bigint[], :iteration::bigint[], :state::jsonb[],
                          :last_tool_result::text[], :snapshot::text[], :fingerprint::text[], :input_tokens::bigint[],
                          :output_tokens::bigint[], :rows::bigint[], :tokens::bigint[], :calls::bigint[], :minute::bigint[],
-                         :created_at::timestamptz[])
+                         :step_at::timestamptz[])
         AS t (number, run_id, epoch, iteration, state, last_tool_result, snapshot, fingerprint, input_tokens, output_tokens,
               rows, tokens, calls, minute, now)
 ), outcome AS (
@@ -82,7 +82,7 @@ WITH new AS (
         doubted_at = NULL
     FROM fit AS f
     WHERE r.tenant_id = :tenant_id AND r.id = ANY(:run_id::uuid[]) AND r.id = f.run_id
-), head AS (
+), session AS (
     UPDATE sessions AS s SET
         next_seq = s.next_seq + t.rows,
         message_count = s.message_count + t.rows,
@@ -94,26 +94,20 @@ WITH new AS (
           FROM fit WHERE rows > 0 GROUP BY session_id) AS t
     WHERE s.tenant_id = :tenant_id AND s.id = t.session_id
     RETURNING s.id, s.next_seq - t.rows AS first_seq, (s.token_count >= s.compact_from) IS TRUE AS due
-), placed AS (
+), head AS (
     SELECT f.*, h.due,
            (h.first_seq + SUM(f.rows) OVER (PARTITION BY f.session_id ORDER BY f.number) - f.rows)::bigint AS first_seq
-    FROM fit AS f LEFT JOIN head AS h ON h.id = f.session_id
+    FROM fit AS f LEFT JOIN session AS h ON h.id = f.session_id
 ), added AS (
-    INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token_count, metadata,
-                          is_preserved, is_summary, created_at, updated_at)
-    SELECT :tenant_id, p.session_id, p.first_seq + m.place, m.id, m.kind, m.role, m.content, m.token_count, m.metadata,
-           m.is_preserved, m.is_summary, p.now, p.now
-    FROM unnest(:of::bigint[], :place::bigint[], :id::uuid[], :kind::text[], :role::text[], :content::jsonb[],
-                :token_count::integer[], :metadata::jsonb[], :is_preserved::boolean[], :is_summary::boolean[])
-         AS m (number, place, id, kind, role, content, token_count, metadata, is_preserved, is_summary)
-    JOIN placed AS p ON p.number = m.number
+    /*part into_messages*/
+    /*part new_messages*/
 ), noted AS (
     INSERT INTO run_steps (tenant_id, run_id, iteration, epoch, state, last_tool_result, first_seq, last_seq,
                            input_tokens, output_tokens, snapshot, fingerprint, created_at)
     SELECT :tenant_id, p.run_id, p.iteration, p.epoch, p.state, p.last_tool_result,
            CASE WHEN p.rows > 0 THEN p.first_seq END, CASE WHEN p.rows > 0 THEN p.first_seq + p.rows - 1 END,
            p.input_tokens, p.output_tokens, p.snapshot, p.fingerprint, p.now
-    FROM placed AS p
+    FROM head AS p
 ), settled AS (
     UPDATE tool_calls AS c SET
         status = CASE WHEN c.finished_at IS NULL THEN t.status ELSE c.status END,
@@ -128,7 +122,7 @@ WITH new AS (
           WHERE i.tenant_id = :tenant_id AND i.step IS NULL AND (o.id IS NOT NULL OR i.finished_at IS NOT NULL)) AS t
     WHERE c.tenant_id = :tenant_id AND c.run_id = t.run_id AND c.id = t.id AND c.step IS NULL
 )
-SELECT number, session_id::text, first_seq, COALESCE(due, FALSE) FROM placed;
+SELECT number, session_id::text, first_seq, COALESCE(due, FALSE) FROM head;
 
 -- name: commit_bare @postgres
 -- The same for steps without messages and outcomes, as most are that only note how far a program is: a third of the time. Where a

@@ -1,0 +1,185 @@
+"""Erasures: tenants who are to be forgotten, and by when.
+
+A request is written down first and carried out then, so that a process that dies in between leaves it to the next. It may come
+as often as it likes: the same request is one, and one that was carried out is never carried out again, whoever has moved in
+since. What is held stays until the hold is released, and the request stays open. What was written down here outlives the tenant:
+it is the proof that it was done.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Struct
+
+from ...clock import MICROSECONDS, to_us
+from ...core import scope as scopes
+from ...core import text
+from ...core.blocking import Blocking, blocking
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
+from ...core.queries import Queries
+from ...core.rows import Column, mapper
+from ...core.store import Store, in_steps, reads, writes
+from ...engines.protocol import Connection, Engine
+from ...errors import Conflict, InvalidInput, NotFound
+from ..workspace import retention_rules as rules
+from .retention.sweeps import Sweep, Swept
+from .tenants import AsyncTenants
+
+WINDOW_S = 24 * 3_600
+"""Seconds after a request by which it must be carried out."""
+_BY_HAND = "by hand"
+
+
+class Erasure(Struct, frozen=True):
+    """A tenant who is to be forgotten, or was."""
+
+    tenant: Annotated[str, Column("tenant")]
+    event_id: str
+    is_whole: bool
+    """Whether everything goes, or only snapshots and what only they need."""
+    requested_at: datetime
+    due_at: datetime
+    finished_at: datetime | None
+
+
+class Erased(Struct, frozen=True):
+    """What was done about an erasure. It is not finished while something is held."""
+
+    swept: Swept
+    is_finished: bool
+
+
+queries = Queries(__package__, "erasures.sql", Erasure)
+
+
+class AsyncErasures(Store):
+    """The tenants who are to be forgotten."""
+
+    def __init__(self, engine: Engine, setting: scopes.Setting) -> None:
+        super().__init__(engine)
+        self._setting = setting
+
+    @writes
+    async def request(
+        self,
+        connection: Connection,
+        tenant: str,
+        *,
+        event_id: str = _BY_HAND,
+        whole: bool = True,
+        requested_at: datetime | None = None,
+    ) -> Erasure:
+        """Write down that a tenant is to be forgotten within 24 hours. The same request again changes nothing.
+
+        Raises:
+            InvalidInput: the name of the tenant or of the event is empty, or the time has no zone or cannot be meant.
+        """
+        scope = scopes.Scope(tenant, self._setting)
+        if requested_at is not None and (not isinstance(requested_at, datetime) or requested_at.tzinfo is None):
+            raise InvalidInput("requested_at must be a datetime with a time zone")
+        if requested_at is not None and not 1970 <= requested_at.year < 9999:
+            raise InvalidInput(f"requested_at must be between the years 1970 and 9998, not in {requested_at.year}")
+        if not isinstance(whole, bool):
+            raise InvalidInput(f"whole must be true or false, not {whole!r}")
+        asked = self._setting.clock.now_us() if requested_at is None else to_us(requested_at)
+        params = scope.params(
+            event_id=scopes.name(event_id, "event_id", self._setting.limits),
+            is_whole=whole,
+            requested_at=asked,
+            due_at=asked + WINDOW_S * MICROSECONDS,
+        )
+        await queries.request.all(connection, params)
+        row = await queries.get.one(connection, params)
+        assert row is not None
+        return mapper(Erasure, connection.dialect)([row])[0]
+
+    @reads
+    async def list(
+        self,
+        connection: Connection,
+        *,
+        only_open: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Erasure]:
+        """Erasures, the most urgent first: all, or those that are not finished. With ``limit``, a page.
+
+        Raises:
+            InvalidFilter: the cursor is not of this list.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        limits = self._setting.limits
+        at, tenant, event = (0, "", "") if cursor is None else decode_cursor(cursor, "erasures", int, str, str)
+        params = {
+            "after_at": at,
+            "after_tenant": text.escape(tenant),
+            "after_event": text.escape(event),
+            "limit": rows_to_read(limit, limits),
+        }
+        query = queries.open if only_open else queries.by_name["all"]
+        found = mapper(Erasure, connection.dialect)(await query.all(connection, params))
+        return page(found, limit, limits, "erasures", _cursor)
+
+    @in_steps
+    async def carry_out(self, tenant: str, *, holder: str | None = None) -> Erased:
+        """Forget a tenant, as was requested: its snapshots one by one, each with a line in the log, and then the rest.
+
+        What is held stays, and the requests stay open until it was released and this is done again.
+
+        Raises:
+            NotFound: nobody has requested it, or it is finished.
+            Conflict: somebody else is sweeping this tenant.
+            Unavailable: the place where packs are kept cannot be reached; doing it again goes on.
+        """
+        scope = scopes.Scope(tenant, self._setting)
+        asked = await self._engine.read(lambda connection: _open(connection, scope))
+        sweep = Sweep(self._engine, scope)
+        await sweep.claim(f"erasure {self._setting.ids.new()}" if holder is None else holder)
+        try:
+            swept = await sweep.erase()
+        finally:
+            await sweep.release()
+        if await self._engine.read(lambda connection: _any_hold(connection, scope)):
+            return Erased(swept, False)
+        if any(asked.values()) and not await self._forget(tenant):
+            return Erased(swept, False)
+        now = self._setting.clock.now_us()
+        done = [scope.params(event_id=each, now_at=now) for each in asked]
+        await self._engine.write(lambda connection: queries.finish.many(connection, done))
+        return Erased(swept, True)
+
+    async def _forget(self, tenant: str) -> bool:
+        """Remove the tenant with everything it has; not if something was held meanwhile."""
+        try:
+            await AsyncTenants(self._engine, self._setting).delete(tenant, cascade=True)
+        except NotFound:
+            return True
+        except Conflict:
+            return False
+        return True
+
+
+class Erasures(Blocking[AsyncErasures]):
+    """The tenants who are to be forgotten."""
+
+    request = blocking(AsyncErasures.request)
+    list = blocking(AsyncErasures.list)
+    carry_out = blocking(AsyncErasures.carry_out)
+
+
+async def _open(connection: Connection, scope: scopes.Scope) -> dict[str, bool]:
+    """The requests that are open, and whether each is for everything."""
+    rows = await queries.open_of.all(connection, scope.params())
+    if not rows:
+        raise NotFound(f"nobody has requested that the tenant {scope.tenant!r} be forgotten, or it is done")
+    return {row[0]: bool(row[1]) for row in rows}
+
+
+async def _any_hold(connection: Connection, scope: scopes.Scope) -> bool:
+    return await rules.queries.any_hold.one(connection, scope.params()) is not None
+
+
+def _cursor(erasure: Erasure) -> str:
+    return encode_cursor("erasures", to_us(erasure.due_at), erasure.tenant, erasure.event_id)

@@ -1,0 +1,197 @@
+"""A2A tasks: what comes back is what was saved, what has not changed is not written again, and deleting can be undone."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from holdfast.clock import from_us
+from holdfast.errors import Conflict, InvalidFilter, NotFound
+from tests.contract.cases.suite import contract
+from tests.contract.cases.values import TEXTS
+from tests.contract.cases.world import World, raises
+
+
+def task_of(id: str, messages: int, parts: int = 2) -> dict[str, Any]:
+    """A task with so many messages and an artifact of so many parts, as A2A 0.3 has it: nulls, and keys in an order."""
+    return {
+        "contextId": "c",
+        "id": id,
+        "kind": "task",
+        "history": [{"messageId": f"m{n}", "parts": [{"kind": "text", "text": f"word {n}"}]} for n in range(messages)],
+        "artifacts": [
+            {"artifactId": "a", "parts": [{"kind": "text", "text": f"part {n}"} for n in range(parts)], "name": None},
+            {"artifactId": "b", "parts": [], "metadata": {"parts": [1]}},
+        ],
+        "status": {"state": "working", "message": None},
+        "metadata": None,
+    }
+
+
+async def _a_task_comes_back_as_it_was(world: World, name: str) -> None:
+    tasks = world.tenant(name).a2a_tasks
+    assert await tasks.find("t") is None
+    task = task_of("t", 3)
+    task["metadata"] = {"texts": list(TEXTS), "": [1, 2.5, True, None, {"$": 1e300}]}
+    await tasks.save("t", task, context_id="c", state="working")
+    found = await tasks.find("t")
+    assert found is not None
+    assert json.dumps(found.task) == json.dumps(task), "in the order of its keys too"
+    assert (found.id, found.context_id, found.state, found.user) == ("t", "c", "working", "")
+    assert found.created_at == found.updated_at == from_us(world.clock.now_us())
+    bare: dict[str, Any] = {"id": "u", "history": None}
+    await tasks.save("u", bare)
+    strange: dict[str, Any] = {"history": [], "artifacts": [None, "text", {"parts": None}], "other": [1]}
+    await tasks.save("v", strange)
+    for id, saved in (("u", bare), ("v", strange)):
+        again = await tasks.find(id)
+        assert again is not None
+        assert again.task == saved
+
+
+async def _the_last_save_wins_whatever_grew_shrank_or_changed(world: World, name: str) -> None:
+    tasks = world.tenant(name).a2a_tasks
+    made = from_us(world.clock.now_us() + 1_000_000)
+    for messages, parts in ((1, 0), (2, 3), (2, 4), (1, 2), (0, 0), (5, 1)):
+        world.clock.advance(1)
+        task = task_of("t", messages, parts)
+        task["history"][:1] = [{"messageId": "changed", "n": parts}] if messages else []
+        await tasks.save("t", task, state=f"{messages}")
+        found = await tasks.find("t")
+        assert found is not None
+        assert (found.task, found.state, found.created_at) == (task, f"{messages}", made)
+        assert found.updated_at == from_us(world.clock.now_us())
+
+
+async def _each_user_has_task_ids_of_their_own(world: World, name: str) -> None:
+    tasks = world.tenant(name).a2a_tasks
+    for user in (None, "ada", "bob"):
+        await tasks.save("t", {"of": user}, user=user)
+    for user in (None, "ada", "bob"):
+        found = await tasks.find("t", user=user)
+        assert found is not None
+        assert (found.task, found.user) == ({"of": user}, user or "")
+    assert await tasks.find("t", user="eve") is None
+    assert await tasks.delete("t", user="eve") is False
+    assert await tasks.delete("t", user="ada") is True
+    assert [await tasks.find("t", user=user) is None for user in (None, "ada", "bob")] == [False, True, False]
+    assert await world.tenant("zenith").a2a_tasks.find("t") is None
+
+
+@contract()
+async def tasks_are_what_was_saved_last_and_each_users_own(world: World) -> None:
+    for part in (
+        _a_task_comes_back_as_it_was,
+        _the_last_save_wins_whatever_grew_shrank_or_changed,
+        _each_user_has_task_ids_of_their_own,
+    ):
+        await part(world, part.__name__)
+
+
+async def _tasks_are_listed_the_one_whose_state_is_newest_first(world: World, name: str) -> None:
+    tasks = world.tenant(name).a2a_tasks
+    for name in ("a", "b", "c", "d"):
+        world.clock.advance(1)
+        await tasks.save(name, task_of(name, 2), context_id=(name in "ab" and "one") or "two", state="working")
+    world.clock.advance(1)
+    before = from_us(world.clock.now_us())
+    world.clock.advance(1)
+    await tasks.save("a", task_of("a", 1), context_id="one", state="completed")
+    await tasks.save("e", {}, user="ada", context_id="one")
+    assert [each.id for each in await tasks.list()] == ["a", "d", "c", "b"]
+    assert [each.id for each in await tasks.list(context_id="one")] == ["a", "b"]
+    assert [each.id for each in await tasks.list(state="working")] == ["d", "c", "b"]
+    assert [each.id for each in await tasks.list(since=before)] == ["a"]
+    assert await tasks.list(since=before + timedelta(seconds=2)) == []
+    assert await tasks.count() == 4
+    assert await tasks.count(context_id="one", state="working") == 1
+    assert [each.id for each in await tasks.list(user="ada")] == ["e"]
+    page = await tasks.list(limit=3)
+    assert [each.task for each in page] == [task_of("a", 1), task_of("d", 2), task_of("c", 2)]
+    rest = await tasks.list(limit=3, cursor=page.next)
+    assert ([each.id for each in rest], rest.next) == (["b"], None)
+    with raises(InvalidFilter):
+        await tasks.list(cursor="nonsense")
+    await tasks.save("b", {}, state_at=from_us(0))
+    await tasks.save("z", {}, state_at=before + timedelta(days=1))
+    last_and_first = await tasks.list()
+    assert (last_and_first[0].id, last_and_first[-1].id) == ("z", "b"), "as the caller says"
+    assert last_and_first[-1].state_at == from_us(0)
+
+
+async def _a_deleted_task_can_be_restored_until_its_id_is_taken(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    tasks, configs = tenant.a2a_tasks, tenant.a2a_push_configs
+    await tasks.save("t", task_of("t", 2))
+    await configs.save("t", {"url": "u"})
+    assert await tasks.delete("t") is True
+    assert await tasks.delete("t") is False
+    assert await tasks.find("t") is None
+    assert (await tasks.list(), await configs.list("t")) == ([], [])
+    restored = await tasks.restore("t")
+    assert restored.task == task_of("t", 2)
+    assert [each.config for each in await configs.list("t")] == [{"url": "u"}]
+    world.clock.advance(1)
+    await tasks.delete("t")
+    await tasks.save("t", task_of("t", 1))
+    again = await tasks.find("t")
+    assert again is not None
+    assert again.task == task_of("t", 1), "nothing of the deleted one is in it"
+    assert await configs.list("t") == []
+    with raises(Conflict, saying="another task"):
+        await tasks.restore("t")
+    world.clock.advance(1)
+    await tasks.delete("t")
+    assert (await tasks.restore("t")).task == task_of("t", 1), "the one that was deleted last"
+    assert await tasks.purge("t") == 2
+    assert await tasks.purge("t") == 0
+    with raises(NotFound):
+        await tasks.restore("t")
+
+
+async def _a_task_belongs_to_the_session_of_its_context(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    session = await tenant.sessions.create(key="c", user="ada")
+    world.clock.advance(90)
+    await tenant.a2a_tasks.save("t", task_of("t", 2), context_id="c", user="ada")
+    await tenant.a2a_tasks.save("t", {"of": "bob"}, context_id="c", user="bob")
+    await tenant.a2a_push_configs.save("t", {"url": "u"}, user="ada")
+    used = await tenant.sessions.get(session.id)
+    assert used.updated_at == from_us(world.clock.now_us()), "a task that goes on is a session in use"
+    await tenant.sessions.delete(session.id)
+    assert await tenant.a2a_tasks.find("t", user="ada") is None
+    assert await tenant.a2a_push_configs.list("t", user="ada") == []
+    assert await tenant.a2a_tasks.find("t", user="bob") is not None
+    await tenant.sessions.restore(session.id)
+    found = await tenant.a2a_tasks.find("t", user="ada")
+    assert found is not None
+    assert found.task == task_of("t", 2)
+    assert len(await tenant.a2a_push_configs.list("t", user="ada")) == 1
+    await tenant.sessions.purge(session.id)
+    assert await tenant.a2a_tasks.find("t", user="ada") is None
+    with raises(NotFound):
+        await tenant.a2a_tasks.restore("t", user="ada")
+
+
+@contract("concurrency")
+async def saves_at_once_leave_one_of_them(world: World) -> None:
+    tasks = world.tenant().a2a_tasks
+
+    def save(number: int) -> Any:
+        return lambda: tasks.save("t", task_of("t", number, number), state=str(number))
+
+    await world.together(*(save(number) for number in range(1, 9)))
+    found = await tasks.find("t")
+    assert found is not None
+    assert found.task == task_of("t", int(found.state), int(found.state)), "never a mixture"
+
+
+@contract()
+async def tasks_are_listed_deleted_restored_and_live_with_their_session(world: World) -> None:
+    for part in (
+        _tasks_are_listed_the_one_whose_state_is_newest_first,
+        _a_deleted_task_can_be_restored_until_its_id_is_taken,
+        _a_task_belongs_to_the_session_of_its_context,
+    ):
+        await part(world, part.__name__)

@@ -1,0 +1,226 @@
+"""Acting: who it is said once around a piece of work, and filled in where something is made."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from holdfast.core.acting import Acting
+from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
+from holdfast.limits import Limits
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.sessions import Session
+from holdfast.tenant_handles import AsyncTenantHandle
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World, raises, uuid_of
+
+
+@contract()
+async def a_session_is_made_for_whoever_acts(world: World) -> None:
+    acme = world.tenant()
+    with acme.acting(user="ada", agent="helper"):
+        made = await acme.sessions.create(key="k")
+        other = await acme.sessions.upsert("l")
+    assert (made.user, made.agent) == ("ada", "helper")
+    assert (other.user, other.agent) == ("ada", "helper")
+    outside = await acme.sessions.create(key="k")
+    assert (outside.user, outside.agent) == ("", "")
+    assert (await acme.sessions.upsert("l")).id != other.id
+
+
+@contract()
+async def what_is_said_at_the_call_counts_more(world: World) -> None:
+    acme = world.tenant()
+    with acme.acting(user="ada", agent="helper"):
+        made = await acme.sessions.create(user="bob")
+        assert (made.user, made.agent) == ("bob", "helper")
+        made = await acme.sessions.upsert("k", agent="other")
+        assert (made.user, made.agent) == ("ada", "other")
+        with raises(InvalidInput):
+            await acme.sessions.create(user="")
+        with raises(InvalidInput):
+            await acme.sessions.upsert("k", agent="")
+
+
+@contract()
+async def upsert_leaves_a_session_to_its_agent(world: World) -> None:
+    acme = world.tenant()
+    first = await acme.sessions.create(key="k", user="ada", agent="first")
+    with acme.acting(user="ada", agent="second"):
+        again = await acme.sessions.upsert("k", metadata={"n": 1})
+        assert (again.id, again.agent, again.metadata) == (first.id, "first", {"n": 1})
+        assert (await acme.sessions.upsert("k", agent="third")).agent == "third"
+
+
+@contract()
+async def create_is_repeated_and_refused_by_whoever_acts(world: World) -> None:
+    acme = world.tenant()
+    with acme.acting(user="ada"):
+        first = await acme.sessions.create(key="k", id=uuid_of("s"))
+        assert await acme.sessions.create(key="k", id=uuid_of("s")) == first
+        with raises(AlreadyExists, saying="'ada'"):
+            await acme.sessions.create(key="k")
+    with acme.acting(user="bob"), raises(Conflict):
+        await acme.sessions.create(key="k", id=uuid_of("s"))
+
+
+@contract()
+async def nothing_is_looked_up_or_filtered_by_who_acts(world: World) -> None:
+    acme = world.tenant()
+    mine = await acme.sessions.create(key="k", user="ada", agent="helper")
+    theirs = await acme.sessions.create(key="l", user="bob", agent="other")
+    await acme.messages.append(theirs.id, role="user", content="x")
+    with acme.acting(user="ada", agent="helper", sender="ada", channel="telegram"):
+        assert {each.id for each in await acme.sessions.list()} == {mine.id, theirs.id}
+        assert await acme.sessions.count() == 2
+        assert await acme.sessions.find("l") == await acme.sessions.get(theirs.id)
+        assert len(await acme.messages.list(theirs.id)) == 1
+        changed = await acme.sessions.update(theirs.id, metadata={"n": 1})
+        assert (changed.user, changed.agent) == ("bob", "other")
+
+
+@contract()
+async def messages_are_stored_as_they_are_whoever_acts(world: World) -> None:
+    """An append can be repeated by anybody: what is stored must not depend on who asks."""
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    append = partial(acme.messages.append, session.id, role="user", content="x", metadata={"n": 1}, id=uuid_of("m"))
+    with acme.acting(user="ada", sender="386246614"):
+        first = await append()
+    assert first.metadata == {"n": 1}
+    assert await append() == first
+    with acme.acting(user="bob", sender="another"):
+        assert await append() == first
+        many = [NewMessage(role="user", content="y", metadata={"sender": acme.acting_now().sender})]
+        assert (await acme.messages.append_many(session.id, many))[0].metadata == {"sender": "another"}
+
+
+@contract()
+async def feedback_is_of_whoever_acts(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    message = await acme.messages.append(session.id, role="user", content="x")
+    with acme.acting(user="ada"):
+        assert (await acme.feedback.create(message.id, is_positive=True)).user == "ada"
+        with raises(AlreadyExists, saying="'ada'"):
+            await acme.feedback.create(message.id, is_positive=False)
+        assert (await acme.feedback.upsert(message.id, is_positive=False)).user == "ada"
+        assert (await acme.feedback.upsert(message.id, user="bob", is_positive=True)).user == "bob"
+        assert len(await acme.feedback.list()) == 2
+    with raises(InvalidInput, saying="acting"):
+        await acme.feedback.upsert(message.id, is_positive=True)
+    assert (await acme.feedback.create(message.id, is_positive=True)).user == ""
+
+
+@contract()
+async def a_buffer_is_of_whoever_acts(world: World) -> None:
+    acme = world.tenant()
+    there = await acme.sessions.create(key="there", user="ada", agent="first")
+    with acme.acting(user="ada", agent="helper"):
+        fresh = await acme.sessions.buffered("new")
+        assert (fresh.user, fresh.agent) == ("ada", "helper")
+        old = await acme.sessions.buffered("there")
+        assert (old.id, old.agent) == (there.id, "first")
+        assert (await acme.sessions.buffered("given", user="bob", agent="other")).agent == "other"
+    await fresh.save()
+    assert (await acme.sessions.get(fresh.id)).agent == "helper"
+    nobodys = await acme.sessions.buffered("new")
+    assert (nobodys.user, nobodys.agent) == ("", "")
+
+
+@contract()
+async def blocks_nest_and_the_inner_one_replaces_only_what_it_names(world: World) -> None:
+    acme = world.tenant()
+    assert acme.acting_now() == Acting()
+    with acme.acting(user="ada", agent="helper", agent_type="open", channel="telegram", chat="-100", peer_kind="group"):
+        outer = acme.acting_now()
+        with acme.acting(agent="other", sender="7") as inner:
+            assert inner == acme.acting_now()
+            assert (inner.user, inner.agent, inner.sender, inner.channel) == ("ada", "other", "7", "telegram")
+            assert (inner.agent_type, inner.chat, inner.peer_kind) == ("open", "-100", "group")
+            made = await acme.sessions.create()
+            with acme.acting():
+                assert acme.acting_now() == inner
+        assert acme.acting_now() == outer
+        assert (outer.agent, outer.sender) == ("helper", None)
+        assert (made.user, made.agent) == ("ada", "other")
+    assert acme.acting_now() == Acting()
+
+
+@contract()
+async def a_block_can_be_awaited_and_ends_with_an_error_too(world: World) -> None:
+    acme = world.tenant()
+    async with acme.acting(user="ada") as who:
+        assert who == acme.acting_now() == Acting(user="ada")
+        assert (await acme.sessions.create()).user == "ada"
+    assert acme.acting_now() == Acting()
+    with raises(KeyError), acme.acting(user="ada"):
+        _stumble()
+    assert acme.acting_now() == Acting()
+    with raises(KeyError):
+        async with acme.acting(user="ada"):
+            _stumble()
+    assert acme.acting_now() == Acting()
+    assert (await acme.sessions.create()).user == ""
+
+
+def _stumble() -> None:
+    raise KeyError
+
+
+@contract()
+async def acting_belongs_to_one_tenant(world: World) -> None:
+    acme, zenith = world.tenant(), world.tenant("zenith")
+    with acme.acting(user="ada"):
+        assert zenith.acting_now() == Acting()
+        assert (await zenith.sessions.create()).user == ""
+        assert (await world.tenant("acme").sessions.create()).user == "ada", "another handle of the same tenant"
+        with zenith.acting(user="zoe", agent="z"):
+            assert (await acme.sessions.create()).user == "ada"
+            assert acme.acting_now() == Acting(user="ada")
+            assert (await zenith.sessions.create()).user == "zoe"
+            with acme.acting(agent="a"):
+                assert acme.acting_now() == Acting(user="ada", agent="a")
+                assert zenith.acting_now() == Acting(user="zoe", agent="z")
+        assert zenith.acting_now() == Acting()
+
+
+@contract(limits=Limits(name_bytes=10))
+async def who_acts_has_a_name(world: World) -> None:
+    acme = world.tenant()
+    wrong: list[Any] = ["", 7, b"x", True]
+    for name in ("user", "agent", "sender", "channel", "chat"):
+        for value in wrong:
+            with raises(InvalidInput, saying=name):
+                acme.acting(**{name: value})
+        with raises(LimitExceeded, saying=name):
+            too_long: dict[str, Any] = {name: "x" * 11}
+            acme.acting(**too_long)
+    for name in ("agent_type", "peer_kind"):
+        for value in (*wrong, "else"):
+            with raises(InvalidInput, saying=name):
+                acme.acting(**{name: value})
+    hostile = "\x00\ud800'"
+    with acme.acting(user=hostile, agent=hostile):
+        made = await acme.sessions.create()
+    assert (made.user, made.agent) == (hostile, hostile)
+
+
+async def _as(acme: AsyncTenantHandle, user: str) -> list[Session]:
+    """Several sessions, each made inside a block of one's own."""
+    made: list[Session] = []
+    for number in range(5):
+        with acme.acting(user=user, agent=f"{user} {number}"):
+            made.append(await acme.sessions.create(key=f"{user} {number}"))
+    return made
+
+
+@contract("concurrency")
+async def those_who_act_at_once_never_see_each_other(world: World) -> None:
+    acme = world.tenant()
+    users = [f"user {number}" for number in range(16)]
+    done = await world.together(*[partial(_as, acme, user) for user in users])
+    for user, made in zip(users, done, strict=True):
+        assert isinstance(made, list), made
+        assert [(each.user, each.agent) for each in made] == [(user, f"{user} {number}") for number in range(5)]
+    assert acme.acting_now() == Acting()

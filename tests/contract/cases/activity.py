@@ -1,0 +1,145 @@
+"""Activity: what was done is noted once, found by who did it and to what, and never changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.clock import from_us
+from holdfast.core.filters import column, meta
+from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
+from holdfast.limits import Limits
+from tests.contract.cases.suite import contract
+from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS, documents, same
+from tests.contract.cases.world import World, flat, raises, uuid_of
+
+
+@contract()
+async def what_was_done_is_noted_once_and_as_it_was_said(world: World) -> None:
+    acme = world.tenant()
+    details = {"size_bytes": 7, "path": ["a", None]}
+    made = await acme.activity.record(
+        "checkpoint.deleted", actor="ada", subject_kind="run", subject_id="r1", reason="erasure", details=details
+    )
+    assert (made.action, made.actor, made.subject_kind, made.subject_id) == ("checkpoint.deleted", "ada", "run", "r1")
+    assert (made.reason, made.details, made.created_at) == ("erasure", details, from_us(world.clock.now_us()))
+    assert await acme.activity.get(made.id.upper()) == made
+    bare = await acme.activity.record("looked")
+    assert (bare.actor, bare.subject_kind, bare.subject_id, bare.reason, bare.details) == ("", "", "", "", {})
+    with acme.acting(user="grace"):
+        assert (await acme.activity.record("looked")).actor == "grace"
+    with raises(NotFound, saying=made.id):
+        await world.tenant("zenith").activity.get(made.id)
+    with raises(NotFound):
+        await acme.activity.get(uuid_of("nobody"))
+    assert await acme.activity.count() == 3
+    assert await world.tenant("zenith").activity.list() == []
+    await _again_under_the_same_id(world)
+    await _every_text(world)
+
+
+async def _again_under_the_same_id(world: World) -> None:
+    activity, id = world.tenant("again").activity, uuid_of("deed")
+    first = await activity.record("looked", actor="ada", details={"n": 1}, id=id)
+    world.clock.advance(5)
+    assert await activity.record("looked", actor="ada", details={"n": 1}, id=id) == first
+    for other in ({"actor": "bob"}, {"details": {"n": 2}}, {"details": {"n": True}}, {"reason": "why"}):
+        with raises(Conflict, saying=id):
+            await activity.record("looked", **{"actor": "ada", "details": {"n": 1}, "id": id, **other})  # type: ignore[arg-type]
+    assert await activity.count() == 1
+
+
+async def _every_text(world: World) -> None:
+    activity = world.tenant("texts").activity
+    for each in TEXTS:
+        if not each or len(each) > 200:
+            continue
+        made = await activity.record(each, actor=each, subject_kind=each, subject_id=each, reason=each)
+        assert (made.action, made.actor, made.subject_kind, made.subject_id, made.reason) == (each,) * 5
+        assert made in await activity.list(actor=each, action=each, subject_kind=each, subject_id=each)
+    made = await activity.record("looked", details=documents())
+    assert same((await activity.get(made.id)).details, documents())
+
+
+@contract()
+async def the_log_is_listed_newest_first_and_filtered_in_a_closed_language(world: World) -> None:
+    activity = world.tenant().activity
+    made = []
+    for number in range(7):
+        made.append(await activity.record("a" if number % 2 else "b", actor="ada", subject_id=str(number)))
+        world.clock.advance(number % 3)  # some at the same moment
+    newest = sorted(made, key=lambda each: (each.created_at, each.id), reverse=True)
+    assert await activity.list() == newest
+    pages, cursor = [], None
+    while True:
+        page = await activity.list(limit=3, cursor=cursor)
+        pages.append(page)
+        cursor = page.next
+        if cursor is None:
+            break
+    assert [len(each) for each in pages] == [3, 3, 1]
+    assert flat(pages) == newest
+    for each in GARBAGE_CURSORS:
+        with raises(InvalidFilter):
+            await activity.list(limit=3, cursor=each)
+    await _filtered(world)
+
+
+async def _filtered(world: World) -> None:
+    activity = world.tenant("filtered").activity
+    one = await activity.record("x.done", actor="ada", subject_kind="run", subject_id="1", details={"n": 1})
+    world.clock.advance(1)
+    two = await activity.record("x.done", actor="bob", subject_kind="run", subject_id="2", reason="why")
+    other = await activity.record("y.done", actor="ada", subject_kind="session", subject_id="1")
+    cases: list[tuple[dict[str, Any], list[Any]]] = [
+        ({"actor": "ada"}, [one, other]),
+        ({"action": "x.done"}, [one, two]),
+        ({"subject_kind": "run"}, [one, two]),
+        ({"subject_kind": "run", "subject_id": "2"}, [two]),
+        ({"subject_id": "1"}, [one, other]),
+        ({"actor": "ada", "action": "x.done"}, [one]),
+        ({"where": [column("reason").eq("why")]}, [two]),
+        ({"where": [meta("n").eq(1)]}, [one]),
+        ({"where": [column("created_at").ge(two.created_at)]}, [two, other]),
+        ({"where": [column("id").is_in([one.id, two.id])]}, [one, two]),
+        ({"actor": ""}, []),
+    ]
+    for given, expected in cases:
+        assert {each.id for each in await activity.list(**given)} == {each.id for each in expected}, given
+        assert await activity.count(**given) == len(expected), given
+    for wrong in (column("details").eq(1), column("tenant_id").eq("zenith"), column("action").eq(7)):
+        with raises(InvalidFilter):
+            await activity.list(where=[wrong])
+        with raises(InvalidFilter):
+            await activity.count(where=[wrong])
+
+
+@contract(limits=Limits(name_bytes=8, key_bytes=9, text_bytes=10, metadata_bytes=20, list_rows=3))
+async def activity_has_limits(world: World) -> None:
+    activity = world.tenant().activity
+    over: list[tuple[str, dict[str, Any]]] = [
+        ("name_bytes = 8", {"actor": "a" * 9}),
+        ("name_bytes = 8", {"subject_kind": "a" * 9}),
+        ("key_bytes = 9", {"subject_id": "a" * 10}),
+        ("text_bytes = 10", {"reason": "a" * 11}),
+        ("metadata_bytes = 20", {"details": {"a": "b" * 20}}),
+    ]
+    for saying, given in over:
+        with raises(LimitExceeded, saying=saying):
+            await activity.record("x", **given)
+    with raises(LimitExceeded, saying="name_bytes = 8"):
+        await activity.record("x" * 9)
+    wrong: list[tuple[Any, dict[str, Any]]] = [("", {}), (7, {}), ("x", {"actor": 7}), ("x", {"details": []})]
+    wrong += [("x", {"details": {1: 2}}), ("x", {"id": "no id"}), ("x", {"reason": None})]
+    for action, given in wrong:
+        if given == {"details": []}:
+            continue  # nothing is nothing
+        with raises(InvalidInput):
+            await activity.record(action, **given)
+    with raises(InvalidText):
+        await activity.record("x", details={"a": object()})
+    assert await activity.count() == 0
+    for _ in range(4):
+        await activity.record("x")
+    with raises(LimitExceeded, saying="list_rows = 3"):
+        await activity.list()
+    assert len(await activity.list(limit=3)) == 3

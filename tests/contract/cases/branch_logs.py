@@ -1,0 +1,220 @@
+"""Branches: what of the log is seen, whoever changes it and whoever switches meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from holdfast.core.filters import column, meta
+from holdfast.errors import Conflict, NotFound
+from holdfast.stores.conversation.branches import Branch
+from holdfast.stores.conversation.messages import NewMessage
+from tests.contract.cases.branches import heard, say, started, words
+from tests.contract.cases.messages import recounted
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World, flat, raises, uuid_of
+
+
+@contract()
+async def a_message_that_branches_share_is_one_message(world: World) -> None:
+    acme, id = await started(world, "a", "b", "c")
+    shared, gone, own = await acme.messages.list(id)
+    await acme.branches.rewind(id, to=2)
+    await say(acme, id, "x", tokens=5)
+    await acme.messages.update(shared.id, content="A", token_count=10)
+    assert await acme.messages.delete(id, [gone.id]) == 1
+    assert await heard(acme, id) == "A x"
+    assert (await acme.sessions.get(id)).token_count == 15
+    await acme.branches.redo(id)
+    assert await heard(acme, id) == "A c"
+    assert (await acme.sessions.get(id)).token_count == 11
+    assert own in await acme.messages.list(id)
+
+
+@contract()
+async def a_message_of_another_branch_is_reached_by_its_id(world: World) -> None:
+    acme, id = await started(world, "a", "b", "c")
+    _, b, c = await acme.messages.list(id)
+    await acme.branches.rewind(id, to=1)
+    await say(acme, id, "x", tokens=3)
+    before = await acme.sessions.get(id)
+    assert await acme.messages.get(b.id) == b
+    changed = await acme.messages.update(b.id, content="B", token_count=100)
+    assert (changed.seq, changed.token_count) == (2, 100)
+    after = await acme.sessions.get(id)
+    assert (after.message_count, after.token_count) == (before.message_count, before.token_count)
+    assert await acme.messages.delete(id, [c.id]) == 1
+    assert await heard(acme, id) == "a x"
+    await acme.branches.redo(id)
+    assert await heard(acme, id) == "a B"
+    assert (await acme.sessions.get(id)).token_count == 101
+
+
+@contract()
+async def an_append_that_is_repeated_after_a_switch_happened_once(world: World) -> None:
+    acme, id = await started(world, "a")
+    append = partial(acme.messages.append, id, role="user", content="b", id=uuid_of("m"))
+    first = await append()
+    await acme.branches.rewind(id, to=1)
+    assert await append() == first
+    assert await heard(acme, id) == "a"
+    with raises(Conflict):
+        await acme.messages.append(id, role="user", content="other", id=uuid_of("m"))
+    many = [NewMessage(role="user", content="b", id=uuid_of("m")), NewMessage(role="user", content="c")]
+    with raises(Conflict, saying="some of these"):
+        await acme.messages.append_many(id, many)
+    assert await heard(acme, id) == "a"
+    await acme.branches.redo(id)
+    assert await heard(acme, id) == "a b"
+
+
+@contract()
+async def pages_go_across_the_fork_from_either_end(world: World) -> None:
+    acme, id = await started(world, *"abcdef")
+    await acme.branches.rewind(id, to=4)
+    await say(acme, id, *"ghi")
+    await acme.branches.rewind(id, to=6)
+    await say(acme, id, *"jk")
+    assert await heard(acme, id) == "a b c d g h j k"
+    whole = [*await acme.messages.list(id)]
+    for newest_first in (False, True):
+        for limit in (1, 2, 3, 8, 9):
+            pages = [await acme.messages.list(id, newest_first=newest_first, limit=limit)]
+            while pages[-1].next:
+                pages.append(
+                    await acme.messages.list(id, newest_first=newest_first, limit=limit, cursor=pages[-1].next)
+                )
+            assert flat(pages) == (whole[::-1] if newest_first else whole)
+            assert all(len(page) == limit for page in pages[:-1])
+    for count in range(1, 10):
+        assert [*await acme.messages.last(id, count)] == whole[-count:]
+    for after in range(10):
+        for before in (None, *range(10)):
+            found = await acme.messages.list(id, after=after, before=before)
+            assert found == [each for each in whole if after < each.seq < (before or 100 if before is None else before)]
+
+
+@contract()
+async def filters_see_what_the_branch_shows(world: World) -> None:
+    acme, id = await started(world, "a", "bb", "cc")
+    await acme.branches.rewind(id, to=2)
+    await say(acme, id, "dd", "e")
+    for where, found in (
+        ([column("seq").eq(3)], "dd"),
+        ([column("seq").ge(2)], "bb dd e"),
+        ([column("seq").is_in([1, 3, 9])], "a dd"),
+        ([meta("n").eq(2)], "bb dd"),
+        ([meta("n").eq(1), column("seq").gt(1)], "e"),
+        ([meta("w").eq("cc")], ""),
+        ([column("role").eq("assistant")], ""),
+    ):
+        assert words(await acme.messages.list(id, where=where)) == found
+        assert words([*await acme.messages.list(id, where=where, newest_first=True)][::-1]) == found
+        assert await acme.messages.count(id, where=where) == len(found.split())
+        first = await acme.messages.list(id, where=where, limit=1)
+        assert words(first) == found.partition(" ")[0]
+        assert (first.next is not None) == (" " in found)
+
+
+@contract()
+async def a_page_is_found_behind_many_messages_that_were_deleted(world: World) -> None:
+    acme, id = await started(world, *[str(number) for number in range(60)])
+    await acme.branches.rewind(id, to=40)
+    await say(acme, id, *[str(number) for number in range(100, 130)])
+    there = await acme.messages.list(id)
+    await acme.messages.delete(id, [message.id for message in [*there[3:37], *there[45:68]]])
+    left = [*there[:3], *there[37:45], *there[68:]]
+    for count in (1, 2, 3, 5, 11, 12, 13, 14):
+        assert [*await acme.messages.last(id, count)] == left[-count:]
+        assert [*await acme.messages.list(id, limit=count)] == left[:count]
+    assert await heard(acme, id) == words(left)
+
+
+@contract()
+async def a_session_is_plain_again_on_its_first_branch(world: World) -> None:
+    """What was never forked and what came back to its beginning cannot be told apart, except by the list of branches."""
+    acme, id = await started(world, "a", "b")
+    await acme.branches.rewind(id, to=1)
+    await say(acme, id, "x", tokens=9)
+    await acme.branches.redo(id)
+    assert (await say(acme, id, "c"))[0].seq == 3
+    assert await heard(acme, id) == "a b c"
+    assert (await acme.sessions.get(id)).token_count == 3
+    assert await acme.branches.current(id) == 0
+
+
+@contract("concurrency")
+async def appends_and_switches_at_once_lose_nothing(world: World) -> None:
+    acme, id = await started(world, "a", "b")
+    for _ in range(2):
+        await acme.branches.fork(id, at=1)
+    calls: list[Any] = []
+    for number in range(15):
+        calls.append(partial(say, acme, id, f"x{number}", f"y{number}"))
+        calls.append(partial(acme.branches.switch, id, number % 3))
+    done = await world.together(*calls)
+    assert not [each for each in done if isinstance(each, Exception)], done
+    made = [each for each in done if isinstance(each, list)]
+    assert all([message.seq for message in pair] == [pair[0].seq, pair[0].seq + 1] for pair in made), "torn apart"
+    seen: list[str] = []
+    for number in range(3):
+        await acme.branches.switch(id, number)
+        there = (await heard(acme, id)).split()
+        assert there[: 2 if number == 0 else 1] == ["a", "b"][: 2 if number == 0 else 1]
+        assert [message.seq for message in await acme.messages.list(id)] == [*range(1, len(there) + 1)]
+        own = there[2 if number == 0 else 1 :]
+        assert all(own[place + 1] == f"y{word[1:]}" for place, word in enumerate(own) if word[0] == "x"), own
+        seen += own
+    assert sorted(seen) == sorted(f"{letter}{number}" for number in range(15) for letter in "xy")
+
+
+@contract("concurrency")
+async def forks_at_once_get_numbers_of_their_own(world: World) -> None:
+    acme, id = await started(world, "a", "b")
+    calls: list[Any] = [partial(acme.branches.fork, id, at=1), partial(acme.branches.rewind, id, to=1)] * 8
+    done = await world.together(*calls)
+    made = [each for each in done if isinstance(each, Branch)]
+    assert len(made) == 16, done
+    assert sorted(each.number for each in made) == [*range(1, 17)]
+    there = await acme.branches.list(id)
+    assert sorted(there[1:], key=lambda each: each.number) == sorted(made, key=lambda each: each.number)
+    for each in there:
+        await acme.branches.switch(id, each.number)
+        assert await heard(acme, id) == ("a b" if each.number == 0 else "a")
+
+
+@contract("concurrency")
+async def counters_follow_whoever_deletes_while_others_switch(world: World) -> None:
+    acme, id = await started(world, *[str(number) for number in range(20)])
+    there = await acme.messages.list(id)
+    await acme.branches.fork(id, at=10)
+    calls: list[Any] = []
+    for number in range(10):
+        calls.append(partial(acme.messages.delete, id, [there[number].id, there[-1 - number].id]))
+        calls.append(partial(acme.branches.switch, id, (number + 1) % 2))
+        calls.append(partial(acme.messages.update, there[number // 2].id, token_count=number))
+        calls.append(partial(acme.messages.list, id))
+    done = await world.together(*calls)
+    assert not [each for each in done if isinstance(each, Exception) and not isinstance(each, NotFound)], done
+    await recounted(acme, id)
+    for number in (0, 1):
+        await acme.branches.switch(id, number)
+        assert await heard(acme, id) == ""
+
+
+@contract("concurrency")
+async def a_reader_never_sees_a_log_half_switched(world: World) -> None:
+    acme, id = await started(world, *"abcdef")
+    await acme.branches.rewind(id, to=3)
+    await say(acme, id, *"xyz")
+    whole = {"a b c d e f", "a b c x y z"}
+    calls: list[Any] = []
+    for number in range(12):
+        calls.append(partial(acme.branches.switch, id, number % 2))
+        calls += [partial(acme.messages.list, id), partial(acme.messages.last, id, 9), partial(acme.messages.count, id)]
+    for each in await world.together(*calls):
+        assert not isinstance(each, Exception), each
+        if isinstance(each, list):
+            assert words(each) in whole
+        elif isinstance(each, int):
+            assert each == 6

@@ -1,0 +1,366 @@
+"""Buffered sessions: several writers, what is kept and what is let go of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from holdfast.errors import Conflict, LimitExceeded
+from holdfast.limits import Limits
+from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.tenant_handles import AsyncTenantHandle
+from tests.contract.cases.buffered import as_stored, filled, said
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World, everything, raises, uuid_of
+
+
+async def refused(world: World, buffer: AsyncBufferedSession, *, saying: str = "") -> None:
+    """A save is a conflict, changes nothing in the database and nothing in the buffer, however often it is tried."""
+    acme = world.tenant()
+    before = (await everything(acme), buffer.history(), buffer.state, buffer.metadata, buffer.unsaved())
+    for _ in range(2):
+        with raises(Conflict, saying=saying):
+            await buffer.save()
+        assert (
+            await everything(acme), buffer.history(), buffer.state, buffer.metadata, buffer.unsaved()
+        ) == before  # fmt: skip
+    assert buffer.has_unsaved
+
+
+async def refused_by_state(world: World, buffer: AsyncBufferedSession) -> None:
+    """The same for a buffer that holds nothing but what it believes to be stored."""
+    before = (await everything(world.tenant()), buffer.history(), buffer.state)
+    with raises(Conflict, saying="changed by somebody else"):
+        await buffer.save()
+    assert (await everything(world.tenant()), buffer.history(), buffer.state) == before
+
+
+Writer = Callable[[AsyncTenantHandle, AsyncBufferedSession], Awaitable[object]]
+
+
+async def _other_buffer(acme: AsyncTenantHandle, buffer: AsyncBufferedSession) -> None:
+    other = await acme.sessions.buffered("k")
+    other.accumulate_tokens(input_tokens=1)
+    await other.save()
+
+
+WRITERS: tuple[Writer, ...] = (
+    lambda acme, buffer: acme.messages.append(buffer.id, role="user", content="theirs"),
+    lambda acme, buffer: acme.messages.delete(buffer.id, [buffer.history()[1].id]),
+    lambda acme, buffer: acme.messages.update(buffer.history()[1].id, token_count=9),
+    lambda acme, buffer: acme.sessions.update(buffer.id, metadata={"theirs": 1}),
+    lambda acme, buffer: acme.sessions.upsert("k", agent="theirs"),
+    _other_buffer,
+    lambda acme, buffer: acme.branches.rewind(buffer.id, to=1),
+)
+
+
+@contract()
+async def another_writer_is_noticed(world: World) -> None:
+    """Whoever wrote to the session, and by whatever way, even within one tick of the clock."""
+    acme = world.tenant()
+    buffer = await filled(acme)
+    for number, write in enumerate(WRITERS):
+        buffer.add_message(role="user", content=f"mine {number}")
+        buffer.set_label(f"mine {number}")
+        await write(world.tenant(), buffer)
+        await refused(world, buffer, saying="somebody else")
+        mine = buffer.unsaved()
+        await buffer.reload()
+        await as_stored(world, buffer)
+        for message in mine:
+            buffer.add_message(role=message.role, content=message.content, id=message.id)
+        await buffer.save()
+        await as_stored(world, buffer)
+        assert said(buffer)[-1] == f"mine {number}"
+
+
+@contract()
+async def what_nobody_changed_is_no_conflict(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme)
+    await acme.sessions.buffered("k")
+    await acme.branches.fork(buffer.id, at=2)
+    await acme.sessions.create(key="k", user="somebody else's")
+    buffer.add_message(role="user", content="5")
+    await buffer.save()
+    await as_stored(world, buffer)
+    before = await everything(acme)
+    await acme.messages.append(buffer.id, role="user", content="theirs")
+    await buffer.save()
+    assert len(await acme.messages.list(buffer.id)) == 7, "nothing was changed here, so there is nothing to save"
+    assert before != await everything(acme)
+
+
+@contract()
+async def of_two_buffers_the_second_is_refused(world: World) -> None:
+    one, two = await filled(world.tenant()), await world.tenant().sessions.buffered("k")
+    one.add_message(role="user", content="one")
+    two.add_message(role="user", content="two")
+    await one.save()
+    await refused(world, two)
+    one.add_message(role="user", content="more")
+    await one.save()
+    await as_stored(world, one)
+
+
+@contract()
+async def of_two_new_sessions_the_second_is_refused(world: World) -> None:
+    one, two = await world.tenant().sessions.buffered("k"), await world.tenant().sessions.buffered("k")
+    assert one.id != two.id
+    two.add_message(role="user", content="two")
+    await one.save()
+    await refused(world, two, saying="under the key 'k'")
+    await two.reload()
+    assert (two.id, two.history()) == (one.id, [])
+    two.add_message(role="user", content="two")
+    await two.save()
+    await as_stored(world, two)
+
+
+@contract()
+async def a_deletion_is_noticed_and_what_was_deleted_does_not_come_back(world: World) -> None:
+    for number, remove in enumerate(("delete", "purge")):
+        acme, key = world.tenant(), f"k{number}"
+        buffer = await filled(acme, key)
+        buffer.add_message(role="user", content="mine")
+        await getattr(world.tenant().sessions, remove)(buffer.id)
+        await refused(world, buffer, saying="was deleted")
+        mine, gone = buffer.unsaved(), buffer.id
+        await buffer.reload()
+        assert (buffer.history(), buffer.has_unsaved) == ([], False)
+        assert buffer.id != gone
+        for message in mine:
+            buffer.add_message(role=message.role, content=message.content, id=message.id)
+        await buffer.save()
+        await as_stored(world, buffer)
+        assert said(buffer) == ["mine"]
+
+
+@contract()
+async def deleting_a_session_drops_its_buffer(world: World) -> None:
+    for number, remove in enumerate(("delete", "purge")):
+        acme, key = world.tenant(), f"k{number}"
+        buffer = await filled(acme, key)
+        buffer.add_message(role="user", content="unsaved")
+        await getattr(acme.sessions, remove)(buffer.id.upper())
+        assert await acme.sessions.list() == []
+        anew = await acme.sessions.buffered(key)
+        assert anew != buffer
+        assert anew.history() == []
+
+
+@contract()
+async def a_list_comes_from_the_database(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme)
+    buffer.add_message(role="user", content="unsaved")
+    buffer.update_metadata({"unsaved": True})
+    unsaved = await acme.sessions.buffered("never saved")
+    unsaved.add_message(role="user", content="unsaved")
+    (listed,) = await acme.sessions.list()
+    assert (listed.id, listed.message_count, listed.metadata) == (buffer.id, 5, {})
+
+
+@contract()
+async def an_id_that_is_taken_is_a_conflict_and_nothing_is_saved(world: World) -> None:
+    acme = world.tenant()
+    taken = (await filled(acme, "other")).history()[0].id
+    buffer = await filled(acme)
+    buffer.add_message(role="user", content="fine")
+    buffer.add_message(role="user", content="taken", id=taken)
+    buffer.set_label("l")
+    await refused(world, buffer, saying="has an id that another one has")
+    buffer.set_history(buffer.history()[:-1])
+    await buffer.save()
+    await as_stored(world, buffer)
+    assert said(buffer)[-1] == "fine"
+
+
+@contract()
+async def discarding_drops_what_was_not_saved(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme)
+    buffer.add_message(role="user", content="unsaved")
+    buffer.truncate_history(1)
+    buffer.reset()
+    buffer.set_label("l")
+    buffer.discard()
+    assert (said(buffer), buffer.state.label, buffer.has_unsaved) == (["0", "1", "2", "3", "4"], "", False)
+    again = await acme.sessions.buffered("k")
+    assert again != buffer
+    assert said(again) == said(buffer)
+    with raises(Conflict, saying="there is another"):
+        buffer.add_message(role="user", content="to the wrong one")
+    await as_stored(world, buffer)
+
+
+@contract(limits=Limits(buffered_sessions=3))
+async def a_handle_keeps_so_many_and_never_drops_what_is_unsaved(world: World) -> None:
+    acme = world.tenant()
+    kept = [await acme.sessions.buffered(f"k{number}") for number in range(3)]
+    assert await acme.sessions.buffered("k0") == kept[0], "used again, so k1 is the oldest now"
+    new = await acme.sessions.buffered("k3")
+    assert await acme.sessions.buffered("k0") == kept[0]
+    assert await acme.sessions.buffered("k2") == kept[2]
+    assert await acme.sessions.buffered("k3") == new
+    for buffer in (kept[0], kept[2], new):
+        buffer.add_message(role="user", content="unsaved")
+    with raises(LimitExceeded, saying="save or discard"):
+        await acme.sessions.buffered("k4")
+    with raises(LimitExceeded):
+        kept[1].add_message(role="user", content="it was let go of, and there is no room to keep it again")
+    assert kept[1].history() == []
+    await kept[2].save()
+    kept[1].add_message(role="user", content="now there is")
+    assert await acme.sessions.buffered("k1") == kept[1]
+    for buffer in (kept[0], new, kept[1]):
+        assert await acme.sessions.buffered(buffer.key) == buffer
+        await buffer.save()
+    assert await acme.sessions.buffered("k2") != kept[2]
+    for buffer in (*kept, new):
+        await as_stored(world, buffer)
+
+
+@contract("concurrency")
+async def of_many_at_once_one_saves_and_the_others_are_refused(world: World) -> None:
+    made = await filled(world.tenant())
+    buffers = [await world.tenant().sessions.buffered("k") for _ in range(8)]
+    for number, buffer in enumerate(buffers):
+        buffer.add_message(role="user", content=str(number), id=uuid_of(number))
+        buffer.accumulate_tokens(input_tokens=1)
+    outcomes = await world.together(*(buffer.save for buffer in buffers))
+    failed = [outcome for outcome in outcomes if outcome is not None]
+    assert len(failed) == 7, outcomes
+    assert all(type(outcome) is Conflict for outcome in failed), failed
+    (winner,) = [buffer for buffer, outcome in zip(buffers, outcomes, strict=True) if outcome is None]
+    await as_stored(world, winner)
+    assert (len(winner.history()), winner.state.input_tokens) == (6, 1)
+    assert said(made) == ["0", "1", "2", "3", "4"]
+
+
+@contract("concurrency")
+async def a_save_beside_durable_appends_is_whole_or_refused(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme)
+    for number in range(5):
+        buffer.add_message(role="user", content=f"mine {number}")
+
+    async def append() -> None:
+        await world.tenant().messages.append(buffer.id, role="user", content="theirs")
+
+    outcomes = await world.together(buffer.save, append)
+    assert outcomes[1] is None
+    texts = [message.content[0]["text"] for message in await acme.messages.list(buffer.id)]
+    mine = [f"mine {number}" for number in range(5)]
+    if outcomes[0] is None:
+        assert texts == ["0", "1", "2", "3", "4", *mine, "theirs"]
+    else:
+        assert type(outcomes[0]) is Conflict
+        assert texts == ["0", "1", "2", "3", "4", "theirs"]
+
+
+@contract("reopening")
+async def what_was_saved_outlives_the_handle_and_the_rest_does_not(world: World) -> None:
+    buffer = await filled(world.tenant())
+    buffer.set_summary("s")
+    buffer.truncate_history(2)
+    await buffer.save()
+    saved = (buffer.id, buffer.history(), buffer.state)
+    buffer.add_message(role="user", content="lost")
+    buffer.set_label("lost")
+    await world.reopen()
+    again = await world.tenant().sessions.buffered("k")
+    assert (again.id, again.history(), again.state) == saved
+
+
+@contract("joining")
+async def a_save_lives_and_dies_with_the_callers_transaction(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme)
+    await world.caller.commit()
+    await world.caller.begin()
+    buffer.truncate_history(2)
+    buffer.add_message(role="user", content="undone")
+    await buffer.save()
+    await as_stored(world, buffer)
+    await world.caller.rollback()
+    await world.caller.begin()
+    assert len(await acme.messages.list(buffer.id)) == 5
+    await buffer.save()  # what was undone is saved again
+    await as_stored(world, buffer)
+    buffer.add_message(role="user", content="more")
+    await buffer.save()
+    assert said(buffer) == ["3", "4", "undone", "more"]
+    await as_stored(world, buffer)
+    await world.caller.rollback()
+    await world.caller.begin()
+    await acme.messages.append(buffer.id, role="user", content="theirs")
+    await refused_by_state(world, buffer)
+    await buffer.reload()
+    assert said(buffer) == ["0", "1", "2", "3", "4", "theirs"]
+    buffer.set_history([*buffer.history(), NewMessage(role="user", content="5")])
+    await buffer.save()
+    await as_stored(world, buffer)
+
+
+@contract("joining")
+async def a_session_that_was_undone_is_said_to_be_and_can_be_made_again(world: World) -> None:
+    acme = world.tenant()
+    buffer = await acme.sessions.buffered("k")
+    buffer.add_message(role="user", content="hello")
+    await buffer.save()
+    buffer.add_message(role="user", content="again")
+    await buffer.save()
+    await world.caller.rollback()
+    await world.caller.begin()
+    with raises(Conflict, saying="undone with the transaction"):
+        await buffer.save()
+    await buffer.reload(keep_unsaved=True)
+    await buffer.save()
+    assert said(buffer) == ["hello", "again"]
+    await as_stored(world, buffer)
+    await world.caller.commit()
+    await world.caller.begin()
+    before = await acme.sessions.get(buffer.id)
+    await buffer.save()
+    assert await acme.sessions.get(buffer.id) == before, "nothing is written where nothing was undone"
+    await acme.sessions.purge(buffer.id)
+    await world.caller.commit()
+    await world.caller.begin()
+
+
+@contract()
+async def what_was_not_saved_can_be_kept_after_what_others_wrote(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme, count=2)
+    await acme.messages.append(buffer.id, role="user", content="theirs")
+    added = uuid_of(7)
+    buffer.add_message(role="assistant", content="mine", id=added, is_preserved=True, metadata={"a": 1}, token_count=77)
+    buffer.add_message(kind="note", content={"any": "JSON"})
+    mine = buffer.unsaved()
+    await refused(world, buffer)
+    await buffer.reload(keep_unsaved=True)
+    await buffer.save()
+    await as_stored(world, buffer)
+    kept = buffer.history()[-2:]
+    assert [each.content for each in buffer.history()[:3]] == [
+        [{"type": "text", "text": text}] for text in ("0", "1", "theirs")
+    ]
+    assert [
+        (each.id, each.kind, each.content, each.metadata, each.token_count, each.is_preserved) for each in kept
+    ] == [(each.id, each.kind, each.content, each.metadata, each.token_count, each.is_preserved) for each in mine]
+
+
+@contract()
+async def a_copy_of_what_is_stored_is_not_unsaved(world: World) -> None:
+    acme = world.tenant()
+    buffer = await filled(acme, count=3)
+    buffer.set_history([NewMessage(role="user", content="first"), *buffer.history()])
+    assert [each.content[0]["text"] for each in buffer.unsaved()] == ["first"]
+    await acme.messages.append(buffer.id, role="user", content="theirs")
+    await refused(world, buffer)
+    await buffer.reload(keep_unsaved=True)
+    assert said(buffer) == ["0", "1", "2", "theirs", "first"]
+    await buffer.save()
+    await as_stored(world, buffer)

@@ -1,0 +1,191 @@
+"""Checkpoints: what is kept of a thread, who may write to it, and whether it is all still what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.errors import Conflict, Fenced, InvalidInput, NotFound, Stale
+from holdfast.stores.execution.checkpoints.task_writes import Write
+from tests.contract.cases.checkpoints import LARGE, found, grown, ids
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World, raises, uuid_of
+
+
+@contract()
+async def however_few_come_at_once_what_is_there_is_found(world: World) -> None:
+    """One, two, three and more are asked for in different ways."""
+    acme = world.tenant()
+    pieces = await grown(acme, "t", 5)
+    for count in (1, 2, 3, 5):
+        stored = await acme.checkpoints.put("t", id=f"known {count}", state=b"", pieces=pieces[-count:])
+        assert stored.places == list(range(6 - count, 6))
+    next_place = 6
+    for count in (1, 2, 3):
+        new = [b"new %d of %d" % (number, count) for number in range(count)]
+        stored = await acme.checkpoints.put("t", id=f"new {count}", state=b"", pieces=new)
+        assert stored.places == list(range(next_place, next_place + count))
+        next_place += count
+    twice = await acme.checkpoints.put("t", id="twice", state=b"", pieces=[b"again", b"again"])
+    assert twice.places == [next_place, next_place]
+    both = await acme.checkpoints.put("t", id="both", state=b"", pieces=[b"one more", pieces[0]])
+    assert both.places == [next_place + 1, 1]
+    other = await acme.checkpoints.put("u", id="1", state=b"", pieces=[pieces[1]])
+    assert other.places == [1], "another thread's are not found"
+
+
+@contract()
+async def what_is_young_is_kept_beside_the_newest(world: World) -> None:
+    acme = world.tenant()
+    for step in range(6):
+        await acme.checkpoints.put("t", id=f"{step}", state=b"")
+        world.clock.advance(10)
+    assert await acme.checkpoints.prune(["t"], younger_than_s=1_000) == 0
+    assert await acme.checkpoints.prune(["t"], younger_than_s=35) == 3
+    assert await ids(acme, "t") == ["5", "4", "3"]
+    world.clock.advance(1_000)
+    assert await acme.checkpoints.prune(["t"], keep=2, younger_than_s=35) == 1
+    assert await acme.checkpoints.prune(["t"], younger_than_s=0) == 1
+    assert await ids(acme, "t") == ["5"], "the newest stays, however old it is"
+
+
+@contract()
+async def the_last_runs_are_kept_beside_the_newest(world: World) -> None:
+    acme = world.tenant()
+    await grown(acme, "t", 8)
+    await acme.checkpoints.put("t", id="009", state=b"")
+    assert await acme.checkpoints.prune(["t"], runs=2) == 4
+    assert await ids(acme, "t") == ["009", "008", "007", "006", "005"]
+    assert await acme.checkpoints.prune(["t"], keep=3, runs=0) == 2
+    await grown(acme, "v", 6, leans=("messages",))
+    assert await acme.checkpoints.prune(["v"], runs=1) == 0, "the last run leans on all the others"
+    wrong: list[dict[str, Any]] = [{"runs": -1}, {"younger_than_s": 1.5}, {"keep": None}, {"runs": True}]
+    for kwargs in wrong:
+        with raises(InvalidInput, saying=next(iter(kwargs))):
+            await acme.checkpoints.prune(["t"], **kwargs)
+
+
+@contract()
+async def whoever_holds_the_run_may_write_and_nobody_else(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    run = await acme.runs.start(session.id, agent="helper")
+    with raises(Conflict, saying="the newest checkpoint is None"):
+        await acme.checkpoints.put("t", id="1", state=b"", lease=(run.id, 0))
+    held = await acme.leases.claim("one", run_id=run.id)
+    assert held is not None
+    mine = (run.id, held.epoch)
+    await acme.checkpoints.put("t", id="1", state=b"", lease=mine)
+    await acme.checkpoints.put_writes("t", id="1", task_id="x", new=[Write(0, "c")], lease=mine)
+    await acme.leases.release(run.id, epoch=held.epoch)
+    again = await acme.leases.claim("other", run_id=run.id)
+    assert again is not None
+    await acme.checkpoints.put("t", id="2", parent="1", state=b"", lease=(run.id, again.epoch))
+    with raises(Fenced, saying="the newest checkpoint is 2"):
+        await acme.checkpoints.put("t", id="3", parent="1", state=b"", lease=mine)
+    with raises(Fenced, saying="the newest checkpoint is 2"):
+        await acme.checkpoints.put_writes("t", id="1", task_id="y", new=[Write(0, "c")], lease=mine)
+    with raises(NotFound):
+        await acme.checkpoints.put("t", id="3", state=b"", lease=(uuid_of("nobody"), 1))
+    assert await ids(acme, "t") == ["2", "1"]
+    await acme.checkpoints.put("t", id="3", state=b"")
+
+
+@contract()
+async def the_history_of_the_newest_needs_no_id(world: World) -> None:
+    acme = world.tenant()
+    assert await acme.checkpoints.history("t") == []
+    await grown(acme, "t", 4, leans=("messages",))
+    await acme.checkpoints.put("t", id="9", namespace="child", state=b"")
+    newest = await acme.checkpoints.history("t", channels=["messages"])
+    assert [each.id for each in newest] == ["004", "003", "002", "001"]
+    assert newest == await acme.checkpoints.history("t", id="004", channels=["messages"])
+    assert [each.id for each in await acme.checkpoints.history("t", namespace="child")] == ["9"]
+
+
+@contract()
+async def verify_looks_at_the_threads_of_everybody(world: World) -> None:
+    acme = world.tenant()
+    await grown(acme, "t", 3)
+    await acme.checkpoints.put("u", id="1", state=b"", pieces=[LARGE, b"\x00"], user="ada\x00")
+    await acme.checkpoints.put_writes("w", id="1", task_id="x", new=[Write(0, "c", b"v", [LARGE, b"p"])])
+    checked = await acme.checkpoints.verify()
+    assert (checked.threads, checked.checkpoints, list(checked.damaged), checked.next) == (3, 4, [], None)
+    first = await acme.checkpoints.verify(limit=2)
+    assert (first.threads, first.checkpoints) == (2, 4)
+    rest = await acme.checkpoints.verify(limit=2, after=first.next)
+    assert (rest.threads, rest.checkpoints, rest.next) == (1, 0, None)
+    assert (await world.tenant("zenith").checkpoints.verify()).threads == 0
+    for wrong in ("x", "-1", 7):
+        with raises(InvalidInput):
+            await acme.checkpoints.verify(after=wrong)  # type: ignore[arg-type]
+
+
+@contract("joining")
+async def places_of_what_was_rolled_back_are_refused(world: World) -> None:
+    acme = world.tenant()
+    kept = await acme.checkpoints.put("t", id="1", state=b"", pieces=[b"one" * 30])
+    await world.caller.commit()
+    await world.caller.begin()
+    undone = await acme.checkpoints.put("t", id="2", state=b"", pieces=[b"undone" * 30])
+    written = await acme.checkpoints.put_writes("t", id="2", task_id="x", new=[Write(0, "c", b"", [b"too" * 30])])
+    seen = await acme.checkpoints.find("t")
+    await world.caller.rollback()
+    await world.caller.begin()
+    outside = await world.outside()
+    await acme.checkpoints.put("t", id="3", state=b"", pieces=[kept.places[0]], stamp=kept.stamp)
+    await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"another" * 30, b"and one more" * 30])
+    await world.caller.commit()
+    assert seen is not None
+    for stamp, place in ((undone.stamp, undone.places[0]), (written.stamp, written.places[0]), (seen.stamp, 2)):
+        with raises(Stale):
+            await outside.checkpoints.put("t", id="5", state=b"", pieces=[place], stamp=stamp)
+    found = await outside.checkpoints.find("t", id="3")
+    assert found is not None
+    assert found.pieces == [b"one" * 30]
+    await world.caller.begin()
+
+
+@contract()
+async def history_goes_back_to_where_nothing_is_missing(world: World) -> None:
+    acme = world.tenant()
+    wanted = ["messages"]
+    await grown(acme, "t", 4, leans=("messages",))
+    await acme.checkpoints.put_writes("t", id="002", task_id="x", new=[Write(0, "messages", b"w", [b"p"])])
+    chain = await acme.checkpoints.history("t", id="004", channels=wanted)
+    assert [each.id for each in chain] == ["004", "003", "002", "001"]
+    assert [len(each.tasks) for each in chain] == [0, 0, 1, 0]
+    await acme.checkpoints.put("t", id="005", parent="004", state=b"snapshot")
+    await acme.checkpoints.put("t", id="006", parent="005", state=b"", leans=["messages"])
+    assert [each.id for each in await acme.checkpoints.history("t", id="006", channels=wanted)] == ["006", "005"]
+    assert [each.id for each in await acme.checkpoints.history("t", id="006", least=3, channels=wanted)][2:] == [
+        "004",
+        "003",
+        "002",
+        "001",
+    ]
+    assert [each.id for each in await acme.checkpoints.history("t", id="004", channels=["other"])] == ["004", "003"]
+    assert [each.id for each in await acme.checkpoints.history("t", id="006", least=0)] == ["006"]
+    assert await acme.checkpoints.history("t", id="nothing", channels=wanted) == []
+    for wrong in (-1, True, 20_001, "1"):
+        with raises(InvalidInput, saying="least is a whole number"):
+            await acme.checkpoints.history("t", least=wrong)  # type: ignore[arg-type]
+
+
+@contract()
+async def what_a_channel_needs_follows_from_what_was_written_to_it(world: World) -> None:
+    acme = world.tenant()
+    for thread, is_written in (("emptied", False), ("added to", True)):
+        await acme.checkpoints.put(thread, id="1", state=b"")
+        if is_written:
+            await acme.checkpoints.put_writes(thread, id="1", task_id="x", new=[Write(0, "log", b"w")])
+        await acme.checkpoints.put(thread, id="2", parent="1", state=b"", leans=["log"], changed=["log"])
+        await acme.checkpoints.put(thread, id="3", parent="2", state=b"", leans=["log"])
+        assert list((await found(acme, thread)).leans) == ["log"]
+        assert await acme.checkpoints.prune([thread]) == (0 if is_written else 2)
+    await acme.checkpoints.put("seen", id="1", state=b"", snapshots=["log"])
+    await acme.checkpoints.put("seen", id="2", parent="1", state=b"", leans=["log"], changed=["log"])
+    assert await acme.checkpoints.prune(["seen"]) == 0
+    wrong: list[dict[str, Any]] = [{"changed": ["log"]}, {"leans": ["log"], "snapshots": ["log"]}, {"snapshots": "log"}]
+    for kwargs in wrong:
+        with raises(InvalidInput):
+            await acme.checkpoints.put("t", id="1", state=b"", **kwargs)

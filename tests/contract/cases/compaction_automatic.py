@@ -1,0 +1,473 @@
+"""Compactions that a function has a part in: outside of transactions, while others write, and by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.errors import Conflict, InvalidInput, NotFound, NothingToCompact
+from holdfast.stepping import step
+from holdfast.stores.conversation.compaction.policy import CompactionPolicy
+from holdfast.stores.conversation.compaction.strategies import PRUNED
+from holdfast.stores.conversation.message_log import Message
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.tokens import estimate
+from holdfast.tenant_handles import AsyncTenantHandle
+from tests.contract.cases.compactions import LONG, POLICY, Greedy, call, result, shown, tokens, told
+from tests.contract.cases.messages import recounted
+from tests.contract.cases.runs import claimed, stepped
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World, raises
+
+SMALL = replace(POLICY, window_tokens=1_000, trigger=0.5, preserve_last=2)
+"""Due from 500 tokens on."""
+
+
+def summarizer(world: World, think: Callable[[Sequence[Message]], Coroutine[Any, Any, str]]) -> Any:
+    """A summariser of the style of the leg: a coroutine function where there is an event loop, and a plain one elsewhere."""
+    return (lambda messages: step(think(messages))) if world.blocking else think
+
+
+@contract("concurrency")
+async def nothing_is_held_while_the_summariser_thinks(world: World) -> None:
+    """Whatever the session and its messages are used for meanwhile works, and what was appended follows the summary."""
+    acme = world.tenant()
+    session, made = await told(acme, LONG, LONG, "x", "y", token_count=50)
+    other, _ = await told(acme, "elsewhere")
+    given: list[Sequence[Message]] = []
+    later: list[Message] = []
+
+    async def think(messages: Sequence[Message]) -> str:
+        given.append(messages)
+        later.append(await acme.messages.append(session.id, role="user", content="meanwhile"))
+        await acme.messages.update(made[3].id, metadata={"changed": "meanwhile"})
+        await acme.sessions.update(session.id, metadata={"changed": "meanwhile"})
+        await acme.messages.append(other.id, role="user", content="elsewhere too")
+        assert len(await acme.messages.list(session.id)) == 5
+        world.clock.advance(2)
+        return "a thought"
+
+    event = await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, think))
+    assert given == [made[:2]]
+    after = await shown(acme, session)
+    assert [each.content for each in after] == [
+        [{"type": "text", "text": text}] for text in ("a thought", "x", "y", "meanwhile")
+    ]
+    assert after[-1] == later[0]
+    assert (event.original_tokens, event.compacted_tokens) == (tokens([*made, *later]), tokens(after))
+    assert event.duration_ms == 2_000
+
+
+@contract("concurrency")
+async def what_the_summariser_says_decides(world: World) -> None:
+    acme = world.tenant()
+    session, made = await told(acme, LONG, LONG, "x", "y")
+
+    async def changes_what_it_is_given(messages: Sequence[Message]) -> str:
+        await acme.messages.update(messages[0].id, content="something else")
+        return "of the old"
+
+    async def compacts(messages: Sequence[Message]) -> str:
+        await acme.compactions.compact(session.id, POLICY, summary="quicker")
+        return "slower"
+
+    async def fails(messages: Sequence[Message]) -> str:
+        raise OSError("no model")
+
+    def saying(answer: Any) -> Any:
+        async def says(messages: Sequence[Message]) -> Any:
+            return answer
+
+        return summarizer(world, says)
+
+    with raises(OSError, saying="no model"):
+        await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, fails))
+    for answer in ("", "  ", None, 7, b"bytes"):
+        with raises(InvalidInput, saying="the summary is empty or no text"):
+            await acme.compactions.compact(session.id, POLICY, summarize=saying(answer))
+    with raises(NothingToCompact):
+        await acme.compactions.compact(session.id, POLICY, summarize=saying(LONG * 4))
+    assert await shown(acme, session) == made
+    with raises(Conflict):
+        await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, changes_what_it_is_given))
+    assert (await acme.sessions.get(session.id)).compaction_count == 0
+    with raises(Conflict):
+        await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, compacts))
+    assert [each.summary_content for each in await acme.compactions.history(session.id)] == ["quicker"]
+
+
+@contract("concurrency")
+async def a_plain_function_is_always_welcome_and_an_asynchronous_one_where_there_is_a_loop(world: World) -> None:
+    acme = world.tenant()
+    session, _ = await told(acme, LONG, LONG, "x", "y")
+
+    async def think(messages: Sequence[Message]) -> str:
+        return "thought"
+
+    if world.blocking:
+        with raises(InvalidInput, saying="no event loop"):
+            await acme.compactions.compact(session.id, POLICY, summarize=think)
+        with raises(InvalidInput, saying="no event loop"):
+            await acme.compactions.compact(session.id, POLICY, summarize=lambda messages: think([*messages]))
+        with raises(InvalidInput, saying="no event loop"):
+            await acme.compactions.attach(POLICY, session_id=session.id, summarize=think)
+        assert await acme.compactions.history(session.id) == []
+    event = await acme.compactions.compact(session.id, POLICY, summarize=lambda messages: f"{len(messages)} messages")
+    assert event.summary_content == "2 messages"
+
+
+@contract("joining")
+async def no_function_is_called_in_the_callers_transaction(world: World) -> None:
+    acme = world.tenant()
+    session, _ = await told(acme, LONG, LONG, "x", "y", token_count=300)
+    called: list[Any] = []
+
+    def summarize(messages: Sequence[Message]) -> str:
+        called.append(messages)
+        return "s"
+
+    with raises(InvalidInput, saying="inside your transaction"):
+        await acme.compactions.compact(session.id, POLICY, summarize=summarize)
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarize)
+    await acme.messages.append(session.id, role="user", content="due", token_count=300)
+    assert called == []
+    assert len(await shown(acme, session)) == 5
+    plan = await acme.compactions.plan(session.id, POLICY)
+    await acme.compactions.compact(session.id, plan=plan, summary="by hand")
+    assert [each.is_summary for each in await shown(acme, session)] == [True, False, False]
+    await world.caller.rollback()
+    await world.caller.begin()
+    with raises(NotFound):
+        await acme.sessions.get(session.id)
+
+
+@contract("concurrency")
+async def of_several_compactions_at_once_one_is_done(world: World) -> None:
+    acme = world.tenant()
+    session, _ = await told(acme, *[LONG] * 8, token_count=20)
+    there = await shown(acme, session)
+    outcomes = await world.together(
+        *[
+            lambda number=number: acme.compactions.compact(session.id, POLICY, summary=f"by {number}")
+            for number in range(4)
+        ],
+        *[lambda: acme.messages.append(session.id, role="user", content="beside", token_count=1) for _ in range(4)],
+    )
+    events = [each for each in outcomes[:4] if not isinstance(each, Exception)]
+    refused = {type(each) for each in outcomes[:4] if isinstance(each, Exception)}
+    assert refused <= {Conflict, NothingToCompact}, outcomes
+    history = await acme.compactions.history(session.id)
+    assert sorted(each.number for each in history) == list(range(1, len(events) + 1))
+    after = await shown(acme, session)
+    assert (await acme.sessions.get(session.id)).compaction_count == len(events) >= 1
+    appended = [each for each in outcomes[4:] if isinstance(each, Message)]
+    assert len(appended) == 4
+    for event in history:
+        await acme.compactions.rollback(event.id)
+    back = await shown(acme, session)
+    assert (back[:8], {each.id for each in back[8:]}) == (there, {each.id for each in appended})
+    assert after != back
+
+
+async def _grow(acme: AsyncTenantHandle, session_id: str, count: int = 6) -> list[Message]:
+    return [await acme.messages.append(session_id, role="user", content=LONG, token_count=100) for _ in range(count)]
+
+
+@contract("concurrency")
+async def a_session_with_a_policy_compacts_itself(world: World) -> None:
+    acme = world.tenant()
+    session, other = await acme.sessions.create(), await acme.sessions.create()
+    assert await acme.compactions.attached(session.id) is None
+    given: list[int] = []
+
+    async def think(messages: Sequence[Message]) -> str:
+        given.append(len(messages))
+        return "so far"
+
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarizer(world, think))
+    assert await acme.compactions.attached(session.id) == SMALL
+    made, theirs = await _grow(acme, session.id), await _grow(acme, other.id)
+    assert (given, await shown(acme, other)) == ([3], theirs)
+    after = await shown(acme, session)
+    assert [each.is_summary for each in after] == [True, False, False, False]
+    assert after[1:] == made[3:]
+    (event,) = await acme.compactions.history(session.id)
+    assert (event.strategy, event.number) == ("summarization", 1)
+    await acme.messages.append_many(
+        session.id, [NewMessage(role="user", content=LONG, token_count=100) for _ in range(3)]
+    )
+    assert (given, len(await shown(acme, session))) == ([3, 5], 3)
+    await acme.compactions.detach(session_id=session.id)
+    await _grow(acme, session.id)
+    assert (len(given), await acme.compactions.attached(session.id)) == (2, None)
+    with raises(NotFound, saying="no policy is attached to the session"):
+        await acme.compactions.detach(session_id=session.id)
+
+
+@contract("concurrency")
+async def the_sessions_of_an_agent_compact_themselves(world: World) -> None:
+    acme = world.tenant()
+    early = await acme.sessions.create(agent="writer")
+    reader = await acme.sessions.create(agent="reader")
+    function = lambda messages: "so far"  # noqa: E731
+    await acme.compactions.attach(SMALL, agent="writer", summarize=function)
+    late = await acme.sessions.create(agent="writer")
+    upserted = await acme.sessions.upsert("k", agent="writer")
+    moved = await acme.sessions.create(agent="reader")
+    await acme.sessions.update(moved.id, agent="writer")
+    gone = await acme.sessions.create(agent="writer")
+    await acme.sessions.delete(gone.id)
+    await acme.sessions.restore(gone.id)
+    for session in (early, late, upserted, moved, gone):
+        assert await acme.compactions.attached(session.id) == SMALL
+        await _grow(acme, session.id)
+        assert (await acme.sessions.get(session.id)).compaction_count == 1, session
+    await _grow(acme, reader.id)
+    assert (await acme.sessions.get(reader.id)).compaction_count == 0
+    own = replace(SMALL, trigger=1.0)
+    await acme.compactions.attach(own, session_id=late.id, summarize=function)
+    assert await acme.compactions.attached(late.id) == own
+    await _grow(acme, late.id, 2)
+    assert (await acme.sessions.get(late.id)).compaction_count == 1
+    await acme.compactions.detach(session_id=late.id)
+    await _grow(acme, late.id, 1)
+    assert (await acme.sessions.get(late.id)).compaction_count == 2
+    await acme.compactions.detach(agent="writer")
+    await _grow(acme, early.id)
+    assert (await acme.sessions.get(early.id)).compaction_count == 1
+    for wrong in ({}, {"session_id": early.id, "agent": "writer"}, {"agent": ""}):
+        with raises(InvalidInput):
+            await acme.compactions.attach(SMALL, **wrong)  # type: ignore[arg-type]
+    with raises(InvalidInput, saying="there is no strategy"):
+        await acme.compactions.attach(replace(SMALL, strategy="unheard of"), agent="writer")
+
+
+@contract("concurrency")
+async def a_session_keeps_its_own_policy_when_it_gets_another_agent(world: World) -> None:
+    acme = world.tenant()
+    function = lambda messages: "so far"  # noqa: E731
+    own = replace(SMALL, trigger=1.0)
+    await acme.compactions.attach(SMALL, agent="writer", summarize=function)
+    for key in ("with a policy of its own", "without"):
+        session = await acme.sessions.upsert(key, agent="reader")
+        if key != "without":
+            await acme.compactions.attach(own, session_id=session.id, summarize=function)
+        assert (await acme.sessions.upsert(key, agent="writer")).id == session.id
+        await _grow(acme, session.id, 6)
+        assert (await acme.sessions.get(session.id)).compaction_count == (key == "without"), key
+    kept = await acme.sessions.upsert("with a policy of its own")
+    await _grow(acme, kept.id, 4)
+    assert (await acme.sessions.get(kept.id)).compaction_count == 1
+    left = await acme.sessions.upsert("without", agent="reader")
+    await _grow(acme, left.id, 6)
+    assert (await acme.sessions.get(left.id)).compaction_count == 1
+
+
+@contract("concurrency")
+async def what_goes_wrong_by_itself_does_not_fail_the_append(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    tried: list[int] = []
+
+    async def fails(messages: Sequence[Message]) -> str:
+        tried.append(len(messages))
+        raise OSError("no model")
+
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarizer(world, fails))
+    made = await _grow(acme, session.id, 7)
+    assert (tried, await shown(acme, session)) == ([3, 4, 5], made)
+    small = replace(SMALL, window_tokens=10_000, target_tokens=9_000)
+    await acme.compactions.attach(small, session_id=session.id, summarize=summarizer(world, fails))
+    tried.clear()
+    await _grow(acme, session.id, 50)
+    assert len(tried) == 2, "after a failure the session grows a while before the next try"
+    await acme.compactions.attach(SMALL, session_id=session.id)
+    await _grow(acme, session.id, 1)
+    assert (await acme.sessions.get(session.id)).compaction_count == 0, "without a function nothing is summarised"
+
+
+@contract("concurrency")
+async def a_strategy_that_needs_no_summary_needs_no_function(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    hybrid = CompactionPolicy(
+        window_tokens=1_000, target_tokens=500, preserve_last=0, protected_tokens=0, prune_tokens=1
+    )
+    await acme.compactions.attach(hybrid, session_id=session.id)
+    await acme.messages.append(session.id, role="assistant", content=call("a"))
+    output = await acme.messages.append(session.id, role="user", content=result("a", output=LONG * 8))
+    assert output.token_count > 850, "what came without a count was counted"
+    after = await shown(acme, session)
+    assert after[1].content == result("a", output=PRUNED)
+    assert (await acme.sessions.get(session.id)).compaction_count == 1
+    other = await acme.sessions.create()
+    first = await acme.messages.append(other.id, role="user", content="first", token_count=10)
+    rolling = Greedy(remove=[first.id], summarize=False)
+    await acme.compactions.attach(hybrid, session_id=other.id, strategy=rolling)
+    await acme.messages.append(other.id, role="user", content="second", token_count=900)
+    assert [each.seq for each in await shown(acme, other)] == [2]
+
+
+@contract("concurrency")
+async def an_undone_compaction_is_not_repeated_at_once(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=lambda messages: "so far")
+    await _grow(acme, session.id, 5)
+    (event,) = await acme.compactions.history(session.id)
+    await acme.compactions.rollback(event.id)
+    await acme.messages.append(session.id, role="user", content="a little more", token_count=10)
+    assert (await acme.sessions.get(session.id)).compaction_count == 0
+    await _grow(acme, session.id, 1)
+    assert (await acme.sessions.get(session.id)).compaction_count == 1
+
+
+@contract("concurrency")
+async def a_session_that_has_become_smaller_is_due_as_its_policy_says(world: World) -> None:
+    """However far a compaction that failed or was undone has been put off, and whatever made the session smaller."""
+    acme = world.tenant()
+    fails = [True]
+
+    async def think(messages: Sequence[Message]) -> str:
+        if fails[0]:
+            raise OSError("no model")
+        return "so far"
+
+    async def rewind(session_id: str, made: Sequence[Message]) -> None:
+        await acme.branches.rewind(session_id, to=1)
+
+    async def switch(session_id: str, made: Sequence[Message]) -> None:
+        fork = await acme.branches.fork(session_id, at=1)
+        await acme.branches.switch(session_id, fork.number)
+
+    async def delete(session_id: str, made: Sequence[Message]) -> None:
+        await acme.messages.delete(session_id, [each.id for each in made[1:]])
+
+    async def update(session_id: str, made: Sequence[Message]) -> None:
+        for each in made[1:]:
+            await acme.messages.update(each.id, token_count=1)
+
+    async def truncate(session_id: str, made: Sequence[Message]) -> None:
+        buffer = await acme.sessions.buffered((await acme.sessions.get(session_id)).key)
+        buffer.truncate_history(1)
+        await buffer.save()
+
+    await acme.compactions.attach(SMALL, agent="writer", summarize=summarizer(world, think))
+    for shrink in (rewind, switch, delete, update, truncate):
+        fails[0] = True
+        session = await acme.sessions.create(key=shrink.__name__, agent="writer")
+        made = await _grow(acme, session.id, 15)
+        assert (await acme.sessions.get(session.id)).compaction_count == 0
+        await shrink(session.id, made)
+        fails[0] = False
+        await _grow(acme, session.id, 3)
+        assert (await acme.sessions.get(session.id)).compaction_count == 0, shrink
+        await _grow(acme, session.id, 1)
+        assert (await acme.sessions.get(session.id)).compaction_count == 1, shrink
+
+
+@contract("concurrency")
+async def a_session_that_is_still_too_large_is_not_tried_again_at_every_change(world: World) -> None:
+    acme = world.tenant()
+    tried: list[int] = []
+
+    async def fails(messages: Sequence[Message]) -> str:
+        tried.append(len(messages))
+        raise OSError("no model")
+
+    large = replace(SMALL, window_tokens=10_000, target_tokens=9_000)  # due from 5,000 on
+    session = await acme.sessions.create()
+    await acme.compactions.attach(large, session_id=session.id, summarize=summarizer(world, fails))
+    made = await _grow(acme, session.id, 55)
+    assert len(tried) == 2
+    await acme.messages.update(made[0].id, metadata={"changed": True})
+    await acme.messages.update(made[1].id, token_count=101)
+    await acme.messages.append(session.id, role="user", content="more", token_count=1)
+    await acme.messages.delete(session.id, [made[1].id])
+    await _grow(acme, session.id, 3)
+    assert len(tried) == 2
+    await _grow(acme, session.id, 1)
+    assert len(tried) == 3
+
+
+@contract("concurrency")
+async def what_was_there_before_the_policy_counts_too(world: World) -> None:
+    """Attaching a policy makes a session due by what it has, and changes no message of it."""
+    acme = world.tenant()
+    session, _ = await told(acme, *["short"] * 450)
+    given = await acme.messages.append(session.id, role="user", content="given", token_count=0)
+    before = await shown(acme, session)
+    await acme.compactions.attach(SMALL, session_id=session.id, summarize=lambda messages: "so far")
+    assert await shown(acme, session) == before
+    assert before[-1] == given
+    await acme.messages.append(session.id, role="user", content="x")
+    assert (await acme.sessions.get(session.id)).compaction_count == 1
+    await recounted(acme, session.id)
+
+
+@contract()
+async def the_messages_of_a_step_count_whatever_is_attached(world: World) -> None:
+    acme = world.tenant()
+    run, other = await claimed(acme), await claimed(acme)
+    new = [NewMessage(role="user", content=LONG * 4), NewMessage(role="user", content="x", token_count=3)]
+    (plain,) = (await stepped(acme, other, messages=[NewMessage(role="user", content=LONG)])).messages
+    assert plain.token_count == estimate(plain.content)
+    await acme.compactions.attach(SMALL, session_id=run.session_id, summarize=lambda messages: "so far")
+    done = await stepped(acme, run, messages=new)
+    assert [each.token_count for each in done.messages] == [estimate(done.messages[0].content), 3]
+    assert done.compaction_due
+    await recounted(acme, run.session_id)
+    await acme.compactions.detach(session_id=run.session_id)
+    again = await acme.runs.step(run.id, epoch=run.epoch, iteration=1, state=None, messages=new)
+    assert again.messages == done.messages, "the same step, whatever is attached"
+
+
+@contract()
+async def a_new_content_is_counted_as_an_append_is(world: World) -> None:
+    acme = world.tenant()
+    session, (plain, given) = await told(acme, "x", "y")
+    await acme.messages.update(given.id, token_count=9)
+    for each in (plain, given):
+        changed = await acme.messages.update(each.id, content=LONG * 2)
+        assert changed.token_count == estimate(changed.content)
+    await shown(acme, session)
+    assert (await acme.messages.update(given.id, content="y", token_count=0)).token_count == 0
+    assert (await acme.messages.update(given.id, content="y", token_count=9)).token_count == 9
+    assert (await acme.messages.update(given.id, metadata={"a": 1}, is_preserved=True)).token_count == 9
+    await shown(acme, session)
+    assert (await acme.messages.context(session.id, max_tokens=100)).token_count <= 100
+
+
+@contract()
+async def a_buffer_says_when_its_session_is_due(world: World) -> None:
+    """By the policy of its session or agent, whoever its agent was before, and whether its messages came with a count or not."""
+    acme = world.tenant()
+    await acme.compactions.attach(SMALL, agent="writer", summarize=lambda messages: "so far")
+    made = await acme.sessions.buffered("made", agent="writer")
+    moved = await acme.sessions.buffered("moved", agent="reader")
+    await moved.save()
+    moved.set_agent_info(agent="writer")
+    reader = await acme.sessions.buffered("reader", agent="reader")
+    for buffer in (made, moved, reader):
+        buffer.add_message(role="user", content="short", token_count=499)
+        await buffer.save()
+        assert not buffer.compaction_due, buffer
+        buffer.add_message(role="user", content=LONG)
+        await buffer.save()
+        assert await acme.messages.list(buffer.id) == buffer.history()
+    assert [buffer.compaction_due for buffer in (made, moved, reader)] == [True, True, False]
+    assert made.history()[-1].token_count > 1
+    await acme.compactions.attach(SMALL, session_id=reader.id, summarize=lambda messages: "so far")
+    reader.set_label("read")
+    await reader.save()
+    assert reader.compaction_due
+    reader.set_agent_info(agent="painter")  # its own policy stays with it
+    await reader.save()
+    assert reader.compaction_due
+    moved.set_agent_info(agent="reader")  # and an agent's goes with the agent
+    await moved.save()
+    assert not moved.compaction_due
+    await made.reload()
+    assert not made.compaction_due, "the last save is of no importance any more"

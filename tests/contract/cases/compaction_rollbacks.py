@@ -1,0 +1,404 @@
+"""Undoing compactions: everything is what it was, to the last byte, and what came since stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from holdfast.clock import from_us
+from holdfast.errors import Conflict, NotFound
+from holdfast.stores.conversation.compaction.policy import CompactionPolicy
+from holdfast.stores.conversation.message_log import Message
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.sessions import Session
+from holdfast.tenant_handles import AsyncTenantHandle
+from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result, shown, told
+from tests.contract.cases.suite import contract
+from tests.contract.cases.values import NUMBERS, TEXTS, documents, same
+from tests.contract.cases.world import World, raises, uuid_of
+
+ALL = replace(POLICY, preserve_last=0)
+PRUNING = replace(HYBRID, preserve_last=0, target_tokens=999)
+
+
+def identical(one: Sequence[Struct], other: Sequence[Struct]) -> bool:
+    """Whether rows are the same in every type and digit."""
+    return same([asdict(each) for each in one], [asdict(each) for each in other])
+
+
+async def is_again(acme: AsyncTenantHandle, session: Session, there: list[Message], *later: Message) -> None:
+    """A session shows what it showed, and what came since, and its counters are those of before."""
+    now = await acme.sessions.get(session.id)
+    assert identical(await shown(acme, session), [*there, *later])
+    assert (now.message_count, now.token_count) == (
+        len(there) + len(later),
+        sum(each.token_count for each in [*there, *later]),
+    )
+
+
+@contract()
+async def a_rollback_restores_everything_and_keeps_what_came_since(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    new = [
+        NewMessage(role="system", content="be kind"),
+        NewMessage(role="user", content=LONG, metadata={"n": 1}, token_count=77),
+        NewMessage(kind="adk.event", content=None),
+        NewMessage(kind="adk.event", role="assistant", content={"a": [1, 1.0, True]}, token_count=3),
+        NewMessage(role="assistant", content=call("a"), is_summary=True),
+        NewMessage(role="user", content=result("a")),
+        NewMessage(role="user", content="last"),
+    ]
+    made = await acme.messages.append_many(session.id, new)
+    world.clock.advance(60)
+    await acme.messages.update(made[1].id, metadata={"n": 2})
+    there = await shown(acme, session)
+    world.clock.advance(60)
+    event = await acme.compactions.compact(session.id, ALL, summary="s")
+    assert [each.seq for each in await shown(acme, session)] == [1, 7]
+    later = await acme.messages.append(session.id, role="assistant", content="later", token_count=4)
+    world.clock.advance(60)
+    undone = await acme.compactions.rollback(event.id)
+    assert undone == replace(
+        event, rolled_back_at=from_us(world.clock.now_us()), updated_at=from_us(world.clock.now_us())
+    )
+    await is_again(acme, session, there, later)
+    now = await acme.sessions.get(session.id)
+    assert (now.compaction_count, now.updated_at) == (0, undone.rolled_back_at)
+    assert await acme.compactions.get(event.id) == undone
+    assert await acme.compactions.archived(session_id=session.id) == []
+    assert (await acme.messages.append(session.id, role="user", content="goes on")).seq == 9
+
+
+@contract()
+async def what_was_pruned_comes_back(world: World) -> None:
+    acme = world.tenant()
+    session, made = await told(acme, call("a"), result("a"), call("b"), result("b"), "x", token_count=50)
+    plain, _ = await told(acme, call("a"), result("a"), "x")
+    for each in (session, plain):
+        there = await shown(acme, each)
+        world.clock.advance(1)
+        event = await acme.compactions.compact(each.id, PRUNING)
+        assert (event.messages_removed, event.messages_rewritten > 0) == (0, True)
+        assert await shown(acme, each) != there
+        await acme.compactions.rollback(event.id)
+        await is_again(acme, each, there)
+    event = await acme.compactions.compact(session.id, PRUNING)
+    await acme.messages.update(made[1].id, is_preserved=True, metadata={"changed": "since"})
+    await acme.messages.delete(session.id, [made[3].id])
+    await acme.compactions.rollback(event.id)
+    await is_again(acme, session, [made[0], made[1], made[2], made[4]])
+
+
+@contract()
+async def the_newest_compaction_is_undone_first(world: World) -> None:
+    acme = world.tenant()
+    session, _ = await told(acme, *[LONG] * 8, token_count=20)
+    states, events = [await shown(acme, session)], []
+    for number in range(3):
+        events.append(await acme.compactions.compact(session.id, POLICY, summary=f"summary {number}"))
+        for _ in range(2):
+            await acme.messages.append(session.id, role="user", content=LONG, token_count=20)
+        states.append(await shown(acme, session))
+    assert [each.number for each in events] == [1, 2, 3]
+    assert [each.id for each in await acme.compactions.history(session.id)] == [each.id for each in reversed(events)]
+    assert (await acme.sessions.get(session.id)).compaction_count == 3
+    for older in events[:2]:
+        with raises(Conflict, saying=f"compaction {events[2].id} came after"):
+            await acme.compactions.rollback(older.id)
+    assert await shown(acme, session) == states[3]
+    appended: list[Message] = []
+    for number in (2, 1, 0):
+        appended = states[number + 1][-2:] + appended
+        await acme.compactions.rollback(events[number].id)
+        await is_again(acme, session, states[number], *appended)
+        assert (await acme.sessions.get(session.id)).compaction_count == number
+        with raises(Conflict, saying="was rolled back before"):
+            await acme.compactions.rollback(events[number].id)
+    there = await shown(acme, session)
+    again = await acme.compactions.compact(session.id, POLICY, summary="once more")
+    assert (again.number, again.messages_removed) == (4, 12)
+    await acme.compactions.rollback(again.id)
+    await is_again(acme, session, there)
+
+
+@contract()
+async def every_value_survives_the_archive(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    values: list[Any] = [*TEXTS, *NUMBERS, None, True, [], {}, [[], {}], documents()]
+    new = [NewMessage(kind="x.y", content=value, metadata={"v": value}) for value in values]
+    new += [NewMessage(role="user", content=text, metadata={text: text}) for text in TEXTS]
+    blocks: list[Any] = [{"type": "tool_result", "tool_use_id": "t", "content": [LONG, *values], "\x00": "\ud800"}]
+    new.append(NewMessage(role="user", content=blocks))
+    made = await acme.messages.append_many(session.id, new)
+    for policy in (ALL, PRUNING):
+        event = await acme.compactions.compact(session.id, replace(policy, summary_tokens=9_999), summary="\x00 \ud800")
+        kept = await acme.compactions.archived(event_id=event.id, limit=1_000)
+        assert identical([each.message for each in kept], made[-event.messages_removed or -1 :])
+        assert {each.is_rewritten for each in kept} == {event.messages_rewritten > 0}
+        if event.messages_removed:
+            assert (await acme.compactions.get(event.id)).summary_content == "\x00 \ud800"
+        await acme.compactions.rollback(event.id)
+        await is_again(acme, session, made)
+
+
+@contract()
+async def feedback_comes_back_with_its_message(world: World) -> None:
+    acme = world.tenant()
+    session, made = await told(acme, LONG, call("a"), result("a"), "x", "y")
+    for number in (0, 2, 4):
+        await acme.feedback.create(
+            made[number].id,
+            is_positive=False,
+            feedback_text=f"'\x00 \ud800 {number}",
+            user="ada",
+            metadata={"n": [1.0]},
+        )
+    await acme.feedback.create(made[0].id, is_positive=True)
+    given = await acme.feedback.list(session_id=session.id)
+    assert len(given) == 4
+    event = await acme.compactions.compact(session.id, POLICY, summary="s")
+    assert [each.message_id for each in await acme.feedback.list(session_id=session.id)] == [made[4].id]
+    again = next(each for each in given if each.message_id == made[0].id)
+    await acme.feedback.create(made[3].id, is_positive=False, id=again.id)
+    with raises(Conflict, saying="feedback that would come back"):
+        await acme.compactions.rollback(event.id)
+    await acme.feedback.delete(again.id)
+    await acme.feedback.create(str(event.summary_message_id), is_positive=False)
+    await acme.compactions.rollback(event.id)
+    assert identical(await acme.feedback.list(session_id=session.id), given)
+    pruned = await acme.compactions.compact(session.id, PRUNING)
+    assert identical(await acme.feedback.list(session_id=session.id), given)
+    await acme.compactions.rollback(pruned.id)
+    assert identical(await acme.feedback.list(session_id=session.id), given)
+
+
+@contract()
+async def originals_can_be_read_and_searched_page_by_page(world: World) -> None:
+    acme = world.tenant()
+    texts = ["Der GRÖSSTE Wald", "100% of_it", "plain", "100 percent of it", "straße", "x", "y"]
+    session, made = await told(acme, *[f"{text} {LONG}" for text in texts])
+    first = await acme.compactions.compact(session.id, replace(POLICY, preserve_last=4), summary="one")
+    summary = (await shown(acme, session))[0]
+    world.clock.advance(5)
+    second = await acme.compactions.compact(session.id, POLICY, summary="two")
+    archived = await acme.compactions.archived(session_id=session.id)
+    assert [(each.event_id, each.message) for each in archived] == [
+        *((first.id, each) for each in made[:3]),
+        *((second.id, each) for each in [summary, *made[3:5]]),
+    ]
+    assert [each.archived_at for each in archived] == [first.created_at] * 3 + [second.created_at] * 3
+    assert archived.next is None
+    assert await acme.compactions.archived(event_id=second.id) == archived[3:]
+    pages = [await acme.compactions.archived(session_id=session.id, limit=4)]
+    pages.append(await acme.compactions.archived(session_id=session.id, limit=4, cursor=pages[0].next))
+    assert [*pages[0], *pages[1]] == archived
+    assert pages[1].next is None
+    found = {
+        "größte": [made[0]],
+        "GRÖSSTE WALD": [made[0]],
+        "100%": [made[1]],
+        "of_it": [made[1]],
+        "100": [made[1], made[3]],
+        "STRASSE": [made[4]],
+        "tool_use": [],
+        "text": [],
+        "one": [summary],
+    }
+    for text, messages in found.items():
+        hits = await acme.compactions.search_archive(session.id, text)
+        assert [each.message for each in hits] == messages, text
+    page = await acme.compactions.search_archive(session.id, "100", limit=1)
+    rest = await acme.compactions.search_archive(session.id, "100", limit=1, cursor=page.next)
+    assert ([each.message for each in page], [each.message for each in rest]) == ([made[1]], [made[3]])
+    assert rest.next is None
+    history = await acme.compactions.history(session.id, limit=1)
+    assert (history, await acme.compactions.history(session.id, limit=1, cursor=history.next)) == ([second], [first])
+
+
+@contract()
+async def a_deleted_session_hides_its_compactions(world: World) -> None:
+    acme, stranger = world.tenant(), world.tenant("stranger")
+    session, _ = await told(acme, *[LONG] * 6)
+    event = await acme.compactions.compact(session.id, POLICY, summary="s")
+    hidden: list[Any] = [
+        lambda of: of.compactions.get(event.id),
+        lambda of: of.compactions.history(session.id),
+        lambda of: of.compactions.archived(event_id=event.id),
+        lambda of: of.compactions.archived(session_id=session.id),
+        lambda of: of.compactions.search_archive(session.id, "long"),
+        lambda of: of.compactions.rollback(event.id),
+        lambda of: of.compactions.plan(session.id),
+        lambda of: of.compactions.compact(session.id, ALL, summary="s"),
+        lambda of: of.compactions.attach(session_id=session.id),
+        lambda of: of.compactions.attached(session.id),
+    ]
+    for ask in hidden:
+        with raises(NotFound):
+            await ask(stranger)
+    await acme.sessions.delete(session.id)
+    for ask in hidden:
+        with raises(NotFound):
+            await ask(acme)
+    await acme.sessions.restore(session.id)
+    assert await acme.compactions.get(event.id) == event
+    assert len(await acme.compactions.archived(session_id=session.id)) == 4
+    await acme.sessions.purge(session.id)
+    with raises(NotFound):
+        await acme.compactions.get(event.id)
+
+
+@contract()
+async def a_message_that_was_appended_again_is_not_overwritten(world: World) -> None:
+    acme = world.tenant()
+    session, _ = await told(acme, LONG, LONG, "x", "y")
+    first = await acme.messages.append(session.id, role="user", content="by its id", id=uuid_of("again"))
+    for _ in range(3):
+        await acme.messages.append(session.id, role="user", content="more")
+    there = await shown(acme, session)
+    event = await acme.compactions.compact(session.id, POLICY, summary="s")
+    other = await acme.sessions.create()
+    again = await acme.messages.append(other.id, role="user", content="by its id", id=first.id)
+    with raises(Conflict, saying="appended again"):
+        await acme.compactions.rollback(event.id)
+    assert (await acme.sessions.get(session.id)).compaction_count == 1
+    await acme.messages.delete(other.id, [again.id])
+    await acme.compactions.rollback(event.id)
+    await is_again(acme, session, there)
+
+
+@contract()
+async def branches_do_not_see_each_others_compactions(world: World) -> None:
+    acme = world.tenant()
+    contents: list[Any] = [LONG, call("a"), result("a"), LONG, LONG, "x", "y"]
+    session, _ = await told(acme, *contents, token_count=40)
+    fork = await acme.branches.fork(session.id, at=6)
+    there = await shown(acme, session)
+    for policy in (POLICY, PRUNING, replace(HYBRID, target_tokens=1)):
+        event = await acme.compactions.compact(session.id, policy, summary="s")
+        compacted = await shown(acme, session)
+        assert sum(each.token_count for each in compacted) < sum(each.token_count for each in there)
+        later = await acme.messages.append(session.id, role="user", content="on the first branch")
+        await acme.branches.switch(session.id, fork.number)
+        assert await shown(acme, session) == there[:6]
+        with raises(Conflict, saying="is of branch 0"):
+            await acme.compactions.rollback(event.id)
+        mine = await acme.compactions.compact(session.id, POLICY, summary="on the fork")
+        assert [each.is_summary for each in await shown(acme, session)] == [True, False, False]
+        await acme.branches.switch(session.id, 0)
+        assert await shown(acme, session) == [*compacted, later]
+        await acme.compactions.rollback(event.id)
+        await is_again(acme, session, there, later)
+        await acme.messages.delete(session.id, [later.id])
+        await acme.branches.switch(session.id, fork.number)
+        await acme.compactions.rollback(mine.id)
+        await is_again(acme, session, there[:6])
+        await acme.branches.switch(session.id, 0)
+    assert (await acme.sessions.get(session.id)).compaction_count == 0
+
+
+@contract()
+async def a_fork_of_a_compacted_session_keeps_what_it_saw(world: World) -> None:
+    acme = world.tenant()
+    policies: list[CompactionPolicy] = [POLICY, replace(PRUNING, preserve_last=2)]
+    for policy in policies:
+        session, made = await told(acme, LONG, call("a"), result("a"), LONG, "x", "y", token_count=40)
+        await acme.feedback.create(made[0].id, is_positive=True)
+        given = [*await acme.feedback.list(session_id=session.id)]
+        there = await shown(acme, session)
+        event = await acme.compactions.compact(session.id, policy, summary="s")
+        compacted = await shown(acme, session)
+        fork = await acme.branches.fork(session.id)
+        nested = await acme.compactions.compact(session.id, ALL, summary="!")
+        await acme.compactions.rollback(nested.id)
+        await is_again(acme, session, compacted)
+        await acme.compactions.rollback(event.id)
+        back = await shown(acme, session)
+        if event.messages_rewritten:  # the fork has them under their ids
+            back = [replace(each, id=was.id) for each, was in zip(back, there, strict=True)]
+        assert identical(back, there)
+        assert [*await acme.feedback.list(session_id=session.id)] == given
+        await acme.branches.switch(session.id, fork.number)
+        await is_again(acme, session, compacted)
+        await acme.branches.switch(session.id, 0)
+        again = await acme.compactions.compact(session.id, POLICY, summary="again")
+        await acme.compactions.rollback(again.id)
+        assert [each.seq for each in await shown(acme, session)] == [each.seq for each in there]
+
+
+@contract()
+async def no_branch_starts_between_what_was_removed_and_its_summary(world: World) -> None:
+    """What came before a message that was kept is in the summary after it, so that the branch would have neither."""
+    acme = world.tenant()
+    session, made = await told(acme, *[LONG] * 10)
+    for kept in (made[0], made[4]):
+        await acme.messages.update(kept.id, is_preserved=True)
+    there = await shown(acme, session)
+    event = await acme.compactions.compact(session.id, POLICY, summary="2 to 4 and 6 to 8")
+    assert [each.seq for each in await shown(acme, session)] == [1, 5, 8, 9, 10]
+    await acme.branches.switch(session.id, (await acme.branches.fork(session.id, at=9)).number)
+    for number in (1, 0):
+        await acme.branches.switch(session.id, number)
+        with raises(Conflict, saying=f"roll that compaction back first: {event.id}"):
+            await acme.branches.fork(session.id, at=5)
+        with raises(Conflict, saying=event.id):
+            await acme.branches.rewind(session.id, to=5)
+    for at, expected in ((1, [1]), (8, [1, 5, 8]), (0, [])):
+        await acme.branches.rewind(session.id, to=at)
+        assert [each.seq for each in await shown(acme, session)] == expected
+        await acme.branches.redo(session.id)
+    second = await acme.compactions.compact(session.id, ALL, summary="all of it")
+    assert [each.seq for each in await shown(acme, session)] == [1, 5, 10]
+    with raises(Conflict, saying=second.id):
+        await acme.branches.rewind(session.id, to=5)
+    await acme.compactions.rollback(second.id)
+    await acme.compactions.rollback(event.id)
+    await is_again(acme, session, there)
+    await acme.branches.rewind(session.id, to=5)
+    await is_again(acme, session, there[:5])
+
+
+@contract()
+async def what_is_deleted_leaves_the_archive_too(world: World) -> None:
+    acme = world.tenant()
+    session, made = await told(acme, call("a"), result("a", output="SECRET " * 300), LONG, "SECRET", "x", "y")
+    pruned = await acme.compactions.compact(session.id, replace(PRUNING, preserve_last=2), summary="s")
+    assert pruned.messages_rewritten == 1
+    removed = await acme.compactions.compact(session.id, POLICY, summary="s")
+    assert removed.messages_removed == 4
+    before = await acme.sessions.get(session.id)
+    assert await acme.messages.delete(session.id, [made[1].id, made[3].id, uuid_of("nobody")]) == 2
+    assert await acme.messages.delete(session.id, [made[1].id, made[3].id]) == 0
+    assert await world.tenant("zenith").sessions.list() == []
+    after = await acme.sessions.get(session.id)
+    assert (after.message_count, after.token_count) == (before.message_count, before.token_count)
+    assert await acme.compactions.search_archive(session.id, "SECRET") == []
+    left = await acme.compactions.archived(session_id=session.id)
+    assert {each.message.id for each in left} == {made[0].id, made[2].id}
+    await acme.compactions.rollback(removed.id)
+    await acme.compactions.rollback(pruned.id)
+    await is_again(acme, session, [made[0], made[2], made[4], made[5]])
+    assert await acme.messages.search("secret", session_id=session.id) == []
+
+
+@contract()
+async def a_rollback_leaves_no_summary_of_what_was_deleted(world: World) -> None:
+    """Wherever the summary went: its place is that of the last message it stands for, which does not come back."""
+    acme = world.tenant()
+    for fork_first, deleted in ((False, 1), (True, 1), (False, 3), (True, 3)):
+        session, made = await told(acme, LONG, LONG, LONG, "x", "y")
+        forks = [await acme.branches.fork(session.id)] if fork_first else []
+        event = await acme.compactions.compact(session.id, POLICY, summary="s")
+        forks += [] if forks else [await acme.branches.fork(session.id)]
+        compacted = await shown(acme, session)
+        gone = {each.id for each in made[3 - deleted : 3]}
+        assert await acme.messages.delete(session.id, [*gone]) == deleted
+        await acme.compactions.rollback(event.id)
+        await is_again(acme, session, [each for each in made if each.id not in gone])
+        await acme.branches.switch(session.id, forks[0].number)
+        seen = made if fork_first else compacted
+        await is_again(acme, session, [each for each in seen if each.id not in gone])

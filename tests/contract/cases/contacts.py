@@ -1,0 +1,387 @@
+"""Contacts: who was seen on which channel, and who is the same person."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from holdfast.clock import from_us
+from holdfast.core.filters import column, meta
+from holdfast.core.paging import encode_cursor
+from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
+from holdfast.limits import SEARCH_CHARS, Limits
+from holdfast.stores.conversation.contacts import Contact
+from holdfast.tenant_handles import AsyncTenantHandle
+from tests.contract.cases.suite import contract
+from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
+from tests.contract.cases.world import World, flat, raises, uuid_of
+
+GIVEN = {
+    "channel_instance": "bot-1",
+    "user": "ada",
+    "display_name": "Ada Lovelace",
+    "username": "countess",
+    "avatar_url": "https://example.org/ada.png",
+    "peer_kind": "direct",
+    "metadata": {"lang": "en"},
+}
+
+
+async def people(acme: AsyncTenantHandle, *names: str) -> list[Contact]:
+    """Contacts with these names."""
+    return [await acme.contacts.upsert("telegram", name, display_name=name) for name in names]
+
+
+async def groups(acme: AsyncTenantHandle) -> set[frozenset[str]]:
+    """Who is the same person, by the ids of the senders."""
+    found: dict[str, set[str]] = {}
+    for contact in await acme.contacts.list():
+        if contact.merged_id is not None:
+            found.setdefault(contact.merged_id, set()).add(contact.sender_id)
+    return {frozenset(members) for members in found.values()}
+
+
+async def searched(acme: AsyncTenantHandle, search: str) -> set[str]:
+    """The ids of those senders that a search finds, which a count must agree with."""
+    found = await acme.contacts.list(search=search)
+    assert await acme.contacts.count(search=search) == len(found)
+    return {contact.sender_id for contact in found}
+
+
+@contract()
+async def a_contact_is_made_when_it_is_first_seen(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.contacts.upsert("telegram", "7", **GIVEN)  # type: ignore[arg-type]
+    assert (made.channel_type, made.sender_id, made.merged_id) == ("telegram", "7", None)
+    assert {name: getattr(made, name) for name in GIVEN} == GIVEN
+    assert made.first_seen_at == made.last_seen_at == from_us(world.clock.now_us())
+    assert await acme.contacts.get(made.id) == made
+    assert await acme.contacts.find("telegram", "7") == made
+    plain = await acme.contacts.upsert("discord", "7")
+    assert plain.id != made.id
+    assert {name: getattr(plain, name) for name in GIVEN} == {**dict.fromkeys(GIVEN, ""), "metadata": {}}
+    assert await acme.contacts.find("telegram", "8") is None
+    assert await world.tenant("zenith").contacts.find("telegram", "7") is None
+    with raises(NotFound):
+        await world.tenant("zenith").contacts.get(made.id)
+    with raises(NotFound):
+        await acme.contacts.get(uuid_of("nobody"))
+
+
+@contract()
+async def what_is_empty_never_replaces_what_is_known(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.contacts.upsert("telegram", "7", **GIVEN)  # type: ignore[arg-type]
+    world.clock.advance(60)
+    nothing: dict[str, Any] = {**dict.fromkeys(GIVEN, ""), "metadata": {}}
+    for given in ({}, nothing, dict.fromkeys(GIVEN)):
+        again = await acme.contacts.upsert("telegram", "7", **given)
+        assert {name: getattr(again, name) for name in GIVEN} == GIVEN
+        assert (again.id, again.first_seen_at) == (made.id, made.first_seen_at)
+        assert again.last_seen_at == from_us(world.clock.now_us())
+    assert await searched(acme, "ada") == {"7"}
+    changed = await acme.contacts.upsert("telegram", "7", display_name="Augusta", metadata={"n": 1})
+    assert (changed.display_name, changed.username, changed.metadata) == ("Augusta", "countess", {"n": 1})
+    assert await searched(acme, "ada") == set()
+    assert await searched(acme, "augusta") == {"7"}
+    assert await acme.contacts.count() == 1
+
+
+@contract()
+async def any_text_may_be_part_of_a_contact(world: World) -> None:
+    acme = world.tenant()
+    for text in TEXTS:
+        made = await acme.contacts.upsert(
+            text, text, display_name=text, username=text, user=text, peer_kind=text, metadata={text: text}
+        )
+        assert (made.channel_type, made.sender_id, made.display_name, made.user) == (text, text, text, text)
+        assert await acme.contacts.find(text, text) == made
+        assert await acme.contacts.list(channel_type=text, peer_kind=text, search=text) == [made]
+    assert {*await acme.contacts.get_many(TEXTS)} == {*TEXTS}
+
+
+@contract()
+async def what_cannot_be_a_contact_is_refused(world: World) -> None:
+    acme = world.tenant()
+    wrong: list[Any] = ["", None, 7, b"x"]
+    for name in wrong:
+        with raises(InvalidInput):
+            await acme.contacts.upsert(name, "7")
+        with raises(InvalidInput):
+            await acme.contacts.upsert("telegram", name)
+        with raises(InvalidInput):
+            await acme.contacts.find("telegram", name)
+        with raises(InvalidInput):
+            await acme.contacts.get_many([name])
+    for field in GIVEN:
+        with raises(InvalidInput):
+            await acme.contacts.upsert("telegram", "7", **{field: 7})  # type: ignore[arg-type]
+    with raises(InvalidInput):
+        await acme.contacts.get("no id")
+    with raises(InvalidInput):
+        await acme.contacts.get_many("7")
+    assert await acme.contacts.count() == 0
+
+
+@contract(limits=Limits(name_bytes=4, display_bytes=300, url_bytes=5, metadata_bytes=20, batch_rows=2, list_rows=2))
+async def contacts_have_their_limits(world: World) -> None:
+    acme = world.tenant()
+    too_much: list[tuple[dict[str, Any], str]] = [
+        ({"display_name": "x" * 301}, "display_bytes = 300"),
+        ({"username": "Grace"}, "name_bytes = 4"),
+        ({"avatar_url": "http:/"}, "url_bytes = 5"),
+        ({"metadata": {"k": "x" * 20}}, "metadata_bytes = 20"),
+    ]
+    for given, saying in too_much:
+        with raises(LimitExceeded, saying=saying):
+            await acme.contacts.upsert("t", "7", **given)
+    with raises(LimitExceeded, saying="batch_rows = 2"):
+        await acme.contacts.get_many(["1", "2", "3"])
+    for call in (acme.contacts.merge, acme.contacts.unmerge):
+        with raises(LimitExceeded, saying="batch_rows = 2"):
+            await call([uuid_of(n) for n in range(3)])
+    for name in "abc":
+        await acme.contacts.upsert("t", name)
+    with raises(LimitExceeded, saying="list_rows = 2"):
+        await acme.contacts.list()
+
+
+@contract()
+async def the_one_seen_last_comes_first_on_every_page(world: World) -> None:
+    acme = world.tenant()
+    for number in range(7):
+        await acme.contacts.upsert("telegram" if number % 3 else "discord", str(number), display_name=f"n{number}")
+        world.clock.advance(number % 2)
+    world.clock.advance(1)
+    await acme.contacts.upsert("telegram", "2")
+    whole = [*await acme.contacts.list()]
+    assert whole[0].sender_id == "2"
+    assert whole == sorted(whole, key=lambda each: (each.last_seen_at, each.id), reverse=True)
+    filters: list[dict[str, Any]] = [{}, {"search": "N"}, {"channel_type": "telegram"}, {"search": "", "peer_kind": ""}]
+    for given in filters:
+        expected = await acme.contacts.list(**given)
+        assert await acme.contacts.count(**given) == len(expected) > 3
+        for limit in (1, 2, 3, 8):
+            page = await acme.contacts.list(limit=limit, **given)
+            pages: list[Any] = [page]
+            while page.next is not None:
+                page = await acme.contacts.list(limit=limit, cursor=page.next, **given)
+                pages.append(page)
+            assert flat(pages) == expected
+    for cursor in [*GARBAGE_CURSORS, encode_cursor("contacts", "x", "y"), encode_cursor("sessions", 1, uuid_of(1))]:
+        with raises(InvalidFilter):
+            await acme.contacts.list(cursor=cursor)
+
+
+@contract()
+async def a_search_finds_beginnings_in_any_case(world: World) -> None:
+    acme = world.tenant()
+    await acme.contacts.upsert("telegram", "U1", display_name="Ada Lovelace", username="Countess")
+    await acme.contacts.upsert("telegram", "U2", display_name="ADALBERT", username="bertie")
+    await acme.contacts.upsert("telegram", "x", display_name="lada", username="ada")
+    await acme.contacts.upsert("telegram", "ada-3", peer_kind="group")
+    assert await searched(acme, "ada") == await searched(acme, "ADA") == {"U1", "U2", "x", "ada-3"}
+    assert await searched(acme, "Ada L") == {"U1"}
+    assert await searched(acme, "lovelace") == set()
+    assert await searched(acme, "COUNT") == {"U1"}
+    assert await searched(acme, "u") == {"U1", "U2"}
+    assert await searched(acme, "") == {"U1", "U2", "x", "ada-3"}
+    assert [each.sender_id for each in await acme.contacts.list(search="ADA", peer_kind="group")] == ["ada-3"]
+    assert await acme.contacts.count(search="ADA", channel_type="discord") == 0
+    assert await searched(world.tenant("zenith"), "a") == set()
+    assert await world.tenant("zenith").contacts.list() == []
+
+
+@contract()
+async def nothing_in_a_search_is_special(world: World) -> None:
+    acme = world.tenant()
+    names = [
+        "100%",
+        "100 percent",
+        "a_b",
+        "aXb",
+        "back\\slash",
+        "back/slash",
+        "[x]",
+        "\U0010ffff",
+        "\U0010ffff\U0010ffffz",
+    ]
+    names += ["\x00nul", "\ud800lone", "STRASSE", "straße", "İstanbul", "ΑΣ", "ας", "\U0010f801", "\U0010f800x"]
+    for number, name in enumerate(names):
+        await acme.contacts.upsert("telegram", f"#{number}", display_name=name)
+    for search in {
+        *names,
+        *(name[:1] for name in names),
+        *(name[:2].swapcase() for name in names),
+        "%",
+        "_",
+        "\\",
+        "?*",
+    }:
+        expected = {f"#{n}" for n, name in enumerate(names) if name.casefold().startswith(search.casefold())}
+        assert await searched(acme, search) == expected, ascii(search)
+    assert await searched(acme, "100%") == {"#0"}
+    assert await searched(acme, "A_") == {"#2"}
+    assert await searched(acme, "straSSE") == {"#11", "#12"}
+    with raises(InvalidInput):
+        await acme.contacts.list(search=7)  # type: ignore[arg-type]
+
+
+@contract()
+async def a_long_name_is_found_by_as_much_as_can_be_searched_for(world: World) -> None:
+    acme = world.tenant()
+    most = "ß" * (SEARCH_CHARS // 2)  # two characters each, in one case
+    await acme.contacts.upsert("telegram", "1", display_name=most + "x" * 500)
+    await acme.contacts.upsert("telegram", "2", display_name=most[:-1] + "y" * 500)
+    await acme.contacts.upsert("telegram", "3", display_name="\U0010ffff" * 200)
+    assert await searched(acme, most) == {"1"}
+    assert await searched(acme, most[:-1]) == {"1", "2"}
+    assert await searched(acme, "\U0010ffff" * SEARCH_CHARS) == {"3"}
+    for call in (acme.contacts.list, acme.contacts.count):
+        with raises(LimitExceeded, saying=f"SEARCH_CHARS = {SEARCH_CHARS}"):
+            await call(search=most + "x")
+
+
+@contract()
+async def contacts_can_be_filtered_like_everything_else(world: World) -> None:
+    acme = world.tenant()
+    await people(acme, "a", "b")
+    await acme.contacts.upsert("discord", "c", user="ada", metadata={"vip": True})
+    where = [column("user").eq("ada"), meta("vip").eq(True)]
+    assert [each.sender_id for each in await acme.contacts.list(where=where)] == ["c"]
+    assert await acme.contacts.count(where=[column("channel_type").is_in(["telegram"])], search="B") == 1
+    with raises(InvalidFilter):
+        await acme.contacts.list(where=[column("search_name").eq("a")])
+
+
+@contract()
+async def many_are_looked_up_at_once(world: World) -> None:
+    acme = world.tenant()
+    await people(acme, "1", "2", "3")
+    world.clock.advance(1)
+    newer = await acme.contacts.upsert("discord", "2")
+    found = await acme.contacts.get_many(["2", "1", "nobody", "1"])
+    assert {*found} == {"1", "2"}
+    assert found["2"] == newer, "of several channels, the one where they were seen last"
+    assert found["1"] == await acme.contacts.find("telegram", "1")
+    world.clock.advance(1)
+    again = await acme.contacts.upsert("telegram", "2")
+    assert (await acme.contacts.get_many(["2"]))["2"] == again
+    assert await acme.contacts.get_many([]) == {}
+    assert await world.tenant("zenith").contacts.get_many(["1"]) == {}
+
+
+@contract()
+async def merging_makes_one_person(world: World) -> None:
+    acme = world.tenant()
+    a, b, c = await people(acme, "a", "b", "c")
+    merged_id = await acme.contacts.merge([a.id, b.id.upper()])
+    assert merged_id is not None
+    assert await groups(acme) == {frozenset("ab")}
+    assert {each.sender_id for each in await acme.contacts.list(merged_id=merged_id)} == {"a", "b"}
+    assert await acme.contacts.count(merged_id=merged_id) == 2
+    assert await acme.contacts.merge([b.id, a.id]) == merged_id
+    assert await acme.contacts.merge([c.id, b.id]) == merged_id
+    assert await groups(acme) == {frozenset("abc")}
+    seen = await acme.contacts.upsert("telegram", "a", display_name="still the same person")
+    assert seen.merged_id == merged_id
+    assert await acme.contacts.list(merged_id=uuid_of("nobody")) == []
+
+
+@contract()
+async def merging_joins_whole_groups(world: World) -> None:
+    acme = world.tenant()
+    made = {each.sender_id: each.id for each in await people(acme, *"abcdefg")}
+    first = await acme.contacts.merge([made["a"], made["b"], made["c"]])
+    await acme.contacts.merge([made["d"], made["e"]])
+    assert await groups(acme) == {frozenset("abc"), frozenset("de")}
+    assert await acme.contacts.merge([made["e"], made["c"], made["f"]]) == first
+    assert await groups(acme) == {frozenset("abcdef")}, "nobody is left behind"
+
+
+@contract()
+async def fewer_than_two_are_not_merged(world: World) -> None:
+    acme = world.tenant()
+    (a,) = await people(acme, "a")
+    assert await acme.contacts.merge([]) is None
+    assert await acme.contacts.merge([a.id]) is None
+    assert await acme.contacts.merge([a.id, a.id.upper()]) is None
+    assert await acme.contacts.merge([uuid_of("nobody")]) is None
+    with raises(NotFound, saying=uuid_of("nobody")):
+        await acme.contacts.merge([a.id, uuid_of("nobody")])
+    theirs = await world.tenant("zenith").contacts.upsert("telegram", "z")
+    with raises(NotFound):
+        await acme.contacts.merge([a.id, theirs.id])
+    wrong: list[Any] = [a.id, None, 7, ["no id", "none either"]]
+    for ids in wrong:
+        for call in (acme.contacts.merge, acme.contacts.unmerge):
+            with raises(InvalidInput):
+                await call(ids)
+    assert await groups(acme) == set()
+
+
+@contract()
+async def unmerging_takes_exactly_these_out(world: World) -> None:
+    acme = world.tenant()
+    made = {each.sender_id: each.id for each in await people(acme, *"abcdefx")}
+    await acme.contacts.merge([made[each] for each in "abcd"])
+    await acme.contacts.merge([made["e"], made["f"]])
+    assert await acme.contacts.unmerge([made["a"], made["x"], uuid_of("nobody"), made["a"]]) == 1
+    assert await groups(acme) == {frozenset("bcd"), frozenset("ef")}
+    assert await acme.contacts.unmerge([made["b"], made["c"], made["e"]]) == 3
+    assert await groups(acme) == set(), "a group of one is no group"
+    assert (await acme.contacts.get(made["d"])).merged_id is None
+    assert await acme.contacts.unmerge([]) == 0
+    await acme.contacts.merge([made["a"], made["b"]])
+    assert await world.tenant("zenith").contacts.unmerge([made["a"], made["b"]]) == 0
+    assert await groups(acme) == {frozenset("ab")}
+    assert await acme.contacts.unmerge([made["a"], made["b"]]) == 2
+
+
+@contract("tenants")
+async def a_tenant_is_known_by_its_contacts_and_loses_them_with_everything(world: World) -> None:
+    acme, zenith = world.tenant(), world.tenant("zenith")
+    for handle in (acme, zenith):
+        await people(handle, "a", "b")
+    assert (await world.tenants.get("acme")).id == "acme"
+    with raises(Conflict):
+        await world.tenants.delete("acme")
+    await world.tenants.delete("acme", cascade=True)
+    assert await acme.contacts.count() == 0
+    assert await zenith.contacts.count() == 2
+
+
+@contract("concurrency")
+async def one_sender_becomes_one_contact(world: World) -> None:
+    acme = world.tenant()
+    done: list[Any] = await world.together(
+        *[partial(acme.contacts.upsert, "telegram", "7", username=f"n{n}") for n in range(10)]
+    )
+    assert len({each.id for each in done}) == 1, done
+    assert await acme.contacts.count() == 1
+
+
+@contract("concurrency")
+async def concurrent_merges_neither_wait_for_each_other_nor_split(world: World) -> None:
+    acme = world.tenant()
+    made = [each.id for each in await people(acme, *"abcdefghijkl")]
+    for n in range(0, 12, 2):
+        await acme.contacts.merge(made[n : n + 2])
+    pairs = [(made[n], made[(n * 5 + 3) % 12]) for n in range(12)] + [(made[11 - n], made[n]) for n in range(6)]
+    done = await world.together(
+        *[partial(acme.contacts.merge, pair) for pair in pairs],
+        *[partial(acme.contacts.upsert, "telegram", each) for each in "abcdef"],
+    )
+    assert not any(isinstance(each, Exception) for each in done), done
+    assert await groups(acme) == {frozenset("abcdefghijkl")}
+
+
+@contract("concurrency")
+async def concurrent_merges_and_unmerges_leave_whole_groups(world: World) -> None:
+    acme = world.tenant()
+    made = [each.id for each in await people(acme, *"abcdefgh")]
+    for turn in range(3):
+        merges: list[Any] = [partial(acme.contacts.merge, [made[n], made[(n + turn + 1) % 8]]) for n in range(8)]
+        done = await world.together(*merges, *[partial(acme.contacts.unmerge, [made[n]]) for n in range(0, 8, 3)])
+        assert not any(isinstance(each, Exception) for each in done), done
+        assert all(len(each) > 1 for each in await groups(acme))

@@ -1,0 +1,319 @@
+"""Messages: reading, filtering, paging from both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from holdfast.core.filters import Filter, column, meta
+from holdfast.core.paging import encode_cursor
+from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
+from holdfast.limits import Limits
+from holdfast.stores.conversation.message_log import Message
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.tenant_handles import AsyncTenantHandle
+from tests.contract.cases.suite import contract
+from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
+from tests.contract.cases.world import World, flat, raises, raises_kind_of
+
+
+async def a_session(world: World, count: int) -> tuple[AsyncTenantHandle, str, list[Message]]:
+    """A session with messages."""
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    new = [NewMessage(role="user", content=str(number), metadata={"n": number}) for number in range(1, count + 1)]
+    return acme, session.id, await acme.messages.append_many(session.id, new)
+
+
+async def pages(handle: AsyncTenantHandle, session_id: str, limit: int, **how: Any) -> list[list[Message]]:
+    """All pages of a log."""
+    page = await handle.messages.list(session_id, limit=limit, **how)
+    found = [[*page]]
+    while page.next is not None:
+        page = await handle.messages.list(session_id, limit=limit, cursor=page.next, **how)
+        found.append([*page])
+    return found
+
+
+async def seqs(handle: AsyncTenantHandle, session_id: str, *where: Filter, **how: Any) -> list[int]:
+    """The places of the messages that match, by ``list``; ``count`` must agree."""
+    found = await handle.messages.list(session_id, where=where, **how)
+    if not how:
+        assert await handle.messages.count(session_id, where=where) == len(found)
+    return [message.seq for message in found]
+
+
+@contract()
+async def large_messages_are_read_as_they_were_written(world: World) -> None:
+    """From the log and through a view: engines decode them in a thread of their own."""
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    new = [NewMessage(role="user", content=letter * 100_000) for letter in "abc"]
+    made = await acme.messages.append_many(session.id, new)
+    assert [*await acme.messages.list(session.id)] == made == [*await acme.messages.last(session.id)]
+    await acme.branches.rewind(session.id, to=made[1].seq)
+    assert [*await acme.messages.list(session.id)] == made[:2]
+
+
+@contract()
+async def a_log_shows_each_message_as_it_is_by_itself(world: World) -> None:
+    """Whatever is unusual about it: a log is read by shorter ways than a message."""
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    new = [
+        NewMessage(role="user", content=str(TEXTS), metadata=metadata, is_preserved=preserved, is_summary=summary)
+        for metadata in (None, {"texts": [*TEXTS]})
+        for preserved in (False, True)
+        for summary in (False, True)
+    ]
+    new += [NewMessage(kind="x.item", content=[text], token_count=3) for text in TEXTS]
+    made = await acme.messages.append_many(session.id, new)
+    world.clock.advance(0.000001)
+    made[::2] = [await acme.messages.update(each.id, metadata=each.metadata) for each in made[::2]]
+    assert all((each.updated_at == each.created_at) is bool(place % 2) for place, each in enumerate(made))
+    assert [await acme.messages.get(each.id) for each in made] == made
+    assert await acme.messages.list(session.id) == made
+    assert await acme.messages.list(session.id, newest_first=True) == made[::-1]
+    assert await acme.messages.last(session.id) == made[-50:]
+
+
+@contract()
+async def what_is_done_to_a_message_that_was_read_is_done_to_nothing_else(world: World) -> None:
+    acme, id, _ = await a_session(world, 2)
+    await acme.messages.append_many(id, [NewMessage(role="user", content="plain") for _ in range(2)])
+    before = await acme.messages.list(id)
+    for message in await acme.messages.list(id):
+        message.metadata["mine"] = message.seq
+        message.content.append(message.seq)
+    assert await acme.messages.list(id) == before
+
+
+@contract()
+async def the_last_messages_are_read_oldest_first(world: World) -> None:
+    acme, id, made = await a_session(world, 7)
+    for count in (1, 2, 6, 7, 8, 1_000):
+        assert await acme.messages.last(id, count) == made[-count:]
+    assert await acme.messages.last(id) == made
+    wrong: list[Any] = [0, -1, True, 1.5, "5"]
+    for count in wrong:
+        with raises(InvalidInput):
+            await acme.messages.last(id, count)
+    with raises(LimitExceeded, saying="page_rows"):
+        await acme.messages.last(id, 1_001)
+    empty = await acme.sessions.create()
+    assert await acme.messages.last(empty.id) == []
+
+
+@contract()
+async def a_stretch_of_the_log_excludes_its_ends(world: World) -> None:
+    acme, id, made = await a_session(world, 6)
+    for after in range(8):
+        for before in (None, 0, 1, 3, 6, 7, 2**63 - 1):
+            wanted = [each.seq for each in made if each.seq > after and (before is None or each.seq < before)]
+            assert await seqs(acme, id, after=after, before=before) == wanted
+            assert await seqs(acme, id, after=after, before=before, newest_first=True) == wanted[::-1]
+    wrong: list[Any] = [-1, 2**63, "1", 1.5, True]
+    for place in wrong:
+        with raises(InvalidInput):
+            await acme.messages.list(id, after=place)
+        with raises(InvalidInput):
+            await acme.messages.list(id, before=place)
+
+
+@contract()
+async def pages_from_both_ends_make_the_whole_log(world: World) -> None:
+    acme, id, made = await a_session(world, 7)
+    await acme.messages.delete(id, [made[2].id, made[3].id])  # a page does not mind empty places
+    there = [*made[:2], *made[4:]]
+    for limit in range(1, 7):
+        for how, wanted in (({}, there), ({"newest_first": True}, there[::-1])):
+            found = await pages(acme, id, limit, **how)
+            assert flat(found) == wanted
+            assert [len(page) for page in found[:-1]] == [limit] * (len(found) - 1)
+            assert 0 < len(found[-1]) <= limit
+    assert flat(await pages(acme, id, 2, after=1, before=7)) == [made[1], made[4], made[5]]
+    assert flat(await pages(acme, id, 2, after=1, before=7, newest_first=True)) == [made[5], made[4], made[1]]
+
+
+@contract()
+async def a_page_ends_before_it_has_more_bytes_than_it_may(world: World) -> None:
+    acme, id, _ = await a_session(world, 0)
+    made = await acme.messages.append_many(
+        id,
+        [NewMessage(role="user", content=f"{number}" * size) for number, size in enumerate([1_500] * 5 + [9_000, 1])],
+    )
+    for how, wanted in (({}, [2, 2, 1, 1, 1]), ({"newest_first": True}, [1, 1, 2, 2, 1])):
+        found = await pages(acme, id, 4, max_bytes=4_000, **how)
+        assert flat(found) == (made[::-1] if how else made)
+        assert [len(each) for each in found] == wanted
+    assert [len(each) for each in await pages(acme, id, 4, max_bytes=1_000_000)] == [4, 3]
+
+
+@contract()
+async def pages_go_on_where_they_ended_whatever_happens_meanwhile(world: World) -> None:
+    acme, id, made = await a_session(world, 6)
+    forward = await acme.messages.list(id, limit=2)
+    backward = await acme.messages.list(id, limit=2, newest_first=True)
+    late = await acme.messages.append(id, role="user", content="late")
+    await acme.messages.delete(id, [made[1].id, made[4].id])
+    rest = await acme.messages.list(id, limit=10, cursor=forward.next)
+    assert [*rest] == [made[2], made[3], made[5], late]
+    assert [*await acme.messages.list(id, limit=10, cursor=backward.next, newest_first=True)] == [
+        made[3],
+        made[2],
+        made[0],
+    ]
+    assert rest.next is None
+
+
+@contract()
+async def pages_of_filtered_messages_are_full(world: World) -> None:
+    acme, id, made = await a_session(world, 9)
+    odd = [each for each in made if each.metadata["n"] % 2]
+    where = [meta("n").is_in([1, 3, 5, 7, 9])]
+    assert [len(page) for page in await pages(acme, id, 2, where=where)] == [2, 2, 1]
+    assert flat(await pages(acme, id, 2, where=where)) == odd
+    assert flat(await pages(acme, id, 3, where=where, newest_first=True)) == odd[::-1]
+
+
+@contract()
+async def only_cursors_of_this_log_are_taken(world: World) -> None:
+    acme, id, _ = await a_session(world, 3)
+    await acme.sessions.create()
+    forward = (await acme.messages.list(id, limit=1)).next
+    backward = (await acme.messages.list(id, limit=1, newest_first=True)).next
+    sessions = (await acme.sessions.list(limit=1)).next
+    assert None not in (forward, backward, sessions)
+    forged = [
+        encode_cursor("messages", 2**64 - 1),
+        encode_cursor("messages", -1),
+        encode_cursor("messages", "1"),
+        encode_cursor("messages", 1.5),
+        encode_cursor("messages"),
+        encode_cursor("messages", 1, 2),
+    ]
+    for cursor in [*GARBAGE_CURSORS, sessions, backward, *forged]:
+        with raises_kind_of(InvalidInput):
+            await acme.messages.list(id, limit=1, cursor=cursor)
+    for cursor in [*GARBAGE_CURSORS, sessions, forward]:
+        with raises_kind_of(InvalidInput):
+            await acme.messages.list(id, cursor=cursor, newest_first=True)
+
+
+@contract(limits=Limits(page_rows=4, list_rows=5))
+async def a_page_and_a_log_have_their_limits(world: World) -> None:
+    acme, id, made = await a_session(world, 5)
+    assert await acme.messages.list(id) == made
+    assert len(await acme.messages.list(id, limit=4)) == 4
+    assert len(await acme.messages.last(id, 4)) == 4
+    with raises(LimitExceeded, saying="page_rows = 4"):
+        await acme.messages.list(id, limit=5)
+    with raises(LimitExceeded, saying="page_rows = 4"):
+        await acme.messages.last(id, 5)
+    wrong: list[Any] = [0, -1, True, 1.5, "4"]
+    for limit in wrong:
+        with raises(InvalidInput):
+            await acme.messages.list(id, limit=limit)
+    await acme.messages.append(id, role="user", content="one too many")
+    for newest_first in (False, True):
+        with raises(LimitExceeded, saying="list_rows = 5"):
+            await acme.messages.list(id, newest_first=newest_first)
+    assert len(await acme.messages.list(id, after=1)) == 5
+
+
+@contract()
+async def every_column_can_be_filtered_on(world: World) -> None:
+    acme, id, _ = await a_session(world, 0)
+    first = await acme.messages.append(id, role="user", content="a")
+    world.clock.advance(60)
+    two = await acme.messages.append(
+        id, kind="adk.event", content={}, token_count=9, is_preserved=True, is_summary=True, metadata={"plan": "pro"}
+    )
+    between = first.created_at + timedelta(seconds=1)
+    only_two: Sequence[Filter] = [
+        column("seq").eq(2),
+        column("seq").gt(1),
+        column("seq").is_in([2, 3]),
+        column("seq").ne(1),
+        column("kind").eq("adk.event"),
+        column("kind").contains("event"),
+        column("kind").lt("message"),
+        column("kind").is_in(["adk.event"]),
+        column("role").eq(None),
+        column("role").ne("user"),
+        column("role").is_in([None]),
+        column("role").is_in([None, "system"]),
+        column("token_count").ge(9),
+        column("is_preserved").eq(True),
+        column("is_preserved").ne(False),
+        column("is_preserved").is_in([True]),
+        column("is_summary").eq(True),
+        column("created_at").gt(between),
+        column("created_at").is_in([two.created_at]),
+        meta("plan").eq("pro"),
+        meta("plan").contains("r"),
+    ]
+    for each in only_two:
+        assert await seqs(acme, id, each) == [2], each
+        assert await seqs(acme, id, each, newest_first=True, limit=5) == [2], each
+    for each in (
+        column("role").ne(None),
+        column("role").eq("user"),
+        column("role").is_in(["user"]),
+        column("role").ge("a"),
+    ):
+        assert await seqs(acme, id, each) == [1], each
+    assert await seqs(acme, id, column("is_preserved").is_in([True, False])) == [1, 2]
+    assert await seqs(acme, id, column("role").contains("nobody")) == []
+    assert await seqs(acme, id, *only_two) == [2]
+
+
+@contract()
+async def what_is_not_in_the_filter_language_is_refused(world: World) -> None:
+    acme, id, _ = await a_session(world, 1)
+    wrong: list[Any] = [
+        column("content").eq("x"),
+        column("id").eq(id),
+        column("session_id").eq(id),
+        column("is_preserved").eq(1),
+        column("is_preserved").lt(True),
+        column("is_summary").contains(True),
+        column("role").eq(1),
+        column("seq").eq("1"),
+        Filter("regex", "x", column="role"),  # type: ignore[arg-type]
+        "seq = 1",
+    ]
+    for each in wrong:
+        with raises(InvalidFilter):
+            await acme.messages.list(id, where=[each])
+        with raises(InvalidFilter):
+            await acme.messages.count(id, where=[each])
+    not_lists: list[Any] = [column("seq").eq(1), "seq", None, {column("seq").eq(1)}]
+    for each in not_lists:
+        with raises(InvalidFilter):
+            await acme.messages.list(id, where=each)
+    with raises(LimitExceeded, saying="filters = 32"):
+        await acme.messages.list(id, where=[column("seq").eq(1)] * 33)
+
+
+@contract()
+async def metadata_keys_mean_nothing_special(world: World) -> None:
+    acme, id, _ = await a_session(world, 0)
+    await acme.messages.append_many(id, [NewMessage(role="user", content="x", metadata={text: text}) for text in TEXTS])
+    for place, text in enumerate(TEXTS, 1):
+        assert await seqs(acme, id, meta(text).eq(text)) == [place], text
+        assert await seqs(acme, id, meta(text).ge(text)) == [place], text
+        assert await seqs(acme, id, meta(text).is_in([text, 1])) == [place], text
+
+
+@contract()
+async def sessions_do_not_mix(world: World) -> None:
+    acme, one, made = await a_session(world, 3)
+    _, other, theirs = await a_session(world, 2)
+    assert await acme.messages.list(one) == made
+    assert await acme.messages.list(other) == theirs
+    assert await acme.messages.last(other, 10) == theirs
+    assert (await acme.messages.count(one), await acme.messages.count(other)) == (3, 2)
+    page = await acme.messages.list(one, limit=1)
+    assert [*await acme.messages.list(other, limit=5, cursor=page.next)] == theirs[1:]

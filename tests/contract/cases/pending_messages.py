@@ -1,0 +1,496 @@
+"""Pending messages: what waits in group chats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from holdfast.clock import from_us
+from holdfast.core.paging import encode_cursor
+from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
+from holdfast.limits import Limits
+from holdfast.stores.conversation.keys import SessionKey
+from holdfast.stores.conversation.pending_messages import NewPendingMessage, PendingMessage
+from holdfast.tenant_handles import AsyncTenantHandle
+from tests.contract.cases.suite import contract
+from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
+from tests.contract.cases.world import World, flat, raises, uuid_of
+
+ROOM = ("telegram", "-100")
+
+
+def said(*bodies: str, room: tuple[str, str] = ROOM, **fields: Any) -> list[NewPendingMessage]:
+    """New messages of one group."""
+    return [NewPendingMessage(channel_name=room[0], history_key=room[1], body=body, **fields) for body in bodies]
+
+
+async def bodies(acme: AsyncTenantHandle, room: tuple[str, str] = ROOM) -> list[str]:
+    """What waits in a group."""
+    return [message.body for message in await acme.pending_messages.list_by_key(*room)]
+
+
+@contract()
+async def a_batch_keeps_its_order_and_its_fields(world: World) -> None:
+    acme = world.tenant()
+    new = NewPendingMessage(
+        channel_name="telegram", history_key="-100", body="hi", sender="Ada", sender_id="7", platform_msg_id="m1"
+    )
+    made = await acme.pending_messages.append_batch([new, *said("two", "three")])
+    assert [(message.seq, message.body) for message in made] == [(1, "hi"), (2, "two"), (3, "three")]
+    first = made[0]
+    assert (first.channel_name, first.history_key, first.sender) == ("telegram", "-100", "Ada")
+    assert (first.sender_id, first.platform_msg_id, first.is_summary) == ("7", "m1", False)
+    assert first.created_at == first.updated_at == from_us(world.clock.now_us())
+    assert await acme.pending_messages.list_by_key("telegram", "-100") == made
+    assert await acme.pending_messages.append_batch([]) == []
+    world.clock.advance(-60)  # order is by place, never by time
+    await acme.pending_messages.append_batch(said("four"))
+    assert await bodies(acme) == ["hi", "two", "three", "four"]
+
+
+@contract()
+async def a_batch_of_several_groups_has_places_in_each(world: World) -> None:
+    acme = world.tenant()
+    other = ("discord", "-100")
+    made = await acme.pending_messages.append_batch(
+        [*said("a"), *said("x", room=other), *said("b"), *said("y", room=other)]
+    )
+    assert [(message.body, message.seq) for message in made] == [("a", 1), ("x", 1), ("b", 2), ("y", 2)]
+    assert await bodies(acme) == ["a", "b"]
+    assert await bodies(acme, other) == ["x", "y"]
+    assert await acme.pending_messages.count_by_key(*other) == 2
+    assert await acme.pending_messages.count_by_key("telegram", "-1") == 0
+    assert await acme.pending_messages.count_all() == 4
+    assert await world.tenant("zenith").pending_messages.count_all() == 0
+    assert await bodies(world.tenant("zenith")) == []
+
+
+@contract()
+async def a_batch_can_be_repeated_by_its_ids(world: World) -> None:
+    acme = world.tenant()
+    batch = [*said("a", id=uuid_of("a"), sender="Ada"), *said("b", id=uuid_of("b"))]
+    made = await acme.pending_messages.append_batch(batch)
+    world.clock.advance(60)
+    assert await acme.pending_messages.append_batch(batch) == made
+    assert await acme.pending_messages.append_batch(batch[::-1]) == made[::-1]
+    assert await acme.pending_messages.list_by_key(*ROOM) == made
+    others = [
+        said("other", id=uuid_of("a"), sender="Ada"),
+        said("a", id=uuid_of("a"), sender="Bob"),
+        said("a", id=uuid_of("a"), sender="Ada", room=("telegram", "-1001")),
+        [*batch, *said("c", id=uuid_of("c"))],
+        [*batch, *said("c")],
+    ]
+    for other in others:
+        with raises(Conflict):
+            await acme.pending_messages.append_batch(other)
+    assert await acme.pending_messages.list_by_key(*ROOM) == made
+    assert await acme.pending_messages.count_all() == 2
+
+
+@contract()
+async def namesakes_in_another_tenant_are_left_alone(world: World) -> None:
+    acme, zenith = world.tenant(), world.tenant("zenith")
+    batch = [*said("a", id=uuid_of("a")), *said("b", id=uuid_of("b"))]
+    for handle in (acme, zenith):
+        await handle.pending_messages.append_batch(batch)
+    theirs = [*await zenith.pending_messages.list_by_key(*ROOM)]
+    assert await acme.pending_messages.count_by_key(*ROOM) == 2
+    summary = await acme.pending_messages.compact([uuid_of("a"), uuid_of("b")], "S", id=uuid_of("s"))
+    assert await zenith.pending_messages.compact([uuid_of("s")], "S", id=uuid_of("s")) is None
+    assert await acme.pending_messages.list_by_key(*ROOM) == [summary]
+    assert await acme.pending_messages.delete_by_key(*ROOM) == 1
+    assert await zenith.pending_messages.list_by_key(*ROOM) == theirs
+    (after,) = await zenith.pending_messages.append_batch(said("c"))
+    assert after.seq == 3, "their group is still there"
+
+
+@contract()
+async def what_is_not_a_message_is_refused(world: World) -> None:
+    acme = world.tenant()
+    wrong: list[Any] = [
+        "text",
+        ["text"],
+        [None],
+        said("a", room=("", "k")),
+        said("a", room=("c", "")),
+        said("a", id="no id"),
+        said(7),  # type: ignore[arg-type]
+        said("a", sender=7),
+        said("a", platform_msg_id=None),
+        said("a", "b", id=uuid_of("same")),
+    ]
+    for messages in wrong:
+        with raises(InvalidInput):
+            await acme.pending_messages.append_batch(messages)
+        with raises(InvalidInput):
+            await acme.pending_messages.append_batch([*said("good"), *(messages if messages != "text" else [None])])
+    assert await acme.pending_messages.count_all() == 0
+
+
+@contract(limits=Limits(name_bytes=4, key_bytes=6, content_bytes=8, batch_rows=2, page_rows=2, list_rows=3))
+async def pending_messages_have_their_limits(world: World) -> None:
+    acme, room = world.tenant(), ("chan", "group6")
+    await acme.pending_messages.append_batch(said("x" * 8, room=room))
+    too_much = [
+        (said("x" * 9, room=room), "content_bytes = 8"),
+        (said("x", room=("chann", "g")), "name_bytes = 4"),
+        (said("x", room=("c", "group 7")), "key_bytes = 6"),
+        (said("x", room=room, sender="Grace"), "name_bytes = 4"),
+        (said("x", "y", "z", room=room), "batch_rows = 2"),
+    ]
+    for messages, saying in too_much:
+        with raises(LimitExceeded, saying=saying):
+            await acme.pending_messages.append_batch(messages)
+    (message,) = await acme.pending_messages.list_by_key(*room)
+    with raises(LimitExceeded, saying="content_bytes = 8"):
+        await acme.pending_messages.compact([message.id], "x" * 9)
+    with raises(LimitExceeded, saying="batch_rows = 2"):
+        await acme.pending_messages.compact([message.id] * 3, "x")
+    await acme.pending_messages.append_batch(said("2", "3", room=room))
+    assert len(await acme.pending_messages.list_by_key(*room)) == 3
+    await acme.pending_messages.append_batch(said("4", room=room))
+    with raises(LimitExceeded, saying="list_rows = 3"):
+        await acme.pending_messages.list_by_key(*room)
+    with raises(LimitExceeded, saying="page_rows = 2"):
+        await acme.pending_messages.list_by_key(*room, limit=3)
+
+
+@contract()
+async def any_text_waits_in_any_group(world: World) -> None:
+    acme = world.tenant()
+    new = [
+        NewPendingMessage(channel_name=text, history_key=text, body=text, sender=text, sender_id=text) for text in TEXTS
+    ]
+    made = await acme.pending_messages.append_batch(new)
+    assert [(message.body, message.sender) for message in made] == [(text, text) for text in TEXTS]
+    for text, message in zip(TEXTS, made, strict=True):
+        assert await acme.pending_messages.list_by_key(text, text) == [message]
+    assert {group.name for group in await acme.pending_messages.list_groups()} == {(text, text) for text in TEXTS}
+    summary = await acme.pending_messages.compact([made[0].id], "".join(TEXTS))
+    assert summary is not None
+    assert summary.body == "".join(TEXTS)
+
+
+@contract()
+async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.pending_messages.append_batch(said(*"abcdef"))
+    world.clock.advance(60)
+    summary = await acme.pending_messages.compact([made[0].id, made[2].id.upper(), made[1].id, uuid_of("nobody")], "S")
+    assert summary is not None
+    assert (summary.seq, summary.body, summary.is_summary) == (1, "S", True)
+    assert (summary.channel_name, summary.history_key, summary.sender) == (*ROOM, "")
+    assert summary.created_at == made[2].created_at
+    assert summary.updated_at == from_us(world.clock.now_us())
+    assert await bodies(acme) == ["S", "d", "e", "f"]
+    await acme.pending_messages.append_batch(said("g"))
+    again = await acme.pending_messages.compact([summary.id, made[3].id], "T")
+    assert again is not None
+    assert [(message.body, message.seq) for message in await acme.pending_messages.list_by_key(*ROOM)] == [
+        ("T", 1), ("e", 5), ("f", 6), ("g", 7)
+    ]  # fmt: skip
+
+
+@contract()
+async def a_summary_comes_before_what_stays_between_those_it_replaces(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.pending_messages.append_batch(said(*"abcde"))
+    await acme.pending_messages.compact([made[4].id, made[1].id], "S")
+    assert await bodies(acme) == ["a", "S", "c", "d"]
+    (group,) = await acme.pending_messages.list_groups()
+    assert not group.has_summary, "what waits after the summary is not in it"
+
+
+@contract()
+async def without_a_removal_there_is_no_summary(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.pending_messages.append_batch(said("a", "b"))
+    ids = [message.id for message in made]
+    assert await acme.pending_messages.compact([], "S") is None
+    assert await acme.pending_messages.compact([uuid_of("nobody")], "S") is None
+    assert await world.tenant("zenith").pending_messages.compact(ids, "S") is None
+    first = await acme.pending_messages.compact(ids, "first", id=uuid_of("first"))
+    assert await acme.pending_messages.compact(ids, "second") is None
+    assert await acme.pending_messages.compact(ids, "first", id=uuid_of("first")) == first
+    with raises(Conflict):
+        await acme.pending_messages.compact(ids, "other words", id=uuid_of("first"))
+    assert await acme.pending_messages.list_by_key(*ROOM) == [first]
+
+
+@contract()
+async def a_summary_that_cannot_be_leaves_everything_as_it_was(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.pending_messages.append_batch([*said("a", "b"), *said("x", room=("telegram", "-1001"))])
+    ids = [message.id for message in made]
+    with raises(InvalidInput, saying="several groups"):
+        await acme.pending_messages.compact(ids, "S")
+    with raises(Conflict):
+        await acme.pending_messages.compact(ids[:1], "S", id=ids[1])
+    wrong: list[Any] = [ids[0], None, ["no id"], 7]
+    for message_ids in wrong:
+        with raises(InvalidInput):
+            await acme.pending_messages.compact(message_ids, "S")
+    with raises(InvalidInput):
+        await acme.pending_messages.compact(ids[:1], None)  # type: ignore[arg-type]
+    assert await acme.pending_messages.list_by_key(*ROOM) == made[:2]
+    assert await acme.pending_messages.count_all() == 3
+
+
+@contract()
+async def a_cleared_group_is_empty_and_begins_anew(world: World) -> None:
+    acme = world.tenant()
+    batch = [*said("a", "b", id=None), *said("x", room=("telegram", "-1001"))]
+    await acme.pending_messages.append_batch(batch)
+    assert await acme.pending_messages.delete_by_key(*ROOM) == 2
+    assert await acme.pending_messages.delete_by_key(*ROOM) == 0
+    assert await world.tenant("zenith").pending_messages.delete_by_key("telegram", "-1001") == 0
+    assert await bodies(acme) == []
+    assert [group.name for group in await acme.pending_messages.list_groups()] == [("telegram", "-1001")]
+    (again,) = await acme.pending_messages.append_batch(said("c"))
+    assert again.seq == 1
+    for wrong in (("", "k"), ("c", "")):
+        with raises(InvalidInput):
+            await acme.pending_messages.delete_by_key(*wrong)
+
+
+@contract()
+async def what_is_stale_is_removed_and_nothing_else(world: World) -> None:
+    acme, zenith = world.tenant(), world.tenant("zenith")
+    for handle in (acme, zenith):
+        await handle.pending_messages.append_batch([*said("old"), *said("alone", room=("discord", "1"))])
+    world.clock.advance(3_600)
+    await acme.pending_messages.append_batch(said("new"))
+    assert await acme.pending_messages.delete_stale(older_than=timedelta(hours=1)) == 0
+    assert await acme.pending_messages.delete_stale(older_than=timedelta.max) == 0
+    assert await acme.pending_messages.delete_stale(older_than=timedelta(minutes=59)) == 2
+    assert await bodies(acme) == ["new"]
+    assert await zenith.pending_messages.count_all() == 2
+    (next_one,) = await acme.pending_messages.append_batch(said("next"))
+    assert next_one.seq == 3, "a group in which something is left goes on counting"
+    (anew,) = await acme.pending_messages.append_batch(said("anew", room=("discord", "1")))
+    assert anew.seq == 1
+    assert await acme.pending_messages.delete_stale(older_than=timedelta(0)) == 0
+    wrong: list[Any] = [60, None, timedelta(seconds=-1)]
+    for older_than in wrong:
+        with raises(InvalidInput):
+            await acme.pending_messages.delete_stale(older_than=older_than)
+
+
+@contract()
+async def a_summary_is_as_old_as_its_making(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.pending_messages.append_batch(said("a", "b"))
+    world.clock.advance(3_600)
+    await acme.pending_messages.compact([made[0].id], "S")
+    assert await acme.pending_messages.delete_stale(older_than=timedelta(minutes=30)) == 1
+    assert await bodies(acme) == ["S"]
+    made = await acme.pending_messages.append_batch(said("a"))
+    youngest = from_us(world.clock.now_us())
+    world.clock.advance(-3_600)
+    later = await acme.pending_messages.append_batch(said("b"))
+    summary = await acme.pending_messages.compact([made[0].id, later[0].id], "T")
+    assert summary is not None
+    assert (summary.created_at, summary.updated_at) == (youngest, youngest), "a clock that goes back ages nothing"
+    (group,) = await acme.pending_messages.list_groups()
+    assert group.last_activity == youngest, "a summary makes no group less active"
+
+
+@contract()
+async def groups_are_listed_with_the_newest_first(world: World) -> None:
+    acme = world.tenant()
+    rooms = [("telegram", "1"), ("telegram", "2"), ("discord", "1")]
+    for room in rooms:
+        made = await acme.pending_messages.append_batch(said("a", "b", room=room))
+        world.clock.advance(60)
+    await acme.pending_messages.compact([message.id for message in made], "S")
+    found = await acme.pending_messages.list_groups()
+    assert [group.name for group in found] == rooms[::-1], "a summary is no activity"
+    assert [(group.message_count, group.has_summary) for group in found] == [(1, True), (2, False), (2, False)]
+    assert found[0].last_activity == made[-1].created_at
+    await acme.pending_messages.append_batch([*said("c", room=rooms[0]), *said("c", room=rooms[2])])
+    found = await acme.pending_messages.list_groups()
+    assert [group.name for group in found] == [rooms[2], rooms[0], rooms[1]], "of the same moment, by name"
+    assert [group.has_summary for group in found] == [False, False, False], "a message came after the summary"
+    assert await world.tenant("zenith").pending_messages.list_groups() == []
+
+
+@contract()
+async def groups_and_messages_can_be_paged(world: World) -> None:
+    acme = world.tenant()
+    names = [("c", text) for text in TEXTS[:9]]
+    for number, room in enumerate(names):
+        await acme.pending_messages.append_batch(said(*"abcde", room=room))
+        world.clock.advance(number % 2)
+    for limit in (2, 4, 10):
+        page = await acme.pending_messages.list_groups(limit=limit)
+        pages: list[Any] = [page]
+        while page.next is not None:
+            page = await acme.pending_messages.list_groups(limit=limit, cursor=page.next)
+            pages.append(page)
+        assert flat(pages) == await acme.pending_messages.list_groups()
+        first = await acme.pending_messages.list_by_key(*names[0], limit=limit)
+        assert [message.seq for message in first] == [*range(1, min(limit, 5) + 1)]
+        assert (first.next is None) == (limit >= 5)
+        if first.next is not None:
+            rest = await acme.pending_messages.list_by_key(*names[0], cursor=first.next)
+            assert [message.seq for message in rest] == [*range(limit + 1, 6)]
+    foreign = (await acme.pending_messages.list_groups(limit=1)).next
+    for cursor in [*GARBAGE_CURSORS, foreign, encode_cursor("pending", "a")]:
+        with raises(InvalidFilter):
+            await acme.pending_messages.list_by_key(*names[0], cursor=cursor)
+    with raises(InvalidFilter):
+        await acme.pending_messages.list_groups(cursor=encode_cursor("pending", 1))
+
+
+@contract()
+async def titles_come_from_the_sessions_of_the_group(world: World) -> None:
+    acme = world.tenant()
+
+    async def titled(agent: str, channel: str, peer: str, title: Any, user: str | None = None) -> str:
+        key = SessionKey.group(agent=agent, channel=channel, peer=peer)
+        return (await acme.sessions.create(key=key, user=user, metadata={"chat_title": title})).id
+
+    await titled("helper", "telegram", "-100", "Friends")
+    await titled("helper", "telegram", "-1001", "A longer name of a group")
+    await titled("helper", "discord", "-100", "Elsewhere")
+    await titled("helper", "telegram", "-100:topic:7", "A topic")
+    await titled("helper", "telegram", "numbers", 7)
+    await titled("helper", "telegram", "empty", "")
+    await titled("helper", "telegram", "nothing", None)
+    await titled("helper", "telegram", "%", "percent")
+    await titled("helper", "telegram", "a\x00\ud800", "\ud800 title")
+    await acme.sessions.create(key="agent:helper:x:telegram:group:inside", metadata={"chat_title": "not a group"})
+    await acme.sessions.create(key="telegram:group:bare", metadata={"chat_title": "no agent"})
+    await acme.sessions.create(
+        key=SessionKey.direct(agent="h", channel="telegram", peer="group:me"), metadata={"chat_title": "x"}
+    )
+    await world.tenant("zenith").sessions.create(
+        key=SessionKey.group(agent="a", channel="telegram", peer="theirs"), metadata={"chat_title": "theirs"}
+    )
+    peers = ["-100", "-1001", "-10", "-100:topic:7", "numbers", "empty", "nothing", "%", "_", "a\x00\ud800"]
+    peers += ["inside", "bare", "theirs", "me", "group:me"]
+    asked = [("telegram", peer) for peer in peers] + [("discord", "-100"), ("tele:gram", "x"), ("cron", "x"), ("t", "")]
+    assert await acme.pending_messages.resolve_group_titles(asked) == {
+        ("telegram", "-100"): "Friends",
+        ("telegram", "-1001"): "A longer name of a group",
+        ("telegram", "-100:topic:7"): "A topic",
+        ("telegram", "%"): "percent",
+        ("telegram", "a\x00\ud800"): "\ud800 title",
+        ("discord", "-100"): "Elsewhere",
+    }
+    assert await acme.pending_messages.resolve_group_titles([]) == {}
+
+
+@contract()
+async def of_several_titles_the_session_used_last_has_the_word(world: World) -> None:
+    acme, asked = world.tenant(), [ROOM]
+    made = []
+    for agent in ("one", "two"):
+        key = SessionKey.group(agent=agent, channel="telegram", peer="-100")
+        made.append(await acme.sessions.create(key=key, metadata={"chat_title": agent}))
+        world.clock.advance(1)
+    assert await acme.pending_messages.resolve_group_titles(asked) == {ROOM: "two"}
+    await acme.messages.append(made[0].id, role="user", content="x")
+    assert await acme.pending_messages.resolve_group_titles(asked) == {ROOM: "one"}
+    await acme.sessions.delete(made[0].id)
+    assert await acme.pending_messages.resolve_group_titles(asked) == {ROOM: "two"}
+    await acme.sessions.delete(made[1].id)
+    assert await acme.pending_messages.resolve_group_titles(asked) == {}
+    wrong: list[Any] = ["telegram", ["telegram"], [("a",)], [("a", 7)], [("a", "b", "c")], None]
+    for groups in wrong:
+        with raises(InvalidInput):
+            await acme.pending_messages.resolve_group_titles(groups)
+
+
+@contract("tenants")
+async def a_tenant_is_known_by_what_waits_and_loses_it_with_everything(world: World) -> None:
+    acme, zenith = world.tenant(), world.tenant("zenith")
+    for handle in (acme, zenith):
+        await handle.pending_messages.append_batch(said("a"))
+    assert (await world.tenants.get("acme")).id == "acme"
+    with raises(Conflict):
+        await world.tenants.delete("acme")
+    await world.tenants.delete("acme", cascade=True)
+    assert await acme.pending_messages.count_all() == 0
+    assert await zenith.pending_messages.count_all() == 1
+    (again,) = await acme.pending_messages.append_batch(said("b"))
+    assert again.seq == 1
+    await acme.pending_messages.delete_by_key(*ROOM)
+    await world.tenants.delete("acme")
+    with raises(NotFound):
+        await world.tenants.get("acme")
+
+
+@contract("concurrency")
+async def concurrent_batches_to_one_group_all_survive(world: World) -> None:
+    acme = world.tenant()
+    rooms = [ROOM, ("discord", "1")]
+    calls = [
+        partial(
+            acme.pending_messages.append_batch,
+            [*said(f"{n}a", f"{n}b", room=rooms[n % 2]), *said(f"{n}c", room=rooms[1 - n % 2])],
+        )
+        for n in range(16)
+    ]
+    done = await world.together(*calls)
+    assert all(isinstance(each, list) for each in done), done
+    for room in rooms:
+        there = await acme.pending_messages.list_by_key(*room)
+        assert [message.seq for message in there] == [*range(1, 25)]
+        order = [message.body for message in there]
+        for n in range(16):
+            if room == rooms[n % 2]:
+                assert order.index(f"{n}b") == order.index(f"{n}a") + 1, "a batch stays together"
+
+
+@contract("concurrency")
+async def concurrent_repetitions_bring_one_batch(world: World) -> None:
+    acme = world.tenant()
+    batch = [*said("a", id=uuid_of("a")), *said("b", id=uuid_of("b"))]
+    done = await world.together(*[partial(acme.pending_messages.append_batch, batch)] * 8)
+    assert all(each == done[0] for each in done), done
+    assert await bodies(acme) == ["a", "b"]
+    calls = [partial(acme.pending_messages.append_batch, said(str(n), id=uuid_of("c"))) for n in range(8)]
+    kinds = Counter(type(each) for each in await world.together(*calls))
+    assert kinds == {list: 1, Conflict: 7}, kinds
+
+
+@contract("concurrency")
+async def one_of_several_compactions_wins(world: World) -> None:
+    acme = world.tenant()
+    made = await acme.pending_messages.append_batch(said(*"abcdef"))
+    ids = [message.id for message in made[:4]]
+    done: list[Any] = await world.together(
+        *[partial(acme.pending_messages.compact, ids, f"S{n}") for n in range(6)],
+        *[partial(acme.pending_messages.append_batch, said("g"))] * 2,
+    )
+    summaries = [each for each in done if isinstance(each, PendingMessage)]
+    assert len(summaries) == 1, done
+    assert done.count(None) == 5, done
+    assert await bodies(acme) == [summaries[0].body, "e", "f", "g", "g"]
+
+
+@contract("concurrency")
+async def clearing_and_writing_at_once_leaves_order(world: World) -> None:
+    """Whatever comes first: what is there afterwards is in the order in which it was written."""
+    acme = world.tenant()
+    made = await acme.pending_messages.append_batch(said(*"abc"))
+    for turn in range(4):
+        done: list[Any] = await world.together(
+            partial(acme.pending_messages.append_batch, said(f"{turn}x", f"{turn}y")),
+            partial(acme.pending_messages.delete_by_key, *ROOM),
+            partial(acme.pending_messages.compact, [message.id for message in made], f"{turn}S"),
+            partial(acme.pending_messages.delete_stale, older_than=timedelta(0)),
+            partial(acme.pending_messages.append_batch, said(f"{turn}z")),
+        )
+        assert not any(isinstance(each, Exception) for each in done), done
+        world.clock.advance(1)
+        made = await acme.pending_messages.append_batch(said(f"{turn}last"))
+        there = await acme.pending_messages.list_by_key(*ROOM)
+        assert there[-1] == made[0]
+        order = [message.body for message in there]
+        if f"{turn}x" in order:
+            assert order.index(f"{turn}y") == order.index(f"{turn}x") + 1

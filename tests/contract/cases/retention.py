@@ -1,0 +1,97 @@
+"""Retention: what holds is what was set, never shorter than promised, and holds are seen by everybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.paging import Page
+from holdfast.errors import Conflict, InvalidFilter, InvalidInput, NotFound
+from holdfast.stores.lifecycle.retention.sweeps import Swept
+from holdfast.stores.workspace.retention_rules import Hold, RetentionPolicy
+from tests.contract.cases.suite import contract
+from tests.contract.cases.values import GARBAGE_CURSORS
+from tests.contract.cases.world import World, flat, raises, uuid_of
+
+DAY = 86_400
+
+
+@contract()
+async def policies_are_what_was_set_and_holds_are_kept_until_released(world: World) -> None:
+    acme = world.tenant()
+    session = await acme.sessions.create()
+    run = await acme.runs.start(session.id)
+    keeping = acme.retention
+    assert await keeping.policy() == RetentionPolicy(10, 500, 7 * DAY) == await keeping.policy(run_id=run.id)
+    assert await keeping.set_policy(per_run=3) == RetentionPolicy(3, 500, 7 * DAY)
+    assert await keeping.set_policy(grace_s=0) == RetentionPolicy(3, 500, 0)
+    assert await keeping.set_policy(per_run=5, run_id=run.id.upper()) == RetentionPolicy(5, 500, 0)
+    assert await keeping.keep_checkpoints_for(run.id, seconds=DAY) == RetentionPolicy(5, 500, DAY)
+    assert await keeping.keep_checkpoints_for(run.id, seconds=91 * DAY) == RetentionPolicy(5, 500, 90 * DAY)
+    assert await keeping.policy() == RetentionPolicy(3, 500, 0)
+    assert await keeping.clear_policy(run_id=run.id) == RetentionPolicy(3, 500, 0)
+    assert await keeping.clear_policy() == RetentionPolicy(10, 500, 7 * DAY)
+    assert await world.tenant("zenith").retention.policy() == RetentionPolicy(10, 500, 7 * DAY)
+    assert await keeping.plan() == Swept() == await keeping.sweep(holder="me")
+    assert {each.action for each in await acme.activity.list()} == {"retention.policy_set", "retention.policy_cleared"}
+    await _wrong(world, run.id)
+    await _holds(world, run.id, session.id)
+
+
+async def _wrong(world: World, run_id: str) -> None:
+    keeping = world.tenant().retention
+    wrong: list[dict[str, Any]] = [{}, {"per_run": 0}, {"per_run": "3"}, {"per_run": True}, {"grace_s": -1}]
+    wrong += [{"grace_s": 2**31}, {"grace_s": 1, "run_id": run_id}, {"per_run": 1, "run_id": "no id"}]
+    for each in wrong:
+        with raises(InvalidInput):
+            await keeping.set_policy(**each)
+    for strange in (-1, 1.5, "1", None, True):
+        with raises(InvalidInput):
+            await keeping.keep_checkpoints_for(run_id, seconds=strange)  # type: ignore[arg-type]
+    nobody = uuid_of("nobody")
+    for name in ("acme", "zenith"):
+        other, missing = world.tenant(name).retention, nobody if name == "acme" else run_id
+        with raises(NotFound, saying=missing):
+            await other.policy(run_id=missing)
+        with raises(NotFound, saying=missing):
+            await other.set_policy(per_run=1, run_id=missing)
+        with raises(NotFound, saying=missing):
+            await other.keep_checkpoints_for(missing, seconds=1)
+        with raises(NotFound, saying=missing):
+            await other.hold("why", run_id=missing)
+
+
+async def _holds(world: World, run_id: str, session_id: str) -> None:
+    acme, keeping = world.tenant(), world.tenant().retention
+    with acme.acting(user="grace"):
+        first = await keeping.hold("a case", run_id=run_id, id=uuid_of("hold"))
+    assert (first.run_id, first.session_id, first.reason, first.placed_by) == (run_id, None, "a case", "grace")
+    assert await keeping.hold("a case", run_id=run_id, id=uuid_of("hold")) == first
+    with raises(Conflict):
+        await keeping.hold("another", run_id=run_id, id=uuid_of("hold"))
+    with raises(InvalidInput):
+        await keeping.hold("both", run_id=run_id, session_id=session_id)
+    with raises(InvalidInput):
+        await keeping.hold("")
+    with raises(Conflict, saying="held"):
+        await acme.sessions.purge(session_id)
+    more = [await keeping.hold("a session", session_id=session_id), await keeping.hold("all")]
+    found: list[Page[Hold]] = []
+    cursor = None
+    while not found or cursor is not None:
+        page = await keeping.holds(limit=1, cursor=cursor)
+        found.append(page)
+        cursor = page.next
+    assert flat(found) == await keeping.holds() == sorted([first, *more], key=lambda each: each.id)
+    for garbage in GARBAGE_CURSORS:
+        with raises(InvalidFilter):
+            await keeping.holds(limit=1, cursor=garbage)
+    with raises(NotFound, saying=first.id):
+        await world.tenant("zenith").retention.release(first.id)
+    for each in (first, *more):
+        assert await keeping.release(each.id, reason="closed") == each
+    with raises(NotFound, saying=first.id):
+        await keeping.release(first.id)
+    placed = await acme.activity.list(action="hold.placed", where=[])
+    released = await acme.activity.list(action="hold.released")
+    assert [len(placed), len(released), {each.reason for each in released}] == [3, 3, {"closed"}]
+    await acme.sessions.purge(session_id)

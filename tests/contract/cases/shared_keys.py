@@ -1,0 +1,53 @@
+"""Keys that several sessions of a user share, and which of them a key stands for."""
+
+from __future__ import annotations
+
+from holdfast.core.filters import column
+from holdfast.errors import AlreadyExists, Conflict, InvalidInput
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World, raises, uuid_of
+
+
+@contract()
+async def several_sessions_share_a_key_and_find_returns_the_newest(world: World) -> None:
+    acme = world.tenant()
+    made = [await acme.sessions.create(key="k", user="ada", unique=False) for _ in range(3)]
+    assert [each.is_unique for each in made] == [False] * 3
+    assert await acme.sessions.find("k", user="ada") == await acme.sessions.find("k") == made[-1]
+    assert {each.id for each in await acme.sessions.list(where=[column("key").eq("k")])} == {each.id for each in made}
+    await acme.sessions.delete(made[-1].id)
+    assert await acme.sessions.find("k", user="ada") == made[1]
+    await acme.sessions.create(key="k", user="bob", unique=False)
+    with raises(Conflict, saying="say whose"):
+        await acme.sessions.find("k")
+
+
+@contract()
+async def a_session_with_the_key_to_itself_goes_before_those_that_share_it(world: World) -> None:
+    acme = world.tenant()
+    shared = await acme.sessions.create(key="k", user="ada", unique=False)
+    own = await acme.sessions.upsert("k", user="ada")
+    later = await acme.sessions.create(key="k", user="ada", unique=False)
+    assert own.is_unique
+    assert own.id not in (shared.id, later.id)
+    assert await acme.sessions.find("k", user="ada") == own
+    assert (await acme.sessions.upsert("k", user="ada", metadata={"a": 1})).id == own.id
+    with raises(AlreadyExists, saying="unique=False"):
+        await acme.sessions.create(key="k", user="ada")
+    await acme.sessions.delete(own.id)
+    again = await acme.sessions.create(key="k", user="ada")
+    with raises(Conflict, saying="belongs to another session"):
+        await acme.sessions.restore(own.id)
+    await acme.sessions.purge(again.id)
+    assert (await acme.sessions.restore(own.id)).is_unique
+
+
+@contract()
+async def a_repeated_create_must_agree_about_sharing_the_key(world: World) -> None:
+    acme, id = world.tenant(), uuid_of("mine")
+    first = await acme.sessions.create(key="k", id=id, unique=False)
+    assert await acme.sessions.create(key="k", id=id, unique=False) == first
+    with raises(Conflict, saying="another session"):
+        await acme.sessions.create(key="k", id=id)
+    with raises(InvalidInput, saying="unique must be true or false, not 'no'"):
+        await acme.sessions.create(key="k", unique="no")  # type: ignore[arg-type]

@@ -1,0 +1,116 @@
+"""Cases, how they are found, and how one is played on a leg."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Protocol
+from unittest import SkipTest
+
+from msgspec import Struct
+
+from holdfast.limits import Limits
+from holdfast.stepping import step
+from tests.contract.cases.world import World
+
+CAPABILITIES: Mapping[str, str] = {
+    "concurrency": "several calls at once",
+    "tenants": "the store that keeps the list of tenants",
+    "reopening": "data that outlives the handle",
+    "joining": "a caller's transaction around everything",
+}
+"""What a case may need and a leg may lack."""
+
+
+class Skipped(AssertionError):
+    """A case did not run, although its leg did not declare that it cannot."""
+
+
+class Case(Struct, frozen=True):
+    """One promise."""
+
+    name: str
+    promise: Callable[[World], Coroutine[Any, Any, None]]
+    needs: frozenset[str]
+    limits: Limits
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Leg(Protocol):
+    """An engine with a driver and a style of calling."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether worlds must be entered inside an event loop."""
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """The capabilities this leg lacks, each with the reason."""
+
+    def open(self, limits: Limits) -> AbstractAsyncContextManager[World]:
+        """A fresh world. Leaving it checks that nothing is left where nothing may be left."""
+
+
+def contract(
+    *needs: str, limits: Limits | None = None
+) -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], Case]:
+    """Make a coroutine a case; ``needs`` names the capabilities it cannot do without."""
+    unknown = set(needs) - set(CAPABILITIES)
+    if unknown:
+        raise ValueError(f"no such capability: {', '.join(unknown)}")
+
+    def case(promise: Callable[[World], Coroutine[Any, Any, None]]) -> Case:
+        module = promise.__module__.rpartition(".")[2]
+        return Case(f"{module}.{promise.__name__}", promise, frozenset(needs), limits or Limits())
+
+    return case
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Every case, found in the modules of this package: a file for a store added later is found without being named."""
+    package = import_module(__package__)
+    found: list[Case] = []
+    for module in iter_modules(package.__path__):
+        members = vars(import_module(f"{__package__}.{module.name}"))
+        found += [value for value in members.values() if isinstance(value, Case)]
+    return tuple(found)
+
+
+def can(leg: Leg, case: Case) -> bool:
+    """Whether a leg has everything a case needs."""
+    return not case.needs & set(leg.missing)
+
+
+def play(case: Case, leg: Leg) -> None:
+    """Run one case on one leg.
+
+    Raises:
+        Skipped: the leg lacks what the case needs, or the case skipped itself.
+        AssertionError: the promise is not kept.
+    """
+    lacking = case.needs & set(leg.missing)
+    if lacking:
+        raise Skipped(f"{leg.name} has no {', '.join(sorted(lacking))}: {leg.missing[min(lacking)]}")
+    playing = _play(case, leg)
+    try:
+        if leg.asynchronous:
+            asyncio.run(playing)
+        else:
+            step(playing)
+    except SkipTest as skip:
+        raise Skipped(f"{case} skipped itself on {leg.name}: {skip}") from skip
+
+
+async def _play(case: Case, leg: Leg) -> None:
+    async with leg.open(case.limits) as world:
+        await case.promise(world)

@@ -1,0 +1,139 @@
+"""Threads: what is kept under a session's key is deleted, restored and purged with the session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.errors import Conflict
+from holdfast.stores.conversation.threads import SERVICE_USER, thread_of
+from holdfast.stores.memory.crew_memories import NewCrewMemory
+from holdfast.tenant_handles import AsyncTenantHandle
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World, raises
+
+
+async def fill(tenant: AsyncTenantHandle, key: str, user: str, words: str) -> None:
+    """Put something into every store under a key."""
+    place: dict[str, Any] = {"thread_id": thread_of(key), "user": user}
+    await tenant.checkpoints.put(thread_of(key), id="1", state=words.encode(), pieces=[b"piece"], user=user)
+    await tenant.flows.save("f", method="m", state={"words": words}, **place)
+    await tenant.crew_memories.save([NewCrewMemory(id="i", content=words)], **place)
+
+
+async def kept(tenant: AsyncTenantHandle, key: str, user: str) -> list[str | None]:
+    """What each store has under a key."""
+    place: dict[str, Any] = {"thread_id": thread_of(key), "user": user}
+    checkpoint = await tenant.checkpoints.find(thread_of(key), user=user)
+    flow = await tenant.flows.find("f", **place)
+    memories = await tenant.crew_memories.list(**place)
+    return [
+        None if checkpoint is None else checkpoint.state.decode(),
+        None if flow is None else flow.state["words"],
+        *(each.content for each in memories),
+    ]
+
+
+async def _what_is_under_the_key_of_a_session_lives_with_it(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    session = await tenant.sessions.create(key="k", user="ada")
+    await fill(tenant, "k", "ada", "first")
+    await fill(tenant, "k", "bob", "bob's")
+    await fill(tenant, "other", "ada", "other")
+    await tenant.sessions.delete(session.id)
+    assert await kept(tenant, "k", "ada") == [None, None]
+    assert await kept(tenant, "k", "bob") == ["bob's"] * 3
+    assert await kept(tenant, "other", "ada") == ["other"] * 3
+    await tenant.sessions.restore(session.id)
+    assert await kept(tenant, "k", "ada") == ["first"] * 3
+    await tenant.sessions.delete(session.id)
+    await fill(tenant, "k", "ada", "second")
+    assert await kept(tenant, "k", "ada") == ["second"] * 3, "the key starts afresh"
+    with raises(Conflict, saying="was made again since the session was deleted"):
+        await tenant.sessions.restore(session.id)
+    other = await tenant.sessions.create(key="k", user="ada")
+    with raises(Conflict, saying="belongs to another session by now"):
+        await tenant.sessions.restore(session.id)
+    assert await tenant.sessions.find("k", user="ada") == other
+    assert await kept(tenant, "k", "ada") == ["second"] * 3
+    await tenant.sessions.purge(session.id)
+    assert await kept(tenant, "k", "ada") == ["second"] * 3
+
+
+async def _a_purged_session_takes_everything_under_its_key_along(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    session = await tenant.sessions.create(key="k", user="ada")
+    await fill(tenant, "k", "ada", "first")
+    await tenant.sessions.purge(session.id)
+    assert await kept(tenant, "k", "ada") == [None, None]
+    again = await tenant.sessions.create(key="k", user="ada")
+    await fill(tenant, "k", "ada", "second")
+    await tenant.sessions.delete(again.id)
+    await tenant.sessions.purge(again.id)
+    assert await kept(tenant, "k", "ada") == [None, None]
+    assert await tenant.flows.list(user="ada") == []
+    assert await tenant.checkpoints.list(user="ada") == []
+
+
+async def _a_thread_of_another_name_is_its_owners_business(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    session = await tenant.sessions.create(key="k", user="ada")
+    await tenant.flows.save("f", method="m", state={}, thread_id="k", user="ada")
+    await tenant.checkpoints.put("k", id="1", state=b"", user="ada")
+    await tenant.sessions.purge(session.id)
+    assert await tenant.flows.find("f", thread_id="k", user="ada") is not None
+    assert await tenant.checkpoints.find("k", user="ada") is not None
+
+
+async def _what_the_service_user_stored_under_the_key_goes_with_the_session(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    session = await tenant.sessions.create(key="k", user="ada")
+    await fill(tenant, "k", "ada", "ada's")
+    await fill(tenant, "k", SERVICE_USER, "the graph's")
+    for user in ("ada", SERVICE_USER):
+        await tenant.a2a_tasks.save("t", {"id": "t"}, context_id="k", user=user)
+        await tenant.a2a_push_configs.save("t", {"url": "u"}, id="c", user=user)
+    await tenant.sessions.delete(session.id)
+    assert await kept(tenant, "k", "ada") == await kept(tenant, "k", SERVICE_USER) == [None, None]
+    assert await tenant.a2a_tasks.find("t", user=SERVICE_USER) is None
+    assert await tenant.a2a_push_configs.list("t", user=SERVICE_USER) == []
+    await tenant.sessions.restore(session.id)
+    assert await kept(tenant, "k", SERVICE_USER) == ["the graph's"] * 3
+    assert await tenant.a2a_tasks.find("t", user=SERVICE_USER) is not None
+    assert len(await tenant.a2a_push_configs.list("t", user=SERVICE_USER)) == 1
+    await tenant.sessions.purge(session.id)
+    assert await kept(tenant, "k", SERVICE_USER) == [None, None]
+    assert await tenant.checkpoints.list(user=SERVICE_USER) == []
+
+
+async def _what_another_session_of_the_key_may_need_stays(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    first = await tenant.sessions.create(key="k", user="ada")
+    second = await tenant.sessions.create(key="k", user="bob")
+    await fill(tenant, "k", SERVICE_USER, "somebody's")
+    await tenant.sessions.delete(first.id)
+    assert await kept(tenant, "k", SERVICE_USER) == ["somebody's"] * 3
+    await tenant.sessions.delete(second.id)
+    assert await kept(tenant, "k", SERVICE_USER) == [None, None]
+
+
+async def _a_session_that_shares_its_key_owns_nothing_by_name(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    shared = await tenant.sessions.create(key="k", user="ada", unique=False)
+    await fill(tenant, "k", "ada", "ada's")
+    await tenant.sessions.delete(shared.id)
+    assert await kept(tenant, "k", "ada") == ["ada's"] * 3
+    await tenant.sessions.purge(shared.id)
+    assert await kept(tenant, "k", "ada") == ["ada's"] * 3
+
+
+@contract()
+async def what_is_under_the_key_of_a_session_lives_and_goes_with_it(world: World) -> None:
+    for part in (
+        _what_is_under_the_key_of_a_session_lives_with_it,
+        _a_purged_session_takes_everything_under_its_key_along,
+        _a_thread_of_another_name_is_its_owners_business,
+        _what_the_service_user_stored_under_the_key_goes_with_the_session,
+        _what_another_session_of_the_key_may_need_stays,
+        _a_session_that_shares_its_key_owns_nothing_by_name,
+    ):
+        await part(world, part.__name__)

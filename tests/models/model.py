@@ -1,0 +1,497 @@
+"""What Holdfast means, in dictionaries and lists: every store, written from its docstrings and from nothing else.
+
+The differential tests make the same calls on the model, on SQLite and on PostgreSQL and compare every answer and every error. A
+page's cursor is the model's own affair, like everybody's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.clock import Clock, from_us
+from holdfast.core.filters import Filter, column, meta
+from holdfast.core.paging import Page
+from holdfast.core.text import dump, escape, size
+from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
+from holdfast.ids import IdSource
+from holdfast.ids import parse as parse_id
+from holdfast.limits import Limits
+from holdfast.stores.conversation.message_log import Message
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.sessions import Session
+from holdfast.stores.conversation.tokens import estimate
+from holdfast.stores.lifecycle.tenants import Tenant
+from tests.contract.cases.values import same
+from tests.models import oracle
+from tests.models.model_branches import ModelBranches
+from tests.models.model_channels import ModelContacts, ModelFeedbacks, ModelPendingMessages
+
+T = TypeVar("T")
+Log = list[Message]
+_ROLES = ("user", "assistant", "system")
+_TOKENS_MOST = 2**31 - 1
+_PLACE_MOST = 2**63 - 1
+
+
+class Model:
+    """A Holdfast that forgets everything when it is gone."""
+
+    def __init__(self, *, clock: Clock, ids: IdSource, limits: Limits) -> None:
+        self.clock, self.ids, self.limits = clock, ids, limits
+        self.known: dict[str, Tenant] = {}
+        self.handles: dict[str, ModelTenant] = {}
+        self.tenants = ModelTenants(self)
+
+    def tenant(self, name: str) -> ModelTenant:
+        """The handle of one tenant."""
+        self.name(name, "tenant_bytes")
+        return self.handles.setdefault(name, ModelTenant(self, name))
+
+    def now(self) -> Any:
+        """The moment, as rows carry it."""
+        return from_us(self.clock.now_us())
+
+    def name(self, value: Any, limit: str) -> str:
+        """A name that is acceptable."""
+        if not isinstance(value, str) or not value:
+            raise InvalidInput
+        if size(escape(value)) > getattr(self.limits, limit):
+            raise LimitExceeded
+        return value
+
+    def json(self, value: Any, limit: str) -> Any:
+        """A JSON value that is acceptable, as it will come back."""
+        if size(dump(value, depth=self.limits.json_depth)) > getattr(self.limits, limit):
+            raise LimitExceeded
+        return _copied(value)
+
+    def metadata(self, value: Any) -> dict[str, Any]:
+        """Metadata that is acceptable."""
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise InvalidInput
+        found: dict[str, Any] = self.json(dict(value), "metadata_bytes")
+        return found
+
+    def check_page(self, limit: Any, cursor: Any, listing: str) -> None:
+        """Refuse a page that cannot be."""
+        if cursor is not None and (not isinstance(cursor, tuple) or cursor[0] != listing):
+            raise InvalidFilter
+        if limit is not None and _whole(limit, 1, None) > self.limits.page_rows:
+            raise LimitExceeded
+
+    def page(
+        self, rows: Sequence[T], place: Callable[[T], Any], limit: int | None, cursor: Any, listing: str
+    ) -> Page[T]:
+        """A page of rows that are in order."""
+        if cursor is not None:
+            rows = [row for row in rows if place(row) > cursor[1]]
+        if limit is None:
+            if len(rows) > self.limits.list_rows:
+                raise LimitExceeded
+            return Page(rows)
+        return Page(rows[:limit], (listing, place(rows[limit - 1])) if len(rows) > limit else None)  # type: ignore[arg-type]
+
+
+class ModelTenant:
+    """Everything of one tenant."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        self._model, self.name = model, name
+        self.sessions = ModelSessions(model, self)
+        self.messages = ModelMessages(model, self)
+        self.branches = ModelBranches(model, self)
+        self.pending_messages = ModelPendingMessages(model, self)
+        self.contacts = ModelContacts(model, self)
+        self.feedback = ModelFeedbacks(model, self)
+
+    def known(self) -> None:
+        """The tenant comes into being with what it writes first."""
+        self._model.tenants.register(self.name, {})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing hangs on it."""
+        return not (self.sessions.rows or self.contacts.rows or self.pending_messages.rooms)
+
+
+class ModelTenants:
+    """All tenants."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def create(self, tenant: str, *, metadata: Any = None) -> Tenant:
+        model = self._model
+        stored = model.metadata(metadata)
+        model.name(tenant, "tenant_bytes")
+        if tenant in model.known:
+            raise AlreadyExists
+        return self.register(tenant, stored)
+
+    def register(self, tenant: str, metadata: dict[str, Any]) -> Tenant:
+        """A tenant comes into being."""
+        now = self._model.now()
+        return self._model.known.setdefault(tenant, Tenant(tenant, metadata, now, now))
+
+    def get(self, tenant: str) -> Tenant:
+        self._model.name(tenant, "tenant_bytes")
+        if tenant not in self._model.known:
+            raise NotFound
+        return self._model.known[tenant]
+
+    def list(self, *, limit: int | None = None, cursor: Any = None) -> Page[Tenant]:
+        self._model.check_page(limit, cursor, "tenants")
+        rows = sorted(self._model.known.values(), key=lambda tenant: escape(tenant.id))
+        return self._model.page(rows, lambda tenant: escape(tenant.id), limit, cursor, "tenants")
+
+    def update(self, tenant: str, *, metadata: Any) -> Tenant:
+        stored = self._model.metadata(metadata)
+        there = self.get(tenant)
+        changed = msgspec.structs.replace(there, metadata=stored, updated_at=self._model.now())
+        self._model.known[tenant] = changed
+        return changed
+
+    def set_quota(self, tenant: str, *, checkpoint_quota_mib: Any) -> Tenant:
+        quota = checkpoint_quota_mib
+        if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
+            raise InvalidInput
+        there = self.get(tenant)
+        changed = msgspec.structs.replace(there, checkpoint_quota_mib=quota, updated_at=self._model.now())
+        self._model.known[tenant] = changed
+        return changed
+
+    def delete(self, tenant: str, *, cascade: bool = False) -> None:
+        self._model.name(tenant, "tenant_bytes")
+        handle = self._model.tenant(tenant)
+        if not handle.is_empty and not cascade:
+            raise Conflict
+        if tenant not in self._model.known:
+            raise NotFound
+        del self._model.handles[tenant], self._model.known[tenant]
+
+
+class ModelSessions:
+    """The sessions of one tenant."""
+
+    def __init__(self, model: Model, tenant: ModelTenant) -> None:
+        self._model, self._tenant = model, tenant
+        self.rows: dict[str, Session] = {}
+
+    def create(
+        self, *, key: Any = None, user: Any = None, agent: Any = None, metadata: Any = None, id: Any = None
+    ) -> Session:
+        model = self._model
+        new_id = model.ids.new() if id is None else parse_id(id)
+        key = new_id if key is None else model.name(key, "key_bytes")
+        user, agent = self._name(user), self._name(agent)
+        stored = model.metadata(metadata)
+        there = self.rows.get(new_id)
+        if there is not None:
+            if there.deleted_at is not None or (there.key, there.user, there.agent) != (key, user, agent):
+                raise Conflict
+            return there
+        if self._live(key, user) is not None:
+            raise AlreadyExists
+        return self._add(new_id, key, user, agent, stored)
+
+    def upsert(self, key: Any, *, user: Any = None, agent: Any = None, metadata: Any = None) -> Session:
+        model = self._model
+        new_id = model.ids.new()
+        model.name(key, "key_bytes")
+        user, named = self._name(user), self._name(agent)
+        stored = model.metadata(metadata)
+        there = self._live(key, user)
+        if there is None:
+            return self._add(new_id, key, user, named, stored)
+        return self._set(
+            there,
+            agent=there.agent if agent is None else named,
+            metadata=there.metadata if metadata is None else stored,
+            updated_at=model.now(),
+        )
+
+    def get(self, session_id: Any, *, deleted: bool = False) -> Session:
+        there = self._there(session_id)
+        if there.deleted_at is not None and not deleted:
+            raise NotFound
+        return there
+
+    def find(self, key: Any, *, user: Any = None) -> Session | None:
+        self._model.name(key, "key_bytes")
+        if user is not None:
+            return self._live(key, self._name(user))
+        found = [each for each in self.rows.values() if each.key == key and each.deleted_at is None]
+        if len(found) > 1:
+            raise Conflict
+        return found[0] if found else None
+
+    def list(
+        self, *, user: Any = None, agent: Any = None, metadata: Any = None, where: Sequence[Filter] = (),
+        deleted: bool = False, limit: int | None = None, cursor: Any = None,
+    ) -> Page[Session]:  # fmt: skip
+        self._model.check_page(limit, cursor, "sessions")
+        filters = _session_filters(user, agent, metadata, where)
+        oracle.check(filters, oracle.SESSION_COLUMNS, self._model.limits)
+        rows = [each for each in self.rows.values() if (each.deleted_at is not None) == deleted]
+        rows = [each for each in rows if oracle.matches(each, filters)]
+        rows.sort(key=_recency)
+        return self._model.page(rows, _recency, limit, cursor, "sessions")
+
+    def count(self, *, user: Any = None, agent: Any = None, metadata: Any = None, where: Sequence[Filter] = ()) -> int:
+        filters = _session_filters(user, agent, metadata, where)
+        oracle.check(filters, oracle.SESSION_COLUMNS, self._model.limits)
+        return sum(each.deleted_at is None and oracle.matches(each, filters) for each in self.rows.values())
+
+    def update(
+        self, session_id: Any, *, agent: Any = None, metadata: Any = None, expected: Session | None = None
+    ) -> Session:
+        parse_id(session_id)
+        named, stored = self._name(agent), self._model.metadata(metadata)
+        there = self.get(session_id)
+        if expected is not None and there != expected:
+            raise Conflict
+        return self._set(
+            there,
+            agent=there.agent if agent is None else named,
+            metadata=there.metadata if metadata is None else stored,
+            updated_at=self._model.now(),
+        )
+
+    def delete(self, session_id: Any) -> None:
+        self._set(self.get(session_id), deleted_at=self._model.now())
+
+    def restore(self, session_id: Any) -> Session:
+        there = self._there(session_id)
+        if there.deleted_at is None:
+            return there
+        if self._live(there.key, there.user) is not None:
+            raise Conflict
+        return self._set(there, deleted_at=None)
+
+    def purge(self, session_id: Any) -> None:
+        there = self._there(session_id)
+        del self.rows[there.id]
+        messages = self._tenant.messages.rows
+        for message in [each for each in messages.values() if each.session_id == there.id]:
+            del messages[message.id]
+            self._tenant.feedback.forget(message.id)
+
+    def counted(self, session_id: str, messages: int, tokens: int) -> None:
+        """The counters of a session follow its log."""
+        there = self.rows[session_id]
+        self._set(
+            there,
+            message_count=there.message_count + messages,
+            token_count=there.token_count + tokens,
+            updated_at=self._model.now(),
+        )
+
+    def _there(self, session_id: Any) -> Session:
+        found = self.rows.get(parse_id(session_id))
+        if found is None:
+            raise NotFound
+        return found
+
+    def _live(self, key: str, user: str) -> Session | None:
+        live = (each for each in self.rows.values() if each.deleted_at is None)
+        return next((each for each in live if (each.key, each.user) == (key, user)), None)
+
+    def _add(self, id: str, key: str, user: str, agent: str, metadata: dict[str, Any]) -> Session:
+        self._model.tenants.register(self._tenant.name, {})
+        now = self._model.now()
+        self.rows[id] = Session(id, key, user, agent, metadata, 0, 0, 0, now, now)
+        self._tenant.branches.begin(id)
+        return self.rows[id]
+
+    def _set(self, there: Session, **changes: Any) -> Session:
+        self.rows[there.id] = msgspec.structs.replace(there, **changes)
+        return self.rows[there.id]
+
+    def _name(self, value: Any) -> str:
+        return "" if value is None else self._model.name(value, "name_bytes")
+
+
+class ModelMessages:
+    """The messages of one tenant's sessions."""
+
+    def __init__(self, model: Model, tenant: ModelTenant) -> None:
+        self._model, self._tenant = model, tenant
+        self.rows: dict[str, Message] = {}
+
+    def append(self, session_id: Any, **new: Any) -> Message:
+        return self._append(session_id, [NewMessage(**new)])[0]
+
+    def append_many(self, session_id: Any, messages: Sequence[NewMessage]) -> Log:
+        if len(messages) > self._model.limits.batch_rows:
+            raise LimitExceeded
+        return self._append(session_id, messages) if messages else []
+
+    def get(self, message_id: Any) -> Message:
+        found = self.rows.get(parse_id(message_id))
+        if found is None or self._tenant.sessions.rows[found.session_id].deleted_at is not None:
+            raise NotFound
+        return found
+
+    def last(self, session_id: Any, count: int = 50) -> Log:
+        _whole(count, 1, None)
+        if count > self._model.limits.page_rows:
+            raise LimitExceeded
+        return self.log(session_id)[-count:]
+
+    def list(
+        self, session_id: Any, *, where: Sequence[Filter] = (), after: Any = 0, before: Any = None,
+        newest_first: bool = False, limit: int | None = None, cursor: Any = None,
+    ) -> Page[Message]:  # fmt: skip
+        self._model.check_page(limit, cursor, "newest" if newest_first else "messages")
+        end = _PLACE_MOST if before is None else before
+        _whole(after, 0, _PLACE_MOST)
+        _whole(end, 0, _PLACE_MOST)
+        oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)
+        rows = [each for each in self.log(session_id) if after < each.seq < end and oracle.matches(each, where)]
+        if newest_first:
+            return self._model.page(rows[::-1], lambda each: -each.seq, limit, cursor, "newest")
+        return self._model.page(rows, lambda each: each.seq, limit, cursor, "messages")
+
+    def count(self, session_id: Any, *, where: Sequence[Filter] = ()) -> int:
+        oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)
+        return sum(oracle.matches(each, where) for each in self.log(session_id))
+
+    def update(
+        self,
+        message_id: Any,
+        *,
+        content: Any = None,
+        metadata: Any = None,
+        token_count: Any = None,
+        is_preserved: Any = None,
+    ) -> Message:
+        there = self.get(message_id)
+        if content is not None and token_count is None:
+            token_count = estimate(content)
+        changed = msgspec.structs.replace(
+            there,
+            content=there.content if content is None else self._content(content, there.kind),
+            metadata=there.metadata if metadata is None else self._model.metadata(metadata),
+            token_count=there.token_count if token_count is None else _whole(token_count, 0, _TOKENS_MOST),
+            is_preserved=there.is_preserved if is_preserved is None else is_preserved,
+            updated_at=self._model.now(),
+        )
+        self.rows[there.id] = changed
+        shown = there.id in self._tenant.branches.way(there.session_id).ids
+        self._tenant.sessions.counted(there.session_id, 0, changed.token_count - there.token_count if shown else 0)
+        return changed
+
+    def delete(self, session_id: Any, message_ids: Sequence[Any]) -> int:
+        if len(message_ids) > self._model.limits.batch_rows:
+            raise LimitExceeded
+        ids = {parse_id(each) for each in message_ids}
+        where = self._tenant.sessions.get(session_id).id
+        gone = [each for each in self.rows.values() if each.id in ids and each.session_id == where]
+        shown = [each for each in self.log(where) if each.id in ids]
+        for message in gone:
+            del self.rows[message.id]
+            self._tenant.feedback.forget(message.id)
+        if gone:
+            self._tenant.sessions.counted(where, -len(shown), -sum(each.token_count for each in shown))
+        return len(gone)
+
+    def log(self, session_id: Any) -> Log:
+        """All messages that a session shows, however many."""
+        session = self._tenant.sessions.get(session_id)
+        return [self.rows[each] for each in self._tenant.branches.way(session.id).ids if each in self.rows]
+
+    def _append(self, session_id: Any, messages: Sequence[NewMessage]) -> Log:
+        now, sessions = self._model.now(), self._tenant.sessions
+        new = [self._new(message, now) for message in messages]
+        ids = [message.id for message in new]
+        if len({*ids}) < len(ids):
+            raise InvalidInput
+        where = parse_id(session_id)
+        sessions.get(where)
+        there = [self.rows[id] for id in ids if id in self.rows]
+        if there:
+            if len(there) < len(ids) or not all(
+                _repeats(one, other, where) for one, other in zip(new, there, strict=True)
+            ):
+                raise Conflict
+            return there
+        way = self._tenant.branches.way(where)
+        for message in new:
+            placed = msgspec.structs.replace(message, session_id=where, seq=way.next_seq)
+            way.next_seq += 1
+            way.ids.append(placed.id)
+            self.rows[placed.id] = placed
+        sessions.counted(where, len(new), sum(message.token_count for message in new))
+        return [self.rows[id] for id in ids]
+
+    def _new(self, new: NewMessage, now: Any) -> Message:
+        if not isinstance(new.kind, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", new.kind):
+            raise InvalidInput
+        if new.role not in _ROLES and (new.kind == "message" or new.role is not None):
+            raise InvalidInput
+        content = self._content(new.content, new.kind)
+        return Message(
+            self._model.ids.new() if new.id is None else parse_id(new.id),
+            "",
+            0,
+            new.kind,
+            new.role,  # type: ignore[arg-type]
+            content,
+            estimate(content) if new.token_count is None else _whole(new.token_count, 0, _TOKENS_MOST),
+            self._model.metadata(new.metadata),
+            new.is_preserved,
+            new.is_summary,
+            now,
+            now,
+        )
+
+    def _content(self, content: Any, kind: str) -> Any:
+        if kind == "message" and isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        elif kind == "message" and not _are_blocks(content):
+            raise InvalidInput
+        return self._model.json(content, "content_bytes")
+
+
+def _repeats(new: Message, there: Message, session_id: str) -> bool:
+    return (
+        there.session_id == session_id
+        and (there.kind, there.role) == (new.kind, new.role)
+        and same([there.content, there.metadata], [new.content, new.metadata])
+    )
+
+
+def _are_blocks(content: Any) -> bool:
+    return isinstance(content, (list, tuple)) and all(
+        isinstance(block, dict) and isinstance(block.get("type"), str) for block in content
+    )
+
+
+def _recency(session: Session) -> tuple[float, tuple[int, ...]]:
+    """The one used last first; those used at the same moment by id, the greatest first."""
+    return (-session.updated_at.timestamp(), tuple(-ord(letter) for letter in session.id))
+
+
+def _session_filters(user: Any, agent: Any, metadata: Any, where: Sequence[Filter]) -> list[Filter]:
+    named = [column(name).eq(value) for name, value in (("user", user), ("agent", agent)) if value is not None]
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidFilter
+    return [*named, *(meta(key).eq(value) for key, value in (metadata or {}).items()), *where]
+
+
+def _whole(value: Any, least: int, most: int | None) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        raise InvalidInput
+    return value
+
+
+def _copied(value: Any) -> Any:
+    """A JSON value as it comes back: plain, and without a negative zero."""
+    return json.loads(json.dumps(value, ensure_ascii=False), parse_float=lambda digits: float(digits) or 0.0)

@@ -1,0 +1,396 @@
+"""What comes in through channels, in dictionaries and lists: pending messages, contacts and feedback, as ``model`` means it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.core.filters import Filter, column
+from holdfast.core.paging import Page
+from holdfast.core.text import escape, size
+from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
+from holdfast.ids import parse as parse_id
+from holdfast.limits import SEARCH_CHARS
+from holdfast.stores.conversation.contacts import Contact
+from holdfast.stores.conversation.feedback import ISSUE_TYPES, Feedback
+from holdfast.stores.conversation.keys import GroupKey
+from holdfast.stores.conversation.pending_messages import NewPendingMessage, PendingGroup, PendingMessage
+from tests.contract.cases.values import same
+from tests.models import oracle
+
+if TYPE_CHECKING:
+    from tests.models.model import Model, ModelTenant
+
+Room = tuple[str, str]
+CONTACT_COLUMNS: oracle.Columns = {
+    "id": "id", "channel_type": "text", "sender_id": "text", "channel_instance": "text", "user": "text",
+    "display_name": "text", "username": "text", "peer_kind": "text", "merged_id": "id",
+    "first_seen_at": "time", "last_seen_at": "time",
+}  # fmt: skip
+FEEDBACK_COLUMNS: oracle.Columns = {
+    "id": "id", "message_id": "id", "session_id": "id", "user": "text", "is_positive": "bool", "feedback_text": "text",
+    "issue_type": "text", "created_at": "time", "updated_at": "time",
+}  # fmt: skip
+
+
+class ModelPendingMessages:
+    """What waits in one tenant's group chats: a list for each group."""
+
+    def __init__(self, model: Model, tenant: ModelTenant) -> None:
+        self._model, self._tenant = model, tenant
+        self.rooms: dict[Room, list[PendingMessage]] = {}
+        self._next: dict[Room, int] = {}
+
+    def append_batch(self, messages: Sequence[NewPendingMessage]) -> list[PendingMessage]:
+        if len(messages) > self._model.limits.batch_rows:
+            raise LimitExceeded
+        new = [self._new(each) for each in messages]
+        if len({each.id for each in new}) < len(new):
+            raise InvalidInput
+        there = {each.id: each for each in self._all()}
+        if any(each.id in there for each in new):
+            if not all(each.id in there and _repeats(each, there[each.id]) for each in new):
+                raise Conflict
+            return [there[each.id] for each in new]
+        return [self._place(each) for each in new]
+
+    def list_by_key(self, channel_name: Any, history_key: Any, *, limit: Any = None, cursor: Any = None) -> Page[Any]:
+        room = self._room(channel_name, history_key)
+        self._model.check_page(limit, cursor, "pending")
+        return self._model.page(self.rooms.get(room, []), lambda each: each.seq, limit, cursor, "pending")
+
+    def delete_by_key(self, channel_name: Any, history_key: Any) -> int:
+        return len(self.rooms.pop(self._room(channel_name, history_key), []))
+
+    def compact(self, message_ids: Any, summary: Any, *, id: Any = None) -> PendingMessage | None:
+        if len(message_ids) > self._model.limits.batch_rows:
+            raise LimitExceeded
+        ids = {parse_id(each) for each in message_ids}
+        new_id = self._model.ids.new() if id is None else parse_id(id)
+        self._body(summary)
+        there = {each.id: each for each in self._all()}
+        if id is not None and new_id in there:
+            if not there[new_id].is_summary or there[new_id].body != summary:
+                raise Conflict
+            return there[new_id]
+        gone = [each for each in there.values() if each.id in ids]
+        if len({_room_of(each) for each in gone}) > 1:
+            raise InvalidInput
+        return self._replace(gone, new_id, summary) if gone else None
+
+    def delete_stale(self, *, older_than: Any) -> int:
+        if older_than < timedelta(0):
+            raise InvalidInput
+        now, gone = self._model.now(), 0
+        for room, waiting in [*self.rooms.items()]:
+            left = [each for each in waiting if now - each.updated_at <= older_than]
+            gone += len(waiting) - len(left)
+            self._keep(room, left)
+        return gone
+
+    def list_groups(self, *, limit: Any = None, cursor: Any = None) -> Page[PendingGroup]:
+        self._model.check_page(limit, cursor, "groups")
+        groups = sorted((_group(room, waiting) for room, waiting in self.rooms.items()), key=_activity)
+        return self._model.page(groups, _activity, limit, cursor, "groups")
+
+    def count_all(self) -> int:
+        return len(self._all())
+
+    def count_by_key(self, channel_name: Any, history_key: Any) -> int:
+        return len(self.rooms.get(self._room(channel_name, history_key), []))
+
+    def resolve_group_titles(self, groups: Sequence[Room]) -> dict[Room, str]:
+        if len(groups) > self._model.limits.batch_rows:
+            raise LimitExceeded
+        live = [each for each in self._tenant.sessions.rows.values() if each.deleted_at is None]
+        live.sort(key=lambda each: (each.updated_at, each.id))
+        titles: dict[Room, str] = {}
+        for session in live:
+            title = session.metadata.get("chat_title")
+            for channel, peer in groups:
+                if isinstance(title, str) and title and _is_of(session.key, channel, peer):
+                    titles[channel, peer] = title
+        return titles
+
+    def _new(self, new: NewPendingMessage) -> PendingMessage:
+        id = self._model.ids.new() if new.id is None else parse_id(new.id)
+        channel, key = self._room(new.channel_name, new.history_key)
+        named = [_named(self._model, each) for each in (new.sender, new.sender_id, new.platform_msg_id)]
+        now = self._model.now()
+        return PendingMessage(id, channel, key, 0, named[0], named[1], self._body(new.body), named[2], False, now, now)
+
+    def _place(self, message: PendingMessage) -> PendingMessage:
+        room = _room_of(message)
+        self._tenant.known()
+        seq = self._next[room] if room in self.rooms else 1
+        self._next[room] = seq + 1
+        self.rooms.setdefault(room, []).append(msgspec.structs.replace(message, seq=seq))
+        return self.rooms[room][-1]
+
+    def _replace(self, gone: list[PendingMessage], id: str, body: str) -> PendingMessage:
+        first = min(gone, key=lambda each: each.seq)
+        room = _room_of(first)
+        made = max(self._model.now(), *(each.updated_at for each in gone))
+        summary = PendingMessage(
+            id, *room, first.seq, "", "", body, "", True, max(each.created_at for each in gone), made
+        )  # fmt: skip
+        left = [each for each in self.rooms[room] if each not in gone]
+        self.rooms[room] = sorted([*left, summary], key=lambda each: each.seq)
+        return summary
+
+    def _keep(self, room: Room, left: list[PendingMessage]) -> None:
+        self.rooms[room] = left
+        if not left:
+            del self.rooms[room]
+
+    def _all(self) -> list[PendingMessage]:
+        return [each for waiting in self.rooms.values() for each in waiting]
+
+    def _room(self, channel_name: Any, history_key: Any) -> Room:
+        return self._model.name(channel_name, "name_bytes"), self._model.name(history_key, "key_bytes")
+
+    def _body(self, body: Any) -> str:
+        return _text(self._model, body, "content_bytes")
+
+
+class ModelContacts:
+    """The contacts of one tenant."""
+
+    def __init__(self, model: Model, tenant: ModelTenant) -> None:
+        self._model, self._tenant = model, tenant
+        self.rows: dict[str, Contact] = {}
+
+    def upsert(self, channel_type: Any, sender_id: Any, *, metadata: Any = None, **given: Any) -> Contact:
+        model, new_id = self._model, self._model.ids.new()
+        self._names(channel_type, sender_id)
+        limits = {"display_name": "display_bytes", "avatar_url": "url_bytes"}
+        values = {name: _named(model, value, limits.get(name, "name_bytes")) for name, value in given.items()}
+        known: dict[str, Any] = {name: value for name, value in values.items() if value}
+        if stored := model.metadata(metadata):
+            known["metadata"] = stored
+        there = self.find(channel_type, sender_id)
+        if there is None:
+            self._tenant.known()
+            there = Contact(new_id, channel_type, sender_id, "", "", "", "", "", "", {}, None, model.now(), model.now())
+        self.rows[there.id] = msgspec.structs.replace(there, last_seen_at=model.now(), **known)
+        return self.rows[there.id]
+
+    def get(self, contact_id: Any) -> Contact:
+        found = self.rows.get(parse_id(contact_id))
+        if found is None:
+            raise NotFound
+        return found
+
+    def find(self, channel_type: Any, sender_id: Any) -> Contact | None:
+        wanted = self._names(channel_type, sender_id)
+        return next((each for each in self.rows.values() if (each.channel_type, each.sender_id) == wanted), None)
+
+    def get_many(self, sender_ids: Sequence[Any]) -> dict[str, Contact]:
+        if len(sender_ids) > self._model.limits.batch_rows:
+            raise LimitExceeded
+        wanted = {self._model.name(each, "name_bytes") for each in sender_ids}
+        rows = sorted(self.rows.values(), key=lambda each: (each.last_seen_at, each.id))
+        return {each.sender_id: each for each in rows if each.sender_id in wanted}
+
+    def list(self, *, limit: Any = None, cursor: Any = None, **how: Any) -> Page[Contact]:
+        self._model.check_page(limit, cursor, "contacts")
+        rows = sorted(self._matching(**how), key=_recency)
+        return self._model.page(rows, _recency, limit, cursor, "contacts")
+
+    def count(self, **how: Any) -> int:
+        return len(self._matching(**how))
+
+    def merge(self, contact_ids: Any) -> str | None:
+        new_id, ids = self._model.ids.new(), self._ids(contact_ids)
+        if len(ids) < 2:
+            return None
+        members = self._with_groups([self.get(each) for each in ids])
+        merged_id = min((each.merged_id for each in members if each.merged_id is not None), default=new_id)
+        self._set(members, merged_id)
+        return merged_id
+
+    def unmerge(self, contact_ids: Any) -> int:
+        ids = self._ids(contact_ids)
+        out = [each for each in self.rows.values() if each.id in ids and each.merged_id is not None]
+        self._set(out, None)
+        left = Counter(each.merged_id for each in self.rows.values())
+        self._set([each for each in self.rows.values() if each.merged_id and left[each.merged_id] == 1], None)
+        return len(out)
+
+    def _matching(self, *, search: Any = None, where: Sequence[Filter] = (), **equal: Any) -> Sequence[Contact]:
+        filters = [*(column(name).eq(value) for name, value in equal.items() if value is not None), *where]
+        oracle.check(filters, CONTACT_COLUMNS, self._model.limits)
+        if len((search or "").casefold()) > SEARCH_CHARS:
+            raise LimitExceeded
+        rows = [each for each in self.rows.values() if oracle.matches(each, filters)]
+        return [each for each in rows if not search or _begins(each, search.casefold())]
+
+    def _with_groups(self, given: Sequence[Contact]) -> Sequence[Contact]:
+        merged = {each.merged_id for each in given if each.merged_id is not None}
+        return [each for each in self.rows.values() if each in given or each.merged_id in merged]
+
+    def _set(self, contacts: Sequence[Contact], merged_id: str | None) -> None:
+        for each in contacts:
+            self.rows[each.id] = msgspec.structs.replace(each, merged_id=merged_id)
+
+    def _names(self, channel_type: Any, sender_id: Any) -> tuple[str, str]:
+        return self._model.name(channel_type, "name_bytes"), self._model.name(sender_id, "name_bytes")
+
+    def _ids(self, contact_ids: Any) -> set[str]:
+        if len(contact_ids) > self._model.limits.batch_rows:
+            raise LimitExceeded
+        return {parse_id(each) for each in contact_ids}
+
+
+class ModelFeedbacks:
+    """The feedback on one tenant's messages."""
+
+    def __init__(self, model: Model, tenant: ModelTenant) -> None:
+        self._model, self._tenant = model, tenant
+        self.rows: dict[str, Feedback] = {}
+
+    def create(self, message_id: Any, *, user: Any = None, id: Any = None, **given: Any) -> Feedback:
+        new = self._new(message_id, user, id, **given)
+        there = self.rows.get(new.id)
+        if there is not None:
+            if not _same_opinion(new, there):
+                raise Conflict
+            return there
+        if user is not None and self._of(new.message_id, user) is not None:
+            raise AlreadyExists
+        self.rows[new.id] = new
+        return new
+
+    def upsert(self, message_id: Any, *, user: Any, **given: Any) -> Feedback:
+        if user is None:
+            raise InvalidInput
+        new = self._new(message_id, user, None, **given)
+        there = self._of(new.message_id, user)
+        if there is not None:
+            new = msgspec.structs.replace(new, id=there.id, created_at=there.created_at)
+        self.rows[new.id] = new
+        return new
+
+    def get(self, feedback_id: Any) -> Feedback:
+        found = self.rows.get(parse_id(feedback_id))
+        if found is None or not self._is_live(found):
+            raise NotFound
+        return found
+
+    def list(self, *, limit: Any = None, cursor: Any = None, **how: Any) -> Page[Feedback]:
+        self._model.check_page(limit, cursor, "feedback")
+        rows = sorted(self._matching(**how), key=_age)
+        return self._model.page(rows, _age, limit, cursor, "feedback")
+
+    def count(self, **how: Any) -> int:
+        return len(self._matching(**how))
+
+    def update(self, feedback_id: Any, *, metadata: Any = None, **given: Any) -> Feedback:
+        parse_id(feedback_id)
+        changes = {name: value for name, value in self._checked(**given).items() if given.get(name) is not None}
+        if metadata is not None:
+            changes["metadata"] = self._model.metadata(metadata)
+        there = self.get(feedback_id)
+        self.rows[there.id] = msgspec.structs.replace(there, updated_at=self._model.now(), **changes)
+        return self.rows[there.id]
+
+    def delete(self, feedback_id: Any) -> None:
+        del self.rows[self.get(feedback_id).id]
+
+    def forget(self, message_id: str) -> None:
+        """A message is gone, and what was said of it."""
+        self.rows = {id: each for id, each in self.rows.items() if each.message_id != message_id}
+
+    def _new(self, message_id: Any, user: Any, id: Any, *, metadata: Any = None, **given: Any) -> Feedback:
+        new_id = self._model.ids.new() if id is None else parse_id(id)
+        parse_id(message_id)
+        named = "" if user is None else self._model.name(user, "name_bytes")
+        stored, now = self._model.metadata(metadata), self._model.now()
+        checked = {"feedback_text": "", "issue_type": "", **self._checked(**given)}
+        message = self._tenant.messages.get(message_id)
+        return Feedback(
+            id=new_id, message_id=message.id, session_id=message.session_id, user=named, metadata=stored, created_at=now,
+            updated_at=now, **checked,
+        )  # fmt: skip
+
+    def _checked(self, **given: Any) -> dict[str, Any]:
+        values = {name: value for name, value in given.items() if value is not None}
+        if not isinstance(values.get("is_positive", True), bool):
+            raise InvalidInput
+        if values.get("issue_type", "") not in ("", *ISSUE_TYPES):
+            raise InvalidInput
+        _text(self._model, values.get("feedback_text", ""), "text_bytes")
+        return values
+
+    def _of(self, message_id: str, user: str) -> Feedback | None:
+        found = (each for each in self.rows.values() if (each.message_id, each.user) == (message_id, user))
+        return next(found, None)
+
+    def _matching(self, *, where: Sequence[Filter] = (), **equal: Any) -> Sequence[Feedback]:
+        filters = [*(column(name).eq(value) for name, value in equal.items() if value is not None), *where]
+        oracle.check(filters, FEEDBACK_COLUMNS, self._model.limits)
+        return [each for each in self.rows.values() if self._is_live(each) and oracle.matches(each, filters)]
+
+    def _is_live(self, feedback: Feedback) -> bool:
+        return self._tenant.sessions.rows[feedback.session_id].deleted_at is None
+
+
+def _room_of(message: PendingMessage) -> Room:
+    return message.channel_name, message.history_key
+
+
+def _repeats(new: PendingMessage, there: PendingMessage) -> bool:
+    return msgspec.structs.replace(
+        there, seq=0, created_at=new.created_at, updated_at=new.updated_at
+    ) == new  # fmt: skip
+
+
+def _group(room: Room, waiting: list[PendingMessage]) -> PendingGroup:
+    newest = max(each.created_at for each in waiting)
+    return PendingGroup(*room, len(waiting), waiting[-1].is_summary, newest)
+
+
+def _activity(group: PendingGroup) -> tuple[float, str, str]:
+    return (-group.last_activity.timestamp(), escape(group.channel_name), escape(group.history_key))
+
+
+def _is_of(key: str, channel: str, peer: str) -> bool:
+    try:
+        found = GroupKey.parse(key)
+    except InvalidInput:
+        return False
+    return isinstance(found, GroupKey) and (found.channel, found.peer) == (channel, peer)
+
+
+def _begins(contact: Contact, search: str) -> bool:
+    names = (contact.display_name, contact.username, contact.sender_id)
+    return any(name.casefold().startswith(search) for name in names)
+
+
+def _recency(contact: Contact) -> tuple[float, tuple[int, ...]]:
+    return (-contact.last_seen_at.timestamp(), tuple(-ord(letter) for letter in contact.id))
+
+
+def _age(feedback: Feedback) -> tuple[float, str]:
+    return (feedback.created_at.timestamp(), feedback.id)
+
+
+def _same_opinion(new: Feedback, there: Feedback) -> bool:
+    fields = ("message_id", "user", "is_positive", "feedback_text", "issue_type")
+    return all(getattr(new, field) == getattr(there, field) for field in fields) and same(new.metadata, there.metadata)
+
+
+def _named(model: Model, value: Any, limit: str = "name_bytes") -> str:
+    return "" if value is None or value == "" else model.name(value, limit)
+
+
+def _text(model: Model, value: Any, limit: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput
+    if size(escape(value)) > getattr(model.limits, limit):
+        raise LimitExceeded
+    return value

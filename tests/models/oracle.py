@@ -1,0 +1,179 @@
+"""What a filter means, in plain Python: the answer both engines must give."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import UNSET
+
+from holdfast.core.filters import Filter
+from holdfast.core.text import escape
+from holdfast.errors import InvalidFilter, LimitExceeded
+from holdfast.limits import Limits
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+_LARGE = 10**16
+_MISSING = object()
+
+Columns = Mapping[str, str]
+"""The columns that can be filtered on, each with its kind."""
+
+SESSION_COLUMNS: Columns = {
+    "id": "id",
+    "key": "text",
+    "user": "text",
+    "agent": "text",
+    "message_count": "number",
+    "token_count": "number",
+    "compaction_count": "number",
+    "created_at": "time",
+    "updated_at": "time",
+}
+MESSAGE_COLUMNS: Columns = {
+    "seq": "number",
+    "kind": "text",
+    "role": "text",
+    "token_count": "number",
+    "is_preserved": "bool",
+    "is_summary": "bool",
+    "created_at": "time",
+    "content": "json",
+}
+
+
+def check(filters: Sequence[Any], columns: Columns, limits: Limits) -> None:
+    """Refuse what is not in the language.
+
+    Raises:
+        InvalidFilter: one of them is not.
+        LimitExceeded: there are too many of them, or of their values.
+    """
+    if len(filters) > limits.filters:
+        raise LimitExceeded
+    for each in filters:
+        if not isinstance(each, Filter) or (each.column is UNSET) == (each.meta is UNSET):
+            raise InvalidFilter
+        values = each.value if each.op == "in" else [each.value]
+        if each.op == "in" and len(values) > limits.filter_values:
+            raise LimitExceeded
+        for value in values:
+            if isinstance(each.column, str):
+                _check_column(each.op, value, columns.get(each.column))
+            else:
+                _check_meta(each.op, value)
+
+
+def matches(row: Any, filters: Sequence[Filter]) -> bool:
+    """Whether a row, which has its columns as attributes and its ``metadata``, is what all filters ask for."""
+    return all(_matches(row, each) for each in filters)
+
+
+def _matches(row: Any, f: Filter) -> bool:
+    if f.column == "content":
+        return contains(row.content, f.value) or (isinstance(f.value, dict) and contains(row.content, [f.value]))
+    if isinstance(f.column, str):
+        return _column(getattr(row, f.column), f)
+    found = row.metadata.get(f.meta, _MISSING)
+    if f.op == "ne":
+        return not _equal(found, f.value)
+    if f.op == "in":
+        return any(_equal(found, value) for value in f.value)
+    if f.op == "eq":
+        return _equal(found, f.value)
+    if f.op == "contains":
+        if isinstance(found, list):
+            return any(_equal(item, f.value) for item in found)
+        return isinstance(found, str) and isinstance(f.value, str) and f.value in found
+    if _kind(found) != _kind(f.value):
+        return False
+    return _COMPARISONS[f.op](_sortable(found), _sortable(f.value))
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Whether a JSON value contains another, as PostgreSQL's ``@>`` has it."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(key in whole and contains(whole[key], part[key]) for key in part)
+    if isinstance(part, list):
+        return isinstance(whole, list) and all(any(contains(each, item) for each in whole) for item in part)
+    return _equal(whole, part)
+
+
+def _column(found: Any, f: Filter) -> bool:
+    if f.op == "ne":
+        return bool(found != f.value)
+    if f.op == "in":
+        return found in f.value
+    if f.op == "eq":
+        return bool(found == f.value)
+    if found is None:
+        return False
+    if f.op == "contains":
+        return f.value in found
+    return _COMPARISONS[f.op](_sortable(found), _sortable(f.value))
+
+
+def _equal(found: Any, value: Any) -> bool:
+    """The same JSON scalar: true is not 1, "1" is not 1, 1.0 is 1."""
+    return _kind(found) == _kind(value) != "other" and found == value
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, (int, float)):
+        return "number"
+    return "text" if isinstance(value, str) else "other"
+
+
+def _sortable(value: Any) -> Any:
+    """Text is compared in the form that is stored."""
+    return escape(value) if isinstance(value, str) else value
+
+
+def _check_column(op: str, value: Any, kind: str | None) -> None:
+    if kind is None or op not in (*_COMPARISONS, "eq", "ne", "in", "contains"):
+        raise InvalidFilter
+    if kind == "json":
+        if op != "contains" or not isinstance(value, (dict, list)):
+            raise InvalidFilter
+        _check_part(value)
+        return
+    if value is None and op in ("eq", "ne", "in"):
+        return
+    fits = {
+        "text": isinstance(value, str),
+        "id": isinstance(value, str),
+        "bool": isinstance(value, bool),
+        "number": isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGE,
+        "time": isinstance(value, datetime) and value.tzinfo is not None,
+    }
+    if not fits[kind] or (op == "contains" and kind != "text") or (op in _COMPARISONS and kind == "bool"):
+        raise InvalidFilter
+
+
+def _check_part(value: Any) -> None:
+    if isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_part(item)
+    elif _kind(value) == "number" and not abs(value) < _LARGE:
+        raise InvalidFilter
+
+
+def _check_meta(op: str, value: Any) -> None:
+    if op not in (*_COMPARISONS, "eq", "ne", "in", "contains"):
+        raise InvalidFilter
+    kind = _kind(value)
+    if kind == "other" or (kind == "number" and not abs(value) < _LARGE):
+        raise InvalidFilter
+    if op in _COMPARISONS and kind not in ("number", "text"):
+        raise InvalidFilter

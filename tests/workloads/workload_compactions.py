@@ -1,0 +1,96 @@
+"""Makers for compactions and what undoes them. ``workloads`` says what a maker is."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.stores.conversation.compaction.events import CompactionEvent
+from holdfast.stores.conversation.compaction.policy import CompactionPolicy
+from holdfast.stores.conversation.compaction.strategies import Changes, History
+from holdfast.stores.conversation.sessions import Session
+from tests.workloads.workloads import Arguments, World, maker
+
+POLICY = CompactionPolicy(
+    strategy="summarization", preserve_last=1, protected_tokens=0, window_tokens=1_000, target_tokens=10
+)
+AGENTS_POLICY = replace(POLICY, trigger=0.9)
+
+
+class Shorten:
+    """Leaves every second message out, and of the others hardly anything."""
+
+    name = "shorten"
+
+    def choose(self, history: History, policy: CompactionPolicy) -> Changes:
+        chosen = [message.id for message in history.removable]
+        content = [{"type": "text", "text": "cut"}]
+        rewrite = {each: content for each in chosen[1::2] if history.tokens[each] > history.count(content)}
+        return Changes(remove=chosen[::2], rewrite=rewrite, summarize=False)
+
+
+@maker("compactions.compact", before="messages.append_many")
+def _compact(world: World) -> Arguments | None:
+    session = _compactable(world)
+    if session is None:
+        return None
+    if world.random.random() < 0.4:
+        return (session.id, POLICY), {"strategy": Shorten()}
+    return (session.id, POLICY), {"summary": "s", "model": "m"}
+
+
+@maker("compactions.record", before="messages.append_many")
+def _record(world: World) -> Arguments | None:
+    session = world.session(filled=True)
+    if session is None:
+        return None
+    removed = [each.id for each in world.tenant.messages.list(session.id)[:-1]]
+    return (session.id,), {"strategy": "own", "removed": removed[:2], "summary": "s"}
+
+
+@maker("compactions.archive", before="compactions.record")
+def _archive(world: World) -> Arguments | None:
+    for session in world.tenant.sessions.list():
+        live = [each for each in world.tenant.compactions.history(session.id) if each.rolled_back_at is None]
+        messages = [each.id for each in world.tenant.messages.list(session.id) if not each.is_summary]
+        if live and messages:
+            return (live[0].id, messages[:1]), {}
+    return None
+
+
+@maker("compactions.rollback", before="compactions.compact")
+def _rollback(world: World) -> Arguments | None:
+    """Mostly an event that can be undone; now and then one that cannot, because a newer one is in the way. One is left alone."""
+    found = [event for session in world.tenant.sessions.list() for event in _live(world, session)]
+    return ((world.random.choice(found).id,), {}) if len(found) > 1 else None
+
+
+@maker("compactions.attach")
+def _attach(world: World) -> Arguments | None:
+    session = world.session()
+    if session is None or world.random.random() < 0.3:
+        return (AGENTS_POLICY,), {"agent": "helper"}
+    return (POLICY,), {"session_id": session.id}
+
+
+@maker("compactions.detach", before="compactions.attach")
+def _detach(world: World) -> Arguments | None:
+    """From a session, or now and then from the agent; one session keeps its policy."""
+    attached = {each.id: world.tenant.compactions.attached(each.id) for each in world.tenant.sessions.list()}
+    own = [each for each, policy in attached.items() if policy == POLICY]
+    if len(own) < 2:
+        return None
+    if AGENTS_POLICY in attached.values() and world.random.random() < 0.3:
+        return (), {"agent": "helper"}
+    return (), {"session_id": world.random.choice(own)}
+
+
+def _compactable(world: World) -> Session | None:
+    """Some session of which a compaction can take something away."""
+    found = [each for each in world.tenant.sessions.list() if each.message_count > 2]
+    found = [each for each in found if world.tenant.compactions.plan(each.id, POLICY).tokens_before > 40]
+    return world.random.choice(found) if found else None
+
+
+def _live(world: World, session: Session) -> list[CompactionEvent]:
+    events = [each for each in world.tenant.compactions.history(session.id) if each.rolled_back_at is None]
+    return events[:1] if world.random.random() < 0.8 else events

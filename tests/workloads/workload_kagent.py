@@ -1,0 +1,148 @@
+"""Makers for what agents of other frameworks keep over HTTP: A2A tasks, shares, tools, expiring memories and remarks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from holdfast.stores.memory.agent_memories import NewAgentMemory
+from holdfast.stores.registry.tool_servers import NewTool
+from tests.workloads.workloads import Arguments, World, maker
+
+TASKS = ("task-1", "task-2", "task-3")
+AGENTS = ("helper", "writer")
+SERVERS = ("kagent/tools", "kagent/search")
+
+
+@maker("a2a_tasks.save")
+def _save(world: World) -> Arguments:
+    """A task that has grown, or shrunk."""
+    id = world.random.choice(TASKS)
+    there = world.tenant.a2a_tasks.find(id)
+    history: list[Any] = [] if there is None else list(there.task["history"])[-world.random.randrange(1, 6) :]
+    parts = [{"kind": "text", "text": world.text()} for _ in range(world.random.randrange(3))]
+    task = {
+        "id": id,
+        "history": [*history, {"messageId": str(len(history)), "parts": [{"text": world.text()}]}],
+        "artifacts": [{"artifactId": "a", "parts": parts}] if parts else None,
+    }
+    return (id, task), {"context_id": world.text() or "c", "state": world.random.choice(("working", "completed"))}
+
+
+@maker("a2a_tasks.delete", before="a2a_tasks.save")
+def _delete(world: World) -> Arguments | None:
+    there = world.tenant.a2a_tasks.list()
+    return ((world.random.choice(there).id,), {}) if there else None
+
+
+@maker("a2a_tasks.restore", before="a2a_tasks.delete")
+def _restore(world: World) -> Arguments:
+    return (world.random.choice(TASKS),), {}
+
+
+@maker("a2a_tasks.purge", before="a2a_tasks.save")
+def _purge(world: World) -> Arguments:
+    return (world.random.choice((*TASKS, "absent")),), {}
+
+
+@maker("a2a_push_configs.save")
+def _config(world: World) -> Arguments:
+    config = {"url": "https://example.test/hook", "token": world.text()}
+    return (world.random.choice(TASKS), config), {"id": world.random.choice((None, "other"))}
+
+
+@maker("a2a_push_configs.delete", before="a2a_push_configs.save")
+def _delete_config(world: World) -> Arguments:
+    return (world.random.choice(TASKS),), {"id": world.random.choice((None, "other"))}
+
+
+@maker("session_shares.create", before="sessions.create")
+def _share(world: World) -> Arguments | None:
+    there = world.tenant.sessions.list()
+    token = f"{world.random.getrandbits(128):032x}"
+    read_only = world.random.random() < 0.5
+    return (
+        ((world.random.choice(there).id,), {"token": token, "read_only": read_only, "shows_token": True})
+        if there
+        else None
+    )
+
+
+@maker("session_shares.use", before="session_shares.create")
+def _use(world: World) -> Arguments | None:
+    token = _token(world)
+    return None if token is None else ((token[1],), {"user": world.random.choice(("ada", "bob"))})
+
+
+@maker("session_shares.delete", before="session_shares.create")
+def _unshare(world: World) -> Arguments | None:
+    token = _token(world)
+    return None if token is None else ((token[0],), {"token": token[1]})
+
+
+@maker("remarks.create")
+def _remark(world: World) -> Arguments:
+    issue = world.random.choice((None, "tool"))
+    return (world.text() or "fine",), {"is_positive": issue is None, "issue_type": issue, "message_number": 7}
+
+
+@maker("remarks.delete", before="remarks.create")
+def _unsay(world: World) -> Arguments | None:
+    there = world.tenant.remarks.list()
+    return ((world.random.choice(there).id,), {}) if there else None
+
+
+@maker("tool_servers.upsert")
+def _server(world: World) -> Arguments:
+    tools = [NewTool(f"tool-{world.random.randrange(5)}", world.text()) for _ in range(1 + world.random.randrange(3))]
+    return (world.random.choice(SERVERS),), {"kind": "RemoteMCPServer", "tools": tools}
+
+
+@maker("tool_servers.delete", before="tool_servers.upsert")
+def _delete_server(world: World) -> Arguments | None:
+    there = world.tenant.tool_servers.list()
+    return ((world.random.choice(there).name,), {"kind": "RemoteMCPServer"}) if there else None
+
+
+@maker("tool_servers.restore", before="tool_servers.delete")
+def _restore_server(world: World) -> Arguments:
+    return (world.random.choice(SERVERS),), {"kind": "RemoteMCPServer"}
+
+
+@maker("agent_memories.add")
+def _remember(world: World) -> Arguments:
+    new = [
+        NewAgentMemory(
+            content=world.text(),
+            embedding=[world.random.random() for _ in range(4)],
+            metadata={"text": world.text()},
+            ttl_days=world.random.choice((None, 1)),
+        )
+        for _ in range(2)
+    ]
+    return (new,), {"agent": world.random.choice(AGENTS)}
+
+
+@maker("agent_memories.search", before="agent_memories.add")
+def _search(world: World) -> Arguments:
+    return ([1.0, 0.5, 0.0, 0.25],), {"agent": "helper", "limit": 2}
+
+
+@maker("agent_memories.delete", before="agent_memories.add")
+def _forget(world: World) -> Arguments:
+    return (), {"agent": world.random.choice(AGENTS)}
+
+
+@maker("agent_memories.prune", before="agent_memories.add")
+def _prune(world: World) -> Arguments | None:
+    """As of two days later: what was to last for one day is gone, the rest stays."""
+    there = [each for agent in AGENTS for each in world.tenant.agent_memories.list(agent=agent)]
+    return ((), {"by": max(each.created_at for each in there) + timedelta(days=2)}) if there else None
+
+
+def _token(world: World) -> tuple[str, str] | None:
+    """Some link: its session and its token."""
+    for session in world.tenant.sessions.list():
+        if links := world.tenant.session_shares.list(session.id):
+            return session.id, world.random.choice(links).token or ""
+    return None

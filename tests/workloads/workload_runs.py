@@ -1,0 +1,239 @@
+"""Makers for agents, their blocks, and runs with their leases and tool calls. ``workloads`` says what a maker is.
+
+Between two calls 7 seconds pass, so a lease of a minute and a half outlives a dozen of them, and then somebody else gets the run.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from holdfast.clock import from_us
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.execution.runs.ledger import NewToolCall, PendingCall, Safety, ToolOutcome
+from holdfast.stores.execution.runs.states import Run, Status
+from holdfast.stores.execution.runs.step_log import Usage
+from holdfast.stores.registry.agents import Agent
+from holdfast.stores.registry.blocks import NewBlock
+from tests.workloads.workloads import Arguments, World, maker
+
+TTL_MS = 90_000
+SAFETY: tuple[Safety, ...] = ("idempotent", "at_most_once", "ask")
+
+
+# Agents and blocks
+
+
+@maker("agents.create")
+def _create_agent(world: World) -> Arguments:
+    id = world.name("agent")
+    return (id.title(),), {"id": id, "tags": ["all", id], "tool_ids": ["mail"], "system": world.text()}
+
+
+@maker("agents.upsert")
+def _upsert_agent(world: World) -> Arguments:
+    there = _agent(world)
+    return (there.id if there else world.name("agent"),), {"name": "Renamed", "tags": ["all"], "system": world.text()}
+
+
+@maker("agents.update", before="agents.create")
+def _update_agent(world: World) -> Arguments | None:
+    there = _agent(world)
+    changes = {"tags": ["changed"], "metadata": {"text": world.text()}}
+    return None if there is None else ((there.id,), {**changes, "version": there.version})
+
+
+@maker("agents.delete", before="agents.create")
+def _delete_agent(world: World) -> Arguments | None:
+    there = _agent(world)
+    return None if there is None else ((there.id,), {})
+
+
+@maker("blocks.save", before="agents.create")
+def _save_blocks(world: World) -> Arguments | None:
+    there = _agent(world)
+    blocks = [NewBlock(label=label, value=world.text()) for label in ("human", "persona")]
+    return None if there is None else ((there.id, blocks), {})
+
+
+@maker("blocks.set", before="agents.create")
+def _set_block(world: World) -> Arguments | None:
+    there = _agent(world)
+    return None if there is None else ((there.id, world.random.choice(("persona", "goals")), world.text()), {})
+
+
+@maker("blocks.append", before="agents.create")
+def _append_block(world: World) -> Arguments | None:
+    there = _agent(world)
+    return None if there is None else ((there.id, "persona", world.name("line")), {})
+
+
+@maker("blocks.delete", before="blocks.set")
+def _delete_block(world: World) -> Arguments | None:
+    there = [block for agent in world.tenant.agents.list() for block in world.tenant.blocks.list(agent.id)]
+    if not there:
+        return None
+    block = world.random.choice(there)
+    return (block.agent, block.label), {}
+
+
+def _agent(world: World) -> Agent | None:
+    found = world.tenant.agents.list()
+    return world.random.choice(found) if found else None
+
+
+# Runs
+
+
+@maker("runs.start")
+def _start(world: World) -> Arguments | None:
+    """Mostly a run of its own, now and then one below another."""
+    there = world.session()
+    if there is None:
+        return None
+    above = _run(world, "running", "paused")
+    kwargs = {"agent": "helper", "metadata": {"text": world.text()}}
+    if above is not None and above.depth < 2 and world.random.random() < 0.3:
+        kwargs["parent"] = above.id
+    return (there.id,), kwargs
+
+
+@maker("runs.step", before="leases.claim")
+def _step(world: World) -> Arguments | None:
+    run = _run(world, "running")
+    if run is None:
+        return None
+    pending = [each for each in world.tenant.tool_calls.pending(run.id) if each.call.status == "begun"]
+    kwargs = {
+        "epoch": run.epoch,
+        "iteration": run.iteration + 1,
+        "state": {"text": world.text()},
+        "messages": [
+            NewMessage(role="assistant", content=world.text(), token_count=3),
+            NewMessage(role="user", content="ok"),
+        ],
+        "tool_calls": [ToolOutcome(id=each.call.id, result={"text": world.text()}) for each in pending],
+        "usage": Usage(input_tokens=11, output_tokens=7),
+    }
+    if not world.tenant.tool_calls.pending(run.id) and world.random.random() < 0.2:
+        kwargs["stop_reason"] = "end_turn"
+    return (run.id,), kwargs
+
+
+@maker("runs.pause", before="leases.claim")
+def _pause(world: World) -> Arguments | None:
+    run = _run(world, "running")
+    if run is None:
+        return None
+    until = world.random.choice((None, _now(world) + timedelta(seconds=60)))
+    return (run.id,), {"epoch": run.epoch, "until": until}
+
+
+@maker("runs.resume", before="runs.pause")
+def _resume(world: World) -> Arguments | None:
+    run = _run(world, "paused", "waiting", "failed")
+    return None if run is None else ((run.id,), {})
+
+
+@maker("runs.finish", before="leases.claim")
+def _finish(world: World) -> Arguments | None:
+    runs = [run for run in world.tenant.runs.list(status="running") if not world.tenant.tool_calls.pending(run.id)]
+    if not runs:
+        return None
+    run = world.random.choice(runs)
+    return (run.id,), {"epoch": run.epoch, "stop_reason": "end_turn"}
+
+
+@maker("runs.fail", before="leases.claim")
+def _fail(world: World) -> Arguments | None:
+    run = _run(world, "running")
+    return None if run is None else ((run.id,), {"epoch": run.epoch, "error": world.text()})
+
+
+@maker("runs.cancel", before="runs.start")
+def _cancel(world: World) -> Arguments | None:
+    run = _run(world, "pending", "running", "paused", "waiting")
+    return None if run is None else ((run.id,), {"reason": "not wanted"})
+
+
+@maker("leases.claim", before="runs.start")
+def _claim(world: World) -> Arguments | None:
+    return (("worker",), {"ttl_ms": TTL_MS}) if _run(world, "pending", "paused", "running") else None
+
+
+@maker("leases.renew", before="leases.claim")
+def _renew(world: World) -> Arguments | None:
+    run = _run(world, "running")
+    return None if run is None else ((run.id,), {"epoch": run.epoch})
+
+
+@maker("leases.release", before="leases.claim")
+def _release(world: World) -> Arguments | None:
+    run = _run(world, "running")
+    return None if run is None else ((run.id,), {"epoch": run.epoch})
+
+
+@maker("run_queue.claim")
+def _claim_of_any(world: World) -> Arguments | None:
+    return ("any",), {"ttl_ms": TTL_MS}
+
+
+def _run(world: World, *statuses: Status) -> Run | None:
+    found = [run for status in statuses for run in world.tenant.runs.list(status=status)]
+    return world.random.choice(found) if found else None
+
+
+def _now(world: World) -> datetime:
+    return from_us(world.tenant._scope.clock.now_us())
+
+
+# Tool calls
+
+
+@maker("tool_calls.intend", before="leases.claim")
+def _intend(world: World) -> Arguments | None:
+    run = _run(world, "running")
+    if run is None:
+        return None
+    calls = [
+        NewToolCall(
+            id=world.name("call"),
+            tool_name="mail",
+            tool_input={"text": world.text()},
+            safety=world.random.choice(SAFETY),
+            hold=world.random.random() < 0.3,
+        )
+        for _ in range(2)
+    ]
+    return (run.id,), {"epoch": run.epoch, "calls": calls}
+
+
+@maker("tool_calls.snooze", before="tool_calls.intend")
+def _snooze(world: World) -> Arguments | None:
+    for run in world.tenant.runs.list(status="running"):
+        for each in world.tenant.tool_calls.pending(run.id):
+            if each.call.status == "begun":
+                until = _now(world) + timedelta(seconds=30)
+                return (run.id, each.call.id), {"epoch": run.epoch, "until": until}
+    return None
+
+
+@maker("tool_calls.allow", before="tool_calls.intend")
+def _allow(world: World) -> Arguments | None:
+    held = [each for each in _pending(world) if each.call.status == "held"]
+    return None if not held else ((held[0].call.run_id, held[0].call.id), {})
+
+
+@maker("tool_calls.cancel", before="tool_calls.intend")
+def _cancel_call(world: World) -> Arguments | None:
+    there = _pending(world)
+    return None if not there else ((there[-1].call.run_id, there[-1].call.id), {"reason": "too late"})
+
+
+@maker("tool_calls.discard", before="tool_calls.intend")
+def _discard_call(world: World) -> Arguments | None:
+    there = _pending(world)
+    return None if not there else ((there[0].call.run_id, there[0].call.id), {})
+
+
+def _pending(world: World) -> list[PendingCall]:
+    return [each for run in world.tenant.runs.list() for each in world.tenant.tool_calls.pending(run.id)]

@@ -1,0 +1,504 @@
+"""Calls for every write method of every store, found by reflection, so that no store can be forgotten.
+
+The fault tests need work that touches every write path. A *maker* chooses the arguments of one call from what is in the
+database at that moment; it is registered under the name of its method, such as ``messages.append``. A store added later
+is found by walking the handles; a write method without a maker fails the tests by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.clock import FixedClock
+from holdfast.core.blocking import Blocking
+from holdfast.core.scope import Scope, Setting
+from holdfast.engines.dialect import Dialect
+from holdfast.engines.opening import OwnEngine
+from holdfast.errors import HoldfastError
+from holdfast.handles import Holdfast
+from holdfast.ids import SeededIds
+from holdfast.limits import Limits
+from holdfast.migrations import runner
+from holdfast.stepping import step
+from holdfast.store_lists import store_names
+from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession, Buffer, BufferedSession
+from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.sessions import Session
+from holdfast.stores.execution.runs.leases import AsyncRunQueue, RunQueue
+from holdfast.stores.lifecycle.api_keys import ApiKeys, AsyncApiKeys
+from holdfast.stores.lifecycle.erasures import AsyncErasures, Erasures
+from holdfast.stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
+from holdfast.stores.lifecycle.tenants import AsyncTenants, Tenants
+from holdfast.stores.wiring import SESSION_DEPENDENTS
+from holdfast.tenant_handles import TenantHandle
+
+TENANTS = ("acme", "zenith")
+ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.", "server_settings.")
+"""How the methods of the stores begin that belong to no tenant."""
+
+
+class OnEngine:
+    """A Holdfast on an engine of our choosing.
+
+    Ids and time belong to the call in hand (see ``begin``), so a call does the same whatever became of those before it.
+    """
+
+    def __init__(self, engine: OwnEngine) -> None:
+        self.engine = engine
+        self._setting = _setting_of(0)
+
+    async def migrate(self) -> None:
+        """Bring the schema up to date; ``on_engine`` does it for a blocking engine."""
+        await self.engine.exclusive(lambda connection: runner.up(connection, FixedClock()))
+
+    def begin(self, number: int) -> None:
+        """The next call has this number: its ids and its time follow from it."""
+        self._setting = _setting_of(number)
+
+    @property
+    def tenants(self) -> Tenants:
+        """All tenants."""
+        return Tenants(AsyncTenants(self.engine, self._setting))
+
+    @property
+    def api_keys(self) -> ApiKeys:
+        """The keys of all tenants."""
+        return ApiKeys(AsyncApiKeys(self.engine, self._setting))
+
+    @property
+    def erasures(self) -> Erasures:
+        """The tenants who are to be forgotten."""
+        return Erasures(AsyncErasures(self.engine, self._setting))
+
+    @property
+    def run_queue(self) -> RunQueue:
+        """The runs of all tenants."""
+        return RunQueue(AsyncRunQueue(self.engine, self._setting))
+
+    @property
+    def server_settings(self) -> ServerSettings:
+        """The settings that all processes share."""
+        return ServerSettings(AsyncServerSettings(self.engine, self._setting))
+
+    def tenant(self, name: str) -> TenantHandle:
+        """The handle of one tenant."""
+        return TenantHandle(self.engine, Scope(name, self._setting))
+
+    def close(self) -> None:
+        """Close the engine."""
+        step(self.engine.close())
+
+
+def on_engine(engine: OwnEngine) -> OnEngine:
+    """A Holdfast on a blocking engine, with its schema up to date."""
+    handle = OnEngine(engine)
+    step(handle.migrate())
+    return handle
+
+
+class Call(Struct, frozen=True):
+    """One call of a store's method, before it is made."""
+
+    number: int
+    method: str
+    tenant: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def make(self, handle: OnEngine) -> Any:
+        """Make it on a blocking engine; the answer, or the typed error it ended in."""
+        return self.bind(handle)()
+
+    def bind(self, handle: OnEngine) -> Callable[[], Any]:
+        """``make``, ready to be called in any thread."""
+        method = getattr(self._store(handle), self.method.rpartition(".")[2])
+
+        def make() -> Any:
+            try:
+                answer = method(*self.args, **self.kwargs)
+                if isinstance(answer, BufferedSession):
+                    _use(answer, self.number)
+                    answer.save()
+                return answer
+            except HoldfastError as error:
+                return error
+
+        return make
+
+    def coroutine(self, handle: OnEngine) -> Coroutine[Any, Any, Any]:
+        """``make``, for an asynchronous engine."""
+        method = getattr(self._store(handle)._async, self.method.rpartition(".")[2])
+
+        async def make() -> Any:
+            try:
+                answer = await method(*self.args, **self.kwargs)
+                if isinstance(answer, AsyncBufferedSession):
+                    _use(answer, self.number)
+                    await answer.save()
+                return answer
+            except HoldfastError as error:
+                return error
+
+        return make()
+
+    def _store(self, handle: OnEngine) -> Blocking[Any]:
+        handle.begin(self.number)
+        target: Any = handle if self.method.startswith(ABOVE_TENANTS) else handle.tenant(self.tenant)
+        for part in self.method.split(".")[:-1]:
+            target = getattr(target, part)
+        store: Blocking[Any] = target
+        return store
+
+
+class World:
+    """What a maker may look at: the database as it is, a seeded source of chance, and names never used before."""
+
+    def __init__(self, handle: OnEngine, random: Random) -> None:
+        self.handle, self.random = handle, random
+        self.tenant_name = random.choice(TENANTS)
+        self._names = 0
+
+    @property
+    def tenant(self) -> TenantHandle:
+        """The tenant the next call is about."""
+        return self.handle.tenant(self.tenant_name)
+
+    def name(self, prefix: str) -> str:
+        """A name that was not used before."""
+        self._names += 1
+        return f"{prefix}-{self._names}"
+
+    def session(self, *, deleted: bool = False, filled: bool = False) -> Session | None:
+        """Some session of the tenant; ``filled``: one with messages."""
+        found = [each for each in self.tenant.sessions.list(deleted=deleted) if each.message_count or not filled]
+        return self.random.choice(found) if found else None
+
+    def text(self) -> str:
+        """Content of any size: mostly a line, sometimes several pages of the file."""
+        size = self.random.choice((3, 40, 40, 400, 400, 9_000))
+        return "".join(self.random.choice("abc defgh\u00e9\u4e16\n") for _ in range(size))
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Maker = Callable[[World], Arguments | None]
+"""Arguments of one call, or ``None`` when there is nothing to call it on yet."""
+
+MAKERS: dict[str, Maker] = {}
+_BEFORE: dict[str, str] = {}
+
+
+def maker(method: str, *, before: str = "sessions.create") -> Callable[[Maker], Maker]:
+    """Register the maker of a method, named as callers reach it: ``store.method``.
+
+    Where there is nothing yet to call it on, the method ``before`` is called instead, which makes such a thing.
+    """
+
+    def register(function: Maker) -> Maker:
+        MAKERS[method], _BEFORE[method] = function, before
+        return function
+
+    return register
+
+
+def _setting_of(number: int) -> Setting:
+    clock = FixedClock()
+    clock.advance(7.0 * number)
+    ids = SeededIds(number, start_ms=clock.now_us() // 1000)
+    return Setting(clock=clock, ids=ids, limits=Limits(), session_dependents=SESSION_DEPENDENTS)
+
+
+_STEPS_BEFORE = 5
+"""Calls in a row that lead up to one that could not be made at first."""
+
+
+WITH_FILES = frozenset(f"workspaces.{name}" for name in ("finish_rewinds", "import_archive", "redo", "rewind"))
+"""Methods that go by files, or change them too. What they write they write through methods of other stores, all of which have
+makers; deaths between those are tried in ``tests/workspace``."""
+
+
+def write_methods() -> list[str]:
+    """The public methods of all stores that may write, as callers name them, but for those with files.
+
+    A method is taken for a reader only if it goes to the engine's ``read`` and nowhere else, which engines enforce. Those that
+    are many transactions on purpose are left out: half of one is a state they promise to go on from.
+    """
+    probe = _Probe()
+    setting = _setting_of(0)
+    found = dict(_stores(TenantHandle(probe, Scope("probe", setting)), ""))
+    own = SimpleNamespace(_engine=probe, _setting=setting)
+    for name, value in inspect.getmembers(Holdfast, lambda member: isinstance(member, property)):
+        store = value.fget(own)
+        if isinstance(store, Blocking):
+            found[name] = store
+    named = {
+        f"{path}.{name}"
+        for path, store in found.items()
+        for name in dir(type(store))
+        if not name.startswith("_") and not probe.is_left_out(getattr(store._async, name))
+    }
+    return sorted(named - WITH_FILES)
+
+
+def methods_without_maker() -> list[str]:
+    """Write methods that no workload can call yet."""
+    return [method for method in write_methods() if method not in MAKERS]
+
+
+def calls(world: World, count: int, stores: Collection[str] | None = None) -> Iterator[Call]:
+    """Calls for all write methods, or for those of some stores, in turn: in an order drawn from the world's seed, each made from
+    what is there then."""
+    waiting: list[str] = []
+    made = 0
+    while made < count:
+        if not waiting:
+            waiting = sorted(method for method in MAKERS if stores is None or method.partition(".")[0] in stores)
+            world.random.shuffle(waiting)
+        wanted = waiting.pop()
+        world.tenant_name = world.random.choice(TENANTS)
+        for _ in range(_STEPS_BEFORE):
+            made += 1
+            method, arguments = possible(world, wanted)
+            yield Call(made, method, world.tenant_name, *arguments)
+            if method in (wanted, "sessions.create") or made >= count:
+                break
+
+
+def possible(world: World, method: str) -> tuple[str, Arguments]:
+    """The method, or the one before it that can be called now, with its arguments."""
+    while (arguments := MAKERS[method](world)) is None:
+        method = _BEFORE[method]
+    return method, arguments
+
+
+class _Probe:
+    """An engine that runs nothing and notes where a method wanted to go."""
+
+    dialect = Dialect.SQLITE
+    distributed: bool | None = False
+    blocking = True
+    joined = False
+
+    def __init__(self) -> None:
+        self._went: list[str] = []
+
+    def is_left_out(self, method: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
+        if getattr(method, "only_reads", False) or getattr(method, "in_steps", False):
+            return True
+        self._went.clear()
+        try:
+            method().close()
+        except TypeError:
+            return False  # it looks at its arguments before it goes to the engine
+        return self._went == ["read"]
+
+    def read(self, call: Any) -> Coroutine[Any, Any, Any]:
+        return self._note("read")
+
+    def write(self, call: Any) -> Coroutine[Any, Any, Any]:
+        return self._note("write")
+
+    def grouped(self, group: Any, item: Any) -> Coroutine[Any, Any, Any]:
+        return self._note("grouped")
+
+    def _note(self, where: str) -> Coroutine[Any, Any, Any]:
+        self._went.append(where)
+        return _nothing()
+
+
+async def _nothing() -> None: ...
+
+
+def _stores(holder: object, prefix: str) -> Iterator[tuple[str, Blocking[Any]]]:
+    names = [*store_names(type(holder)), *vars(holder)]
+    for name in dict.fromkeys(names):
+        if name.startswith("_"):
+            continue
+        value = getattr(holder, name)
+        if isinstance(value, Blocking):
+            yield prefix + name, value
+        elif type(value).__module__.startswith("holdfast.") and hasattr(value, "__dict__"):
+            yield from _stores(value, f"{prefix}{name}.")
+
+
+# Sessions
+
+
+@maker("sessions.create")
+def _create_session(world: World) -> Arguments:
+    kwargs = {
+        "key": world.name("key"),
+        "user": world.random.choice(("ada", "grace")),
+        "metadata": {"text": world.text()},
+    }
+    return (), kwargs
+
+
+@maker("sessions.upsert")
+def _upsert_session(world: World) -> Arguments:
+    there = world.session()
+    key, user = (there.key, there.user) if there else (world.name("key"), "ada")
+    return (key,), {"user": user or None, "agent": "helper", "metadata": {"text": world.text()}}
+
+
+@maker("sessions.update")
+def _update_session(world: World) -> Arguments | None:
+    there = world.session()
+    return ((there.id,), {"agent": world.name("agent"), "metadata": {"text": world.text()}}) if there else None
+
+
+@maker("sessions.delete")
+def _delete_session(world: World) -> Arguments | None:
+    there = world.session()
+    return ((there.id,), {}) if there else None
+
+
+@maker("sessions.restore", before="sessions.delete")
+def _restore_session(world: World) -> Arguments | None:
+    there = world.session(deleted=True)
+    return ((there.id,), {}) if there else None
+
+
+@maker("sessions.purge")
+def _purge_session(world: World) -> Arguments | None:
+    there = world.session(deleted=True) or world.session(filled=True)
+    return ((there.id,), {}) if there else None
+
+
+@maker("sessions.buffered")
+def _save_buffer(world: World) -> Arguments:
+    """A buffer is filled and saved: see ``Call``."""
+    there = world.session(filled=world.random.random() < 0.7)
+    key, user = (there.key, there.user) if there else (world.name("key"), "ada")
+    return (key,), {"user": user or None}
+
+
+def _use(buffer: Buffer, number: int) -> None:
+    """Some of everything that a buffer can hold."""
+    if number % 2:
+        buffer.truncate_history(number % 3)
+    for turn in range(1 + number % 4):
+        buffer.add_message(role="user", content=f"{number} {turn} " * (200 if number % 5 == 0 else 1), token_count=turn)
+    buffer.set_summary(f"up to {number}")
+    buffer.update_metadata({"saved": number})
+    buffer.accumulate_tokens(input_tokens=number, output_tokens=1)
+    buffer.increment_compaction()
+    buffer.set_memory_flush_done()
+
+
+# Messages
+
+
+@maker("messages.append")
+def _append(world: World) -> Arguments | None:
+    there = world.session()
+    return ((there.id,), {"role": "user", "content": world.text(), "token_count": 7}) if there else None
+
+
+@maker("messages.append_many")
+def _append_many(world: World) -> Arguments | None:
+    there = world.session()
+    messages = [NewMessage(role="assistant", content=world.text(), token_count=n) for n in range(3)]
+    return ((there.id, [*messages, NewMessage(kind="adk.event", content={"n": 1})]), {}) if there else None
+
+
+@maker("messages.update", before="messages.append")
+def _update_message(world: World) -> Arguments | None:
+    there = world.session(filled=True)
+    if there is None:
+        return None
+    message = world.random.choice(_messages(world, there))
+    return (message,), {"metadata": {"text": world.text()}, "token_count": 11, "is_preserved": True}
+
+
+@maker("messages.delete", before="messages.append")
+def _delete_messages(world: World) -> Arguments | None:
+    there = world.session(filled=True)
+    return ((there.id, _messages(world, there)[:2]), {}) if there else None
+
+
+@maker("messages.restore", before="messages.delete")
+def _restore_messages(world: World) -> Arguments | None:
+    """One of those that were deleted; another is left alone."""
+    found = [
+        (there.id, each.message.id)
+        for there in world.tenant.sessions.list()
+        for each in world.tenant.messages.deleted(there.id)
+    ]
+    return ((found[0][0], [found[0][1]]), {}) if len(found) > 1 else None
+
+
+# Branches
+
+
+@maker("branches.fork", before="messages.append")
+def _fork(world: World) -> Arguments | None:
+    there = world.session(filled=True)
+    if there is None:
+        return None
+    message = world.random.choice(world.tenant.messages.list(there.id))
+    return (there.id,), {"at": message.seq, "label": world.random.choice((None, world.name("branch")))}
+
+
+@maker("branches.rewind", before="messages.append")
+def _rewind(world: World) -> Arguments | None:
+    there = world.session(filled=True)
+    if there is None:
+        return None
+    message = world.random.choice(world.tenant.messages.list(there.id))
+    return (there.id,), {"to": world.random.choice((0, message.seq))}
+
+
+@maker("branches.switch", before="branches.fork")
+def _switch(world: World) -> Arguments | None:
+    """To another branch; where there is none yet, one has to be made first."""
+    choice = [
+        (session.id, branch.number)
+        for session in world.tenant.sessions.list()
+        for branch in world.tenant.branches.list(session.id)
+        if branch.number != world.tenant.branches.current(session.id)
+    ]
+    return (world.random.choice(choice), {}) if choice else None
+
+
+@maker("branches.redo", before="branches.rewind")
+def _redo(world: World) -> Arguments | None:
+    choice = [
+        session.id
+        for session in world.tenant.sessions.list()
+        for branch in world.tenant.branches.list(session.id)
+        if branch.origin == "rewind" and branch.number == world.tenant.branches.current(session.id)
+    ]
+    return ((world.random.choice(choice),), {}) if choice else None
+
+
+@maker("messages.search")
+def _search(world: World) -> Arguments:
+    """Which writes: it indexes what was appended since the last one."""
+    there = world.session() if world.random.random() < 0.3 else None
+    return (world.random.choice(("a*", "b*", "\u4e16", "e -g*")),), {"session_id": there.id if there else None}
+
+
+def _messages(world: World, session: Session) -> Sequence[str]:
+    return [message.id for message in world.tenant.messages.list(session.id)]
+
+
+# Makers in files of their own register themselves here; last, because they need what stands above.
+from tests.workloads import (  # noqa: E402
+    workload_channels,  # noqa: F401
+    workload_checkpoints,  # noqa: F401
+    workload_compactions,  # noqa: F401
+    workload_crewai,  # noqa: F401
+    workload_kagent,  # noqa: F401
+    workload_keys,  # noqa: F401
+    workload_retention,  # noqa: F401
+    workload_rewinds,  # noqa: F401
+    workload_runs,  # noqa: F401
+    workload_tenants,  # noqa: F401
+    workload_workspaces,  # noqa: F401
+)
