@@ -88,10 +88,9 @@ def serve(
     )
     listening = bind(host, port, allow_remote=allow_remote)
     with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
-        connections = descriptors.connections(limits)
         config = uvicorn.Config(
             build(service, local_only=not allow_remote, access=access),
-            http=protocol_of(limits, connections),
+            http=protocol_of(limits, descriptors.connections(limits)),
             log_config=None,
             access_log=False,
             lifespan="on",
