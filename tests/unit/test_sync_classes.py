@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 from textwrap import dedent, indent
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 
@@ -25,7 +25,7 @@ from holdfast.store_lists import store_names
 
 def subclasses(kind: type) -> Iterator[type]:
     for module in walk_packages(holdfast.__path__, "holdfast."):
-        if ".stores." in module.name:
+        if ".stores." in module.name or ".core." in module.name:
             import_module(module.name)
     for each in kind.__subclasses__():
         yield each
@@ -33,14 +33,19 @@ def subclasses(kind: type) -> Iterator[type]:
 
 
 def public(kind: type) -> dict[str, Any]:
-    return {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    """The methods; a declaration of a table is no method."""
+    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: value for name, value in found.items() if inspect.isroutine(value) or isinstance(value, property)}
 
 
 def pair_of(blocking: type) -> type:
     """The asynchronous class that a synchronous one is made from."""
-    (base,) = [base for base in blocking.__orig_bases__ if getattr(base, "__origin__", None) is Blocking]  # type: ignore[attr-defined]
-    found: type = get_args(base)[0]
-    return found
+    bases = getattr(blocking, "__orig_bases__", ())
+    made_of = [get_args(base)[0] for base in bases if getattr(base, "__origin__", None) is Blocking]
+    # One that inherits its methods is made from the class of its name beside it.
+    found = made_of[0] if made_of else getattr(import_module(blocking.__module__), f"Async{blocking.__name__}")
+    kind: type = get_origin(found) or found
+    return kind
 
 
 SYNC = sorted(

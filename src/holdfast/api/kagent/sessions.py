@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
-from holdfast import Filter, Message, Session, column
+from holdfast import Filter, Message, NewAgent, Session, column
 from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, NotFound
 
 from ..schemas import encode, moment
@@ -116,7 +116,7 @@ async def list_sessions_of_agent(ask: Ask) -> Response:
     for link in await ask.tenant.session_shares.used_by(ask.user):
         session = await ask.tenant.sessions.get(link.session_id)
         if session.agent == agent and session.user != ask.user:
-            token = link.token if link.shows_token else UNSET
+            token = UNSET if link.token is None else link.token
             found.append(shown(session, share_token=token, share_read_only=link.read_only))
     found.sort(key=lambda each: each.updated_at, reverse=True)
     return enveloped(found, "Successfully listed sessions")
@@ -220,7 +220,7 @@ async def registered(ask: Ask, reference: str, agent_type: str = AGENT_TYPE) -> 
     id = agent_id(reference)
     if await ask.tenant.agents.find(id) is None:
         try:
-            await ask.tenant.agents.create(reference, id=id, agent_type=agent_type)
+            await ask.tenant.agents.create(NewAgent(name=reference, id=id, agent_type=agent_type))
         except AlreadyExists:
             return id
     return id

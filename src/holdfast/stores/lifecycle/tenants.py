@@ -18,12 +18,13 @@ from msgspec import Struct
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.paging import Page
-from ...core.records import Records
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
+from ...core.queries import Queries, Query
+from ...core.rows import mapper
 from ...core.store import Store, in_steps, reads, writes
 from ...engines.offload import Heavy
 from ...engines.protocol import Connection, Engine
-from ...errors import AlreadyExists, Conflict, InvalidInput
+from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ..conversation.search.index import drain, forget
 from ..objects import packs
 from ..workspace import retention_rules as rules
@@ -51,9 +52,7 @@ class Tenant(Struct, frozen=True):
     """MiB of stored bytes that its snapshots may take; nothing for what everybody has."""
 
 
-records = Records(
-    "tenants", Tenant, key=["id"], editable=["metadata", "checkpoint_quota_mib"], soft_delete="deleted_at"
-)
+rows = Queries(__package__, "tenant_rows.sql", Tenant)
 
 HIDDEN_ROWS = 1_000
 """Sessions of a deleted tenant that are hidden in one transaction."""
@@ -77,14 +76,13 @@ class AsyncTenants(Store):
             AlreadyExists: it is there.
             Conflict: a tenant of that name is being deleted.
         """
-        now = self._setting.clock.now_us()
-        key, stored = self._key(tenant), scopes.metadata(metadata, self._setting.limits)
-        try:
-            return await records.create(connection, {**key, "metadata": stored, "created_at": now, "updated_at": now})
-        except AlreadyExists:
-            if await queries.is_deleted.one(connection, {"tenant_id": key["id"]}) is not None:
-                raise Conflict(being_deleted(tenant)) from None
-            raise
+        params = self._now(tenant) | {"metadata": scopes.metadata(metadata, self._setting.limits)}
+        row = await rows.create.one(connection, params)
+        if row is not None:
+            return mapper(Tenant, connection.dialect)([row])[0]
+        if await queries.is_deleted.one(connection, params) is not None:
+            raise Conflict(being_deleted(tenant))
+        raise AlreadyExists(f"there is already a tenant {tenant!r}")
 
     @reads
     async def get(self, connection: Connection, tenant: str) -> Tenant:
@@ -93,14 +91,18 @@ class AsyncTenants(Store):
         Raises:
             NotFound: it was never created and has never written anything.
         """
-        return await records.get(connection, self._key(tenant))
+        return await self._one(connection, rows.get, self._now(tenant), tenant)
 
     @reads
     async def list(
         self, connection: Connection, *, limit: int | None = None, cursor: str | None = None
     ) -> Page[Tenant]:
         """All tenants by name. With ``limit``, a page; its ``next`` is the cursor of the one after."""
-        return await records.list(connection, {}, self._setting.limits, limit=limit, cursor=cursor)
+        limits = self._setting.limits
+        (after,) = ("",) if cursor is None else decode_cursor(cursor, "tenants", str)
+        params = {"after": text.escape(after), "limit": rows_to_read(limit, limits)}
+        found = mapper(Tenant, connection.dialect)(await rows.list.all(connection, params))
+        return page(found, limit, limits, "tenants", lambda tenant: encode_cursor("tenants", tenant.id))
 
     @writes
     async def update(self, connection: Connection, tenant: str, *, metadata: Mapping[str, Any]) -> Tenant:
@@ -109,11 +111,8 @@ class AsyncTenants(Store):
         Raises:
             NotFound: there is no such tenant.
         """
-        changes = {
-            "metadata": scopes.metadata(metadata, self._setting.limits),
-            "updated_at": self._setting.clock.now_us(),
-        }
-        return await records.update(connection, self._key(tenant), changes)
+        params = self._now(tenant) | {"metadata": scopes.metadata(metadata, self._setting.limits)}
+        return await self._one(connection, rows.update, params, tenant)
 
     @writes
     async def set_quota(self, connection: Connection, tenant: str, *, checkpoint_quota_mib: int | None) -> Tenant:
@@ -126,8 +125,8 @@ class AsyncTenants(Store):
         quota = checkpoint_quota_mib
         if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
             raise InvalidInput(f"checkpoint_quota_mib must be a whole number from 0 on, not {quota!r}")
-        changes = {"checkpoint_quota_mib": quota, "updated_at": self._setting.clock.now_us()}
-        return await records.update(connection, self._key(tenant), changes)
+        params = self._now(tenant) | {"checkpoint_quota_mib": quota}
+        return await self._one(connection, rows.set_quota, params, tenant)
 
     @in_steps
     async def delete(self, tenant: str, *, cascade: bool = False) -> None:
@@ -168,12 +167,12 @@ class AsyncTenants(Store):
 
     @writes
     async def _mark(self, connection: Connection, tenant: str, cascade: bool) -> None:
-        key = self._key(tenant)
-        params = {"tenant_id": key["id"]}
+        params = self._now(tenant)
         if await queries.is_deleted.one(connection, params) is not None:
             return  # begun before: it is only continued
         # Its own row first: whoever registers it from now on waits.
-        await records.delete(connection, key, now_us=self._setting.clock.now_us())
+        if await rows.delete.one(connection, params) is None:
+            raise _missing(tenant)
         if cascade:
             await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
         elif await purging.anything().one(connection, params) is not None:
@@ -194,8 +193,19 @@ class AsyncTenants(Store):
         await packs.clear(self._engine, scope)
         return False
 
-    def _key(self, tenant: str) -> dict[str, str]:
-        return {"id": scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_bytes")}
+    def _now(self, tenant: str) -> dict[str, Any]:
+        stored = scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_bytes")
+        return {"tenant_id": stored, "now_at": self._setting.clock.now_us()}
+
+    async def _one(self, connection: Connection, query: Query, params: Mapping[str, Any], tenant: str) -> Tenant:
+        row = await query.one(connection, params)
+        if row is None:
+            raise _missing(tenant)
+        return mapper(Tenant, connection.dialect)([row])[0]
+
+
+def _missing(tenant: str) -> NotFound:
+    return NotFound(f"there is no tenant {tenant!r}")
 
 
 async def _remove_some(connection: Connection, scope: scopes.Scope) -> bool:
