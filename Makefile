@@ -11,7 +11,7 @@ LANGGRAPH_CORE = $(addprefix tests/adapters/langgraph/test_,conformance.py delta
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test adapters conformance check format bench soak reference docs lock clean
+.PHONY: help run migrate test adapters conformance check format bench soak reference docs lock clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,11 @@ help: ## this list
 run: ## start the server on an embedded database in ./data (DATA=folder for another)
 	@$(ENVIRONMENT) run >/dev/null
 	@exec $(BIN)/holdfast serve --data-dir $(DATA)
+
+migrate: ## bring the schema of a database up to date: DATABASE=postgresql://user@host/name, or a SQLite file
+	@$(if $(DATABASE),,echo "make migrate DATABASE=postgresql://user@host/name (or a SQLite file) says which database"; exit 2)
+	@$(ENVIRONMENT) run >/dev/null
+	@exec $(BIN)/holdfast migrate up --database "$(DATABASE)"
 
 test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 	@$(ENVIRONMENT) test >/dev/null

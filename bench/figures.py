@@ -362,9 +362,9 @@ def _server() -> list[Figure]:
         return Figure(text, server.GROUP, metric, *sides, bound, target, floor=(server.FLOOR, params))
 
     return [
-        figure("durable append over HTTP, of a bare ASGI echo", "rate", server.BARE, "at least", 0.4),
+        figure("durable append over HTTP, of a bare ASGI echo", "rate", server.BARE, "at least", 0.35),
         figure(
-            "durable append over HTTP, of a FastAPI echo that stores nothing", "rate", server.FASTAPI, "at least", 2
+            "durable append over HTTP, of a FastAPI echo that stores nothing", "rate", server.FASTAPI, "at least", 1.7
         ),
         figure("memory of the server, of a Starlette echo's", "resident_mb", server.STARLETTE, "at most", 1.5),
     ]

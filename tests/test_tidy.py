@@ -47,6 +47,15 @@ def test_every_module_is_used() -> None:
     expect_none(tidy.unused_modules(SOURCES, OTHERS))
 
 
+def test_sql_names_no_table_of_a_layer_above() -> None:
+    expect_none(tidy.tables_of_layers_above(tidy.store_layers()))
+
+
+def test_table_of_a_layer_above_is_caught() -> None:
+    found = [*tidy.tables_of_layers_above([*reversed(tidy.store_layers())])]
+    assert "workspace/squashing.sql names objects, a table of objects: objects is not below workspace" in found
+
+
 def test_exemptions_from_the_rule_about_sql_are_still_needed() -> None:
     needed = {source.path for source in SOURCES if any(tidy.formatted_sql(source))}
     assert sorted(tidy.FORMATTED_SQL_ALLOWED.keys() - needed) == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,8 @@ FORMATTED_SQL_ALLOWED = {
 }
 ENTRY_POINTS = {"holdfast.__main__", "holdfast.cli"}
 """Modules that are started, not imported."""
+FOUNDATIONS = {"holdfast.core.overlay", "holdfast.core.transitions"}
+"""Shapes of stores, tested on tables of their own, that no store is made of yet."""
 FOUND_BY_FOLDER = ("tests.contract.cases.",)
 """Modules that are found by the folder they lie in."""
 
@@ -335,7 +338,7 @@ def unused_modules(package: Iterable[Source], others: Iterable[Source]) -> Itera
     used_in_tests = {name for source in others for _, name in _imported(source)}
     for name, source in by_name.items():
         tested = name.startswith("holdfast.testing.") and name in used_in_tests
-        if name in used or tested or name in ENTRY_POINTS or source.path.endswith("__init__.py"):
+        if name in used or tested or name in ENTRY_POINTS | FOUNDATIONS or source.path.endswith("__init__.py"):
             continue
         yield f"{source.path}: nobody imports it: use it or remove it"
 
@@ -393,6 +396,40 @@ def titles(path: str, text: str) -> Iterator[str]:
             count += 1
     if count != 1:
         yield f"{path}: {count} titles (lines that start with one #): a document has exactly one"
+
+
+TABLES_FROM_ABOVE = {
+    ("workspace/retention_rules.sql", "retention_holds"): "a hold is seen by whoever removes a snapshot or a session",
+    ("workspace/retention_rules.sql", "server_settings"): "how many snapshots a run keeps may be set for all tenants",
+}
+
+
+def store_layers() -> list[list[str]]:
+    """The layers inside ``stores/`` that import-linter enforces, the highest first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["holdfast.stores"])
+    return [[name.strip() for name in layer.split("|")] for layer in layers]
+
+
+def tables_of_layers_above(layers: list[list[str]]) -> Iterator[str]:
+    """SQL files of ``stores/`` that name a table which only a layer above, or beside, inserts into."""
+    height = {name: -number for number, layer in enumerate(layers) for name in layer}
+    folder = ROOT / PACKAGE / "stores"
+    texts = {
+        path.relative_to(folder).as_posix(): re.sub(r"--.*", "", path.read_text()) for path in folder.rglob("*.sql")
+    }
+    owners: dict[str, str] = {}
+    for path, text in texts.items():
+        room = path.partition("/")[0]
+        for table in re.findall(r"\bINSERT INTO (\w+)", text):
+            owners[table] = min(room, owners.get(table, room), key=height.__getitem__)
+    for path, text in sorted(texts.items()):
+        room = path.partition("/")[0]
+        for table in sorted(set(re.findall(r"\b(?:FROM|INTO|UPDATE|JOIN)\s+(\w+)", text))):
+            owner = owners.get(table, room)
+            is_below = owner == room or height[owner] < height[room]
+            if not is_below and (path, table) not in TABLES_FROM_ABOVE:
+                yield f"{path} names {table}, a table of {owner}: {owner} is not below {room}"
 
 
 def tracked_files() -> list[Path]:

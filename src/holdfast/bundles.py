@@ -7,9 +7,9 @@ A bundle is lines of JSON, compressed with zstd:
   microseconds since 1970, JSON is text, bytes are hexadecimal, booleans are 0 and 1, as SQLite keeps them;
 * the last: ``{"rows": {...}, "digest": ...}``, how many rows each table has, and the BLAKE3 of all bytes before it.
 
-``bundle_lines`` writes and reads that. A bundle holds everything of the tenant but API keys, which belong to a server, and the
-index over words, which is made anew by the next search. Bodies that lie in packs come along in the rows. An import is one
-transaction: whole or absent, and only after the whole bundle was checked::
+``bundle_lines`` writes and reads that. A bundle holds everything of the tenant but API keys, which belong to a server, secrets,
+which are null in it, and the index over words, which is made anew by the next search. Bodies that lie in packs come along in the
+rows. An import is one transaction: whole or absent, and only after the whole bundle was checked::
 
     from holdfast.bundles import export_tenant, import_tenant
 
@@ -31,33 +31,21 @@ from .bundle_lines import End
 from .clock import SystemClock, from_us
 from .core import objects as bodies
 from .core import text
+from .core.encrypted_columns import encrypted_columns
 from .core.packs import PackPlace
 from .core.scope import Scope
 from .engines.dialect import Dialect
 from .engines.protocol import Connection, Row
 from .errors import AlreadyExists, Corrupt, SchemaMismatch
 from .handles import Holdfast
-from .migrations import runner
+from .migrations.catalogue import tables_of_tenants
+from .migrations.files import migrations
 from .new_file import refuse_existing
 from .stepping import step
 from .stores.objects import packs as pack_store
 from .stores.objects.packs import InPack
 
-_LEFT_OUT = frozenset(
-    (
-        "schema_migrations",
-        "message_texts",
-        "search_progress",
-        "object_packs",
-        "api_keys",
-        "erasures",
-        "retention_sweeps",
-        "server_settings",
-    )
-)
-"""What is made anew, lies elsewhere, or is no business of the tenant's."""
-_NAMES = {"run_queue": "tenant", "tenants": "id"}
-"""Where the column of the tenant has another name."""
+_DEFERRED = {Dialect.SQLITE: "PRAGMA defer_foreign_keys = ON", Dialect.POSTGRES: "SET CONSTRAINTS ALL DEFERRED"}
 _ROWS = 500
 _KINDS = {
     "uuid": "text",
@@ -128,7 +116,7 @@ def export_tenant(
     packs: str | os.PathLike[str] | PackPlace | None = None,
     on_progress: Progress = lambda table, count: None,
 ) -> Bundle:
-    """Write everything of a tenant to one file, as it was at one moment. The file is there when it is whole.
+    """Write everything of a tenant but its secrets to one file, as it was at one moment. The file is there when it is whole.
 
     ``packs`` says where large objects lie, as ``Holdfast`` takes it.
 
@@ -186,7 +174,7 @@ def import_tenant(
         AlreadyExists: there is a tenant by that name.
     """
     bundle = check_bundle(file)
-    newest = max(each.version for each in runner.migrations(Dialect.SQLITE))
+    newest = max(each.version for each in migrations(Dialect.SQLITE))
     if bundle.schema != newest:
         raise SchemaMismatch(
             f"this bundle has schema {bundle.schema} and this release {newest}: import it with Holdfast {bundle.release}"
@@ -216,6 +204,8 @@ class _Export:
     async def _table(self, connection: Connection, table: _Table) -> None:
         kinds = [_KINDS.get(each.type, each.type) for each in table.columns]
         names = [each.name for each in table.columns]
+        # Not even encrypted: a value that was stored before there was a key is not.
+        withheld = {each.column for each in encrypted_columns() if each.table == table.name}
         self._write({"table": table.name, "columns": names, "types": kinds})
         count, after = 0, None
         while True:
@@ -224,7 +214,8 @@ class _Export:
                 break
             after = rows[-1][: len(table.key)]
             for row in await self._whole(table, [row[len(table.key) :] for row in rows]):
-                self._write([_plain(value, kind) for value, kind in zip(row, kinds, strict=True)])
+                values = [_plain(value, kind) for value, kind in zip(row, kinds, strict=True)]
+                self._write([None if name in withheld else each for name, each in zip(names, values, strict=True)])
             count += len(rows)
             self._progress(table.name, count)
 
@@ -256,6 +247,8 @@ class _Import:
     async def run(self, connection: Connection) -> None:
         async with connection.savepoint():
             await self._refuse_known(connection)
+            # Rows of one table may refer to each other, in any order.
+            await connection.fetch(_DEFERRED[connection.dialect], ())
             tables = {each.name: each for each in await _tables(connection)}
             table, columns, waiting, count = None, list[str](), list[list[Any]](), 0
             for line in bundle_lines.read(self._file):
@@ -304,17 +297,14 @@ class _Import:
 
 
 async def _tables(connection: Connection) -> list[_Table]:
-    """What a tenant's rows lie in, parents before children."""
+    """The tables of a bundle, parents before children."""
     found = []
-    for name in runner.created_tables():
-        if name in _LEFT_OUT:
+    for table in tables_of_tenants():
+        if table.tenant is None or not table.treatment.exported:
             continue
-        columns, key = await _described(connection, name)
-        tenant = _NAMES.get(name, "tenant_id")
-        if tenant not in [each.name for each in columns]:
-            raise SchemaMismatch(f"the table {name} has no {tenant}")
-        others = tuple(each for each in columns if each.name != tenant)
-        found.append(_Table(name, tenant, others, tuple(each for each in key if each != tenant)))
+        columns, key = await _described(connection, table.name)
+        others = tuple(each for each in columns if each.name != table.tenant)
+        found.append(_Table(table.name, table.tenant, others, tuple(each for each in key if each != table.tenant)))
     return found
 
 
@@ -370,7 +360,7 @@ def _known(tables: Mapping[str, _Table], line: dict[str, Any]) -> _Table:
 def _head(tenant: str) -> dict[str, Any]:
     from . import __version__  # here, because the package is still being imported when this module is
 
-    schema = max(each.version for each in runner.migrations(Dialect.SQLITE))
+    schema = max(each.version for each in migrations(Dialect.SQLITE))
     made = from_us(SystemClock().now_us())
     return {
         "holdfast_bundle": bundle_lines.FORMAT,

@@ -85,6 +85,14 @@ class Corrupt(HoldfastError):
     """Stored data is damaged: what was read is not what was written."""
 
 
+class DecryptionFailed(Corrupt):
+    """A stored secret cannot be decrypted: it was changed, copied from another place, or encrypted with another key."""
+
+
+class MissingKey(HoldfastError):
+    """There is no encryption key, so no secret can be stored; nothing was changed."""
+
+
 class Closed(HoldfastError):
     """This Holdfast is not open: it was closed, or never opened with `async with`."""
 

@@ -51,6 +51,11 @@ def new_token(size_bytes: int = 24) -> str:
     return secrets.token_hex(size_bytes)
 
 
+def random_bytes(count: int) -> bytes:
+    """So many bytes from the machine's randomness, for keys and nonces."""
+    return secrets.token_bytes(count)
+
+
 def parse(value: object, what: str = "id") -> str:
     """The canonical form of an id the caller gave.
 

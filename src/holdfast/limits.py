@@ -72,6 +72,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     search_chars: int = 4_000_000
     """Characters of messages that one search reads; with more, a page ends early and the next one goes on."""
 
+    secret_bytes: int = 64 * KIB
+    """Bytes of one secret as UTF-8, before it is encrypted."""
     tags: int = 100
     """Tags of one agent."""
     tools: int = 1_000

@@ -44,6 +44,8 @@ class NewFile:
             os.fsync(self.file.fileno())
             self.file.close()
             if self._replace or not self._linked():
+                if not self._replace:
+                    os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # a rename would replace
                 os.replace(self._part, self._path)
         except FileExistsError as error:
             raise _there(self._path) from error

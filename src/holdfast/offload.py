@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 T = TypeVar("T")
 
@@ -13,6 +15,7 @@ INLINE_CHARS = 100_000
 """Characters of a value up to which an event loop works on it."""
 _PART_CHARS = 10
 """Characters that each part of a value counts as, besides its own."""
+_SCALARS = frozenset((type(None), bool, int, float, datetime))
 
 
 class _Caller(Protocol):
@@ -47,6 +50,8 @@ def is_large(value: Any) -> bool:
     while waiting:
         each = waiting.pop()
         left -= _PART_CHARS
+        if type(each) in _SCALARS:
+            continue
         if isinstance(each, (str, bytes)):
             left -= len(each)
         elif isinstance(each, (list, tuple)):
@@ -59,7 +64,7 @@ def is_large(value: Any) -> bool:
             waiting += each
             waiting += each.values()
         elif isinstance(each, Struct):
-            waiting += [getattr(each, name) for name in each.__struct_fields__]
+            waiting += astuple(each)
         if left < 0:
             return True
     return False

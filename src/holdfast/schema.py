@@ -1,4 +1,4 @@
-"""The schema of a database, for deployment scripts and the command line: apply, undo, report, distribute.
+"""The schema of a database, for deployment scripts and the command line: apply, undo, report, print, adopt, distribute.
 
 A program that only opens a ``Holdfast`` needs none of this on SQLite, where the schema is brought up to date when the file is
 opened. On PostgreSQL it is brought up to date when told::
@@ -19,9 +19,9 @@ from .engines import opening
 from .engines.dialect import Dialect
 from .engines.postgres.options import PoolOptions
 from .engines.protocol import Call, Connection
-from .errors import Corrupt
+from .errors import Corrupt, InvalidInput
 from .migrations import runner
-from .migrations.runner import Migration
+from .migrations.files import Migration, plain_sql
 from .migrations.runner import Status as MigrationStatus
 from .stepping import step
 
@@ -30,6 +30,7 @@ T = TypeVar("T")
 _INCOMPLETE = """SELECT c.relname::text FROM pg_catalog.pg_index AS i
 JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
 WHERE NOT i.indisvalid AND c.relnamespace = current_schema()::regnamespace ORDER BY 1"""
+ENGINES = tuple(dialect.value for dialect in Dialect)
 _ONE_CONNECTION = PoolOptions(min_connections=1, max_connections=1)
 
 
@@ -63,6 +64,28 @@ def migrate_down(url: str, *, to: int) -> list[MigrationStatus]:
     """
     migration_status(url)  # a file that is not there must not be made only to be emptied
     return _now(_on(address.parse(url), lambda connection: runner.down(connection, to=to)), applied=False)
+
+
+def migration_sql(engine: str, *, after: int = 0) -> str:
+    """The migrations above version ``after`` as plain SQL for ``sqlite`` or ``postgres``, to be run with ``psql -f`` or the like.
+
+    Raises:
+        InvalidInput: there is no such engine or version.
+    """
+    if engine not in ENGINES:
+        raise InvalidInput(f"there is no engine {engine!r}: choose one of {', '.join(ENGINES)}")
+    return plain_sql(Dialect(engine), after=after)
+
+
+def adopt(url: str) -> list[MigrationStatus]:
+    """Record a schema that was made from ``migration_sql`` as migrated, and return what was recorded. No table is touched.
+
+    Raises:
+        SchemaMismatch: the schema is not what the migrations of this release make; the message names every difference.
+        Unavailable: the database cannot be reached, or the file is not there.
+    """
+    address.check_there(url)
+    return _now(_on(address.parse(url), lambda connection: runner.adopt(connection, SystemClock())), applied=True)
 
 
 def distribute(url: str) -> list[str]:
@@ -125,4 +148,14 @@ def _now(migrations: Sequence[Migration], *, applied: bool) -> list[MigrationSta
     return [MigrationStatus(each.version, each.name, applied) for each in migrations]
 
 
-__all__ = ["MigrationStatus", "check_integrity", "distribute", "migrate_down", "migrate_up", "migration_status"]
+__all__ = [
+    "ENGINES",
+    "MigrationStatus",
+    "adopt",
+    "check_integrity",
+    "distribute",
+    "migrate_down",
+    "migrate_up",
+    "migration_sql",
+    "migration_status",
+]

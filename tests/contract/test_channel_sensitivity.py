@@ -8,9 +8,9 @@ from unittest import mock
 
 import pytest
 
+from holdfast.core import registration
 from holdfast.core.queries import Query
 from holdfast.stores.conversation import contacts, feedback, message_changes, pending_messages
-from holdfast.stores.objects import registration
 from tests.contract.cases import Case, can, cases, play
 from tests.contract.test_sensitivity import LEG, query, without_limit
 

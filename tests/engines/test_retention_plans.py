@@ -11,10 +11,12 @@ from holdfast import Holdfast
 from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
 from holdfast.stores.lifecycle import erasures
-from holdfast.stores.lifecycle.retention import rules
+from holdfast.stores.lifecycle.retention import room
 from holdfast.stores.objects import activity, objects
+from holdfast.stores.workspace import retention_rules as rules
 from holdfast.stores.workspace import squashing
 
+QUERIES = {**rules.queries.by_name, **room.queries.by_name}
 PAGE = " AND (created_at, id) < (:before_at, :before_id)"
 
 
@@ -45,7 +47,7 @@ def test_activity_comes_out_of_an_index_in_order(connection: Any, name: str) -> 
     "name", ["runs", "run", "oldest_of_run", "oldest", "newest", "up_to", "may_go", "sizes", "hold_on_session"]
 )
 def test_nothing_of_retention_reads_a_whole_table(connection: Any, name: str) -> None:
-    found = plan(connection, rules.queries.by_name[name])
+    found = plan(connection, QUERIES[name])
     scans = [part for part in found.split("; ") if part.startswith("SCAN")]
     assert all(part.split()[1] in {"g", "s", "c", "CONSTANT", "chain", "(subquery-1)"} for part in scans), found
     assert "SCAN s USING" not in found, found
@@ -53,10 +55,10 @@ def test_nothing_of_retention_reads_a_whole_table(connection: Any, name: str) ->
 
 def test_what_makes_room_is_read_by_its_time(connection: Any) -> None:
     for name in ("oldest", "newest", "up_to"):
-        found = plan(connection, rules.queries.by_name[name])
+        found = plan(connection, QUERIES[name])
         assert "USING INDEX snapshots_by_time (tenant_id=?" in found
         assert "TEMP B-TREE FOR ORDER BY" not in found
-    assert "snapshots_by_run (tenant_id=? AND run_id>?)" in plan(connection, rules.queries.runs)
+    assert "snapshots_by_run (tenant_id=? AND run_id>?)" in plan(connection, room.queries.runs)
 
 
 def test_erasures_that_are_open_are_found_without_those_that_are_done(connection: Any) -> None:

@@ -17,8 +17,7 @@ from holdfast.engines.dialect import Dialect
 from holdfast.schema import migrate_up
 from holdfast.stores.execution.runs import ledger, step_log
 from holdfast.stores.execution.runs import states as run_states
-from holdfast.stores.memory import blocks
-from holdfast.stores.registry import agents
+from holdfast.stores.registry import agents, blocks
 
 RUNS, QUEUE, STEPS, CALLS = run_states.queries, run_states.queue, step_log.queries, ledger.queries
 CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PRAGMA")

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import pytest
+
 from holdfast import AsyncTenantHandle, new_api_key
+from holdfast.encryption import KeyRing
 from tests.faces.in_process import Reply, Running, running
 
 _NUMBERS = count(1)
@@ -24,6 +27,11 @@ class Kagent:
     def tenant(self) -> AsyncTenantHandle:
         """The same tenant, past the server."""
         return self.server.holdfast.tenant(self.name)
+
+    def use_keys(self, monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
+        """Give the server other encryption keys, as if it had been started with them."""
+        monkeypatch.setattr(self.server.holdfast._setting, "keys", KeyRing(keys))
+        self.server.service._tenants.clear()
 
     def run(self, work: Any) -> Any:
         """What comes of something that takes this event loop."""

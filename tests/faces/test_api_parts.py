@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -19,16 +18,19 @@ from starlette.types import Message as Event
 
 from holdfast import Filter, Message, Session
 from holdfast.api.app import application
-from holdfast.api.conventions import chosen_id, filters, settled_by
-from holdfast.api.guard import is_local
+from holdfast.api.handler import operation_routes
+from holdfast.api.idempotency import chosen_id, settled_by
 from holdfast.api.limits import ServerLimits
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, collect, operation
+from holdfast.api.origin_check import is_local
+from holdfast.api.pagination import filters
 from holdfast.api.parameters import parameters
-from holdfast.api.routing import Endpoint, Paths
-from holdfast.api.service import Service
-from holdfast.api.wire import Problem, decode, encode, moment
-from holdfast.api.wire import given as fields_given
+from holdfast.api.problems import NoSuchRoute, answer
+from holdfast.api.routing import Router
+from holdfast.api.schemas import Problem, decode, encode, moment
+from holdfast.api.schemas import given as fields_given
+from holdfast.api.state import Service
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, NotFound, OutcomeUnknown
 from tests.faces.process import BEARER
 
@@ -193,18 +195,19 @@ async def lose(service: Service, *, thing: str) -> Body:
 
 PARTS: list[Operation] = [each.operation for each in (get_part, first_part, add, break_it, lose)]  # type: ignore[attr-defined]
 SMALL = Service(":memory:", ServerLimits(request_bytes=20))
-PATHS = Paths(SMALL, PARTS)
+
+
+def router(*operations: Operation) -> Router:
+    """A router of these operations."""
+    return Router(SMALL, operation_routes(SMALL, operations), lambda error, path: answer(error, SMALL.limits))
+
+
+ROUTER = router(*PARTS)
 
 
 def part(path: str, method: str = "GET", **more: Any) -> Answer | None:
     """Ask the operations above."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        endpoint = PATHS.find(scope)
-        assert endpoint is not None
-        await endpoint(scope, receive, send)
-
-    return asked(app, method, path, **more)
+    return asked(ROUTER, method, path, **more)
 
 
 def read(answer: Answer | None, status: int = 200) -> Any:
@@ -225,28 +228,15 @@ def test_any_name_fits_into_a_path(thing: str, name: str) -> None:
     "path", ["/", "/things", "/things/", "/things/a/", "/things/a/parts", "/things//parts/b", "//", "/x"]
 )
 def test_other_paths_are_not_ours(path: str) -> None:
-    assert PATHS.find({"type": "http", "path": path, "raw_path": path.encode()}) is None
+    with pytest.raises(NoSuchRoute):
+        ROUTER.match({"method": "GET", "path": path, "raw_path": path.encode()})
 
 
 def test_a_path_below_a_mount_is_found() -> None:
-    mounted = {"type": "http", "path": "/hf/things/a", "raw_path": b"/hf/things/a", "root_path": "/hf"}
-    without_raw = {"type": "http", "path": "/things/ä"}
-    assert PATHS.find(mounted) is PATHS.find(without_raw) is not None
-    assert (mounted["path_params"], without_raw["path_params"]) == ({"thing": "a"}, {"thing": "%C3%A4"})
-
-
-def test_a_path_that_was_asked_for_before_leads_to_the_same_and_no_number_of_them_is_kept() -> None:
-    paths = Paths(SMALL, PARTS)
-    for _ in range(2):
-        for number in range(1_500):
-            scope: dict[str, Any] = {"path": f"/things/{number}/parts/p", "raw_path": b"/things/%d/parts/p" % number}
-            endpoint = paths.find(scope)
-            assert endpoint is not None
-            assert scope["path_params"] == {"thing": str(number), "part": "p"}
-    long = {"path": "", "raw_path": b"/things/" + b"x" * 10_000}
-    assert paths.find(long) is not None
-    kept = sys.getsizeof(paths._lately) + sum(map(sys.getsizeof, paths._lately))
-    assert kept < 300_000
+    mounted = {"method": "POST", "path": "/hf/things/a", "raw_path": b"/hf/things/a", "root_path": "/hf"}
+    without_raw = {"method": "POST", "path": "/things/ä"}
+    assert ROUTER.match(mounted).path == ROUTER.match(without_raw).path == "/things/{thing}"
+    assert (mounted["path_params"], without_raw["path_params"]) == ({"thing": "a"}, {"thing": "ä"})
 
 
 def test_names_of_a_path_are_each_requests_own() -> None:
@@ -256,10 +246,16 @@ def test_names_of_a_path_are_each_requests_own() -> None:
         assert read(part("/things/a%2Fb/parts/b"))["limit"] == 10
 
 
-def test_one_place_cannot_have_two_names() -> None:
-    clash = Operation("GET", "/things/{other}/more", get_part, 200, (), None)
-    with pytest.raises(ValueError, match="two names"):
-        Paths(SMALL, [*PARTS, clash])
+def test_each_route_has_the_names_of_its_own_path() -> None:
+    other = Operation("DELETE", "/things/{other}/parts/{one}", get_part, 200, (), None)
+    scope: dict[str, Any] = {"method": "DELETE", "path": "/things/a/parts/b"}
+    router(*PARTS, other).match(scope)
+    assert scope["path_params"] == {"other": "a", "one": "b"}
+
+
+def test_one_method_on_one_path_cannot_have_two_routes() -> None:
+    with pytest.raises(ValueError, match="two routes for GET"):
+        router(*PARTS, PARTS[0])
 
 
 # Parameters
@@ -410,14 +406,17 @@ def test_a_database_that_cannot_be_opened_stops_the_start() -> None:
     assert service.failure is not None
 
 
-def test_an_endpoint_takes_head_where_it_takes_get() -> None:
-    get_only, post_only = Endpoint(SMALL, [PARTS[0]]), Endpoint(SMALL, [PARTS[2]])
-    refusal = asked(get_only, "PUT", "/")
+def test_a_path_takes_head_where_it_takes_get() -> None:
+    assert read(part("/things/a/parts/b", "PUT"), 405)["status"] == 405
+    refusal = part("/things/a/parts/b", "PUT")
     assert refusal is not None
     assert refusal.headers["allow"] == "GET, HEAD"
-    refusal = asked(post_only, "HEAD", "/")
+    refusal = part("/things/a", "HEAD")
     assert refusal is not None
     assert (refusal.status, refusal.headers["allow"]) == (405, "POST")
+    head = part("/things/a/parts/b", "HEAD")
+    assert head is not None
+    assert (head.status, head.body) == (200, b"")
 
 
 # Who is let in

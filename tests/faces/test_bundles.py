@@ -14,9 +14,10 @@ import pytest
 import zstandard
 from click.testing import CliRunner
 
-from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, new_api_key
+from holdfast import Holdfast, NewAgent, NewMessage, NewToolCall, TenantHandle, bundle_lines, new_api_key
 from holdfast.bundles import check_bundle, export_tenant, import_tenant
 from holdfast.cli.commands import root
+from holdfast.core.encrypted_columns import EncryptedColumn
 from holdfast.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
 
 LARGE = random.Random(7).randbytes(400_000)
@@ -36,7 +37,7 @@ def fill(acme: TenantHandle) -> dict[str, str]:
     acme.branches.fork(session.id, at=300, label="other")
     message = acme.messages.last(session.id, 1)[0]
     acme.feedback.create(message.id, is_positive=True, user="ada")
-    acme.agents.create("Helper", id="helper", tags=["all"])
+    acme.agents.create(NewAgent(name="Helper", id="helper", tags=["all"]))
     acme.blocks.set("helper", "persona", "kind")
     run = acme.runs.start(session.id, agent="helper")
     claimed = acme.leases.claim("w", run_id=run.id)
@@ -112,6 +113,18 @@ def test_a_tenant_that_is_there_is_not_touched_and_keys_stay_where_they_are(ther
     with Holdfast(there) as hf:
         assert [each.key for each in hf.tenant("copy").sessions.list()] == ["mine"]
         assert [each.tenant for each in hf.api_keys.list()] == ["acme"]
+
+
+def test_no_secret_is_in_a_bundle(there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.core.encrypted_columns._DECLARED", {})
+    EncryptedColumn("contacts", "avatar_url").declare()
+    with Holdfast(there) as hf:
+        hf.tenant("acme").contacts.upsert("telegram", "7", avatar_url="stored before there was a key", username="ada")
+    export_tenant(there, "acme", tmp_path / "a.holdfast")
+    lines = bundle_lines.read(tmp_path / "a.holdfast")
+    (row,) = [line for line in lines if isinstance(line, list) and "telegram" in line]
+    assert "ada" in row
+    assert "stored before there was a key" not in row
 
 
 @pytest.mark.parametrize("where", ["pack", "row"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import subprocess
 from pathlib import Path
 
 import click
@@ -14,11 +16,13 @@ from holdfast import Holdfast
 from holdfast.cli.commands import root
 from holdfast.cli.database import describe
 from holdfast.extras import needs
-from holdfast.schema import migrate_up, migration_status
+from holdfast.schema import migrate_up, migration_sql, migration_status
 from tests.faces.commands import commands
 from tests.faces.process import command, one_line
 
 COMMANDS = list(commands(root))
+LATEST = 6
+"""The newest migration."""
 
 
 @pytest.mark.parametrize(("path", "each"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
@@ -41,6 +45,8 @@ def test_no_command_came_or_went_unnoticed() -> None:
         "migrate up",
         "migrate down",
         "migrate status",
+        "migrate print",
+        "migrate adopt",
         "migrate distribute",
         "sessions list",
         "sessions show",
@@ -115,16 +121,42 @@ def test_migrations_go_up_are_shown_and_go_down(tmp_path: Path) -> None:
     up = command("migrate", "up", "--database", "agents.db", cwd=tmp_path)
     assert (up.returncode, up.stderr) == (0, "")
     assert "0001" in up.stdout
-    assert "foundation" in up.stdout
+    assert "conversation" in up.stdout
     again = command("migrate", "up", "--json", "--database", "agents.db", cwd=tmp_path)
     assert json.loads(again.stdout) == {"migrations": []}
     status = command("migrate", "status", "--json", cwd=tmp_path, HOLDFAST_DATABASE_URL="agents.db")
     shown = json.loads(status.stdout)["migrations"]
-    assert shown[0] == {"version": 1, "name": "foundation", "applied": True}
+    assert shown[0] == {"version": 1, "name": "conversation", "applied": True}
     assert all(each["applied"] for each in shown)
     down = command("migrate", "down", "--to", "0", "--yes", "--database", "agents.db", cwd=tmp_path)
     assert "not applied" in down.stdout
     assert [each.applied for each in migration_status(str(tmp_path / "agents.db"))] == [False] * len(shown)
+
+
+def test_a_printed_schema_is_adopted(tmp_path: Path) -> None:
+    printed = command("migrate", "print", "--engine", "sqlite", cwd=tmp_path)
+    assert (printed.returncode, printed.stderr) == (0, "")
+    connection = sqlite3.connect(tmp_path / "agents.db")
+    connection.executescript(printed.stdout)
+    connection.close()
+    adopted = command("migrate", "adopt", "--json", "--database", "agents.db", cwd=tmp_path)
+    assert [each["applied"] for each in json.loads(adopted.stdout)["migrations"]] == [True] * LATEST
+    again = command("migrate", "adopt", "--database", "agents.db", cwd=tmp_path)
+    assert again.stdout == "The schema is recorded already.\n"
+    newest = CliRunner().invoke(root, ["migrate", "print", "--engine", "postgres", "--after", str(LATEST - 1)])
+    assert newest.stdout == migration_sql("postgres", after=LATEST - 1)
+    beyond = CliRunner().invoke(root, ["migrate", "print", "--engine", "postgres", "--after", "99"])
+    assert (beyond.exit_code, "there is no version 99" in beyond.output) == (1, True)
+
+
+def test_make_migrate_brings_a_database_up_to_date_and_asks_for_one(tmp_path: Path) -> None:
+    make = ["make", "--no-print-directory", "migrate"]
+    root_folder = Path(__file__).parents[2]
+    without = subprocess.run(make, cwd=root_folder, capture_output=True, text=True, check=False)
+    assert (without.returncode, "make migrate DATABASE=postgresql://" in without.stdout) == (2, True)
+    file = tmp_path / "agents.db"
+    subprocess.run([*make, f"DATABASE={file}"], cwd=root_folder, capture_output=True, text=True, check=True)
+    assert all(each.applied for each in migration_status(str(file)))
 
 
 def test_postgres_migrates_when_told(bare_postgres_url: str) -> None:

@@ -3,100 +3,103 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import structs
 
-from holdfast.api.bodies import Disconnected
-from holdfast.api.deadlines import Deadlines
+from holdfast.api.handler import operation_routes
+from holdfast.api.idempotency import settled_by
+from holdfast.api.limits import ServerLimits
+from holdfast.api.operations import operation
+from holdfast.api.problems import answer
+from holdfast.api.request import Request
+from holdfast.api.responses import Sendable
+from holdfast.api.routing import Route, Router
+from holdfast.api.state import Service
 from holdfast.errors import InvalidInput
 from tests.faces.in_process import running
 
 
-def _under(seconds: float, work: Any) -> Any:
-    async def main() -> Any:
-        deadlines = Deadlines(seconds)
-        with deadlines.begin():
-            return await work()
-
-    return asyncio.run(main())
+@operation("GET", "/wait", need="open")
+async def wait(service: Service) -> None:
+    """Never finish."""
+    await asyncio.Event().wait()
 
 
-def test_what_is_done_in_time_is_left_alone() -> None:
-    async def work() -> int:
-        await asyncio.sleep(0)
-        return 7
-
-    assert _under(60, work) == 7
-
-
-def test_what_takes_too_long_is_ended() -> None:
-    async def work() -> None:
+@operation("POST", "/wait", need="open")
+async def wait_to_write(service: Service) -> None:
+    """Never finish, after something may have been written."""
+    with settled_by("an-id"):
         await asyncio.Event().wait()
 
-    with pytest.raises(TimeoutError):
-        _under(0.02, work)
+
+@operation("GET", "/refuse", need="open")
+async def refuse(service: Service) -> None:
+    """Fail at the very moment the deadline passes."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise InvalidInput("this") from None
 
 
-def test_what_is_done_for_a_client_that_left_is_ended() -> None:
-    async def main() -> None:
-        events = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
-
-        async def receive() -> Any:
-            return next(events)
-
-        with Deadlines(60).begin() as deadline:
-            deadline.needs_client(receive)
-            await asyncio.Event().wait()
-
-    with pytest.raises(Disconnected):
-        asyncio.run(main())
+@operation("GET", "/fail", need="open")
+async def fail(service: Service) -> None:
+    """Fail with a timeout that is not the deadline."""
+    raise TimeoutError("the disk")
 
 
-def test_who_is_cancelled_by_somebody_else_is_not_told_that_it_was_late() -> None:
-    async def main() -> None:
-        deadlines = Deadlines(60)
+OPERATIONS = [each.operation for each in (wait, wait_to_write, refuse, fail)]  # type: ignore[attr-defined]
 
-        async def work() -> None:
-            with deadlines.begin():
-                await asyncio.Event().wait()
 
-        task = asyncio.create_task(work())
+def problem(method: str, path: str, *, answer_s: float = 0.02, leaves: bool = False) -> dict[str, Any] | None:
+    """The problem that a request is answered with, if it is answered."""
+    service = Service(":memory:", ServerLimits(answer_s=answer_s))
+    routes = operation_routes(service, OPERATIONS)
+    if leaves:
+        routes = [structs.replace(each, respond=partial(watched, each)) for each in routes]
+    router = Router(service, routes, lambda error, path: answer(error, service.limits))
+    events: list[Any] = []
+
+    async def receive() -> Any:
         await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not deadlines._under_way
+        return {"type": "http.disconnect"}
 
-    asyncio.run(main())
+    async def send(event: Any) -> None:
+        events.append(event)
 
-
-def test_an_error_that_comes_at_the_same_moment_is_the_one_that_is_told() -> None:
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise InvalidInput("this") from None
-
-    with pytest.raises(InvalidInput, match="this"):
-        _under(0.02, work)
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
+    asyncio.run(router(scope, receive, send))
+    assert service.metrics.under_way == 0
+    return msgspec.json.decode(events[1]["body"]) if events else None
 
 
-def test_many_deadlines_pass_each_at_its_time() -> None:
-    async def main() -> list[bool]:
-        deadlines = Deadlines(0.03)
+async def watched(route: Route, request: Request) -> Sendable:
+    """A route that is cancelled when its client leaves."""
+    request.cancel_when_client_leaves()
+    return await route.respond(request)
 
-        async def work(quick: bool) -> bool:
-            try:
-                with deadlines.begin():
-                    await asyncio.sleep(0 if quick else 60)
-                    return True
-            except TimeoutError:
-                return False
 
-        return list(await asyncio.gather(*(work(number % 2 == 0) for number in range(20))))
+@pytest.mark.parametrize(
+    ("method", "path", "type"),
+    [
+        ("GET", "/wait", "Unavailable"),
+        ("POST", "/wait", "OutcomeUnknown"),
+        ("GET", "/refuse", "InvalidInput"),
+        ("GET", "/fail", "about:blank"),
+    ],
+)
+def test_a_request_that_is_not_done_in_time_is_told_what_became_of_it(method: str, path: str, type: str) -> None:
+    found = problem(method, path)
+    assert found is not None
+    assert found["type"] == type
+    assert (found.get("id") == "an-id") is (method == "POST")
 
-    assert asyncio.run(main()) == [True, False] * 10
+
+def test_the_work_of_a_client_that_left_is_cancelled_and_not_answered() -> None:
+    assert problem("GET", "/wait", answer_s=60, leaves=True) is None
 
 
 @pytest.mark.parametrize(("method", "type"), [("POST", "OutcomeUnknown"), ("GET", "Unavailable")])

@@ -138,13 +138,47 @@ def test_headers_behind_a_body_have_the_same_limit(strict: ServerProcess) -> Non
             raw.say(b"a" * 100_000)
 
 
-def test_what_is_no_request_is_refused_as_every_other_mistake_is(strict: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"HELO localhost\r\n\r\n",
+        b"GET /healthz HTTP/9.9\r\n\r\n",
+        HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + HEAD + b"\r\n",
+        HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab" + HEAD + b"\r\n",
+        HEAD + b"Content-Length: +1\r\n\r\na" + HEAD + b"\r\n",
+        HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + HEAD + b"\r\n",
+        HEAD + b"X : y\r\n\r\n" + HEAD + b"\r\n",
+        HEAD + b"X\x00Y: z\r\n\r\n",
+    ],
+    ids=["method", "version", "both lengths", "two lengths", "signed length", "coding", "space", "NUL"],
+)
+def test_a_malformed_or_ambiguous_request_gets_one_400_and_the_connection_is_closed(
+    strict: ServerProcess, request_: bytes
+) -> None:
     with connected(strict) as raw:
-        raw.say(b"HELO localhost\r\n\r\n")
-        head, _, body = raw.hear().partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
-    assert b"content-type: application/problem+json" in head
-    assert json.loads(body)["status"] == 400
+        raw.say(request_)
+        answers = raw.hear().split(b"HTTP/1.1 ")[1:]
+    assert [each[:3] for each in answers] == [b"400"], "nothing behind it is taken for a request of its own"
+    assert b"connection: close" in answers[0]
+
+
+def test_a_bad_chunk_ends_the_connection_and_stores_nothing(strict: ServerProcess) -> None:
+    session = answered(strict.http.post("/v1/tenants/acme/sessions", json={}), 201)["id"]
+    head, _, body = appending(session, "smuggled").partition(b"\r\n\r\n")
+    head = head.rpartition(b"\r\n")[0] + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(strict) as raw:
+        raw.say(head + b"%x\r\n%b\r\nzz\r\n\r\n" % (len(body), body))
+        assert raw.hear().startswith(b"HTTP/1.1 400 ")
+    assert texts(strict, session) == []
+
+
+def test_a_connection_with_too_many_waiting_requests_is_closed(strict: ServerProcess) -> None:
+    session = answered(strict.http.post("/v1/tenants/acme/sessions", json={}), 201)["id"]
+    path = f"/v1/tenants/acme/sessions/{session}/events?wait_s=3600"
+    waiting = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {BEARER['Authorization']}\r\n\r\n".encode()
+    with connected(strict) as raw:
+        raw.say(waiting + (HEAD + b"\r\n") * 1_000)
+        raw.hear()
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import new_api_key, thread_of
-from holdfast.api.access import AccessOptions, networks
-from holdfast.api.kagent.exchange import DEFAULT_USER
-from holdfast.api.kagent.routing import routes
-from holdfast.api.kagent.sealing import VARIABLE
+from holdfast.api.auth import AccessOptions, networks
+from holdfast.api.kagent.request import DEFAULT_USER
+from holdfast.api.kagent.routing import marked_routes
 from holdfast.api.limits import ServerLimits
+from holdfast.core.crypto import VARIABLE
 from holdfast.errors import InvalidInput
 from tests.faces.in_process import running
 from tests.faces.kagent import Kagent, bad, good
@@ -28,7 +28,7 @@ FILLED = {
     "namespace": "n",
     "event_id": "e",
 }
-ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in routes()]
+ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in marked_routes()]
 CLOSED = [each for each in ALL if each[1].startswith("/api/")]
 
 
@@ -119,7 +119,7 @@ def test_everything_a_link_or_an_agent_may_not_is_noted_once_and_without_the_tok
 
 
 async def _noted(kagent: Kagent) -> list[Any]:
-    await kagent.server.service.denials.flush(kagent.server.holdfast)
+    await kagent.server.service.audit.flush(kagent.server.holdfast)
     return [each for each in await kagent.tenant.activity.list() if each.action == "access.denied"]
 
 
@@ -181,11 +181,11 @@ def test_where_there_is_nothing_it_is_said_so(kagent: Kagent, path: str) -> None
     ("method", "path", "allowed"),
     [
         ("PUT", "/api/tasks", "POST"),
-        ("POST", "/api/me", "GET"),
-        ("POST", "/api/sessions/s", "DELETE, GET, PATCH, PUT"),
-        ("PATCH", "/api/crewai/memory", "DELETE, GET, POST"),
+        ("POST", "/api/me", "GET, HEAD"),
+        ("POST", "/api/sessions/s", "DELETE, GET, HEAD, PATCH, PUT"),
+        ("PATCH", "/api/crewai/memory", "DELETE, GET, HEAD, POST"),
         ("GET", "/api/sessions/s/restore", "POST"),
-        ("OPTIONS", "/api/sessions", "GET, POST"),
+        ("OPTIONS", "/api/sessions", "GET, HEAD, POST"),
     ],
 )
 def test_a_method_that_is_not_taken_hears_which_are(kagent: Kagent, method: str, path: str, allowed: str) -> None:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.kagent.sealing import VARIABLE
-from holdfast.api.kagent.withholding import NOT_SHOWN, NOT_STORED
+from holdfast.api.kagent.redaction import NOT_SHOWN, NOT_STORED
 from tests.faces.kagent import Kagent, bad, good
 
 NAMES = [
@@ -367,19 +366,19 @@ def test_a_callers_token_is_not_kept_without_a_key_and_comes_back_with_one(
     kagent: Kagent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(kagent)
-    monkeypatch.delenv(VARIABLE, raising=False)
+    kagent.use_keys(monkeypatch)
     withheld = json.loads(append(kagent, json.dumps(SECRET))["data"])["actions"]["state_delta"]["headers"]
     assert withheld == {"Authorization": NOT_STORED, "x-other": "plain"}
-    monkeypatch.setenv(VARIABLE, "k" * 32)
+    kagent.use_keys(monkeypatch, "k" * 32)
     assert append(kagent, json.dumps(SECRET))["data"] == json.dumps(SECRET)
-    monkeypatch.delenv(VARIABLE)
+    kagent.use_keys(monkeypatch)
     assert "s3cret" not in bad(kagent.get("/api/sessions/s"), 500), "who has no key sees that something is wrong"
 
 
 def test_an_encrypted_event_again_is_the_same_event(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
     start(kagent)
     before = append(kagent, json.dumps(SECRET), "before")
-    monkeypatch.setenv(VARIABLE, "k" * 32)
+    kagent.use_keys(monkeypatch, "k" * 32)
     first = append(kagent, json.dumps(SECRET), "e")
     assert append(kagent, json.dumps(SECRET), "e") == first
     assert append(kagent, json.dumps(SECRET), "before") == before, "what was stored while there was no key"
@@ -394,9 +393,7 @@ def test_an_encrypted_event_again_is_the_same_event(kagent: Kagent, monkeypatch:
 def test_a_guest_sees_no_secrets_and_the_owner_all_that_is_kept(
     kagent: Kagent, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    if key is not None:
-        monkeypatch.setenv(VARIABLE, key)
+    kagent.use_keys(monkeypatch, *([] if key is None else [key]))
     start(kagent)
     kept = json.dumps({"actions": {"state_delta": {"oauth2": {"access_token": "s3cret"}}}, "text": "said"})
     for data in (json.dumps(SECRET), kept, "plain"):
@@ -413,7 +410,7 @@ def test_a_guest_sees_no_secrets_and_the_owner_all_that_is_kept(
 
 
 def test_an_encrypted_event_is_encrypted_everywhere_else(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "k" * 32)
+    kagent.use_keys(monkeypatch, "k" * 32)
     start(kagent)
     append(kagent, json.dumps(SECRET), "e")
     (session,) = kagent.run(kagent.tenant.sessions.list(user="ada"))

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.engines.dialect import Dialect
-from holdfast.migrations.runner import migrations, statements
+from holdfast.migrations.files import migrations, statements
 from tests.migration.processes import KILLED
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,11 +13,11 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from holdfast.engines.dialect import Dialect
-from holdfast.migrations.runner import migrations, statements
+from holdfast.migrations.files import migrations, statements
 from tests.migration import catalogue
 from tests.migration.catalogue import Table
 
-FOLDERS = {dialect: Path(holdfast.__file__).parent / "migrations" / dialect.value for dialect in Dialect}
+FOLDER = Path(holdfast.__file__).parent / "migrations"
 
 
 @pytest.fixture
@@ -109,21 +109,19 @@ def test_the_files_have_the_same_numbers_and_names() -> None:
     assert versions == list(range(1, len(versions) + 1))
 
 
-@pytest.mark.parametrize("dialect", Dialect)
-def test_every_file_is_part_of_a_pair_and_nothing_else_lies_there(dialect: Dialect) -> None:
-    there = sorted(file.name for file in FOLDERS[dialect].iterdir() if file.suffix == ".sql")
-    expected = [f"{each}.{way}.sql" for each in migrations(dialect) for way in ("down", "up")]
-    assert there == sorted(expected)
+def test_every_migration_is_one_file_and_no_other_sql_lies_there() -> None:
+    there = sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*.sql"))
+    assert there == [f"{each}.sql" for each in migrations(Dialect.SQLITE)]
 
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_no_statement_of_a_file_is_lost_by_taking_it_apart(dialect: Dialect) -> None:
-    for file in FOLDERS[dialect].glob("*.sql"):
-        script = file.read_text("utf-8")
-        found = statements(script)
-        assert _bare(" ".join(found)) == _bare(script), file.name
-        assert all(statement.endswith(";") for statement in found), file.name
-        assert len(found) == _bare(_TRIGGER_BODY.sub("", script)).count(";"), file.name
+    for migration in migrations(dialect):
+        for script in (migration.up, migration.down):
+            found = statements(script)
+            assert _bare(" ".join(found)) == _bare(script), migration
+            assert all(statement.endswith(";") for statement in found), migration
+            assert len(found) == _bare(_TRIGGER_BODY.sub("", script)).count(";"), migration
 
 
 _TRIGGER_BODY = re.compile(r"BEGIN\n.*?\nEND", re.DOTALL)

@@ -18,7 +18,7 @@ from holdfast import AsyncHoldfast, Holdfast
 from holdfast.clock import FixedClock
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidInput, SchemaMismatch, Unavailable
-from holdfast.migrations.runner import migrations
+from holdfast.migrations.files import migrations
 from holdfast.schema import migrate_down, migrate_up, migration_status
 from tests.migration import catalogue
 
@@ -124,7 +124,7 @@ def test_an_applied_file_that_was_edited_is_refused_by_name(way: int, place: Pla
     migrate_up(place.url)
     before = place.everything()
     place.execute("UPDATE schema_migrations SET checksum = 'of another text' WHERE version = 1")
-    with pytest.raises(SchemaMismatch, match="0001_foundation was edited after it was applied"):
+    with pytest.raises(SchemaMismatch, match="0001_conversation was edited after it was applied"):
         openings(place)[way]()
     assert place.everything() == before
 

@@ -13,7 +13,8 @@ from holdfast.core.queries import Statement
 from holdfast.engines.dialect import Dialect
 from holdfast.migrations.distribution import ON_THE_COORDINATOR, plan
 from holdfast.migrations.distribution import Table as Spread
-from holdfast.migrations.runner import created_tables, migrations
+from holdfast.migrations.files import migrations
+from holdfast.migrations.runner import created_tables
 from tests.migration.catalogue import Table, of_postgres
 from tests.migration.citus_rules import UNDISTRIBUTED, refused
 from tests.migration.sharding import GLOBAL, wrong_with_statement, wrong_with_tables

@@ -16,8 +16,9 @@ from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, Fenced, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.retention import RetentionWorker, Round
 from holdfast.stepping import step
-from holdfast.stores.lifecycle.retention import plans, rules, sweeps
+from holdfast.stores.lifecycle.retention import plans, sweeps
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep, Tally
+from holdfast.stores.workspace import retention_rules as rules
 from tests.retention.forging import body, forge
 
 DAY = 86_400

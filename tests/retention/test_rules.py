@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, Limits, RetentionPolicy
 from holdfast.core.scope import Scope
-from holdfast.stores.lifecycle.retention import rules
-from holdfast.stores.lifecycle.retention.rules import RunSnapshots
 from holdfast.stores.lifecycle.retention.sweeps import Swept, Tally
+from holdfast.stores.workspace import retention_rules as rules
+from holdfast.stores.workspace.retention_rules import RunSnapshots
 from tests.retention.conftest import Lines
 
 DAY = 86_400

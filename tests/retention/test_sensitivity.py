@@ -13,7 +13,8 @@ from msgspec import structs
 
 from holdfast import FixedClock, Holdfast
 from holdfast.core.queries import Query
-from holdfast.stores.lifecycle.retention import plans, retention, room, rules, sweeps
+from holdfast.stores.lifecycle.retention import plans, room, sweeps
+from holdfast.stores.workspace import retention_rules as rules
 from holdfast.stores.workspace import squashing
 from tests.retention.test_histories import Model, Real, play
 
@@ -69,7 +70,7 @@ def unclamped() -> AbstractContextManager[Any]:
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(rules, "of_run", of_run))
-    stack.enter_context(mock.patch.object(retention, "min", lambda asked, most: asked, create=True))
+    stack.enter_context(mock.patch.object(rules, "min", lambda asked, most: asked, create=True))
     return stack
 
 
@@ -128,8 +129,8 @@ def newest_first() -> AbstractContextManager[Any]:
 
 def newest_of_runs_too() -> AbstractContextManager[Any]:
     stack = ExitStack()
-    stack.enter_context(without(rules.queries.newest, "(n.created_at, n.id) > (s.created_at, s.id)", "1 = 1"))
-    for query in (rules.queries.up_to, rules.queries.may_go):
+    stack.enter_context(without(room.queries.newest, "(n.created_at, n.id) > (s.created_at, s.id)", "1 = 1"))
+    for query in (room.queries.up_to, room.queries.may_go):
         stack.enter_context(without(query, "(n.created_at, n.id) > (s.created_at, s.id)", "1 = 1"))
     return stack
 

@@ -146,14 +146,16 @@ def test_a_session_may_be_too_long_to_look_at() -> None:
 
 
 def scope(tenant: str = "acme", setting: Setting | None = None) -> Scope:
-    return Scope(tenant, setting or Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits()))
+    return Scope(
+        tenant, setting or Setting(clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits())
+    )
 
 
 NOTHING = Attachment(None, None, CompactionPolicy())
 
 
 def test_attachments_are_shared_by_the_handles_of_one_holdfast() -> None:
-    setting = Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits())
+    setting = Setting(clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits())
     mine, again, elsewhere = scope(setting=setting), scope(setting=setting), scope()
     assert not of(mine).may_concern(mine, "s")
     of(mine).put(mine, "session", "s", NOTHING)

@@ -261,7 +261,9 @@ def test_the_given_count_comes_before_the_counter() -> None:
 
 
 def setting(count_tokens: Any) -> Setting:
-    return Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits(), count_tokens=count_tokens)
+    return Setting(
+        clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits(), count_tokens=count_tokens
+    )
 
 
 def test_a_counter_of_ones_own_is_asked_and_checked() -> None:

@@ -28,11 +28,11 @@ holdfast.AsyncHoldfast(":memory:", sqlite="stdlib").tenant("a").join(their_type(
 """
 USES = {
     "postgres": ["holdfast.Holdfast('postgresql://x/y')", "holdfast.AsyncHoldfast('postgresql://x/y')"],
-    "server": ["import holdfast.api", "import holdfast.api.serving"],
+    "server": ["import holdfast.api", "import holdfast.api.server"],
     "langgraph": ["import holdfast.adapters.langgraph", "import holdfast.adapters.langgraph_import"],
     "crewai": ["import holdfast.adapters.crewai"],
     "a2a": ["import holdfast.adapters.a2a"],
-    "encryption": ["from holdfast.api.kagent import sealing; os.environ[sealing.VARIABLE] = 'x' * 32; sealing.check()"],
+    "encryption": ["from holdfast.encryption import KeyRing; KeyRing('x' * 32).check()"],
     "sqlalchemy": [JOINED.format(module="sqlalchemy.ext.asyncio.session").replace("Connection", "AsyncSession")],
     "aiosqlite": [JOINED.format(module="aiosqlite.core")],
     "packs": ["holdfast.Holdfast(':memory:', packs='p')"],

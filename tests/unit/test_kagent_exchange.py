@@ -10,8 +10,9 @@ import pytest
 
 from holdfast import Session, TaskWrites, Write
 from holdfast.api import ServerLimits
-from holdfast.api.kagent import KagentPaths, checkpoints, sessions
-from holdfast.api.kagent.exchange import (
+from holdfast.api.app import build
+from holdfast.api.kagent import checkpoints, is_kagent_path, sessions
+from holdfast.api.kagent.request import (
     DEFAULT_USER,
     Ask,
     agent_id,
@@ -22,8 +23,10 @@ from holdfast.api.kagent.exchange import (
     parameters,
     user_of,
 )
-from holdfast.api.kagent.routing import _Tree, routes
-from holdfast.api.service import Service
+from holdfast.api.kagent.routing import marked_routes, routes
+from holdfast.api.problems import NoSuchRoute, answer
+from holdfast.api.routing import Router
+from holdfast.api.state import Service
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput
 
@@ -129,7 +132,7 @@ def test_an_answer_always_has_data() -> None:
 
 
 def test_every_route_is_there_once_and_says_what_it_takes() -> None:
-    found = routes()
+    found = marked_routes()
     places = [(each.method, each.path) for each in found]
     assert len(set(places)) == len(places) > 40
     for each in found:
@@ -138,17 +141,13 @@ def test_every_route_is_there_once_and_says_what_it_takes() -> None:
         assert each.path.startswith("/api/") or each.path in ("/health", "/version")
 
 
-def test_a_word_of_a_path_goes_before_a_name_and_names_are_decoded() -> None:
-    tree = _Tree()
-    by_path = {(each.method, each.path): each for each in routes()}
-    for each in by_path.values():
-        tree.add(each.path.split("/")[1:], each)
+def test_a_literal_part_of_a_path_goes_before_a_name_and_names_are_decoded() -> None:
+    service = Service(":memory:", ServerLimits())
+    router = Router(service, routes(service), lambda error, path: answer(error, service.limits))
 
     def found(path: str) -> tuple[str, dict[str, str]]:
-        names: dict[str, str] = {}
-        there = tree.find(path.split("/")[1:], names)
-        assert there is not None, path
-        return there.methods["GET"].path, names
+        scope: dict[str, Any] = {"method": "GET", "path": path, "raw_path": path.encode()}
+        return router.match(scope).path, scope["path_params"]
 
     assert found("/api/sessions/agent/ns/x") == (
         "/api/sessions/agent/{namespace}/{name}",
@@ -156,25 +155,18 @@ def test_a_word_of_a_path_goes_before_a_name_and_names_are_decoded() -> None:
     )
     assert found("/api/sessions/agent") == ("/api/sessions/{session_id}", {"session_id": "agent"})
     assert found("/api/sessions/a%2Fb%20c/tasks") == ("/api/sessions/{session_id}/tasks", {"session_id": "a/b c"})
+    assert found("//api/sessions")[0] == found("///api/sessions")[0] == "/api/sessions"
     for absent in ("/api", "/api/sessions/", "/api/sessions//tasks", "/api/tasks/x/y/z/w"):
-        assert tree.find(absent.split("/")[1:], {}) is None, absent
+        with pytest.raises(NoSuchRoute):
+            found(absent)
 
 
 @pytest.mark.parametrize(
-    ("path", "is_ours"),
-    [
-        ("/api/tasks", True),
-        ("//api/tasks", True),
-        ("///api/x", True),
-        ("/health", True),
-        ("/v1/tenants", False),
-        ("/", False),
-    ],
+    ("path", "is_kagents"),
+    [("/api/tasks", True), ("/health", True), ("/v1/tenants", False), ("/", False), ("/api", False)],
 )
-def test_only_kagents_paths_are_taken(path: str, is_ours: bool) -> None:
-    service = Service(":memory:", ServerLimits())
-    scope = {"type": "http", "path": path, "raw_path": path.encode(), "method": "GET"}
-    assert KagentPaths(service).is_ours(scope) is is_ours
+def test_only_errors_at_kagents_paths_look_like_kagents(path: str, is_kagents: bool) -> None:
+    assert is_kagent_path(path) is is_kagents
 
 
 def answered(path: str, **more: Any) -> tuple[int, bytes]:
@@ -193,14 +185,16 @@ def answered(path: str, **more: Any) -> tuple[int, bytes]:
         "raw_path": path.encode(),
         "method": "GET",
         "query_string": b"",
-        "headers": [],
+        "headers": [(b"authorization", b"Bearer hf_" + b"0" * 48)],
     }
-    asyncio.run(KagentPaths(Service(":memory:", ServerLimits())).handle({**scope, **more}, receive, send))
+    app = build(Service(":memory:", ServerLimits()), local_only=True)
+    asyncio.run(app({**scope, **more}, receive, send))
     return sent[0]["status"], sent[1]["body"]
 
 
 def test_what_goes_wrong_is_answered_as_kagent_does() -> None:
     assert answered("/api/nothing") == (404, b'{"error":"there is nothing at /api/nothing"}')
+    assert answered("//api/nothing")[1].startswith(b'{"error":')
     assert answered("/api/tasks", method="PUT")[0] == 405
     status, body = answered("/api/sessions")
     assert (status, b"error" in body) == (503, True), "a server that is not open says so, and no more"

@@ -106,14 +106,17 @@ def test_limits_allow_exactly_their_number(acme: TenantHandle) -> None:
         ({"min_score": None}, "min_score"),
         ({"user": ""}, "user must not be empty"),
         ({"limit": 6}, "page_rows"),
+        ({"agent": ""}, "agent must not be empty"),
+        ({"embedding": [1] * 5}, "embedding_floats"),
     ],
 )
 def test_what_is_no_search_is_refused_and_counts_nothing_as_used(
     acme: TenantHandle, wrong: dict[str, Any], words: str
 ) -> None:
     acme.agent_memories.add([new("tea")], agent="a")
+    asked: dict[str, Any] = {"embedding": [1, 0], "agent": "a", "limit": 4, **wrong}
     with pytest.raises(InvalidInput, match=words):
-        found(acme, 1, 0, **{"limit": 4, **wrong})
+        acme.agent_memories.search(asked.pop("embedding"), **asked)
     assert [each.access_count for each in acme.agent_memories.list(agent="a")] == [0]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -12,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import holdfast
 from holdfast import Limits, NewToolCall, ToolCall
 from holdfast.clock import to_us
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded
+from holdfast.migrations.files import migrations
 from holdfast.stores.execution.runs.ledger import (
     CALL_MOVES,
     OPEN,
@@ -71,8 +70,7 @@ def test_the_table_of_moves_is_closed_and_ends_are_ends() -> None:
 
 def test_both_schemas_know_exactly_these_statuses_and_kinds_of_safety() -> None:
     for dialect in Dialect:
-        folder = Path(holdfast.__file__).parent / "migrations" / dialect.value
-        script = folder.joinpath("0008_runs.up.sql").read_text("utf-8").partition("CREATE TABLE tool_calls")[2]
+        script = "".join(each.up for each in migrations(dialect)).partition("CREATE TABLE tool_calls")[2]
         for column, expected in (("safety", SAFETY), ("status", STATUSES)):
             listed = re.search(rf"CHECK \({column} IN \(([^)]*)\)\)", script)
             assert listed is not None

@@ -17,7 +17,8 @@ from holdfast.engines.dialect import Dialect
 from holdfast.errors import HoldfastError, InvalidInput, SchemaMismatch
 from holdfast.migrations import runner
 from holdfast.migrations.distribution import Table, plan
-from holdfast.migrations.runner import Migration, Status, created_tables, statements
+from holdfast.migrations.files import MACROS, Migration, parse, plain_sql, statements
+from holdfast.migrations.runner import Status, created_tables
 from holdfast.stepping import step
 
 NOW_US = 1_700_000_000_000_000
@@ -90,6 +91,75 @@ def test_the_migrations_are_numbered_without_a_gap_and_know_their_text(dialect: 
 def test_both_engines_have_the_same_migrations() -> None:
     names = [[str(each) for each in runner.migrations(dialect)] for dialect in Dialect]
     assert names[0] == names[1]
+
+
+# Files for both engines
+
+
+def rendered(text: str) -> list[str]:
+    """What each engine sees of a file's way up."""
+    return [parse("0042_widgets.sql", f"{text}\n-- down\nDROP TABLE widgets;\n", dialect).up for dialect in Dialect]
+
+
+@pytest.mark.parametrize("name", sorted(MACROS))
+def test_a_macro_is_what_its_engine_calls_it(name: str) -> None:
+    assert rendered(f"a {{{name}}} b;") == [
+        "a b;\n" if not MACROS[name][dialect] else f"a {MACROS[name][dialect]} b;\n" for dialect in Dialect
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlite", "postgres"),
+    [
+        (
+            "at {time}   NOT NULL /*pg DEFAULT now()*/,",
+            "at INTEGER NOT NULL,",
+            "at TIMESTAMPTZ NOT NULL DEFAULT now(),",
+        ),
+        ("WHERE x /*sqlite = 1*/;", "WHERE x = 1;", "WHERE x;"),
+        (") {clustered} /*pg WITH (fillfactor = 70)*/;", ") STRICT, WITHOUT ROWID;", ") WITH (fillfactor = 70);"),
+        ("a,\n    /*pg words TSVECTOR,*/\nb", "a,\nb", "a,\n    words TSVECTOR,\nb"),
+        ("/*pg\nONE;\n*/\n/*sqlite\nTWO {int};\n*/", "TWO INTEGER;", "ONE;"),
+        ("a DEFAULT '{}', /* a remark */ b", "a DEFAULT '{}', /* a remark */ b", "a DEFAULT '{}', /* a remark */ b"),
+    ],
+)
+def test_each_engine_sees_its_own_clauses(text: str, sqlite: str, postgres: str) -> None:
+    assert rendered(text) == [f"{sqlite}\n", f"{postgres}\n"]
+
+
+def test_the_way_down_is_what_follows_the_mark() -> None:
+    found = parse("0042_widgets.sql", "CREATE TABLE w (x {int});\n\n-- down\n\nDROP TABLE w;\n", Dialect.POSTGRES)
+    assert found == migration(42, "CREATE TABLE w (x BIGINT);\n", "DROP TABLE w;\n", "widgets")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("widgets.sql", "-- down\n", "widgets.sql: a migration is called NNNN_name.sql"),
+        ("0042_widgets.up.sql", "-- down\n", "is called NNNN_name.sql"),
+        ("0042_widgets.sql", "SELECT 1;\n", "0042_widgets.sql: found 0 lines '-- down', expected one"),
+        ("0042_widgets.sql", "-- down\n-- down\n", "found 2 lines"),
+        (
+            "0042_widgets.sql",
+            "x {uuid},\n-- down\n",
+            r"0042_widgets.sql: unknown macro \{uuid\}; there are bool, bytes",
+        ),
+    ],
+)
+def test_a_file_that_is_no_migration_is_refused_with_what_is_wrong(name: str, text: str, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        parse(name, text, Dialect.SQLITE)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_the_plain_sql_is_one_transaction_of_all_that_is_above_a_version(dialect: Dialect) -> None:
+    known = runner.migrations(dialect)
+    for after in range(len(known) + 1):
+        expected = [statement for each in known[after:] for statement in statements(each.up)]
+        assert statements(plain_sql(dialect, after=after)) == ["BEGIN;", *expected, "COMMIT;"]
+    for wrong in (-1, len(known) + 1):
+        with pytest.raises(InvalidInput, match=f"there is no version {wrong}; there are 0 to {len(known)}"):
+            plain_sql(dialect, after=wrong)
 
 
 # Applying and undoing

@@ -197,7 +197,12 @@ def test_what_is_no_address_is_refused(url: Any) -> None:
 # The scope
 
 
-SETTING = Setting(clock=FixedClock(), ids=SeededIds(), limits=Limits(tenant_bytes=8, name_bytes=6, metadata_bytes=20))
+SETTING = Setting(
+    clock=FixedClock(),
+    ids=SeededIds(),
+    session_dependents=(),
+    limits=Limits(tenant_bytes=8, name_bytes=6, metadata_bytes=20),
+)
 
 
 def test_a_scope_knows_its_tenant_as_given_and_as_stored() -> None:

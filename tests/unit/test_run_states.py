@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -12,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import holdfast
 from holdfast import Run
 from holdfast.clock import to_us
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import Conflict, Fenced, InvalidInput
+from holdfast.migrations.files import migrations
 from holdfast.stores.execution.runs import states as run_states
 from holdfast.stores.execution.runs.leases import HIDDEN_S, judge
 from holdfast.stores.execution.runs.states import FINAL, MOVES, Status, Verb, after, check_epoch, check_holder, moment
@@ -91,8 +90,7 @@ def test_any_walk_through_the_table_stays_in_it(walk: list[Verb]) -> None:
 
 def test_both_schemas_know_exactly_these_statuses() -> None:
     for dialect in Dialect:
-        folder = Path(holdfast.__file__).parent / "migrations" / dialect.value
-        script = folder.joinpath("0008_runs.up.sql").read_text("utf-8")
+        script = "".join(each.up for each in migrations(dialect))
         listed = re.search(r"CHECK \(status IN \(([^)]*)\)\),\n    CHECK \(\(finished_at IS NOT NULL", script)
         assert listed is not None
         assert re.findall(r"'(\w+)'", listed[1]) == [*STATUSES]

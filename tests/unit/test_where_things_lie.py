@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Holdfast, Limits, address, ids, schema
+from holdfast import Holdfast, Limits, NewAgent, address, ids, schema
 from holdfast.clock import FixedClock, Stopwatch, monotonic_s
 from holdfast.core import objects, packs
 from holdfast.core.packs import PackPlace, folder_of
@@ -125,7 +125,7 @@ def test_a_row_without_its_parent_is_named_once(tmp_path: Path) -> None:
     url = str(tmp_path / "a.db")
     with Holdfast(url) as hf:
         for number in range(3):
-            hf.tenant("acme").agents.create("A", id=str(number))
+            hf.tenant("acme").agents.create(NewAgent(name="A", id=str(number)))
             hf.tenant("acme").blocks.set(str(number), "persona", "x")
     raw = apsw.Connection(url)
     raw.execute("PRAGMA foreign_keys = OFF; DELETE FROM agents")
@@ -283,12 +283,12 @@ def test_what_is_empty_and_no_dictionary_is_no_metadata(value: Any) -> None:
 
 
 def test_a_scope_shares_what_its_setting_shares() -> None:
-    setting = Setting(clock=FixedClock(), ids=ids.SeededIds(), limits=Limits(), count_tokens=len)
+    setting = Setting(clock=FixedClock(), ids=ids.SeededIds(), session_dependents=(), limits=Limits(), count_tokens=len)
     one, other = Scope("a", setting), Scope("b", setting)
     one.shared["x"] = 1
     assert other.shared is setting.shared
     assert (other.count_tokens, other.clock, other.packs, other.caches) == (len, setting.clock, None, None)
-    assert Setting(clock=FixedClock(), ids=ids.SeededIds(), limits=Limits()).shared == {}
+    assert Setting(clock=FixedClock(), ids=ids.SeededIds(), session_dependents=(), limits=Limits()).shared == {}
 
 
 # Time and chance

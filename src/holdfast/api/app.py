@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from functools import cache
 
-from starlette.routing import Router
+import starlette.routing
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import openapi
-from .access import Access, AccessOptions
-from .guard import Guard
-from .kagent import KagentPaths
+from . import kagent, openapi, problems
+from .auth import Access, AccessOptions
+from .handler import operation_routes
 from .limits import ServerLimits
+from .origin_check import OriginCheck
 from .resources import OPERATIONS
-from .routing import Nowhere, Paths
-from .service import Service
-from .wire import encode
+from .routing import Router
+from .schemas import encode
+from .state import Service
 
 
 def application(
@@ -44,34 +44,25 @@ def application(
 
 def build(service: Service, *, local_only: bool, access: AccessOptions | None = None) -> ASGIApp:
     """The application around a service."""
-    letting_in = Access(service, access or AccessOptions(), service.denials, clock=service.clock)
-    service.access = letting_in
+    service.access = Access(service, access or AccessOptions(), service.audit, clock=service.clock)
     service.document = _document
-    router = Router(redirect_slashes=False, default=Nowhere(service.limits), lifespan=service.lifespan)
-    directed = _Directed(Paths(service, OPERATIONS), KagentPaths(service), router)
-    return Guard(directed, letting_in, service.limits, local_only=local_only)
+
+    def error_response(error: Exception, path: str) -> Response:
+        answer = kagent.error_response if kagent.is_kagent_path(path) else problems.answer
+        return answer(error, service.limits)
+
+    routes = [*operation_routes(service, OPERATIONS), *kagent.routes(service)]
+    router = Router(service, routes, error_response)
+    guard = OriginCheck(router, service.access, service.limits, local_only=local_only)
+    lifespan = starlette.routing.Router(lifespan=service.lifespan)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (guard if scope["type"] == "http" else lifespan)(scope, receive, send)
+
+    return app
 
 
 @cache
 def _document() -> bytes:
     """The document as it is sent: as objects it would take several times the room. Most servers are never asked for it."""
     return encode(openapi.document(OPERATIONS))
-
-
-class _Directed:
-    """Hands a request to whoever answers it; everything else, starting and stopping among it, is Starlette's.
-
-    A router of Starlette's does the same and more for each request, which takes as long as a tenth of an append.
-    """
-
-    def __init__(self, paths: Paths, kagent: KagentPaths, others: ASGIApp) -> None:
-        self._paths, self._kagent, self._others = paths, kagent, others
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] == "http":
-            endpoint = self._paths.find(scope)
-            if endpoint is not None:
-                return endpoint(scope, receive, send)
-            if self._kagent.is_ours(scope):
-                return self._kagent.handle(scope, receive, send)
-        return self._others(scope, receive, send)

@@ -13,13 +13,13 @@ from msgspec import UNSET, Struct
 
 import holdfast
 
-from .answers import ARCHIVE_TYPE, MEDIA_TYPES, PlainText
-from .bodies import JSON_TYPE
 from .operations import AREAS, Operation
 from .parameters import Parameter, bodies, choices, hints, may_be_empty, parameters
 from .problems import PROBLEM_TYPE, status_of, title_of
+from .request_body import JSON_TYPE
+from .responses import ARCHIVE_TYPE, MEDIA_TYPES, PlainText
+from .schemas import Problem, secret_schema
 from .streams import EVENT_TYPE, Stream
-from .wire import Problem
 
 _TEMPLATE = "#/components/schemas/{name}"
 _KEY = (
@@ -80,7 +80,9 @@ class _Schemas:
             types += [parameter.type for parameter in parameters(each)]
             types += bodies(each)
             types += [kind for kind in choices(_returned(each)) if kind not in MEDIA_TYPES and not _is_events(kind)]
-        schemas, self.components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
+        schemas, self.components = msgspec.json.schema_components(
+            types, ref_template=_TEMPLATE, schema_hook=secret_schema
+        )
         self._known = list(zip(types, schemas, strict=True))
         for kind in types:
             if isinstance(kind, type) and issubclass(kind, Struct):

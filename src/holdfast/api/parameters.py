@@ -86,13 +86,6 @@ def arguments(operation: Operation) -> type[Struct]:
 
 
 @cache
-def are_names_enough(operation: Operation) -> bool:
-    """Whether a request needs nothing but the names in its path, and any text will do for them: then nothing is to be checked."""
-    needed = [each for each in parameters(operation) if each.required]
-    return all(each.place == "path" and _is_any_text(each.type) for each in needed)
-
-
-@cache
 def bodies(operation: Operation) -> tuple[Any, ...]:
     """The types a body may have: none, one, or several to choose from."""
     if "body" not in operation.function.__annotations__:
@@ -131,13 +124,6 @@ def without_none(hint: Any) -> Any:
 def _header(hint: Any) -> str:
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((note.name for note in notes if isinstance(note, Header)), "")
-
-
-def _is_any_text(hint: Any) -> bool:
-    found = msgspec.inspect.type_info(hint)
-    while isinstance(found, msgspec.inspect.Metadata):
-        found = found.type
-    return found == msgspec.inspect.StrType()
 
 
 def _is_struct(hint: Any) -> bool:

@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 
 from .descriptors import OUT_OF_FILES
 from .limits import ServerLimits
-from .wire import Problem, encode
+from .schemas import Problem, encode
 
 log = logging.getLogger("holdfast.api")
 
@@ -102,6 +102,10 @@ class HeadTooLarge(HttpError):
     """The address and the headers are over the limit header_bytes."""
 
     status, name = 431, "LimitExceeded"
+
+    def __init__(self, limits: ServerLimits) -> None:
+        message = f"the address and the headers are over the limit header_bytes = {limits.header_bytes:,}"
+        super().__init__(message, headers={"connection": "close"})
 
 
 class TooSlow(HttpError):

@@ -1,8 +1,8 @@
 """uvicorn's HTTP/1.1 protocol with the limits that uvicorn has no option for.
 
-uvicorn parses requests and writes answers. This subclass closes connections that use up their time, caps the bytes of a request's
-head, and refuses connections over the cap. Timers per connection would cost more than the checks, so the server calls ``check``
-for every connection once a second.
+uvicorn parses requests and writes responses. This subclass bounds what a client can do outside of a request that the
+application handles: endless headers, connections without requests, responses that are not read, and too many connections. The
+server calls ``check`` for every connection once a second: timers for each of them would cost more.
 """
 
 from __future__ import annotations
@@ -13,171 +13,133 @@ import struct
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Unavailable
 
 from . import problems
 from .limits import ServerLimits
-from .problems import HeadTooLarge, HttpError
+from .problems import HeadTooLarge
 
-LINGER_S = 1.0
-"""Seconds in which a refused client's bytes are read and dropped. Closing with unread bytes would reset the connection, and the
-client would lose the answer."""
 SPARE_CONNECTIONS = 64
-"""Connections over the cap that are told why they are refused; more are cut off at once, to keep file descriptors free."""
+"""Connections over the limit that are answered 503; further ones are aborted, so that file descriptors stay free."""
+LINGER_S = 1.0
+"""Seconds in which the bytes of a refused client are read and dropped: closing at once would reset the connection, and the client
+would lose the response."""
+INCOMPLETE_HEADS = 4
+"""How many times ``header_bytes`` an incomplete head may have. Up to that, the application refuses it when it is complete."""
+MAX_PIPELINED = 128
+"""Requests of one connection that may wait for their response."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
     """One connection."""
 
-    limits: ClassVar[ServerLimits] = ServerLimits()
-    most: ClassVar[int] = ServerLimits().connections
-    """Connections at once."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._idle_s = max(self.limits.idle_s, LINGER_S)
-        self._idle_since_s: float | None = self.loop.time()
-        self._half_closed_s: float | None = None
-        self._unread: tuple[float, int] | None = None  # since when the client does not keep up, and the bytes left then
-        self._open: list[RequestResponseCycle] = []  # requests without a complete answer, in their order
-        self._loose_bytes = 0  # bytes since the parser last completed a head or a piece of a body
-        self._has_progress = self._is_too_large = self._is_refused = self._is_in_body = False
+    limits: ClassVar[ServerLimits]
+    max_connections: ClassVar[int]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.most + SPARE_CONNECTIONS:
+        self.head_bytes, self.is_refused = 0, False
+        self.unfinished: list[RequestResponseCycle] = []
+        self.unread: tuple[float, int] | None = (
+            None  # when the client was first seen not to read, and the bytes left then
+        )
+        self.active: tuple[float, Any] = self.loop.time(), None  # when a request was last seen, and which
+        if len(self.connections) > self.max_connections + SPARE_CONNECTIONS:
             transport.abort()
-        elif len(self.connections) > self.most:
-            self.app = self._refuse_connection
-            self._idle_since_s = self.loop.time() - self._idle_s + LINGER_S
+        elif len(self.connections) > self.max_connections:
+            self.app = _overloaded(self.limits, self.max_connections)
+            self.loop.call_later(LINGER_S, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for each in self._open:  # uvicorn only tells the request that came last
-            each.disconnected = not each.response_complete
-            each.message_event.set()
+        for cycle in self.unfinished:  # uvicorn tells only the request that came last
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep a half-closed connection open until its complete requests are answered."""
-        self._open = [each for each in self._open if not each.response_complete]
-        if self._is_refused or not self._open or self._open[-1].more_body:
+        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
-        self._open[-1].keep_alive = False
-        self._half_closed_s = self.loop.time()
+        self.cycle.keep_alive = False
+        self.loop.call_later(self.limits.half_closed_s, self.transport.abort)
         return True
 
-    def check(self, now_s: float) -> None:
-        """Close the connection if its client asks nothing, reads nothing, or has gone."""
-        limits = self.limits
-        if self._is_unread_too_long(now_s):
-            self._reset()
-        elif self._half_closed_s is not None and now_s - self._half_closed_s >= limits.half_closed_s:
-            self.transport.abort()
-        elif self._idle_since_s is not None and now_s - self._idle_since_s >= self._idle_s:
-            self.transport.close()
-
-    # Reading
-
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self.is_refused:
             return
-        self._has_progress = False
+        self.head_bytes += len(data)
         super().data_received(data)
-        self._loose_bytes = 0 if self._has_progress else self._loose_bytes + len(data)
-        if self._loose_bytes > self.limits.header_bytes and not self.transport.is_closing():
-            self._refuse(self._head_too_large())
+        if self.head_bytes <= INCOMPLETE_HEADS * self.limits.header_bytes or self.transport.is_closing():
+            return
+        self.is_refused = True
+        if self.cycle is not None and (self.cycle.more_body or not self.cycle.response_complete):
+            self.transport.close()  # a response would be taken for that of another request
+        else:
+            self.transport.write(_written(HeadTooLarge(self.limits), self.limits))
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_S, self.transport.close)
 
     def on_headers_complete(self) -> None:
-        self._has_progress = True
-        size = len(self.url) + sum([len(name) + len(value) + len(": \r\n") for name, value in self.headers])
-        if size > self.limits.header_bytes:
-            self._is_too_large = True
-            raise self._head_too_large()  # the parser reports an invalid request, see send_400_response
         super().on_headers_complete()
-        if self.parser.should_upgrade():  # answered in HTTP/1.1; what follows cannot be parsed
-            self.cycle.keep_alive = False
-        self.headers = []  # trailers of a chunked body are not headers of the request
-        self._idle_since_s, self._is_in_body = None, True
-        self._open = [each for each in self._open if not each.response_complete]
-        self._open.append(self.cycle)
+        self.headers, self.head_bytes = [], 0  # trailers of the body must not become headers of the request
+        self.cycle.keep_alive &= not self.parser.should_upgrade()  # what follows an upgrade request is not parsed
+        self.unfinished = [*(cycle for cycle in self.unfinished if not cycle.response_complete), self.cycle]
+        if len(self.unfinished) > MAX_PIPELINED:
+            raise ValueError(f"more than {MAX_PIPELINED} requests wait")  # uvicorn closes the connection
 
     def on_body(self, body: bytes) -> None:
-        self._has_progress = True
+        self.head_bytes = 0
         super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._is_in_body = False
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if not self.pipeline and self.cycle.response_complete:
-            self._idle_since_s = self.loop.time()
-
-    # Writing
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread = (self.loop.time(), self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unread = None
+        self.unread = None
 
-    def _is_unread_too_long(self, now_s: float) -> bool:
-        """Whether the client read less than ``transfer_bytes_per_s`` for ``stall_s``."""
-        size = self.transport.get_write_buffer_size()
-        if self._unread is None:
-            if size:  # less than uvicorn waits for, but the socket takes no more: from now on any unread byte counts
-                self.transport.set_write_buffer_limits(high=0)
-            return False
-        since_s, before = self._unread
-        if now_s - since_s < self.limits.stall_s:
-            return False
-        self._unread = (now_s, size)
-        return before - size < self.limits.stall_s * self.limits.transfer_bytes_per_s
-
-    def _reset(self) -> None:
-        """Drop the connection with everything unread, the kernel's buffer included."""
-        found = self.transport.get_extra_info("socket")
-        if found is not None:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
-
-    # Refusing
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what the parser refused."""
-        self._refuse(self._head_too_large() if self._is_too_large else HttpError(msg))
-
-    def _refuse(self, error: HttpError) -> None:
-        self._is_refused = True
-        if self._is_in_body or any(not each.response_complete for each in self._open):
-            self.transport.close()  # nobody waits for an answer, or for another one first
-            return
-        self.transport.write(_written(error, self.limits))
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self._idle_since_s = self.loop.time() - self._idle_s + LINGER_S
-
-    async def _refuse_connection(self, scope: Any, receive: Any, send: Any) -> None:
-        response = problems.answer(Unavailable(f"there are connections = {self.most:,} already"), self.limits)
-        response.headers["connection"] = "close"
-        await response(scope, receive, send)
-
-    def _head_too_large(self) -> HeadTooLarge:
-        return HeadTooLarge(f"the headers are over the limit header_bytes = {self.limits.header_bytes:,}")
+    def check(self, now_s: float) -> None:
+        """Close the connection if its client sends no request or does not read its responses."""
+        if self.cycle is not self.active[1] or not (self.cycle is None or self.cycle.response_complete):
+            self.active = now_s, self.cycle
+        unread_bytes = self.transport.get_write_buffer_size()
+        if not unread_bytes:
+            self.unread = None
+        elif self.unread is None:
+            self.unread = now_s, unread_bytes
+            self.transport.set_write_buffer_limits(high=0)  # resume_writing tells when everything was read
+        elif now_s - self.unread[0] >= self.limits.stall_s:
+            if self.unread[1] - unread_bytes < self.limits.stall_s * self.limits.transfer_bytes_per_s:
+                _reset(self.transport)
+            self.unread = now_s, unread_bytes
+        if now_s - self.active[0] >= self.limits.idle_s:
+            self.transport.close()
 
 
 def protocol_of(limits: ServerLimits, connections: int) -> type[LimitedProtocol]:
     """A protocol class with these limits, for at most so many connections."""
-    return type("Protocol", (LimitedProtocol,), {"limits": limits, "most": connections})
+    return type("Protocol", (LimitedProtocol,), {"limits": limits, "max_connections": connections})
 
 
-def _written(error: HoldfastError, limits: ServerLimits) -> bytes:
+def _overloaded(limits: ServerLimits, connections: int) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = problems.answer(Unavailable(f"there are connections = {connections:,} already"), limits)
+        response.headers["connection"] = "close"
+        await response(scope, receive, send)
+
+    return app
+
+
+def _written(error: HeadTooLarge, limits: ServerLimits) -> bytes:
     response = problems.answer(error, limits)
-    head = b"".join([b"%b: %b\r\n" % each for each in [*response.raw_headers, (b"connection", b"close")]])
+    head = b"".join([b"%b: %b\r\n" % header for header in response.raw_headers])
     status = HTTPStatus(response.status_code)
     return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, status.phrase.encode(), head, bytes(response.body))
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Drop the connection with everything unread, the kernel's buffer included."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

@@ -1,159 +1,160 @@
-"""Paths: everything at one of them is one endpoint."""
+"""The router of both APIs: finds the route of a request by its path, answers the request and counts it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from urllib.parse import quote, unquote_to_bytes
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from urllib.parse import unquote_to_bytes
 
+from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from holdfast.clock import monotonic_s
 from holdfast.errors import InvalidInput
 
-from . import problems
-from .binding import Handler
-from .bodies import Disconnected
-from .guard import HEADERS
-from .limits import ServerLimits
-from .operations import Operation
 from .problems import NoSuchRoute, WrongMethod
-from .service import Service
+from .request import Request, path_of
+from .request_body import Disconnected
+from .responses import Sendable
+from .state import Service
 
-_LATELY_MOST, _LATELY_CHARACTERS = 1_000, 200
-"""Paths that are known again at once, because who asks for one mostly asks for it again; and how long they may be."""
+_IN_PATH = re.compile(r"{(\w+)}")
+
+ErrorResponse = Callable[[Exception, str], Sendable]
+"""The response to a request for a path that raised an error."""
 
 
-class Endpoint:
-    """An ASGI application for one path."""
+class Route(Struct, frozen=True):
+    """One method on one path."""
 
-    def __init__(self, service: Service, operations: Sequence[Operation]) -> None:
-        self._service = service
-        self._handlers = {each.method: Handler(each) for each in operations}
-        if "GET" in self._handlers:
-            self._handlers["HEAD"] = self._handlers["GET"]
-        self._names = {each.method: each.function.__name__ for each in operations}
-        self._allowed = ", ".join(sorted(self._handlers))
+    method: str
+    path: str
+    name: str
+    """The name of the operation in the metrics."""
+    respond: Callable[[Request], Awaitable[Sendable]]
+    is_unbounded: bool = False
+    """Whether it may take longer than ``answer_s``: a stream, or an archive."""
+
+
+class Router:
+    """An ASGI application. A path is split before it is decoded, so a name may contain a slash, written ``%2F``.
+
+    Starlette's router matches the routes one after another, and on the decoded path.
+    """
+
+    def __init__(self, service: Service, routes: Iterable[Route], error_response: ErrorResponse) -> None:
+        self._service, self._error_response = service, error_response
+        self._root = _Node()
+        for route in routes:
+            self._root.add(route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics, started_s = self._service.metrics, monotonic_s()
         metrics.under_way += 1
-        status = 0
+        name, status = "none", 0
         try:
             try:
-                handler = self._handler(scope)
-                response = await handler.answer(
-                    self._service, scope, scope.get(HEADERS) or dict(scope["headers"]), receive
-                )
+                request = Request(scope, receive)
+                request.check_head(self._service.limits)
+                route = self.match(scope)
+                name = route.name
+                response = await self._respond(route, request)
             except Disconnected:
                 return
             except Exception as error:
-                response = problems.answer(error, self._service.limits)
+                response = self._error_response(error, path_of(scope))
             status = response.status_code
             await response(scope, receive, send)
         except asyncio.CancelledError:
-            if not self._service.news.is_over:
-                raise  # otherwise the server stops, and whoever takes so long to hear the answer is left without the rest
+            if not self._service.notifier.is_closed:
+                raise  # else the server stops, and a client that takes so long to read does not get the rest
         finally:
             metrics.under_way -= 1
-            metrics.add(self._names.get(scope["method"], "none"), status, monotonic_s() - started_s)
+            metrics.add(name, status, monotonic_s() - started_s)
 
-    def _handler(self, scope: Scope) -> Handler:
-        handler = self._handlers.get(scope["method"])
-        if handler is None:
-            raise WrongMethod(f"there is no {scope['method']} here", headers={"allow": self._allowed})
-        if b"%" in (scope.get("raw_path") or b"%"):
-            scope["path_params"] = _decoded(scope["path_params"])
-        return handler
+    def match(self, scope: Scope) -> Route:
+        """The route of a request. The names in its path are put into the scope.
+
+        Raises:
+            NoSuchRoute: there is no such path.
+            WrongMethod: the path does not take this method.
+            InvalidInput: the path is not percent-encoded UTF-8.
+        """
+        path = path_of(scope)
+        values: list[str] = []
+        node = self._root.find(path.split("/"), 1, values)
+        if node is None:
+            raise NoSuchRoute(f"there is nothing at {scope['path']}")
+        found = node.routes.get(scope["method"])
+        if found is None:
+            allowed = ", ".join(sorted(node.routes))
+            raise WrongMethod(f"there is no {scope['method']} here", headers={"allow": allowed})
+        route, names = found
+        if "%" in path:
+            values = [_decoded(value) for value in values]
+        scope["path_params"] = dict(zip(names, values, strict=True))
+        return route
+
+    async def _respond(self, route: Route, request: Request) -> Sendable:
+        limits = self._service.limits
+        deadline = request.within(None if route.is_unbounded else limits.answer_s)
+        try:
+            async with deadline:
+                return await route.respond(request)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise (Disconnected if request.is_client_gone else request.too_late(limits)) from None
+        except asyncio.CancelledError:
+            if not self._service.notifier.is_closed:
+                raise
+            raise request.cut_off(limits) from None
+        finally:
+            request.close()
 
 
-class Nowhere:
-    """What answers where there is nothing."""
+class _Node:
+    """A place in the tree of paths. A literal part of a path goes before a name."""
 
-    def __init__(self, limits: ServerLimits) -> None:
-        self._limits = limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        message = f"there is nothing at {scope['path']}; /openapi.json has everything there is"
-        await problems.answer(NoSuchRoute(message), self._limits)(scope, receive, send)
-
-
-class _Place:
-    """Where a path has come to, part by part."""
+    __slots__ = ("literals", "named", "routes")
 
     def __init__(self) -> None:
-        self.words: dict[str, _Place] = {}
-        self.name = ""
-        self.named: _Place | None = None
-        self.endpoint: Endpoint | None = None
+        self.literals: dict[str, _Node] = {}
+        self.named: _Node | None = None
+        self.routes: dict[str, tuple[Route, list[str]]] = {}
 
-    def after(self, part: str) -> _Place:
-        """The next place, made if it is not there."""
-        if not part.startswith("{"):
-            return self.words.setdefault(part, _Place())
-        if self.named is None:
-            self.name, self.named = part.strip("{}"), _Place()
-        if self.name != part.strip("{}"):
-            raise ValueError(f"one place in a path has two names: {self.name} and {part}")
-        return self.named
+    def add(self, route: Route) -> None:
+        node = self
+        for part in route.path.split("/")[1:]:
+            if not part.startswith("{"):
+                node = node.literals.setdefault(part, _Node())
+            else:
+                node.named = node.named or _Node()
+                node = node.named
+        found = route, _IN_PATH.findall(route.path)
+        if node.routes.setdefault(route.method, found) is not found:
+            raise ValueError(f"there are two routes for {route.method} {route.path}")
+        if route.method == "GET":
+            node.routes["HEAD"] = found
 
-
-class Paths:
-    """All paths as one tree: as quick for the last as for the first, and a word goes before a name.
-
-    A path is split before it is decoded, so a name may have a slash in it, written ``%2F``.
-    """
-
-    def __init__(self, service: Service, operations: Sequence[Operation]) -> None:
-        self._root = _Place()
-        self._lately: dict[str, tuple[Endpoint, Mapping[str, str]]] = {}
-        by_path: dict[str, list[Operation]] = {}
-        for each in operations:
-            by_path.setdefault(each.path, []).append(each)
-        for path, there in by_path.items():
-            place = self._root
-            for part in path.split("/")[1:]:
-                place = place.after(part)
-            place.endpoint = Endpoint(service, there)
-
-    def find(self, scope: Scope) -> Endpoint | None:
-        """What is at the path, whatever the method, if it is ours; the names in it are noted in the scope."""
-        path = _raw_path(scope)
-        found = self._lately.get(path) or self._found(path)
-        if found is None:
-            return None
-        endpoint, scope["path_params"] = found
-        return endpoint
-
-    def _found(self, path: str) -> tuple[Endpoint, Mapping[str, str]] | None:
-        place, names = self._root, {}
-        for part in path.split("/")[1:]:
-            found = place.words.get(part)
+    def find(self, parts: list[str], at: int, values: list[str]) -> _Node | None:
+        """The node of the path's remaining parts; the values of names are added to ``values``."""
+        if at == len(parts):
+            return self if self.routes else None
+        part = parts[at]
+        below = self.literals.get(part)
+        found = None if below is None else below.find(parts, at + 1, values)
+        if found is None and self.named is not None and part:
+            values.append(part)
+            found = self.named.find(parts, at + 1, values)
             if found is None:
-                if place.named is None or not part:
-                    return None
-                names[place.name] = part
-                found = place.named
-            place = found
-        if place.endpoint is None:
-            return None
-        if len(path) <= _LATELY_CHARACTERS:
-            if len(self._lately) >= _LATELY_MOST:
-                self._lately.clear()
-            self._lately[path] = place.endpoint, names
-        return place.endpoint, names
+                values.pop()
+        return found
 
 
-def _raw_path(scope: Scope) -> str:
-    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    root: str = scope.get("root_path", "")
-    return raw.decode("latin-1").removeprefix(root)
-
-
-def _decoded(raw: Mapping[str, str]) -> Mapping[str, str]:
+def _decoded(value: str) -> str:
     try:
-        return {name: unquote_to_bytes(value).decode() for name, value in raw.items()}
+        return unquote_to_bytes(value).decode()
     except UnicodeDecodeError:
         raise InvalidInput("the path is not percent-encoded UTF-8") from None

@@ -21,7 +21,7 @@ _BUNDLE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--to", "file", required=True, type=_BUNDLE, help="The file to write; it must not be there yet.")
 @json_option
 def exporting(database: str, tenant: str, packs: str | None, file: Path, as_json: bool) -> None:
-    """Write everything of a tenant, as it is at one moment, to one file. API keys stay where they are."""
+    """Write everything of a tenant, as it is at one moment, to one file. API keys and secrets stay where they are."""
     bundle = export_tenant(database, tenant, file, packs=packs, on_progress=_progress)
     _print(bundle, as_json, f"{file} holds")
 

@@ -23,6 +23,7 @@ _COMMANDS = {
     "migrate": "migrate.migrate",
     "retention": "retention.retention",
     "runs": "runs.runs",
+    "secrets": "secrets.secrets",
     "serve": "serve.serve",
     "sessions": "sessions.sessions",
     "sim": "sim.sim",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast import Holdfast, Limits, PoolOptions, TenantHandle, address
+from holdfast import Holdfast, Limits, PoolOptions, TenantHandle, address, key_file
+from holdfast.encryption import KeyRing
 
 if TYPE_CHECKING:
     from holdfast import AsyncHoldfast
@@ -192,7 +194,7 @@ def open_there(database: str, packs: str | None = None) -> Holdfast:
 
     address.check_there(database)
     show_deletions()
-    opened = Holdfast(database, packs=packs)
+    opened = Holdfast(database, packs=packs, encryption_key=keys_of(database))
     store_per_run(opened)
     return opened
 
@@ -205,7 +207,7 @@ async def open_async(database: str, packs: str | None = None) -> AsyncIterator[A
     from .logs import show_deletions
 
     show_deletions()
-    async with AsyncHoldfast(database, packs=packs) as opened:
+    async with AsyncHoldfast(database, packs=packs, encryption_key=keys_of(database)) as opened:
         number = per_run()
         if number is not None:
             await opened.server_settings.set_checkpoints_per_run(number)
@@ -217,6 +219,19 @@ def open_tenant(database: str, tenant: str, packs: str | None = None) -> Iterato
     """What a tenant keeps in a database."""
     with open_there(database, packs) as hf:
         yield hf.tenant(tenant)
+
+
+def keys_of(database: str) -> KeyRing:
+    """The encryption keys of the environment, or else those in the key file beside a SQLite database.
+
+    Raises:
+        InvalidInput: something is not a key, or the file is open to others than its owner.
+    """
+    keys = KeyRing.from_environment()
+    where = address.parse(database)
+    if keys or where.engine != "sqlite" or not where.place or where.place.startswith((":memory:", "file:")):
+        return keys
+    return key_file.read(Path(where.place).absolute().with_name(key_file.NAME))
 
 
 def describe(url: str) -> str:

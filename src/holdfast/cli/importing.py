@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import click
 
 from holdfast import Holdfast, Limits, address
-from holdfast.extras import needs
 
 from .bundles import bundle
 from .database import describe, packs_option, store_per_run, tenant_option
-from .output import json_option, print_json, print_line, print_table, shorten
+from .output import json_option, print_json, print_line, print_table, progress_bar, shorten
 
 PROBLEM = 300
 """Characters of a problem that the table shows."""
@@ -77,7 +75,7 @@ def langgraph(
         if missing := sorted((wanted or set()) - there.keys()):
             raise click.ClickException(f"the old database has no thread {missing[0]!r}")
         total = 2 * sum(count for thread, count in there.items() if wanted is None or thread in wanted)
-        with _progress(total) as advance:
+        with progress_bar("copying and comparing", total) as advance:
             found = [
                 *langgraph_import.import_threads(
                     old, hf.tenant(tenant), user=user, threads=wanted, allow=allowed, advance=advance
@@ -102,23 +100,6 @@ def _report(found: Sequence[Any], source: str, database: str, as_json: bool) -> 
         )
     if problems:
         raise click.exceptions.Exit(1)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, where somebody sees it."""
-    with needs("server"):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda steps: None
-        return
-    columns = TextColumn("copying and comparing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda steps: bar.advance(task, steps)
 
 
 def _kind(source: str) -> str:

@@ -62,6 +62,22 @@ def status(database: str, as_json: bool) -> None:
     _report(database, found, as_json, nothing="There are no migrations.", title="Migrations")
 
 
+@migrate.command("print")
+@click.option("--engine", type=click.Choice(schema.ENGINES), required=True, help="Which SQL to write.")
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Only migrations above this version.")
+def print_sql(engine: str, after: int) -> None:
+    """Write the migrations as plain SQL, for psql -f or the sqlite3 shell. Then run `holdfast migrate adopt`."""
+    click.echo(schema.migration_sql(engine, after=after), nl=False)
+
+
+@migrate.command()
+@database_option
+@json_option
+def adopt(database: str, as_json: bool) -> None:
+    """Record a schema that was made from `holdfast migrate print` as migrated, if it is exactly what the migrations make."""
+    _report(database, schema.adopt(database), as_json, nothing="The schema is recorded already.", title="Adopted")
+
+
 @migrate.command()
 @database_option
 @json_option

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from holdfast.encryption import mask_secret
 from holdfast.extras import needs
 
 F = TypeVar("F", bound=Callable[..., Any])
+Advance = Callable[..., None]
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WIDE = 10_000
 """Columns of what is no terminal: whoever reads a pipe line by line wants each row in one."""
@@ -37,12 +40,12 @@ def json_option(command: F) -> F:
 def print_json(value: Any) -> None:
     """One JSON value, indented."""
     try:
-        written = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        written = msgspec.json.format(msgspec.json.encode(value, enc_hook=mask_secret), indent=2).decode()
         click.echo(in_json(written))
     except UnicodeEncodeError:  # half of a pair of surrogates: no UTF-8 says it, but JSON can spell it out
         import json
 
-        click.echo(json.dumps(msgspec.to_builtins(value), indent=2))
+        click.echo(json.dumps(msgspec.to_builtins(value, enc_hook=mask_secret), indent=2))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -76,6 +79,23 @@ def print_text(text: str, *, err: bool = False) -> None:
 def print_progress(line: str, *, err: bool = False) -> None:
     """A line that the next one is written over, for a terminal."""
     click.echo(f"\r\x1b[K{one_line(line)}", nl=False, err=err)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Advance]:
+    """A bar on standard error, if that is a terminal. What is yielded takes the steps just done, and the total if it changed."""
+    with needs("server"):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, markup=False)
+    if not console.is_terminal:
+        yield lambda steps, total=None: None
+        return
+    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda steps, total=None: bar.update(task, advance=steps, total=total)
 
 
 def one_line(text: str) -> str:

@@ -13,10 +13,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from holdfast import key_file
+from holdfast.encryption import KeyRing
+from holdfast.errors import InvalidInput
+
 from .database import (
     FILE,
     chosen_database,
     describe,
+    keys_of,
     packs_option,
     per_run,
     per_run_option,
@@ -256,9 +261,9 @@ def serve(
     show_deletions()
     if database and _is_outranked(click.get_current_context()):
         database = None
-    place = (
-        database or chosen_database(database_type, sqlite_database_path, postgres_database_url) or str(_file(data_dir))
-    )
+    named = database or chosen_database(database_type, sqlite_database_path, postgres_database_url)
+    place = named or str(_file(data_dir))
+    key_words = None if named else _key_words(data_dir)
     api.serve(
         with_pool(place, pool_max_connections, pool_min_connections),
         host=host,
@@ -273,7 +278,8 @@ def serve(
         checkpoints_per_run=per_run(),
         background=BackgroundOptions(retention_every_s=retention_every, redis_url=redis, stream=stream, event=event),
         packs=packs,
-        on_ready=lambda address, key: _shown(address, place, key),
+        encryption_key=keys_of(place),
+        on_ready=lambda address, key: _shown(address, place, key, key_words),
     )
 
 
@@ -323,7 +329,19 @@ def _file(data_dir: Path) -> Path:
     return data_dir.resolve() / FILE
 
 
-def _shown(address: str, place: str, key: str | None) -> None:
+def _key_words(data_dir: Path) -> str | None:
+    """What to say about the key file in the data folder, which is made if there is neither one nor a key in the environment."""
+    if KeyRing.from_environment():
+        return None
+    path = data_dir.resolve() / key_file.NAME
+    try:
+        is_new = key_file.make(path)
+    except InvalidInput as error:
+        return f"Secrets cannot be stored: there is no encryption key, and {error}"
+    return f"Secrets are encrypted with the key in {describe(str(path))}{', made now' * is_new}: keep a copy of it."
+
+
+def _shown(address: str, place: str, key: str | None, key_words: str | None) -> None:
     """Announce the server where somebody sees it.
 
     Raises:
@@ -334,16 +352,18 @@ def _shown(address: str, place: str, key: str | None) -> None:
     if sys.stdout is None:
         raise OSError(errno.EBADF, "standard output is closed")
     try:
-        _announce(address, place, key)
+        _announce(address, place, key, key_words)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
 
 
-def _announce(address: str, place: str, key: str | None) -> None:
+def _announce(address: str, place: str, key: str | None, key_words: str | None) -> None:
     print_line(f"Holdfast is ready at {address}  (database: {describe(place)}; stop with Ctrl-C)")
     if key is not None:
         print_line(f"The key that may do everything, shown this once: {key}")
+    if key_words is not None:
+        print_line(key_words)
     print_line("Start a session:")
     body = '{"user": "ada", "agent": "helper"}'
     shown = key or "$HOLDFAST_KEY"

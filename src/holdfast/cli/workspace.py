@@ -15,7 +15,17 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.extras import needs
 
 from .database import open_tenant, packs_option, tenant_option
-from .output import encodable, json_option, one_line, print_json, print_line, print_table, print_text, quoted
+from .output import (
+    encodable,
+    json_option,
+    one_line,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    progress_bar,
+    quoted,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = {"added": "A", "removed": "D", "changed": "M", "mode": "T", "renamed": "R"}
@@ -86,7 +96,7 @@ def capture(
         snapshot = done.snapshot
         if archive is not None:
             to = to or f"{snapshot.id}.{archive}"
-            with _progress(snapshot.entry_count, "writing") as advance:
+            with progress_bar("writing", snapshot.entry_count) as advance:
                 there.workspaces.export(snapshot.id, to, replace=force, on_progress=advance)
     if as_json:
         print_json(_as_json(done if to is None else {**msgspec.to_builtins(done), "file": to}))
@@ -222,7 +232,7 @@ def restore(
     """Bring the directory PATH to SNAPSHOT, an id or, with --run, @ and the number of a step. No run is touched."""
     with open_tenant(database, tenant, packs) as there:
         id = _snapshot(there, snapshot, run)
-        with _progress(there.snapshots.get(id).entry_count, "restoring") as advance:
+        with progress_bar("restoring", there.snapshots.get(id).entry_count) as advance:
             done = there.workspaces.restore(id, path, replace=replace, on_progress=advance)
     if as_json:
         print_json(_as_json(done))
@@ -246,7 +256,7 @@ def export(
         raise InvalidInput(f"{file} is there already; choose another name, or say --force")
     with open_tenant(database, tenant, packs) as there:
         id = _snapshot(there, snapshot, run)
-        with _progress(there.snapshots.get(id).entry_count, "writing") as advance:
+        with progress_bar("writing", there.snapshots.get(id).entry_count) as advance:
             count = there.workspaces.export(id, file, replace=force, on_progress=advance)
     if as_json:
         print_json(_as_json({"snapshot": id, "file": file, "entries": count}))
@@ -292,23 +302,6 @@ def _snapshot(there: TenantHandle, given: str, run: str | None) -> str:
     if found is None:
         raise NotFound(f"run {run} has no snapshot of step {given[1:]}")
     return found.id
-
-
-@contextmanager
-def _progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, where somebody sees it."""
-    with needs("server"):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, markup=False)
-    if not console.is_terminal:
-        yield lambda steps: None
-        return
-    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda steps: bar.advance(task, steps)
 
 
 @contextmanager

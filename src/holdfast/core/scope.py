@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..clock import MINUTE_US, Clock
 from ..errors import InvalidInput
 from ..ids import IdSource
 from ..limits import Limits
 from . import text
+from .crypto import KeyRing
 from .packs import PackPlace
+
+if TYPE_CHECKING:
+    from .session_dependents import SessionDependent
 
 
 class Setting:
     """What every call needs from outside.
 
     ``count_tokens`` is the caller's own way to count, ``packs`` is where large objects lie, if there is such a place, and
-    ``caches`` a directory for what can be found out again. ``shared`` is for what cannot be stored and yet belongs to all
-    handles of one Holdfast, such as a function that was attached to a session: each store keeps its own under its name.
+    ``caches`` a directory for what can be found out again. ``session_dependents`` is what follows a session. ``keys`` encrypts
+    secrets. ``shared`` is for what cannot be stored and yet belongs to all handles of one Holdfast, such as a function that was
+    attached to a session: each store keeps its own under its name.
     """
 
-    __slots__ = ("caches", "clock", "count_tokens", "ids", "limits", "packs", "shared")
+    __slots__ = ("caches", "clock", "count_tokens", "ids", "keys", "limits", "packs", "session_dependents", "shared")
 
     def __init__(
         self,
@@ -30,14 +35,17 @@ class Setting:
         clock: Clock,
         ids: IdSource,
         limits: Limits,
+        session_dependents: Sequence[SessionDependent],
         count_tokens: Callable[[Any], int] | None = None,
         packs: PackPlace | None = None,
         caches: Path | None = None,
         shared: dict[str, Any] | None = None,
+        keys: KeyRing | None = None,
     ) -> None:
         self.clock, self.ids, self.limits, self.count_tokens = clock, ids, limits, count_tokens
-        self.packs, self.caches = packs, caches
+        self.packs, self.caches, self.session_dependents = packs, caches, session_dependents
         self.shared: dict[str, Any] = {} if shared is None else shared
+        self.keys = KeyRing() if keys is None else keys
 
 
 class Scope(Setting):
@@ -54,10 +62,12 @@ class Scope(Setting):
             clock=setting.clock,
             ids=setting.ids,
             limits=setting.limits,
+            session_dependents=setting.session_dependents,
             count_tokens=setting.count_tokens,
             packs=setting.packs,
             caches=setting.caches,
             shared=setting.shared,
+            keys=setting.keys,
         )
         self.tenant = tenant
         self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_bytes")

@@ -1,4 +1,4 @@
-"""Numbered migrations: apply, undo, report, and distribute what they made.
+"""Numbered migrations: apply, undo, report, adopt, and distribute what they made.
 
 Both engines have the same numbers and names. Each migration is one transaction together with the row that records it, so a
 process killed at any statement leaves the migration wholly done or wholly undone, and the next start goes on from there.
@@ -8,13 +8,8 @@ edited after it was applied is an error. Where Citus distributes the tables, a m
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 
-import apsw
 from msgspec import Struct
 
 from ..clock import Clock, from_us
@@ -22,10 +17,9 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.citus import is_distributed
 from ..engines.protocol import Connection
 from ..errors import InvalidInput, SchemaMismatch
-from . import distribution
+from . import adopting, distribution
+from .files import Migration, migrations, statements, tables_of
 
-_CREATED = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", re.IGNORECASE | re.MULTILINE)
-_FILE = re.compile(r"(\d{4})_(\w+)\.up\.sql")
 _LOCK = 7_421_836_550
 """Our number among PostgreSQL's advisory locks."""
 
@@ -41,37 +35,12 @@ _EXISTS = {
 }
 
 
-class Migration(Struct, frozen=True):
-    """One numbered pair of files."""
-
-    version: int
-    name: str
-    up: str
-    down: str
-    checksum: str
-
-    def __str__(self) -> str:
-        return f"{self.version:04}_{self.name}"
-
-
 class Status(Struct, frozen=True):
     """Where one migration stands."""
 
     version: int
     name: str
     applied: bool
-
-
-@cache
-def migrations(dialect: Dialect) -> tuple[Migration, ...]:
-    """All migrations of this release, in order. The files are read once: they are part of the program."""
-    folder = Path(__file__).with_name(dialect.value)
-    found: list[Migration] = []
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if match := _FILE.fullmatch(file.name):
-            up, down = (file.with_name(f"{match[1]}_{match[2]}.{way}.sql").read_text("utf-8") for way in ("up", "down"))
-            found.append(Migration(int(match[1]), match[2], up, down, hashlib.sha256(up.encode()).hexdigest()))
-    return tuple(found)
 
 
 async def status(connection: Connection) -> list[Status]:
@@ -113,6 +82,25 @@ async def down(connection: Connection, *, to: int) -> list[Migration]:
     return done
 
 
+async def adopt(connection: Connection, clock: Clock) -> list[Migration]:
+    """Record the migrations whose schema was made in another way, such as by ``psql -f``, and return them. No table is touched.
+
+    Raises:
+        SchemaMismatch: the schema is not what the migrations of this release make; the message names every difference.
+    """
+    async with connection.savepoint():
+        known, applied = await _begin(connection)
+        found = await adopting.differences(connection, known)
+        if found:
+            raise SchemaMismatch(
+                f"the schema is not what the migrations of this release make, so nothing was recorded: {'; '.join(found)}"
+            )
+        missing = [migration for migration in known if migration.version not in applied]
+        for migration in missing:
+            await _record(connection, clock, migration)
+    return missing
+
+
 async def distribute(connection: Connection) -> list[str]:
     """Distribute every table that is not yet, all of them or none, and return the statements that did it.
 
@@ -126,8 +114,7 @@ async def distribute(connection: Connection) -> list[str]:
 
 def created_tables() -> list[str]:
     """The names of all tables that the migrations and their ledger make on PostgreSQL."""
-    scripts = [migration.up for migration in migrations(Dialect.POSTGRES)]
-    return ["schema_migrations", *(name for script in scripts for name in _CREATED.findall(script))]
+    return ["schema_migrations", *tables_of(migrations(Dialect.POSTGRES))]
 
 
 async def check(connection: Connection) -> None:
@@ -139,30 +126,14 @@ async def check(connection: Connection) -> None:
     missing = [each for each in await status(connection) if not each.applied]
     if missing:
         raise SchemaMismatch(
-            f"{len(missing)} migrations are not applied: run `holdfast migrate up`, or open with auto_migrate=True"
+            f"{len(missing)} migrations are not applied: run `holdfast migrate up`, or open with auto_migrate=True; "
+            "if the schema was made from `holdfast migrate print`, run `holdfast migrate adopt`"
         )
-
-
-def statements(script: str) -> list[str]:
-    """The statements of a script, in order."""
-    found: list[str] = []
-    current = ""
-    for line in script.splitlines(keepends=True):
-        if not current and (not line.strip() or line.lstrip().startswith("--")):
-            continue
-        current += line
-        if apsw.complete(current):
-            found.append(current.strip())
-            current = ""
-    return found
 
 
 async def _apply(connection: Connection, clock: Clock, migration: Migration) -> bool:
     async with connection.savepoint():
-        await _lock(connection)
-        await connection.fetch(_LEDGER[connection.dialect], ())
-        applied = await _applied(connection)
-        _check(applied, migrations(connection.dialect))
+        _, applied = await _begin(connection)
         if migration.version in applied:
             return False
         distributed = await is_distributed(connection)
@@ -172,14 +143,7 @@ async def _apply(connection: Connection, clock: Clock, migration: Migration) -> 
             await connection.fetch(statement, ())
         if distributed:
             await distribution.distribute(connection, created_tables())
-        now = clock.now_us()
-        row = (
-            migration.version,
-            migration.name,
-            migration.checksum,
-            from_us(now) if connection.dialect.native_time else now,
-        )
-        await connection.fetch(_insert_sql(connection.dialect), row)
+        await _record(connection, clock, migration)
         return True
 
 
@@ -195,9 +159,23 @@ async def _undo(connection: Connection, migration: Migration) -> bool:
         return True
 
 
-def _insert_sql(dialect: Dialect) -> str:
-    marks = ", ".join(f"{dialect.placeholder}{n}" for n in range(1, 5))
-    return f"INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES ({marks})"
+async def _begin(connection: Connection) -> tuple[Sequence[Migration], dict[int, tuple[str, str]]]:
+    """Lock the ledger, which is created if necessary; return the migrations of this release and those applied."""
+    await _lock(connection)
+    await connection.fetch(_LEDGER[connection.dialect], ())
+    known, applied = migrations(connection.dialect), await _applied(connection)
+    _check(applied, known)
+    return known, applied
+
+
+async def _record(connection: Connection, clock: Clock, migration: Migration) -> None:
+    now = clock.now_us()
+    applied_at = from_us(now) if connection.dialect.native_time else now
+    marks = ", ".join(f"{connection.dialect.placeholder}{n}" for n in range(1, 5))
+    await connection.fetch(
+        f"INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES ({marks})",
+        (migration.version, migration.name, migration.checksum, applied_at),
+    )
 
 
 async def _lock(connection: Connection) -> None:

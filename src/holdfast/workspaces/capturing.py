@@ -22,9 +22,9 @@ from ..errors import InvalidInput, NotFound, Stale
 from ..ids import parse as parse_id
 from ..offload import work
 from ..stores.execution.runs import states
-from ..stores.lifecycle.retention import rules
 from ..stores.objects import freeing, packs
 from ..stores.workspace import layers, snapshots
+from ..stores.workspace import retention_rules as rules
 from ..stores.workspace.layers import NewLayer, Part
 from ..stores.workspace.snapshots import AsyncSnapshots, NewSnapshot, Snapshot, SnapshotKind
 from ..stores.workspace.squashing import Squashing

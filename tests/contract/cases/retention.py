@@ -6,8 +6,8 @@ from typing import Any
 
 from holdfast.core.paging import Page
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, NotFound
-from holdfast.stores.lifecycle.retention.rules import Hold, RetentionPolicy
 from holdfast.stores.lifecycle.retention.sweeps import Swept
+from holdfast.stores.workspace.retention_rules import Hold, RetentionPolicy
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS
 from tests.contract.cases.world import World, flat, raises, uuid_of

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import InvalidFilter, InvalidInput, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.workspace.snapshots import Snapshot
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
 _PACKAGE = Path(holdfast.__file__).parent
-TREE, OTHER = _PACKAGE / "migrations" / "sqlite", _PACKAGE / "migrations" / "postgres"
+TREE, OTHER = _PACKAGE / "engines" / "sqlite", _PACKAGE / "engines" / "postgres"
 """Directories that nobody changes."""
 
 
@@ -86,7 +86,7 @@ async def what_others_need_of_a_removed_snapshot_stays(world: World) -> None:
     await acme.objects.prune(grace_s=0)
     for id, tree in before.items():
         assert await acme.snapshots.tree(id) == tree
-    name = sorted(path.name for path in OTHER.glob("*.sql"))[0]
+    name = sorted(path.name for path in OTHER.glob("*.py"))[0]
     assert await acme.snapshots.read(other.id, name) == (OTHER / name).read_bytes()
     await acme.snapshots.delete([again.id, other.id], reason="too old")
     assert (await acme.snapshots.usage()).layers == 0

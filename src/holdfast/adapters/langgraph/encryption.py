@@ -10,66 +10,54 @@ What is not encrypted, or was with another key, or has been changed, is refused 
 
 from __future__ import annotations
 
-from base64 import b64decode
-from binascii import Error as NotBase64
-from hashlib import blake2b
-from typing import Any
+import zstandard
 
+from holdfast.encryption import KeyRing, Keys
 from holdfast.errors import Corrupt, InvalidInput
-from holdfast.extras import needs
 
 MARK = b"\xc1HE1"
 """What encrypted content begins with: no other content begins with a byte that msgpack never uses."""
-KEY_BYTES = 32
 COMPRESS_FROM = 96
 RAW, ZSTD = b"\x00", b"\x01"
 
 
 class Cipher:
-    """Encrypts and decrypts with one key.
+    """Encrypts and decrypts content.
 
     Args:
-        key: 32 bytes, as 64 hexadecimal digits, as base64 or as they are.
+        keys: a key of 32 bytes, as 64 hexadecimal digits, as base64 or as it is; or several, of which the first one encrypts.
 
     Raises:
-        InvalidInput: the key is none.
+        InvalidInput: something in it is not a key.
         MissingExtra: the package ``cryptography`` is not installed.
     """
 
-    def __init__(self, key: str | bytes) -> None:
-        with needs("encryption"):
-            from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-        import zstandard
-
-        secret = blake2b(_key(key), digest_size=64, person=b"holdfast ckpt").digest()
-        self._siv: Any = AESSIV(secret)
-        self._zstd = zstandard
+    def __init__(self, keys: Keys) -> None:
+        self._ring = KeyRing.of(keys)
+        if not self._ring:
+            raise InvalidInput("encryption_key is empty: a key is 32 bytes")
+        self._ring.check()
 
     def seal(self, content: bytes, what: str) -> bytes:
-        """Content that only this key can open."""
+        """Content that only these keys can open."""
         form, body = RAW, content
         if len(content) >= COMPRESS_FROM:
-            packed = self._zstd.ZstdCompressor().compress(content)
+            packed = zstandard.ZstdCompressor().compress(content)
             if len(packed) < len(content):
                 form, body = ZSTD, packed
-        return MARK + bytes(self._siv.encrypt(form + body, [what.encode()]))
+        return MARK + self._ring.encrypt_repeatably(form + body, what)
 
     def open(self, sealed: bytes, what: str) -> bytes:
         """The content that was sealed.
 
         Raises:
-            Corrupt: it was not sealed with this key, or not sealed at all.
+            Corrupt: it was not sealed with any of these keys, or not sealed at all.
         """
         if not sealed.startswith(MARK):
             raise Corrupt(f"a {what} is not encrypted; a saver with an encryption_key reads nothing that is not")
-        from cryptography.exceptions import InvalidTag
-
-        try:
-            plain = bytes(self._siv.decrypt(sealed[len(MARK) :], [what.encode()]))
-        except (InvalidTag, ValueError):
-            raise Corrupt(f"a {what} cannot be decrypted: it is damaged, or the key is another") from None
+        plain = self._ring.decrypt_repeatable(sealed[len(MARK) :], what)
         body = plain[1:]
-        return bytes(self._zstd.ZstdDecompressor().decompress(body)) if plain[:1] == ZSTD else body
+        return zstandard.ZstdDecompressor().decompress(body) if plain[:1] == ZSTD else body
 
 
 class Plain:
@@ -88,26 +76,3 @@ class Plain:
         if sealed.startswith(MARK):
             raise InvalidInput(f"a {what} is encrypted: HoldfastSaver(..., encryption_key=...)")
         return sealed
-
-
-def _key(key: str | bytes) -> bytes:
-    """Thirty-two bytes, however they are written down."""
-    found = key if isinstance(key, bytes) else b""
-    if isinstance(key, str):
-        found = _decoded(key)
-    if len(found) != KEY_BYTES:
-        raise InvalidInput(
-            "an encryption key is 32 bytes: 64 hexadecimal digits, 44 characters of base64, or as they are"
-        )
-    return found
-
-
-def _decoded(key: str) -> bytes:
-    try:
-        if len(key) == 2 * KEY_BYTES:
-            return bytes.fromhex(key)
-        if len(key) == 44:
-            return b64decode(key, validate=True)
-    except (ValueError, NotBase64):
-        return b""
-    return key.encode("utf-8", "replace")

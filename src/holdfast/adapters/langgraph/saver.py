@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import (
 
 from holdfast import Checkpoint, Page, Stored, TenantHandle
 from holdfast.clock import Stopwatch
+from holdfast.encryption import Keys
 from holdfast.errors import InvalidInput, NotFound, Stale, Unavailable
 from holdfast.haste import BUSY_WAIT_S, Pace, WouldWait, can_hurry, hastily
 
@@ -57,6 +58,7 @@ class HoldfastSaver(BaseCheckpointSaver):
             Going back to an older checkpoint still forks, for the subgraphs too. The same for one call: put what
             ``leases.claim`` gave into the config as ``lease``; then only the holder of that run can write.
         encryption_key: 32 bytes, or as hexadecimal digits or base64; then content is encrypted, and nothing else is read.
+            Of several keys, the first one encrypts and all of them decrypt.
         retention: what is kept of a thread; without it, everything.
 
     Raises:
@@ -71,7 +73,7 @@ class HoldfastSaver(BaseCheckpointSaver):
         user: str | None = None,
         allow: Iterable[type | Name] = (),
         single_writer: bool = False,
-        encryption_key: str | bytes | None = None,
+        encryption_key: Keys | None = None,
         retention: Retention | None = None,
         serde: Any = None,
     ) -> None:

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
-from holdfast import Filter, Message, Session, column
+from holdfast import Filter, Message, NewAgent, Session, column
 from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, NotFound
 
-from ..wire import encode, moment
-from . import sealing, withholding
-from .exchange import Ask, agent_id, enveloped, route
-from .sharing import Visit, visit
+from ..schemas import encode, moment
+from . import redaction, sealing
+from .guest_access import Visit, visit
+from .request import Ask, agent_id, enveloped, route
 
 KIND = "kagent.event"
 PAGE = 1_000
@@ -116,7 +116,7 @@ async def list_sessions_of_agent(ask: Ask) -> Response:
     for link in await ask.tenant.session_shares.used_by(ask.user):
         session = await ask.tenant.sessions.get(link.session_id)
         if session.agent == agent and session.user != ask.user:
-            token = link.token if link.shows_token else UNSET
+            token = UNSET if link.token is None else link.token
             found.append(shown(session, share_token=token, share_read_only=link.read_only))
     found.sort(key=lambda each: each.updated_at, reverse=True)
     return enveloped(found, "Successfully listed sessions")
@@ -127,7 +127,7 @@ async def get_session(ask: Ask) -> Response:
     """A session with its events in the order in which they were appended, or from the end; a guest sees no secrets."""
     guest = await visit(ask, writing=False)
     session = await found_session(ask, guest)
-    events = [_event(each, session, guest) for each in await _events(ask, session)]
+    events = [_event(ask, each, session, guest) for each in await _events(ask, session)]
     data = SessionWithEvents(shown(session), events, guest is not None and guest.read_only)
     return enveloped(data, "Successfully retrieved session")
 
@@ -180,7 +180,7 @@ async def append_event(ask: Ask) -> Response:
     data = body.data if isinstance(body.data, str) else encode(body.data).decode()
     id = body.id or ask.service.ids.new()
     message = await _appended(ask, session, id, data)
-    return enveloped(_event(message, session, guest), "Event added to session successfully", 201)
+    return enveloped(_event(ask, message, session, guest), "Event added to session successfully", 201)
 
 
 @route("DELETE", "/api/sessions/{session_id}/events/{event_id}")
@@ -199,7 +199,7 @@ async def restore_event(ask: Ask) -> Response:
     id = message_id(session, ask.names["event_id"])
     if not await ask.tenant.messages.restore(session.id, [id]):
         raise NotFound(f"there is no deleted event {ask.names['event_id']!r}")
-    return enveloped(_event(await ask.tenant.messages.get(id), session, guest), "Event restored successfully")
+    return enveloped(_event(ask, await ask.tenant.messages.get(id), session, guest), "Event restored successfully")
 
 
 async def found_session(ask: Ask, guest: Visit | None) -> Session:
@@ -220,7 +220,7 @@ async def registered(ask: Ask, reference: str, agent_type: str = AGENT_TYPE) -> 
     id = agent_id(reference)
     if await ask.tenant.agents.find(id) is None:
         try:
-            await ask.tenant.agents.create(reference, id=id, agent_type=agent_type)
+            await ask.tenant.agents.create(NewAgent(name=reference, id=id, agent_type=agent_type))
         except AlreadyExists:
             return id
     return id
@@ -284,19 +284,20 @@ async def _events(ask: Ask, session: Session) -> Sequence[Message]:
 
 async def _appended(ask: Ask, session: Session, id: str, data: str) -> Message:
     """The event, appended now or before: encrypted, the same text is never the same twice."""
-    message, content = message_id(session, id), sealing.sealed(id, data)
+    message, content = message_id(session, id), sealing.sealed(ask.tenant.encryption, id, data)
     try:
         return await ask.tenant.messages.append(session.id, kind=KIND, content=content, id=message)
     except Conflict:
         if "sealed" not in content:
             raise
         there = await ask.tenant.messages.get(message)
-        if there.kind != KIND or sealing.opened(there.content) not in ((id, data), (id, withholding.storable(data))):
+        stored = sealing.opened(ask.tenant.encryption, there.content) if there.kind == KIND else None
+        if stored not in ((id, data), (id, redaction.storable(data))):
             raise
         return there
 
 
-def _event(message: Message, session: Session, guest: Visit | None) -> EventShown:
-    id, data = sealing.opened(message.content)
-    data = data if guest is None else withholding.showable(data)
+def _event(ask: Ask, message: Message, session: Session, guest: Visit | None) -> EventShown:
+    id, data = sealing.opened(ask.tenant.encryption, message.content)
+    data = data if guest is None else redaction.showable(data)
     return EventShown(id, session.key, session.user, message.created_at, message.updated_at, data)

@@ -17,12 +17,10 @@ ORDER BY updated_minute, id
 LIMIT :limit;
 
 -- name: lock_idle
--- One of them, held until the transaction ends, if it is still idle and no run of it goes on.
-SELECT 1 FROM sessions AS s
-WHERE s.tenant_id = :tenant_id AND s.id = :id AND s.updated_at < :cutoff_at
-  AND NOT EXISTS (SELECT 1 FROM runs AS r
-                  WHERE r.tenant_id = :tenant_id AND r.session_id = :id AND r.finished_at IS NULL)
-/*pg FOR UPDATE OF s*/;
+-- One of them, held until the transaction ends, if it is still idle. Holding it keeps a run from being started in it.
+SELECT 1 FROM sessions
+WHERE tenant_id = :tenant_id AND id = :id AND updated_at < :cutoff_at
+/*pg FOR UPDATE*/;
 
 -- name: archives
 -- Sessions with originals, or with deleted messages, from before a moment.

@@ -28,8 +28,6 @@ from ...engines.protocol import Connection, Engine, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
-from ..execution.runs.states import dequeue
-from ..lifecycle.retention import rules
 from ..objects.registration import register_tenant
 from . import session_lists, threads
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
@@ -354,9 +352,8 @@ class AsyncSessions(TenantStore):
         there = await find_session(connection, self._scope, session_id)
         if there is None:
             raise missing(session_id)
-        await rules.check_not_held(connection, self._scope, session_id=there.id)
+        await threads.check_removable(connection, self._scope, there.id)
         await threads.purge(connection, self._scope, stored_names(there), live=there.deleted_at is None)
-        await dequeue(connection, self._scope, [row[0] for row in await queries.run_ids.all(connection, params)])
         await queries.run_all("purge_", connection, params)
         await forget(connection, params)
         if await queries.purge.one(connection, params) is None:

@@ -134,21 +134,12 @@ DELETE FROM session_state WHERE tenant_id = :tenant_id AND session_id = :id;
 -- name: purge_search_progress
 DELETE FROM search_progress WHERE tenant_id = :tenant_id AND session_id = :id;
 
--- name: run_ids
--- The runs of a session, whose places in the queue are removed one by one: Citus removes rows that every machine has only
--- without a look at those of a tenant.
-SELECT id/*pg ::text*/ AS run_id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id;
+-- name: purge_share_uses
+DELETE FROM session_share_uses WHERE tenant_id = :tenant_id
+  AND token_hash IN (SELECT token_hash FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :id);
 
--- name: purge_tool_calls
-DELETE FROM tool_calls WHERE tenant_id = :tenant_id
-  AND run_id IN (SELECT id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id);
-
--- name: purge_run_steps
-DELETE FROM run_steps WHERE tenant_id = :tenant_id
-  AND run_id IN (SELECT id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id);
-
--- name: purge_runs
-DELETE FROM runs WHERE tenant_id = :tenant_id AND session_id = :id;
+-- name: purge_shares
+DELETE FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: purge
 DELETE FROM sessions WHERE tenant_id = :tenant_id AND id = :id

@@ -19,8 +19,6 @@ from ...core.queries import Queries
 from ...core.scope import Scope
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, Conflict
-from ..execution.checkpoints import piece_log
-from ..execution.checkpoints.reading import queries as checkpoint_queries
 
 PREFIX = "session:"
 _HIDDEN = "deleted:"
@@ -44,7 +42,8 @@ async def hide(connection: Connection, scope: Scope, session: dict[str, Any]) ->
     params = _names(scope, session)
     if await queries.same_key.one(connection, params) is not None:
         params["service_user_id"] = params["user_id"]
-    await queries.run_all("hide_", connection, {**params, "now_at": scope.clock.now_us()})
+    for dependent in scope.session_dependents:
+        await dependent.hide(connection, scope, params)
 
 
 async def show(connection: Connection, scope: Scope, session: dict[str, Any]) -> None:
@@ -54,7 +53,8 @@ async def show(connection: Connection, scope: Scope, session: dict[str, Any]) ->
         Conflict: something else has its name by now.
     """
     try:
-        await queries.run_all("show_", connection, _names(scope, session))
+        for dependent in scope.session_dependents:
+            await dependent.show(connection, scope, _names(scope, session))
     except AlreadyExists:
         user = f" of the user {text.unescape(session['user_id'])!r}" if session["user_id"] else ""
         raise Conflict(
@@ -67,16 +67,26 @@ async def purge(connection: Connection, scope: Scope, session: dict[str, Any], *
     """Remove what belongs to a session, live or deleted, for good."""
     if live:
         await hide(connection, scope, session)
-    params = _names(scope, session)
-    await queries.run_all("purge_", connection, params)
-    for user in {params["user_id"]: None, params["service_user_id"]: None}:
-        at = {**params, "user_id": user, "thread_id": params["hidden"]}
-        log = await piece_log.lock(connection, at)
-        if log is not None:
-            whole = {**at, "thread": log.thread}
-            await checkpoint_queries.delete_all.all(connection, whole)
-            await checkpoint_queries.delete_all_writes.all(connection, whole)
-            await piece_log.delete_thread(connection, scope, log)
+    for dependent in scope.session_dependents:
+        await dependent.purge(connection, scope, _names(scope, session))
+
+
+async def check_removable(connection: Connection, scope: Scope, session_id: str) -> None:
+    """Ask everything that follows a session whether it may be removed for good.
+
+    Raises:
+        Conflict: it must be kept.
+    """
+    for dependent in scope.session_dependents:
+        await dependent.check_removable(connection, scope, session_id)
+
+
+async def is_active(connection: Connection, scope: Scope, session_id: str) -> bool:
+    """Whether something is under way in a session."""
+    for dependent in scope.session_dependents:
+        if await dependent.is_active(connection, scope, session_id):
+            return True
+    return False
 
 
 def _names(scope: Scope, session: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +94,7 @@ def _names(scope: Scope, session: dict[str, Any]) -> dict[str, Any]:
     return scope.params(
         **session,
         service_user_id=SERVICE_USER,
+        now_at=scope.clock.now_us(),
         deleted_with=session["id"],
         thread_id=thread_of(key),
         hidden=f"{_HIDDEN}{session['id']}:{key}",

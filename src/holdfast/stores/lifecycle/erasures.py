@@ -23,7 +23,7 @@ from ...core.rows import Column, mapper
 from ...core.store import Store, in_steps, reads, writes
 from ...engines.protocol import Connection, Engine
 from ...errors import Conflict, InvalidInput, NotFound
-from .retention import rules
+from ..workspace import retention_rules as rules
 from .retention.sweeps import Sweep, Swept
 from .tenants import AsyncTenants
 

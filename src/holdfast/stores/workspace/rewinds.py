@@ -41,9 +41,8 @@ from ...errors import Conflict, NotFound
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, show_branch
 from ..execution.runs.states import Run, check_holder, lock_run, put_in_queue, run_of
-from ..lifecycle.retention import retention, rules
+from . import retention_rules, snapshots
 from . import rewind_rows as rows
-from . import snapshots
 from .rewind_rows import OPEN, Before, Rewind, RewindStatus, Stored
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -104,7 +103,7 @@ class AsyncRewinds(TenantStore):
             await self._end(connection, waiting)
             dirty = waiting.wanted
         if keep_s is not None:
-            await retention.keep_for(connection, self._scope, run.id, keep_s)
+            await retention_rules.keep_for(connection, self._scope, run.id, keep_s)
         new["dirty"] = None if dirty is None else self._text(dirty, "dirty")
         return await self._take_back(connection, run, epoch, new)
 
@@ -305,7 +304,7 @@ class AsyncRewinds(TenantStore):
 
     async def _must_stay(self, connection: Connection, snapshot: str | None) -> None:
         """See that a snapshot is there, and that no rule removes it before the rewind that needs it is committed."""
-        await rules.lock(connection, self._scope)
+        await retention_rules.lock(connection, self._scope)
         found = await snapshots.find(connection, self._scope, parse_id(snapshot, "snapshot id"))
         if found is None:
             raise NotFound(f"the snapshot {snapshot} is gone: rewind to a later step, or without files")
@@ -361,7 +360,7 @@ class AsyncRewinds(TenantStore):
         assert row is not None  # it is held until the transaction ends
         put = run_of(connection, row)
         if not held:
-            await retention.keep_end(connection, self._scope, run, put.epoch)
+            await retention_rules.keep_end(connection, self._scope, run, put.epoch)
         await put_in_queue(connection, self._scope, put, self._scope.clock.now_us())
         return put
 

@@ -29,11 +29,10 @@ from ...ids import parse as parse_id
 from ...offload import work
 from ...trees.entries import Entry, Tree, objects_of, raw, shown
 from ..execution.runs import states
-from ..lifecycle.retention import rules
 from ..objects import activity, objects, packs
 from ..objects.activity import Deed
 from ..objects.packs import InPack
-from . import layers
+from . import layers, retention_rules
 from .layers import NewLayer
 
 SnapshotKind = Literal["step", "dirty", "imported"]
@@ -215,7 +214,7 @@ class AsyncSnapshots(TenantStore):
         """
         scopes.name(reason, "reason", self._scope.limits, limit="text_bytes")
         ids = self._ids(snapshot_ids)
-        await rules.check_snapshots_not_held(connection, self._scope, ids)
+        await retention_rules.check_snapshots_not_held(connection, self._scope, ids)
         return await delete(connection, self._scope, ids, reason=reason)
 
     @writes

@@ -6,8 +6,9 @@ from msgspec import structs
 
 from ....core.scope import Scope
 from ....engines.protocol import Engine
-from . import room, rules
-from .rules import Reason, RetentionPolicy, RunSnapshots, queries
+from ...workspace import retention_rules as rules
+from ...workspace.retention_rules import Reason, RetentionPolicy, RunSnapshots
+from . import room
 from .sweeps import Swept, next_page, runs_after
 
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
@@ -40,7 +41,7 @@ class Plan:
         if verdict is not None:
             reason, excess = verdict
             params = self._scope.params(run_id=run.run_id, excess=excess, limit=excess)
-            rows = await self._engine.read(lambda connection: queries.oldest_of_run.all(connection, params))
+            rows = await self._engine.read(lambda connection: rules.queries.oldest_of_run.all(connection, params))
             self._note(reason, [(row[0], int(row[1])) for row in rows])
 
     async def _make_room(self) -> Swept:

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-from ....clock import to_us
 from ....core import scope as scopes
 from ....core.acting import Acting
 from ....core.blocking import Blocking, blocking
@@ -19,23 +16,15 @@ from ....errors import Conflict, InvalidInput, NotFound
 from ....ids import parse as parse_id
 from ...execution.runs import states
 from ...objects import activity
-from ...objects.activity import Deed
 from ...objects.registration import register_tenant
-from . import rules
+from ...workspace import retention_rules as rules
+from ...workspace.retention_rules import Hold, PolicyChange, RetentionPolicy
 from .plans import Plan
-from .rules import Hold, RetentionPolicy, RunSnapshots, queries
+from .room import queries
 from .sweeps import Sweep, Swept
 
 _NUMBER_MOST = 2**31
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
-
-
-class _Change(Struct, frozen=True):
-    """What a policy is changed to; what is not given stays."""
-
-    per_run: int | None = None
-    grace_s: int | None = None
-    keep_s: int | None = None
 
 
 class AsyncRetention(TenantStore):
@@ -68,8 +57,8 @@ class AsyncRetention(TenantStore):
             InvalidInput: nothing is given, a number cannot be used, or ``grace_s`` is given for one run.
             NotFound: there is no such run.
         """
-        change = _Change(_number(per_run, "per_run", 1), _number(grace_s, "grace_s", 0))
-        if change == _Change():
+        change = PolicyChange(_number(per_run, "per_run", 1), _number(grace_s, "grace_s", 0))
+        if change == PolicyChange():
             raise InvalidInput("say what is to be kept: per_run= or grace_s=")
         if run_id is not None and grace_s is not None:
             raise InvalidInput("the grace of one run is made longer with keep_checkpoints_for")
@@ -101,7 +90,7 @@ class AsyncRetention(TenantStore):
             InvalidInput: it is no number of seconds from 0 on.
             NotFound: there is no such run.
         """
-        return await keep_for(connection, self._scope, run_id, seconds, actor=acting.user or "")
+        return await rules.keep_for(connection, self._scope, run_id, seconds, actor=acting.user or "")
 
     @writes_acting
     async def hold(
@@ -210,16 +199,16 @@ class AsyncRetention(TenantStore):
         return await queries.tenant_is_there.one(connection, self._scope.params()) is None
 
     async def _change(
-        self, connection: Connection, acting: Acting, change: _Change, run_id: str | None
+        self, connection: Connection, acting: Acting, change: PolicyChange, run_id: str | None
     ) -> RetentionPolicy:
         id = None if run_id is None else parse_id(run_id, "run id")
         await self._must_be_there(connection, id)
-        await _set(connection, self._scope, change, id)
+        await rules.set_policy(connection, self._scope, change, id)
         await self._note(connection, "retention.policy_set", acting, id, change)
         return await self._effective(connection, id)
 
     async def _effective(self, connection: Connection, run_id: str | None) -> RetentionPolicy:
-        return await effective(connection, self._scope, run_id)
+        return await rules.effective(connection, self._scope, run_id)
 
     async def _must_be_there(self, connection: Connection, run_id: str | None, session_id: str | None = None) -> None:
         params = self._scope.params(run_id=run_id, session_id=session_id)
@@ -234,9 +223,14 @@ class AsyncRetention(TenantStore):
         return _hold(connection, row)
 
     async def _note(
-        self, connection: Connection, action: str, acting: Acting, run_id: str | None, change: _Change | None = None
+        self,
+        connection: Connection,
+        action: str,
+        acting: Acting,
+        run_id: str | None,
+        change: PolicyChange | None = None,
     ) -> None:
-        await _note(connection, self._scope, action, acting.user or "", run_id, change)
+        await rules.note_policy(connection, self._scope, action, acting.user or "", run_id, change)
 
     async def _note_hold(
         self, connection: Connection, action: str, hold: Hold, actor: str, reason: str | None = None
@@ -257,77 +251,6 @@ class Retention(Blocking[AsyncRetention]):
     holds = blocking(AsyncRetention.holds)
     plan = blocking(AsyncRetention.plan)
     sweep = blocking(AsyncRetention.sweep)
-
-
-async def keep_for(
-    connection: Connection, scope: scopes.Scope, run_id: str, seconds: int, *, actor: str = ""
-) -> RetentionPolicy:
-    """``keep_checkpoints_for``; for other stores, in their transaction.
-
-    Raises:
-        InvalidInput: it is no number of seconds from 0 on.
-        NotFound: there is no such run.
-    """
-    id = parse_id(run_id, "run id")
-    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 0:
-        raise InvalidInput(f"seconds must be a whole number from 0 on, not {seconds!r}")
-    if await states.queries.is_there.one(connection, scope.params(run_id=id)) is None:
-        raise states.missing(run_id)
-    change = _Change(keep_s=min(seconds, scope.limits.checkpoint_keep_s))
-    await _set(connection, scope, change, id)
-    await _note(connection, scope, "retention.policy_set", actor, id, change)
-    return await effective(connection, scope, id)
-
-
-async def keep_end(connection: Connection, scope: scopes.Scope, run: states.Run, new_epoch: int) -> None:
-    """Let the grace of a run that is moved count from its end; for other stores, in their transaction.
-
-    A run that had ended and was rewound has not ended any longer, and yet its snapshots are kept no longer for it. As soon as
-    somebody claims it, they are those of a run that goes on.
-    """
-    params = scope.params(run_id=run.id, epoch=run.epoch, new_epoch=new_epoch, now_at=scope.clock.now_us())
-    if run.finished_at is None:
-        await queries.carry_end.all(connection, params)
-        return
-    await queries.note_end.all(connection, params | {"ended_at": to_us(run.finished_at)})
-
-
-async def effective(connection: Connection, scope: scopes.Scope, run_id: str | None) -> RetentionPolicy:
-    """What holds for a tenant, or for one of its runs; for other stores, in their transaction.
-
-    Raises:
-        NotFound: there is no such run.
-    """
-    policy = await rules.policy_of(connection, scope)
-    if run_id is None:
-        return policy
-    run: RunSnapshots | None = await rules.look(connection, scope, run_id)
-    if run is None:
-        raise states.missing(run_id)
-    return rules.of_run(policy, run, scope)
-
-
-async def _set(connection: Connection, scope: scopes.Scope, change: _Change, run_id: str | None) -> None:
-    params = scope.params(
-        run_id=run_id,
-        per_run=change.per_run,
-        grace_s=change.grace_s,
-        keep_s=change.keep_s,
-        now_at=scope.clock.now_us(),
-    )
-    await register_tenant(connection, params)
-    query = queries.set_policy if run_id is None else queries.set_run_policy
-    await query.all(connection, params)
-
-
-async def _note(
-    connection: Connection, scope: scopes.Scope, action: str, actor: str, run_id: str | None, change: _Change | None
-) -> None:
-    numbers = {} if change is None else {"per_run": change.per_run, "grace_s": change.grace_s, "keep_s": change.keep_s}
-    details = {name: number for name, number in numbers.items() if number is not None}
-    kind, subject = ("tenant", "") if run_id is None else ("run", run_id)
-    deed = Deed(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
-    await activity.note(connection, scope, [deed])
 
 
 def _hold(connection: Connection, row: Row) -> Hold:

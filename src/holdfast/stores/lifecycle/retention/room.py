@@ -18,19 +18,22 @@ from msgspec import Struct
 
 from ....clock import to_us
 from ....core.filters import any_of, id_list
+from ....core.queries import Queries
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
 from ....errors import Corrupt, NotFound
 from ....trees.entries import objects_of
+from ...workspace import retention_rules as rules
+from ...workspace.retention_rules import MIB, Hold
 from ...workspace.snapshots import AsyncSnapshots
-from . import rules
-from .rules import MIB, queries
 
 PAGE = 100
 """Snapshots looked at at once."""
 Place = tuple[int, str]
 """When a snapshot was taken, in microseconds, and its id: its place among all."""
 _END: Place = (253_402_300_799_999_999, "ffffffff-ffff-ffff-ffff-ffffffffffff")
+
+queries = Queries(__package__, "retention.sql", Hold)
 
 
 class Found(Struct, frozen=True):

@@ -23,10 +23,12 @@ from ...objects import activity, freeing
 from ...objects.objects import GRACE_S, AsyncObjects
 from ...objects.registration import register_tenant
 from ...workspace import layers, snapshots
+from ...workspace import retention_rules as rules
+from ...workspace.retention_rules import Hold, Reason, RetentionPolicy, RunSnapshots
 from ...workspace.snapshots import Snapshot
 from ...workspace.squashing import Squashing
-from . import room, rules
-from .rules import Hold, Reason, RetentionPolicy, RunSnapshots, queries
+from . import room
+from .room import queries
 
 RUNS_PAGE = 50
 """Runs looked at at once."""
@@ -169,7 +171,7 @@ class Sweep:
             return "per_run_cap", []
         reason, excess = found
         params = self._scope.params(run_id=run_id, excess=excess, limit=BATCH)
-        ids = [row[0] for row in await queries.oldest_of_run.all(connection, params)]
+        ids = [row[0] for row in await rules.queries.oldest_of_run.all(connection, params)]
         return reason, await snapshots.delete(connection, self._scope, ids, reason=reason, released=released)
 
     async def _make_room(self) -> None:

@@ -1,0 +1,346 @@
+"""Encryption of stored values: the key ring, the stored form of an encrypted value, and the ``Secret`` that callers see.
+
+A stored value is the text ``aes-gcm:`` followed by base64 of key id, nonce, ciphertext and tag (AES-256-GCM). Its associated data
+is the place where it is stored, so a value that was copied to another place does not decrypt there. Text without the prefix was
+stored before there was a key and is read as it is. ``core/encrypted_columns.py`` shows how a store uses this.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Generic, NoReturn, TypeVar
+
+from ..errors import DecryptionFailed, InvalidInput, MissingKey
+from ..extras import needs
+from ..ids import random_bytes
+from . import text
+
+T_co = TypeVar("T_co", covariant=True)
+Key = str | bytes
+
+VARIABLE = "HOLDFAST_ENCRYPTION_KEY"
+"""The environment variable with the key, or with several keys separated by commas or white space, the current one first."""
+PREFIX = "aes-gcm:"
+MASK = "********"
+"""What is shown in place of a secret. It cannot be stored as one, so that a client may send back what it was shown."""
+KEY_BYTES = 32
+KEY_ID_BYTES = 6
+"""A multiple of three: then all values of one key begin with the same characters of base64, and SQL can find them."""
+NONCE_BYTES = 12
+TAG_BYTES = 16
+HOW_TO_MAKE_A_KEY = f"make one with `holdfast secrets new-key` and set {VARIABLE}, or pass encryption_key="
+
+
+class Secret(Generic[T_co]):
+    """A value that is shown nowhere: not in ``repr``, ``str`` or a log, and no encoder accepts it. ``reveal`` returns it.
+
+    Raises:
+        InvalidInput: the value is neither text nor a dictionary.
+    """
+
+    __slots__ = ("_reveal",)
+
+    def __init__(self, value: T_co) -> None:
+        if not isinstance(value, str | Mapping):
+            raise InvalidInput(f"a secret is a string or a dictionary, not {type(value).__name__}")
+        self._reveal: Callable[[], T_co] = lambda: (
+            value
+        )  # in a closure: tools that print attributes print this one as well
+
+    def reveal(self) -> T_co:
+        """The value itself.
+
+        Raises:
+            DecryptionFailed: it comes from the database and cannot be decrypted with any key of the ring.
+        """
+        return self._reveal()
+
+    def __repr__(self) -> str:
+        return f"Secret({MASK!r})"
+
+    def __str__(self) -> str:
+        return MASK
+
+    def __eq__(self, other: object) -> bool:
+        return self.reveal() == other.reveal() if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(Secret)  # the same for all: a hash of the value would tell something about it
+
+    def __copy__(self) -> Secret[T_co]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret[T_co]:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret cannot be pickled: pass on what reveal() returns, if that is what you want")
+
+
+class KeyRing:
+    """Encryption keys: the first one encrypts, all of them decrypt. An empty ring encrypts nothing.
+
+    Args:
+        keys: one key or several, each 64 hexadecimal digits, 44 characters of base64, or 32 bytes as they are. A string may hold
+            several keys, separated by commas or white space.
+        source: where the keys come from, for errors.
+        nonces: returns so many random bytes.
+
+    Raises:
+        InvalidInput: something in it is not a key.
+    """
+
+    __slots__ = ("_ciphers", "_keys", "_nonces", "_source")
+
+    def __init__(
+        self,
+        keys: Key | Iterable[Key] = (),
+        *,
+        source: str = "encryption_key",
+        nonces: Callable[[int], bytes] = random_bytes,
+    ) -> None:
+        self._keys = {_key_id(key): key for key in _parsed(keys, source)}
+        self._ciphers: dict[tuple[str, bytes], Any] = {}
+        self._nonces, self._source = nonces, source
+
+    @classmethod
+    def from_environment(cls) -> KeyRing:
+        """The ring in ``HOLDFAST_ENCRYPTION_KEY``; empty if that is not set.
+
+        Raises:
+            InvalidInput: something in it is not a key.
+        """
+        return cls(os.environ.get(VARIABLE) or (), source=VARIABLE)
+
+    @classmethod
+    def of(cls, given: Keys | None) -> KeyRing:
+        """The ring that a caller gave in one of its forms; ``None`` is the one of the environment.
+
+        Raises:
+            InvalidInput: something in it is not a key.
+        """
+        if given is None:
+            return cls.from_environment()
+        return given if isinstance(given, KeyRing) else cls(given)
+
+    @property
+    def key_ids(self) -> list[str]:
+        """The ids of the keys, as hexadecimal digits, the current one first."""
+        return [key_id.hex() for key_id in self._keys]
+
+    @property
+    def current_prefix(self) -> str:
+        """What every value begins with that the first key encrypted.
+
+        Raises:
+            MissingKey: the ring is empty.
+        """
+        return PREFIX + b64encode(self._current()).decode()
+
+    def check(self) -> None:
+        """Refuse keys that could not be used.
+
+        Raises:
+            MissingExtra: there is a key, and the package ``cryptography`` is not installed.
+        """
+        for key_id in self._keys:
+            self._cipher("AESGCM", key_id)
+
+    def require(self) -> None:
+        """Refuse a ring that could not encrypt.
+
+        Raises:
+            MissingKey: it is empty.
+            MissingExtra: the package ``cryptography`` is not installed.
+        """
+        self._cipher("AESGCM", self._current())
+
+    def encrypt(self, secret: Secret[str], context: Sequence[str]) -> str:
+        """A text that only this ring and only the same context turn back into the secret.
+
+        Raises:
+            MissingKey: the ring is empty.
+            MissingExtra: the package ``cryptography`` is not installed.
+        """
+        key_id, nonce = self._current(), self._nonces(NONCE_BYTES)
+        cipher = self._cipher("AESGCM", key_id)
+        # Revealed at the last moment: no frame of an error holds the plain text in a variable.
+        body = cipher.encrypt(nonce, secret.reveal().encode("utf-8", "surrogatepass"), _associated(context))
+        return PREFIX + b64encode(key_id + nonce + body).decode()
+
+    def decrypt(self, stored: str, context: Sequence[str]) -> str:
+        """What was encrypted in this context; text without the prefix is returned as it is.
+
+        Raises:
+            DecryptionFailed: the text was changed or belongs to another context, or its key is not in the ring.
+            MissingExtra: the package ``cryptography`` is not installed.
+        """
+        if not stored.startswith(PREFIX):
+            return stored
+        body = _body(stored)
+        if body is None:
+            raise DecryptionFailed(f"{place_of(context)} cannot be decrypted: it is damaged")
+        key_id, nonce = body[:KEY_ID_BYTES], body[KEY_ID_BYTES : KEY_ID_BYTES + NONCE_BYTES]
+        self._require_key(key_id, place_of(context))
+        plain = self._opened("AESGCM", key_id, nonce, body[KEY_ID_BYTES + NONCE_BYTES :], _associated(context))
+        if plain is None:
+            raise DecryptionFailed(
+                f"{place_of(context)} cannot be decrypted with {self._source}: it was changed, or copied from another place"
+            )
+        return plain.decode("utf-8", "surrogatepass")
+
+    def encrypt_repeatably(self, content: bytes, purpose: str) -> bytes:
+        """Encrypt so that the same content gives the same bytes (AES-SIV), for stores that keep equal content once.
+
+        Whoever reads the database can tell which contents are equal, and nothing else.
+
+        Raises:
+            MissingKey: the ring is empty.
+            MissingExtra: the package ``cryptography`` is not installed.
+        """
+        key_id = self._current()
+        return key_id + bytes(self._cipher("AESSIV", key_id).encrypt(content, [purpose.encode()]))
+
+    def decrypt_repeatable(self, sealed: bytes, purpose: str) -> bytes:
+        """The content that ``encrypt_repeatably`` was given.
+
+        Raises:
+            DecryptionFailed: it was changed or has another purpose, or its key is not in the ring.
+        """
+        key_id = sealed[:KEY_ID_BYTES]
+        self._require_key(key_id, f"a {purpose}")
+        plain = self._opened("AESSIV", key_id, sealed[KEY_ID_BYTES:], [purpose.encode()])
+        if plain is None:
+            raise DecryptionFailed(f"a {purpose} cannot be decrypted: it is damaged, or the key is another")
+        return plain
+
+    def is_current(self, stored: str) -> bool:
+        """Whether the first key encrypted this value; always true in an empty ring, which can do no better."""
+        return not self._keys or stored.startswith(self.current_prefix)
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def __repr__(self) -> str:
+        return f"KeyRing(key_ids={self.key_ids})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a KeyRing cannot be pickled: it would write the keys down")
+
+    def _current(self) -> bytes:
+        for key_id in self._keys:
+            return key_id
+        raise MissingKey(f"there is no encryption key, so no secret can be stored: {HOW_TO_MAKE_A_KEY}")
+
+    def _require_key(self, key_id: bytes, what: str) -> None:
+        if key_id not in self._keys:
+            there = f"the keys in {self._source} are {', '.join(self.key_ids)}" if self else f"{VARIABLE} is not set"
+            raise DecryptionFailed(f"{what} cannot be decrypted: the key is another, its id is {key_id.hex()}; {there}")
+
+    def _opened(self, kind: str, key_id: bytes, *arguments: Any) -> bytes | None:
+        """The plaintext, or ``None``: the caller raises, so that no error carries another one along."""
+        cipher = self._cipher(kind, key_id)
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return bytes(cipher.decrypt(*arguments))
+        except (InvalidTag, ValueError):
+            return None
+
+    def _cipher(self, kind: str, key_id: bytes) -> Any:
+        cipher = self._ciphers.get((kind, key_id))
+        if cipher is None:
+            with needs("encryption"):
+                from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+            # AES-SIV takes two keys. They are derived, so that no key is used with two algorithms.
+            cipher = (
+                AESGCM(self._keys[key_id])
+                if kind == "AESGCM"
+                else AESSIV(blake2b(self._keys[key_id], digest_size=64, person=b"holdfast ckpt").digest())
+            )
+            self._ciphers[kind, key_id] = cipher
+        return cipher
+
+
+Keys = Key | Iterable[Key] | KeyRing
+"""The forms in which a caller may give keys."""
+
+
+def mask_secret(value: object) -> str:
+    """For encoders that show what is stored to people and clients (``enc_hook`` of msgspec): the mask in place of a secret."""
+    if isinstance(value, Secret):
+        return MASK
+    raise TypeError(f"{type(value).__name__} cannot be encoded")
+
+
+def new_key() -> str:
+    """A new encryption key, as 64 hexadecimal digits."""
+    return random_bytes(KEY_BYTES).hex()
+
+
+def _parsed(keys: Key | Iterable[Key], source: str) -> list[bytes]:
+    if isinstance(keys, str):
+        return [one] if (one := _decoded(keys)) else [_key(each, source) for each in _split(keys)]
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable):
+        return [_key(keys, source)]
+    return [_key(each, source) for each in keys]
+
+
+def _split(keys: str) -> list[str]:
+    return keys.replace(",", " ").split() or [keys]
+
+
+def _key(key: object, source: str) -> bytes:
+    decoded = _decoded(key) if isinstance(key, str) else key
+    if not isinstance(decoded, bytes) or len(decoded) != KEY_BYTES:
+        given = f"{len(key)} long" if isinstance(key, str | bytes) else type(key).__name__
+        raise InvalidInput(
+            f"{source}: a key is 32 bytes, written as 64 hexadecimal digits, as 44 characters of base64, or as 32 characters; "
+            f"this one is {given}"
+        )
+    return decoded
+
+
+def _decoded(key: str) -> bytes | None:
+    """The 32 bytes that a text stands for, or ``None``."""
+    try:
+        if len(key) == 2 * KEY_BYTES:
+            decoded = bytes.fromhex(key)
+        elif len(key) == 44:
+            decoded = b64decode(key.replace("-", "+").replace("_", "/"), validate=True)
+        else:
+            decoded = key.encode()
+    except ValueError:
+        return None
+    return decoded if len(decoded) == KEY_BYTES else None
+
+
+def _key_id(key: bytes) -> bytes:
+    return blake2b(key, digest_size=KEY_ID_BYTES, person=b"holdfast key id").digest()
+
+
+def _associated(context: Sequence[str]) -> bytes:
+    """The context as bytes, such that no two contexts give the same."""
+    parts = [part.encode("utf-8", "surrogatepass") for part in context]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _body(stored: str) -> bytes | None:
+    """The bytes of a stored value, or ``None`` if no such value was ever written."""
+    written = stored[len(PREFIX) :]
+    try:
+        body = b64decode(written, validate=True)
+    except ValueError:
+        return None
+    # Base64 has spare bits at its end: only the text that was written is accepted.
+    is_canonical = b64encode(body).decode() == written
+    return body if is_canonical and len(body) >= KEY_ID_BYTES + NONCE_BYTES + TAG_BYTES else None
+
+
+def place_of(context: Sequence[str]) -> str:
+    """Where a value lies, in the words of an error; the tenant is known to whoever asked."""
+    _, table, *row, column = context
+    return f"{table}.{column} of {text.printable(', '.join(row))}"

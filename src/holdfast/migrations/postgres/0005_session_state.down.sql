@@ -1,2 +1,0 @@
-DROP INDEX messages_system;
-DROP TABLE session_state;

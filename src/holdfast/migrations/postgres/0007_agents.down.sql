@@ -1,3 +1,0 @@
-DROP TABLE core_blocks;
-DROP TABLE agent_tags;
-DROP TABLE agents;

@@ -1,4 +1,0 @@
-DROP TABLE run_queue;
-DROP TABLE tool_calls;
-DROP TABLE run_steps;
-DROP TABLE runs;

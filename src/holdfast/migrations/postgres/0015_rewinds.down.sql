@@ -1,3 +1,0 @@
-DROP TABLE rewound_calls;
-DROP TABLE rewound_steps;
-DROP TABLE rewinds;

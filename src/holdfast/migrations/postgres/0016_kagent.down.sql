@@ -1,9 +1,0 @@
-DROP TABLE remarks;
-DROP TABLE agent_memories;
-DROP TABLE tools;
-DROP TABLE tool_servers;
-DROP TABLE session_share_uses;
-DROP TABLE session_shares;
-DROP TABLE a2a_push_configs;
-DROP TABLE a2a_task_items;
-DROP TABLE a2a_tasks;

@@ -1,3 +1,0 @@
-DROP TABLE messages;
-DROP TABLE sessions;
-DROP TABLE tenants;

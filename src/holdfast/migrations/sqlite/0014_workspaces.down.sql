@@ -1,2 +1,0 @@
-DROP TABLE snapshots;
-DROP TABLE snapshot_layers;

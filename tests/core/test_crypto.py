@@ -1,0 +1,338 @@
+"""The key ring and ``Secret``: what was encrypted comes back in its place and nowhere else, and nothing shows a secret."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import logging
+import pickle
+import pprint
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.crypto import MASK, PREFIX, VARIABLE, KeyRing, Secret, mask_secret, new_key
+from holdfast.errors import Corrupt, DecryptionFailed, HoldfastError, InvalidInput, MissingKey
+from tests.core.disclosure import everything_about
+
+PLAIN = "sk-very-secret"
+KEY, OTHER = bytes(range(32)), bytes(32)
+RING = KeyRing(KEY)
+PLACE = ["acme", "channel_instances", "row-1", "credentials"]
+
+texts = st.text(st.characters())  # lone surrogates and NUL among them
+places = st.lists(texts, min_size=4, max_size=6)
+
+
+def body_of(stored: str) -> bytes:
+    return base64.b64decode(stored.removeprefix(PREFIX), validate=True)
+
+
+def stored_as(body: bytes) -> str:
+    return PREFIX + base64.b64encode(body).decode()
+
+
+@given(texts, places)
+def test_what_was_encrypted_comes_back_in_the_same_place(plain: str, place: list[str]) -> None:
+    stored = RING.encrypt(Secret(plain), place)
+    assert stored.isascii()
+    assert RING.decrypt(stored, place) == plain
+
+
+@given(texts, places, places)
+def test_no_other_place_decrypts_it(plain: str, place: list[str], other: list[str]) -> None:
+    stored = RING.encrypt(Secret(plain), place)
+    if place != other:
+        with pytest.raises(DecryptionFailed):
+            RING.decrypt(stored, other)
+
+
+@pytest.mark.parametrize("part", range(4), ids=["tenant", "table", "row", "column"])
+def test_a_value_cannot_be_moved(part: int) -> None:
+    moved = [*PLACE]
+    moved[part] += "-2"
+    with pytest.raises(DecryptionFailed, match="copied from another place"):
+        RING.decrypt(RING.encrypt(Secret(PLAIN), PLACE), moved)
+
+
+def test_the_parts_of_a_place_do_not_run_into_each_other() -> None:
+    stored = RING.encrypt(Secret(PLAIN), ["ab", "c", "d", "e"])
+    with pytest.raises(DecryptionFailed):
+        RING.decrypt(stored, ["a", "bc", "d", "e"])
+
+
+def test_the_stored_form_is_key_id_nonce_ciphertext_and_tag_of_aes_256_gcm() -> None:
+    nonce = bytes(range(100, 112))
+    stored = KeyRing(KEY, nonces=lambda count: nonce[:count]).encrypt(Secret(PLAIN), PLACE)
+    body = body_of(stored)
+    assert stored == stored_as(body)
+    assert len(body) == 6 + 12 + len(PLAIN) + 16
+    assert (body[:6].hex(), body[6:18]) == (RING.key_ids[0], nonce)
+    associated = b"".join(len(each).to_bytes(4, "big") + each.encode() for each in PLACE)
+    assert AESGCM(KEY).decrypt(nonce, body[18:], associated) == PLAIN.encode()
+
+
+def test_no_nonce_is_used_twice() -> None:
+    nonces = {body_of(RING.encrypt(Secret(PLAIN), PLACE))[6:18] for _ in range(1_000)}
+    assert len(nonces) == 1_000
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    body = body_of(RING.encrypt(Secret(PLAIN), PLACE))
+    for bit in range(len(body) * 8):
+        changed = bytearray(body)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DecryptionFailed):
+            RING.decrypt(stored_as(bytes(changed)), PLACE)
+
+
+def test_every_changed_character_is_noticed() -> None:
+    stored = RING.encrypt(Secret(PLAIN + "x"), PLACE)
+    assert stored.endswith("="), "with spare bits at its end"
+    for at in range(len(PREFIX), len(stored)):
+        for character in "A/z9=-_ \n!":
+            changed = stored[:at] + character + stored[at + 1 :]
+            if changed != stored:
+                with pytest.raises(DecryptionFailed):
+                    RING.decrypt(changed, PLACE)
+
+
+def test_a_value_that_was_cut_or_lengthened_is_noticed() -> None:
+    stored = RING.encrypt(Secret(PLAIN), PLACE)
+    for changed in [*(stored[:end] for end in range(len(PREFIX), len(stored))), stored + "A", stored + "AAAA"]:
+        with pytest.raises(DecryptionFailed):
+            RING.decrypt(changed, PLACE)
+
+
+@given(texts)
+def test_text_without_the_prefix_is_returned_as_it_is(plain: str) -> None:
+    if not plain.startswith(PREFIX):
+        assert RING.decrypt(plain, PLACE) == plain
+        assert KeyRing().decrypt(plain, PLACE) == plain
+        assert not RING.is_current(plain)
+
+
+def test_a_changed_prefix_makes_it_text_that_was_never_encrypted() -> None:
+    stored = RING.encrypt(Secret(PLAIN), PLACE)
+    for at in range(len(PREFIX)):
+        changed = f"{stored[:at]}#{stored[at + 1 :]}"
+        assert RING.decrypt(changed, PLACE) == changed
+
+
+@given(st.binary(max_size=80))
+def test_what_was_never_encrypted_never_decrypts(body: bytes) -> None:
+    for written in (stored_as(body), PREFIX + body.decode("latin-1")):
+        with pytest.raises(DecryptionFailed):
+            RING.decrypt(written, PLACE)
+
+
+def test_another_key_decrypts_nothing_and_the_error_names_the_keys() -> None:
+    stored = RING.encrypt(Secret(PLAIN), PLACE)
+    with pytest.raises(DecryptionFailed) as caught:
+        KeyRing(OTHER).decrypt(stored, PLACE)
+    assert RING.key_ids[0] in str(caught.value)
+    assert KeyRing(OTHER).key_ids[0] in str(caught.value)
+    with pytest.raises(DecryptionFailed, match=f"{VARIABLE} is not set"):
+        KeyRing().decrypt(stored, PLACE)
+
+
+def test_a_key_that_claims_the_id_of_another_decrypts_nothing() -> None:
+    body = body_of(RING.encrypt(Secret(PLAIN), PLACE))
+    both = KeyRing([KEY, OTHER])
+    with pytest.raises(DecryptionFailed):
+        both.decrypt(stored_as(bytes.fromhex(both.key_ids[1]) + body[6:]), PLACE)
+
+
+def test_of_several_keys_the_first_encrypts_and_all_decrypt() -> None:
+    old = RING.encrypt(Secret(PLAIN), PLACE)
+    rotated = KeyRing([OTHER, KEY])
+    assert rotated.decrypt(old, PLACE) == PLAIN
+    assert (rotated.is_current(old), RING.is_current(old)) == (False, True)
+    new = rotated.encrypt(Secret(PLAIN), PLACE)
+    assert rotated.is_current(new)
+    assert new.startswith(rotated.current_prefix)
+    assert KeyRing(OTHER).decrypt(new, PLACE) == PLAIN
+
+
+def test_without_a_key_the_error_says_how_to_make_one() -> None:
+    with pytest.raises(MissingKey, match="holdfast secrets new-key") as caught:
+        KeyRing().encrypt(Secret(PLAIN), PLACE)
+    assert VARIABLE in str(caught.value)
+    with pytest.raises(MissingKey):
+        KeyRing().require()
+    KeyRing().check()
+    RING.require()
+    assert KeyRing().is_current("plain"), "which cannot be helped"
+
+
+FORMS = [KEY, KEY.hex(), KEY.hex().upper(), base64.b64encode(KEY).decode(), base64.urlsafe_b64encode(KEY).decode()]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_key_is_the_same_in_all_its_forms(form: str | bytes) -> None:
+    assert KeyRing(form).key_ids == RING.key_ids
+    assert KeyRing([OTHER, form]).key_ids[1:] == RING.key_ids
+
+
+def test_32_characters_are_a_key_as_they_are_with_commas_and_blanks_in_them() -> None:
+    raw = "a, b" * 8
+    assert KeyRing(raw).key_ids == KeyRing(raw.encode()).key_ids
+
+
+@pytest.mark.parametrize("separator", [",", " ", "\n", ", ", "\n\n"])
+def test_a_text_may_hold_several_keys(separator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = separator.join([KEY.hex(), base64.b64encode(OTHER).decode(), "k" * 32]) + separator
+    monkeypatch.setenv(VARIABLE, written)
+    expected = [*KeyRing([KEY, OTHER, "k" * 32]).key_ids]
+    assert KeyRing(written).key_ids == KeyRing.from_environment().key_ids == KeyRing.of(None).key_ids == expected
+
+
+def test_without_a_variable_or_with_an_empty_one_the_ring_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert not KeyRing.from_environment()
+    monkeypatch.setenv(VARIABLE, "")
+    assert not KeyRing.from_environment()
+    monkeypatch.setenv(VARIABLE, "k" * 32)
+    assert not KeyRing.of(())
+    assert KeyRing.of(RING) is RING
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", " ", "short", "g" * 64, "=" * 44, "k" * 33, "\u00e9" * 32, bytes(31), 7, None, [7], [KEY, "short"], [""]],
+)
+def test_what_is_no_key_is_refused_without_being_shown(key: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInput, match="32 bytes") as caught:
+        KeyRing(key)
+    assert not (isinstance(key, str) and key.strip() and key in str(caught.value))
+    if isinstance(key, str) and key:
+        monkeypatch.setenv(VARIABLE, key)
+        with pytest.raises(InvalidInput, match=VARIABLE):
+            KeyRing.from_environment()
+
+
+def test_a_new_key_is_one_and_never_the_same() -> None:
+    keys = {new_key() for _ in range(100)}
+    assert len(keys) == 100
+    assert all(len(bytes.fromhex(key)) == 32 for key in keys)
+
+
+def test_a_ring_shows_no_key() -> None:
+    shown = f"{RING} {RING!r} {pprint.pformat(RING)}"
+    assert RING.key_ids[0] in shown
+    assert KEY.hex() not in shown
+    assert repr(KEY) not in shown
+    with pytest.raises(TypeError, match="pickled"):
+        pickle.dumps(RING)
+
+
+# Secrets that are shown nowhere.
+
+
+class Holder(msgspec.Struct):
+    secret: Secret[Any]
+
+
+WAYS: dict[str, Callable[[Any], str]] = {
+    "repr": repr,
+    "str": str,
+    "format": lambda value: f"{value} {value!r} {value:}",
+    "percent": lambda value: "%s %r" % (value, value),  # noqa: UP031
+    "pprint": pprint.pformat,
+    "struct": lambda value: repr(Holder(value)),
+    "container": lambda value: repr({"a": [value, (value,)]}),
+    "attributes": lambda value: repr({name: getattr(value, name) for name in value.__slots__}),
+    "hash": lambda value: str(hash(value)),
+    "masked": lambda value: msgspec.json.encode(Holder(value), enc_hook=mask_secret).decode(),
+}
+
+
+@pytest.mark.parametrize("value", [PLAIN, {"token": PLAIN}])
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_to_print_a_secret_shows_it(way: str, value: Any) -> None:
+    assert PLAIN not in WAYS[way](Secret(value))
+    assert hash(Secret(value)) == hash(Secret("other"))
+
+
+@pytest.mark.parametrize("value", [PLAIN, {"token": PLAIN}])
+def test_no_encoder_writes_a_secret(value: Any) -> None:
+    secret = Secret(value)
+    for refuse in (json.dumps, msgspec.json.encode, msgspec.msgpack.encode, msgspec.to_builtins, pickle.dumps):
+        with pytest.raises(TypeError) as caught:
+            refuse(Holder(secret) if refuse is not json.dumps else secret)  # type: ignore[operator]
+        assert PLAIN not in everything_about(caught.value)
+    with pytest.raises(TypeError):
+        mask_secret(object())
+
+
+def test_a_log_shows_the_mask(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("holdfast.test").warning("%s %r", Secret(PLAIN), Secret(PLAIN))
+    assert PLAIN not in caplog.text
+    assert MASK in caplog.text
+
+
+def test_secrets_are_revealed_compared_and_copied() -> None:
+    secret = Secret(PLAIN)
+    assert secret.reveal() == PLAIN
+    assert (secret == Secret(PLAIN), secret == Secret("other"), secret == PLAIN) == (True, False, False)
+    assert copy.copy(secret) is copy.deepcopy(secret) is secret
+
+
+@pytest.mark.parametrize("value", [None, 7, b"bytes", [PLAIN], Secret(PLAIN)])
+def test_what_cannot_be_a_secret_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Secret(value)
+    assert PLAIN not in str(caught.value)
+
+
+def test_no_error_carries_a_secret_along() -> None:
+    stored = RING.encrypt(Secret(PLAIN), PLACE)
+    body = body_of(stored)
+    attempts: list[Callable[[], Any]] = [
+        lambda: KeyRing().encrypt(Secret(PLAIN), PLACE),
+        lambda: KeyRing(OTHER).decrypt(stored, PLACE),
+        lambda: RING.decrypt(stored_as(body[:-1] + b"x"), PLACE),
+        lambda: RING.decrypt(stored + "A", PLACE),
+        lambda: RING.decrypt(stored, [*PLACE[:3], "other"]),
+    ]
+    for attempt in attempts:
+        with pytest.raises(HoldfastError) as caught:
+            attempt()
+        told = everything_about(caught.value)
+        assert "self" in told, "frames of the package are in it"
+        assert [each for each in (PLAIN, KEY.hex(), repr(KEY)) if each in told] == []
+
+
+# What has to be the same again.
+
+
+def test_the_same_content_gives_the_same_bytes_for_one_key_and_purpose() -> None:
+    one = RING.encrypt_repeatably(b"content", "piece")
+    assert one == KeyRing([KEY, OTHER]).encrypt_repeatably(b"content", "piece")
+    others = [
+        RING.encrypt_repeatably(b"content", "state"),
+        RING.encrypt_repeatably(b"other", "piece"),
+        KeyRing(OTHER).encrypt_repeatably(b"content", "piece"),
+    ]
+    assert one not in others
+    assert KeyRing([OTHER, KEY]).decrypt_repeatable(one, "piece") == b"content"
+
+
+def test_changed_content_and_another_purpose_are_noticed() -> None:
+    sealed = RING.encrypt_repeatably(b"content", "piece")
+    for bit in range(len(sealed) * 8):
+        changed = bytearray(sealed)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corrupt):
+            RING.decrypt_repeatable(bytes(changed), "piece")
+    for wrong in (lambda: RING.decrypt_repeatable(sealed, "state"), lambda: RING.decrypt_repeatable(b"", "piece")):
+        with pytest.raises(DecryptionFailed):
+            wrong()
+    with pytest.raises(MissingKey):
+        KeyRing().encrypt_repeatably(b"content", "piece")

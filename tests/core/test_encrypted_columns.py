@@ -1,0 +1,195 @@
+"""Encrypted columns: what a store writes and reads, and what becomes of values from before there was a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.clock import SystemClock
+from holdfast.core import text
+from holdfast.core.crypto import MASK, PREFIX, KeyRing, Secret
+from holdfast.core.encrypted_columns import EncryptedColumn, encrypted_columns
+from holdfast.core.scope import Scope, Setting
+from holdfast.errors import Corrupt, DecryptionFailed, HoldfastError, InvalidInput, LimitExceeded, MissingKey
+from holdfast.ids import RandomIds
+from holdfast.limits import Limits
+from tests.core.disclosure import everything_about
+
+PLAIN = "sk-very-secret"
+OLD, NEW = "o" * 32, "n" * 32
+TOKEN = EncryptedColumn("vault", "token")
+OBJECT = EncryptedColumn("vault", "credentials", row=("kind", "name"), json=True)
+ROW = ("chat", "main")
+
+
+def scope_of(*keys: str, tenant: str = "acme", limits: Limits | None = None) -> Scope:
+    setting = Setting(clock=SystemClock(), ids=RandomIds(), limits=limits or Limits(), keys=KeyRing(keys))
+    return Scope(tenant, setting)
+
+
+def stored(column: EncryptedColumn, value: Any, *keys: str) -> str:
+    found = column.encrypt(scope_of(*(keys or (OLD,))), ROW if column.json else "1", Secret(value))
+    assert found is not None
+    return found
+
+
+def revealed(column: EncryptedColumn, stored: str, *keys: str, row: Any = None) -> Any:
+    secret = column.load(scope_of(*(keys or (OLD,))), row or (ROW if column.json else "1"), stored)
+    assert secret is not None
+    return secret.reveal()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters()), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.text(st.characters()).filter(lambda value: value != MASK))
+def test_a_text_comes_back_as_it_was(value: str) -> None:
+    assert revealed(TOKEN, stored(TOKEN, value)) == value
+
+
+@given(st.dictionaries(st.text(st.characters()), json_values, max_size=5))
+def test_an_object_comes_back_as_it_was(value: dict[str, Any]) -> None:
+    assert revealed(OBJECT, stored(OBJECT, value)) == value
+
+
+@given(st.text(st.characters()).filter(lambda value: not value.startswith(PREFIX)))
+def test_a_text_from_before_there_was_a_key_is_read_as_it_is(value: str) -> None:
+    assert revealed(TOKEN, text.escape(value)) == value
+    renewed = TOKEN.renew(scope_of(OLD), "1", text.escape(value))
+    assert renewed is not None
+    assert renewed.startswith(PREFIX)
+    assert revealed(TOKEN, renewed) == value
+
+
+def test_an_object_from_before_there_was_a_key_is_read_as_it_is() -> None:
+    plain = text.dump({"token": f"{PLAIN}\x00"})
+    assert revealed(OBJECT, plain) == {"token": f"{PLAIN}\x00"}
+    renewed = OBJECT.renew(scope_of(OLD), ROW, plain)
+    assert renewed is not None
+    assert PLAIN not in renewed
+    assert revealed(OBJECT, renewed) == {"token": f"{PLAIN}\x00"}
+
+
+@pytest.mark.parametrize("plain", [MASK, "x" * 100])
+def test_what_could_not_be_stored_today_is_encrypted_all_the_same(plain: str) -> None:
+    scope = scope_of(OLD, limits=Limits(secret_bytes=10))
+    renewed = TOKEN.renew(scope, "1", plain)
+    assert renewed is not None
+    assert revealed(TOKEN, renewed) == plain
+
+
+def test_renewing_changes_only_what_the_first_key_did_not_encrypt() -> None:
+    old = stored(TOKEN, PLAIN, OLD)
+    assert TOKEN.renew(scope_of(OLD), "1", old) == old
+    assert TOKEN.renew(scope_of(OLD, NEW), "1", old) == old
+    renewed = TOKEN.renew(scope_of(NEW, OLD), "1", old)
+    assert renewed is not None
+    assert revealed(TOKEN, renewed, NEW) == PLAIN
+    assert TOKEN.renew(scope_of(OLD), "1", None) is None
+    assert TOKEN.renew(scope_of(), "1", "plain") == "plain", "there is no key"
+    with pytest.raises(DecryptionFailed):
+        TOKEN.renew(scope_of(NEW), "1", old)
+
+
+def test_what_is_not_set_stays_so() -> None:
+    assert TOKEN.encrypt(scope_of(), "1", None) is None
+    assert TOKEN.load(scope_of(), "1", None) is None
+
+
+def test_a_value_decrypts_only_in_its_tenant_table_row_and_column() -> None:
+    value = stored(TOKEN, PLAIN)
+    places = [
+        (TOKEN, scope_of(OLD, tenant="other"), "1"),
+        (EncryptedColumn("other", "token"), scope_of(OLD), "1"),
+        (EncryptedColumn("vault", "other"), scope_of(OLD), "1"),
+        (TOKEN, scope_of(OLD), "2"),
+    ]
+    for column, scope, row in places:
+        secret = column.load(scope, row, value)
+        assert secret is not None
+        with pytest.raises(DecryptionFailed):
+            secret.reveal()
+    assert revealed(TOKEN, value) == PLAIN
+    other = stored(OBJECT, {"a": 1})
+    with pytest.raises(DecryptionFailed):
+        revealed(OBJECT, other, row=("main", "chat"))
+
+
+def test_a_damaged_value_can_be_listed_and_fails_when_it_is_revealed() -> None:
+    secret = TOKEN.load(scope_of(OLD), "1", PREFIX + "damaged")
+    assert repr(secret) == f"Secret({MASK!r})"
+    with pytest.raises(DecryptionFailed, match=r"vault\.token of 1"):
+        secret.reveal()  # type: ignore[union-attr]
+
+
+def test_a_limit_has_a_name_and_counts_bytes() -> None:
+    scope = scope_of(OLD, limits=Limits(secret_bytes=10))
+    assert TOKEN.encrypt(scope, "1", Secret("é" * 5)) is not None
+    with pytest.raises(LimitExceeded, match="secret_bytes"):
+        TOKEN.encrypt(scope, "1", Secret("é" * 5 + "x"))
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "says"),
+    [
+        (TOKEN, PLAIN, "must be a Secret"),
+        (TOKEN, Secret({"a": PLAIN}), "with a string in it"),
+        (OBJECT, Secret(PLAIN), "with a dictionary in it"),
+        (OBJECT, {"a": PLAIN}, "must be a Secret"),
+        (OBJECT, Secret({"a": {PLAIN}}), "credentials: not a JSON value: set"),
+        (OBJECT, Secret({"a": PLAIN, "b": float("nan")}), "not a JSON number"),
+        (OBJECT, Secret({1: PLAIN}), "keys of a JSON object"),
+        (TOKEN, Secret(MASK), "shown in place of a secret"),
+        (OBJECT, Secret(MASK), "shown in place of a secret"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_and_not_shown(column: EncryptedColumn, given: Any, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says) as caught:
+        column.encrypt(scope_of(OLD), ROW if column.json else "1", given)
+    if isinstance(given, Secret):
+        assert PLAIN not in everything_about(caught.value)
+    assert PLAIN not in str(caught.value)
+
+
+def test_no_error_shows_a_secret() -> None:
+    value = stored(OBJECT, {"token": PLAIN})
+    attempts: list[Callable[[], Any]] = [
+        lambda: OBJECT.encrypt(scope_of(), ROW, Secret({"token": PLAIN})),
+        lambda: OBJECT.encrypt(scope_of(OLD, limits=Limits(secret_bytes=1)), ROW, Secret({"token": PLAIN})),
+        lambda: OBJECT.encrypt(scope_of(OLD, limits=Limits(json_depth=1)), ROW, Secret({"token": [[PLAIN]]})),
+        lambda: revealed(OBJECT, value, NEW),
+        lambda: OBJECT.renew(scope_of(NEW), ROW, value),
+    ]
+    for attempt in attempts:
+        with pytest.raises(HoldfastError) as caught:
+            attempt()
+        assert PLAIN not in everything_about(caught.value)
+
+
+def test_without_a_key_nothing_is_stored() -> None:
+    with pytest.raises(MissingKey, match="new-key"):
+        TOKEN.encrypt(scope_of(), "1", Secret(PLAIN))
+
+
+@pytest.mark.parametrize("plain", ["no JSON", "[]", '"text"', "null", ""])
+def test_what_is_no_object_where_one_should_be_is_corrupt(plain: str) -> None:
+    with pytest.raises(Corrupt, match=r"vault\.credentials of chat, main is not a JSON object"):
+        revealed(OBJECT, plain)
+
+
+def test_a_column_is_declared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.core.encrypted_columns._DECLARED", {})
+    assert OBJECT.declare() is OBJECT
+    assert TOKEN.declare() is TOKEN
+    EncryptedColumn("vault", "token").declare()
+    assert encrypted_columns() == [OBJECT, TOKEN]
+    with pytest.raises(ValueError, match=r"vault.token"):
+        EncryptedColumn("vault", "token", json=True).declare()

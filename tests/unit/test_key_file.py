@@ -1,0 +1,116 @@
+"""The key file: for its owner alone, made once, whole or not at all, never overwritten."""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast import key_file
+from holdfast.core.crypto import KeyRing, new_key
+from holdfast.errors import InvalidInput, NotFound
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / key_file.NAME
+
+
+def test_a_key_is_made_once_for_its_owner_alone(path: Path) -> None:
+    assert not key_file.read(path)
+    before = os.umask(0)
+    try:
+        assert key_file.make(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    written = path.read_text()
+    assert not key_file.make(path)
+    assert path.read_text() == written
+    assert key_file.read(path).key_ids == KeyRing(written.strip()).key_ids
+    assert [each.name for each in path.parent.iterdir()] == [key_file.NAME]
+
+
+def test_of_many_that_make_it_at_once_one_does_and_all_read_the_same(path: Path) -> None:
+    def make(number: int) -> tuple[bool, list[str]]:
+        return key_file.make(path), key_file.read(path).key_ids
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(make, range(8)))
+    assert sum(made for made, _ in found) == 1
+    assert len({tuple(ids) for _, ids in found}) == 1
+    assert [each.name for each in path.parent.iterdir()] == [key_file.NAME]
+
+
+def test_a_file_system_without_hard_links_overwrites_nothing_either(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: str) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert key_file.make(path)
+    written = path.read_text()
+    monkeypatch.setattr(os.path, "lexists", lambda path: False)  # as it was a moment before another process made it
+    with pytest.raises(InvalidInput):
+        key_file.make(path)
+    assert path.read_text() == written
+    assert [each.name for each in path.parent.iterdir()] == [key_file.NAME]
+
+
+def test_a_process_that_dies_while_it_writes_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(file: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", die)
+        with pytest.raises(KeyboardInterrupt):
+            key_file.make(path)
+    assert not path.exists()
+    assert key_file.make(path)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601, 0o620])
+def test_a_file_that_is_open_to_others_is_refused(path: Path, mode: int) -> None:
+    key_file.make(path)
+    path.chmod(mode)
+    with pytest.raises(InvalidInput, match="chmod 600") as caught:
+        key_file.read(path)
+    assert path.read_text().strip() not in str(caught.value)
+    path.chmod(0o400)
+    assert key_file.read(path)
+
+
+def test_several_keys_are_several_lines_the_current_one_first(path: Path) -> None:
+    new, old = new_key(), new_key()
+    path.write_text(f"{new}\n{old}\n")
+    path.chmod(0o600)
+    assert key_file.read(path).key_ids == KeyRing([new, old]).key_ids
+
+
+@pytest.mark.parametrize("content", ["", "\n", "no key", "0" * 63, "0" * 100_000, "é" * 32])
+def test_what_is_no_key_is_refused_with_the_name_of_the_file(path: Path, content: str) -> None:
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(InvalidInput, match=key_file.NAME):
+        key_file.read(path)
+
+
+def test_what_is_no_file_is_refused(path: Path) -> None:
+    path.mkdir(mode=0o700)
+    with pytest.raises(InvalidInput, match=key_file.NAME):
+        key_file.read(path)
+    path.rmdir()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(InvalidInput, match="is not a file"):
+        key_file.read(path)
+    path.unlink()
+    path.symlink_to("nowhere")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        key_file.read(path)
+    assert not key_file.make(path), "something is there, and is not replaced"
+    with pytest.raises(NotFound):
+        key_file.make(path.parent / "nowhere" / "x")
