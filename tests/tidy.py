@@ -33,6 +33,8 @@ FORMATTED_SQL_ALLOWED = {
 }
 ENTRY_POINTS = {"holdfast.__main__", "holdfast.cli"}
 """Modules that are started, not imported."""
+FOUNDATIONS = {"holdfast.core.overlay", "holdfast.core.transitions"}
+"""Shapes of stores, tested on tables of their own, that no store is made of yet."""
 FOUND_BY_FOLDER = ("tests.contract.cases.",)
 """Modules that are found by the folder they lie in."""
 
@@ -336,7 +338,7 @@ def unused_modules(package: Iterable[Source], others: Iterable[Source]) -> Itera
     used_in_tests = {name for source in others for _, name in _imported(source)}
     for name, source in by_name.items():
         tested = name.startswith("holdfast.testing.") and name in used_in_tests
-        if name in used or tested or name in ENTRY_POINTS or source.path.endswith("__init__.py"):
+        if name in used or tested or name in ENTRY_POINTS | FOUNDATIONS or source.path.endswith("__init__.py"):
             continue
         yield f"{source.path}: nobody imports it: use it or remove it"
 
@@ -421,6 +423,12 @@ def tables_of_layers_above(layers: list[list[str]]) -> Iterator[str]:
         room = path.partition("/")[0]
         for table in re.findall(r"\bINSERT INTO (\w+)", text):
             owners[table] = min(room, owners.get(table, room), key=height.__getitem__)
+    for source in folder.rglob("*.py"):  # the statements of record stores are made from their declarations
+        for table in re.findall(r'^    table\b[^=]*= "(\w+)"', source.read_text(), re.MULTILINE):
+            owners[table] = source.relative_to(folder).parts[0]
+    for shared in (ROOT / PACKAGE / "core").rglob("*.sql"):  # below all layers
+        for table in re.findall(r"\bINSERT INTO (\w+)", shared.read_text()):
+            owners.pop(table, None)
     for path, text in sorted(texts.items()):
         room = path.partition("/")[0]
         for table in sorted(set(re.findall(r"\b(?:FROM|INTO|UPDATE|JOIN)\s+(\w+)", text))):

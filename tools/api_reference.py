@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.api.answers import MEDIA_TYPES
 from holdfast.api.openapi import document
 from holdfast.api.operations import Operation
 from holdfast.api.parameters import bodies, choices, hints, parameters
 from holdfast.api.resources import OPERATIONS
+from holdfast.api.responses import MEDIA_TYPES
 from holdfast.api.streams import Stream
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "http-api.md"

@@ -38,28 +38,14 @@ from .engines.dialect import Dialect
 from .engines.protocol import Connection, Row
 from .errors import AlreadyExists, Corrupt, SchemaMismatch
 from .handles import Holdfast
+from .migrations.catalogue import tables_of_tenants
 from .migrations.files import migrations
-from .migrations.runner import created_tables
 from .new_file import refuse_existing
 from .stepping import step
 from .stores.objects import packs as pack_store
 from .stores.objects.packs import InPack
 
-_LEFT_OUT = frozenset(
-    (
-        "schema_migrations",
-        "message_texts",
-        "search_progress",
-        "object_packs",
-        "api_keys",
-        "erasures",
-        "retention_sweeps",
-        "server_settings",
-    )
-)
-"""What is made anew, lies elsewhere, or is no business of the tenant's."""
-_NAMES = {"run_queue": "tenant", "tenants": "id"}
-"""Where the column of the tenant has another name."""
+_DEFERRED = {Dialect.SQLITE: "PRAGMA defer_foreign_keys = ON", Dialect.POSTGRES: "SET CONSTRAINTS ALL DEFERRED"}
 _ROWS = 500
 _KINDS = {
     "uuid": "text",
@@ -261,6 +247,8 @@ class _Import:
     async def run(self, connection: Connection) -> None:
         async with connection.savepoint():
             await self._refuse_known(connection)
+            # Rows of one table may refer to each other, in any order.
+            await connection.fetch(_DEFERRED[connection.dialect], ())
             tables = {each.name: each for each in await _tables(connection)}
             table, columns, waiting, count = None, list[str](), list[list[Any]](), 0
             for line in bundle_lines.read(self._file):
@@ -309,17 +297,14 @@ class _Import:
 
 
 async def _tables(connection: Connection) -> list[_Table]:
-    """What a tenant's rows lie in, parents before children."""
+    """The tables of a bundle, parents before children."""
     found = []
-    for name in created_tables():
-        if name in _LEFT_OUT:
+    for table in tables_of_tenants():
+        if table.tenant is None or not table.treatment.exported:
             continue
-        columns, key = await _described(connection, name)
-        tenant = _NAMES.get(name, "tenant_id")
-        if tenant not in [each.name for each in columns]:
-            raise SchemaMismatch(f"the table {name} has no {tenant}")
-        others = tuple(each for each in columns if each.name != tenant)
-        found.append(_Table(name, tenant, others, tuple(each for each in key if each != tenant)))
+        columns, key = await _described(connection, table.name)
+        others = tuple(each for each in columns if each.name != table.tenant)
+        found.append(_Table(table.name, table.tenant, others, tuple(each for each in key if each != table.tenant)))
     return found
 
 

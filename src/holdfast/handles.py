@@ -1,4 +1,4 @@
-"""``Holdfast`` and ``AsyncHoldfast``: what a program opens, and the handle of a tenant that it works with."""
+"""``Holdfast`` and ``AsyncHoldfast``: what a program opens."""
 
 from __future__ import annotations
 
@@ -6,278 +6,30 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from . import address
 from .clock import Clock, SystemClock
-from .core import acting
-from .core.acting import Acting, ActingBlock, AgentType, PeerKind
 from .core.crypto import KeyRing, Keys
 from .core.packs import PackPlace
 from .core.scope import Scope, Setting
-from .drivers import join, turns
 from .engines import opening
-from .engines.joined import JoinedEngine
 from .engines.opening import AsyncOwnEngine, OwnEngine
 from .engines.postgres.options import PoolOptions
-from .engines.protocol import Engine
 from .engines.sqlite.file import Durability
 from .errors import InvalidInput
 from .ids import IdSource, RandomIds
 from .limits import Limits
 from .migrations import runner
 from .stepping import step
-from .stores.conversation.branches import AsyncBranches, Branches
-from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
-from .stores.conversation.contacts import AsyncContacts, Contacts
-from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
-from .stores.conversation.messages import AsyncMessages, Messages
-from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
-from .stores.conversation.remarks import AsyncRemarks, Remarks
-from .stores.conversation.sessions import AsyncSessions, Sessions
-from .stores.conversation.shares import AsyncSessionShares, SessionShares
-from .stores.conversation.tokens import TokenCounter, counter_of
-from .stores.execution.a2a_push_configs import A2APushConfigs, AsyncA2APushConfigs
-from .stores.execution.a2a_tasks import A2ATasks, AsyncA2ATasks
-from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
-from .stores.execution.flows import AsyncFlows, Flows
-from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, Leases, RunQueue
-from .stores.execution.runs.runs import AsyncRuns, Runs
-from .stores.execution.runs.steps import AsyncSteps, Steps
-from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
-from .stores.lifecycle.api_keys import ApiKeys, AsyncApiKeys
-from .stores.lifecycle.diagnostics import AsyncDiagnostics, Diagnostics
-from .stores.lifecycle.erasures import AsyncErasures, Erasures
-from .stores.lifecycle.retention.retention import AsyncRetention, Retention
-from .stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
-from .stores.lifecycle.tenant_engine import TenantEngine, behind
-from .stores.lifecycle.tenants import AsyncTenants, Tenants
-from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
-from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
-from .stores.objects.activity import Activities, AsyncActivities
-from .stores.objects.objects import AsyncObjects, Objects
-from .stores.registry.agents import Agents, AsyncAgents
-from .stores.registry.blocks import AsyncBlocks, Blocks
-from .stores.registry.tool_servers import AsyncToolServers, ToolServers
+from .store_lists import AsyncHandle, PlatformStores, SyncHandle
+from .stores.conversation.tokens import TokenCounter
+from .stores.lifecycle.tenant_engine import TenantEngine
 from .stores.wiring import SESSION_DEPENDENTS
-from .stores.workspace.rewinds import AsyncRewinds, Rewinds
-from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
-from .workspaces.workspaces import AsyncWorkspaces, Workspaces
+from .tenant_handles import AsyncTenantHandle, TenantHandle
 
 
-class AsyncTenantHandle:
-    """Everything of one tenant; no call through it can see another's."""
-
-    def __init__(self, engine: Engine, scope: Scope) -> None:
-        self._engine, self._scope = behind(engine), scope
-        self.sessions = AsyncSessions(engine, scope)
-        self.messages = AsyncMessages(engine, scope)
-        self.branches = AsyncBranches(engine, scope)
-        self.compactions = AsyncCompactions(engine, scope)
-        self.pending_messages = AsyncPendingMessages(engine, scope)
-        self.contacts = AsyncContacts(engine, scope)
-        self.feedback = AsyncFeedbacks(engine, scope)
-        self.agents = AsyncAgents(engine, scope)
-        self.blocks = AsyncBlocks(engine, scope)
-        self.runs = AsyncRuns(engine, scope)
-        self.steps = AsyncSteps(engine, scope)
-        self.leases = AsyncLeases(engine, scope)
-        self.tool_calls = AsyncToolCalls(engine, scope)
-        self.checkpoints = AsyncCheckpoints(engine, scope)
-        self.objects = AsyncObjects(engine, scope)
-        self.snapshots = AsyncSnapshots(engine, scope)
-        self.workspaces = AsyncWorkspaces(engine, scope)
-        self.flows = AsyncFlows(engine, scope)
-        self.crew_memories = AsyncCrewMemories(engine, scope)
-        self.a2a_tasks = AsyncA2ATasks(engine, scope)
-        self.a2a_push_configs = AsyncA2APushConfigs(engine, scope)
-        self.session_shares = AsyncSessionShares(engine, scope)
-        self.remarks = AsyncRemarks(engine, scope)
-        self.tool_servers = AsyncToolServers(engine, scope)
-        self.agent_memories = AsyncAgentMemories(engine, scope)
-        self.activity = AsyncActivities(engine, scope)
-        self.retention = AsyncRetention(engine, scope)
-        self.diagnostics = AsyncDiagnostics(engine, scope)
-        self.rewinds = AsyncRewinds(engine, scope)
-
-    @property
-    def name(self) -> str:
-        """The tenant's name."""
-        return self._scope.tenant
-
-    @property
-    def clock(self) -> Clock:
-        """Where the time of everything that is stored comes from."""
-        return self._scope.clock
-
-    @property
-    def limits(self) -> Limits:
-        """What one call may carry."""
-        return self._scope.limits
-
-    @property
-    def encryption(self) -> KeyRing:
-        """The keys that encrypt secrets."""
-        return self._scope.keys
-
-    def count_tokens(self, content: Any) -> int:
-        """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
-        return counter_of(self._scope)(content)
-
-    def acting(
-        self,
-        *,
-        user: str | None = None,
-        agent: str | None = None,
-        agent_type: AgentType | None = None,
-        sender: str | None = None,
-        channel: str | None = None,
-        chat: str | None = None,
-        peer_kind: PeerKind | None = None,
-    ) -> ActingBlock:
-        """Say once who acts in a ``with`` or ``async with`` block, for this tenant, this task and what it starts.
-
-        What is made inside without a user or an agent gets these. Nothing is looked up or filtered by them. Blocks nest:
-        the inner one replaces only what it names.
-
-        Raises:
-            InvalidInput: a value is not a name, or none of its kind.
-        """
-        return ActingBlock(
-            self._scope,
-            user=user,
-            agent=agent,
-            agent_type=agent_type,
-            sender=sender,
-            channel=channel,
-            chat=chat,
-            peer_kind=peer_kind,
-        )
-
-    def acting_now(self) -> Acting:
-        """Who acts for this tenant here and now; what nobody said is ``None``."""
-        return acting.now(self._scope)
-
-    def join(self, connection: Any) -> AsyncTenantHandle:
-        """The same tenant on your own connection: what is written lives and dies with your transaction.
-
-        Takes an asyncpg, psycopg (async) or aiosqlite connection, or SQLAlchemy's AsyncConnection or AsyncSession.
-
-        Raises:
-            InvalidInput: the object is none of these, or of the other engine.
-        """
-        joined = join.asynchronous(connection, self._engine.dialect)
-        engine = JoinedEngine(joined, turns.of_tasks(connection), blocking=False, owner=self._engine)
-        return AsyncTenantHandle(TenantEngine(engine, self._scope), self._scope)
-
-
-class TenantHandle:
-    """Everything of one tenant; no call through it can see another's."""
-
-    def __init__(self, engine: Engine, scope: Scope) -> None:
-        self._engine, self._scope = behind(engine), scope
-        self.sessions = Sessions(AsyncSessions(engine, scope))
-        self.messages = Messages(AsyncMessages(engine, scope))
-        self.branches = Branches(AsyncBranches(engine, scope))
-        self.compactions = Compactions(AsyncCompactions(engine, scope))
-        self.pending_messages = PendingMessages(AsyncPendingMessages(engine, scope))
-        self.contacts = Contacts(AsyncContacts(engine, scope))
-        self.feedback = Feedbacks(AsyncFeedbacks(engine, scope))
-        self.agents = Agents(AsyncAgents(engine, scope))
-        self.blocks = Blocks(AsyncBlocks(engine, scope))
-        self.runs = Runs(AsyncRuns(engine, scope))
-        self.steps = Steps(AsyncSteps(engine, scope))
-        self.leases = Leases(AsyncLeases(engine, scope))
-        self.tool_calls = ToolCalls(AsyncToolCalls(engine, scope))
-        self.checkpoints = Checkpoints(AsyncCheckpoints(engine, scope))
-        self.objects = Objects(AsyncObjects(engine, scope))
-        self.snapshots = Snapshots(AsyncSnapshots(engine, scope))
-        self.workspaces = Workspaces(AsyncWorkspaces(engine, scope))
-        self.flows = Flows(AsyncFlows(engine, scope))
-        self.crew_memories = CrewMemories(AsyncCrewMemories(engine, scope))
-        self.a2a_tasks = A2ATasks(AsyncA2ATasks(engine, scope))
-        self.a2a_push_configs = A2APushConfigs(AsyncA2APushConfigs(engine, scope))
-        self.session_shares = SessionShares(AsyncSessionShares(engine, scope))
-        self.remarks = Remarks(AsyncRemarks(engine, scope))
-        self.tool_servers = ToolServers(AsyncToolServers(engine, scope))
-        self.agent_memories = AgentMemories(AsyncAgentMemories(engine, scope))
-        self.activity = Activities(AsyncActivities(engine, scope))
-        self.retention = Retention(AsyncRetention(engine, scope))
-        self.diagnostics = Diagnostics(AsyncDiagnostics(engine, scope))
-        self.rewinds = Rewinds(AsyncRewinds(engine, scope))
-
-    @property
-    def name(self) -> str:
-        """The tenant's name."""
-        return self._scope.tenant
-
-    @property
-    def clock(self) -> Clock:
-        """Where the time of everything that is stored comes from."""
-        return self._scope.clock
-
-    @property
-    def limits(self) -> Limits:
-        """What one call may carry."""
-        return self._scope.limits
-
-    @property
-    def encryption(self) -> KeyRing:
-        """The keys that encrypt secrets."""
-        return self._scope.keys
-
-    def count_tokens(self, content: Any) -> int:
-        """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
-        return counter_of(self._scope)(content)
-
-    def acting(
-        self,
-        *,
-        user: str | None = None,
-        agent: str | None = None,
-        agent_type: AgentType | None = None,
-        sender: str | None = None,
-        channel: str | None = None,
-        chat: str | None = None,
-        peer_kind: PeerKind | None = None,
-    ) -> ActingBlock:
-        """Say once who acts in a ``with`` or ``async with`` block, for this tenant, this task and what it starts.
-
-        What is made inside without a user or an agent gets these. Nothing is looked up or filtered by them. Blocks nest:
-        the inner one replaces only what it names.
-
-        Raises:
-            InvalidInput: a value is not a name, or none of its kind.
-        """
-        return ActingBlock(
-            self._scope,
-            user=user,
-            agent=agent,
-            agent_type=agent_type,
-            sender=sender,
-            channel=channel,
-            chat=chat,
-            peer_kind=peer_kind,
-        )
-
-    def acting_now(self) -> Acting:
-        """Who acts for this tenant here and now; what nobody said is ``None``."""
-        return acting.now(self._scope)
-
-    def join(self, connection: Any) -> TenantHandle:
-        """The same tenant on your own connection: what is written lives and dies with your transaction.
-
-        Takes a psycopg, sqlite3 or apsw connection, or SQLAlchemy's Connection or Session.
-
-        Raises:
-            InvalidInput: the object is none of these, or of the other engine.
-        """
-        joined = join.blocking(connection, self._engine.dialect)
-        engine = JoinedEngine(joined, turns.of_threads(connection), blocking=True, owner=self._engine)
-        return TenantHandle(TenantEngine(engine, self._scope), self._scope)
-
-
-class Holdfast:
+class Holdfast(PlatformStores, SyncHandle):
     """Durable state for agents, for synchronous programs. Safe to share between threads.
 
     Args:
@@ -318,6 +70,7 @@ class Holdfast:
         where = address.parse(url, library=sqlite)
         self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool)
+        self._arguments = (self._engine, self._setting)
         try:
             step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
         except BaseException:
@@ -343,31 +96,6 @@ class Holdfast:
         """The keys that encrypt secrets."""
         return self._setting.keys
 
-    @property
-    def tenants(self) -> Tenants:
-        """All tenants."""
-        return Tenants(AsyncTenants(self._engine, self._setting))
-
-    @property
-    def api_keys(self) -> ApiKeys:
-        """The API keys of all tenants."""
-        return ApiKeys(AsyncApiKeys(self._engine, self._setting))
-
-    @property
-    def erasures(self) -> Erasures:
-        """The tenants who are to be forgotten."""
-        return Erasures(AsyncErasures(self._engine, self._setting))
-
-    @property
-    def server_settings(self) -> ServerSettings:
-        """What all processes on this database agree on."""
-        return ServerSettings(AsyncServerSettings(self._engine, self._setting))
-
-    @property
-    def run_queue(self) -> RunQueue:
-        """The runs of all tenants that wait for somebody to drive them."""
-        return RunQueue(AsyncRunQueue(self._engine, self._setting))
-
     def close(self) -> None:
         """Finish what was accepted and let go of the database. Closing twice is fine."""
         step(self._engine.close())
@@ -379,7 +107,7 @@ class Holdfast:
         self.close()
 
 
-class AsyncHoldfast:
+class AsyncHoldfast(PlatformStores, AsyncHandle):
     """Durable state for agents, for asyncio. The arguments are those of ``Holdfast``; open it with ``async with``."""
 
     def __init__(
@@ -401,6 +129,7 @@ class AsyncHoldfast:
         self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool)
+        self._arguments = (self._engine, self._setting)
 
     async def open(self) -> Self:
         """Open the database; ``async with`` does it too. Opening twice is fine, and so is opening again after a close."""
@@ -431,31 +160,6 @@ class AsyncHoldfast:
     def encryption(self) -> KeyRing:
         """The keys that encrypt secrets."""
         return self._setting.keys
-
-    @property
-    def tenants(self) -> AsyncTenants:
-        """All tenants."""
-        return AsyncTenants(self._engine, self._setting)
-
-    @property
-    def api_keys(self) -> AsyncApiKeys:
-        """The API keys of all tenants."""
-        return AsyncApiKeys(self._engine, self._setting)
-
-    @property
-    def erasures(self) -> AsyncErasures:
-        """The tenants who are to be forgotten."""
-        return AsyncErasures(self._engine, self._setting)
-
-    @property
-    def server_settings(self) -> AsyncServerSettings:
-        """What all processes on this database agree on."""
-        return AsyncServerSettings(self._engine, self._setting)
-
-    @property
-    def run_queue(self) -> AsyncRunQueue:
-        """The runs of all tenants that wait for somebody to drive them."""
-        return AsyncRunQueue(self._engine, self._setting)
 
     async def close(self) -> None:
         """Finish what was accepted and let go of the database. Closing twice is fine."""

@@ -19,11 +19,12 @@ from typing import Any, Protocol, cast
 import apsw
 from msgspec import Struct
 
+from holdfast import NewAgent
 from holdfast.address import Library
 from holdfast.clock import FixedClock
 from holdfast.core.blocking import Blocking
 from holdfast.engines.postgres.options import PoolOptions
-from holdfast.handles import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
+from holdfast.handles import AsyncHoldfast, Holdfast
 from holdfast.ids import SeededIds
 from holdfast.limits import Limits
 from holdfast.stores.conversation.buffer.buffered import BufferedSession
@@ -31,6 +32,7 @@ from holdfast.stores.execution.runs.leases import AsyncRunQueue
 from holdfast.stores.execution.runs.ledger import NewToolCall
 from holdfast.stores.lifecycle.api_keys import AsyncApiKeys
 from holdfast.stores.lifecycle.tenants import AsyncTenants
+from holdfast.tenant_handles import AsyncTenantHandle, TenantHandle
 from tests.contract import callers
 from tests.contract.cases.world import Caller, World
 
@@ -420,7 +422,7 @@ def _move_in(hf: Holdfast) -> None:
 
 def _keep_agents_busy(resident: TenantHandle) -> None:
     """An agent with a block and a run of each kind that nobody claims."""
-    agent = resident.agents.create("Helper", id="helper", tags=["resident"])
+    agent = resident.agents.create(NewAgent(name="Helper", id="helper", tags=["resident"]))
     resident.blocks.set(agent.id, "persona", "kind")
     session = resident.sessions.create(key="resident:runs")
     for ending in ("paused", "waiting", "completed"):

@@ -9,12 +9,12 @@ from unittest import mock
 
 import pytest
 
-from holdfast.core import filters, paging, scope, text
+from holdfast.core import filters, paging, registration, scope, text
 from holdfast.core.queries import Query
+from holdfast.engines.dialect import Dialect
 from holdfast.limits import Limits
-from holdfast.stores.conversation import log_reading, message_log, messages, new_entries, sessions
-from holdfast.stores.lifecycle import tenants
-from holdfast.stores.objects import registration
+from holdfast.stores.conversation import log_reading, message_changes, message_log, new_entries, sessions
+from holdfast.stores.lifecycle import purging
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
@@ -53,8 +53,8 @@ def keep_everything(value: str) -> str:
 
 ABOUT = ("sessions", "session_lists", "messages", "message_changes", "message_reading", "tenants", "values")
 LIVE = " AND (deleted_at IS NULL) IS TRUE"
-HERE, LOG, ALL = sessions.queries, message_log.queries, tenants.queries
-READ, ONE = log_reading.queries, messages.queries
+HERE, LOG = sessions.queries, message_log.queries
+READ, ONE = log_reading.queries, message_changes.queries
 DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "messages in the order of their time": query(READ, "list", "ORDER BY seq", "ORDER BY created_at DESC, seq DESC"),
     "the last messages from the wrong end": query(READ, "list_newest", "ORDER BY seq DESC", "ORDER BY seq"),
@@ -84,10 +84,11 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
         registration.queries, "register", "NOTHING", "UPDATE SET metadata = '{}'"
     ),
     "a tenant that leaves its sessions": both(
-        mock.patch.object(tenants, "_PURGING", []),
-        query(ALL, "purge_sessions", "tenant_id = :tenant_id", "tenant_id = 'x'"),
+        mock.patch.object(purging, "bounded", return_value=[]), mock.patch.object(purging, "unbounded", return_value=[])
     ),
-    "a tenant deleted by mistake": query(ALL, "anything", "tenant_id = :tenant_id", "tenant_id = 'x'"),
+    "a tenant deleted by mistake": mock.patch.object(
+        purging, "anything", return_value=Query("x", dict.fromkeys(Dialect, "SELECT 1 WHERE :tenant_id = 'x'"))
+    ),
     "text that is stored as it is": mock.patch.multiple(text, escape=keep_everything, unescape=keep_everything),
     "names that are not measured": without_limit("key_bytes"),
     "content that is not measured": without_limit("content_bytes"),

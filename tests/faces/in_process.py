@@ -11,10 +11,10 @@ from urllib.parse import unquote
 import msgspec
 
 from holdfast import AsyncHoldfast, FixedClock
-from holdfast.api.access import AccessOptions
 from holdfast.api.app import build
+from holdfast.api.auth import AccessOptions
 from holdfast.api.limits import ServerLimits
-from holdfast.api.service import Service
+from holdfast.api.state import Service
 from tests.faces.process import ADMIN_KEY
 
 HERE = "127.0.0.1"

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from holdfast import FixedClock, Holdfast, new_api_key
-from holdfast.api.access import AccessOptions, Caller, networks
+from holdfast.api.auth import AccessOptions, Caller, networks
 from holdfast.api.limits import ServerLimits
 from holdfast.api.operations import AREAS, Operation, operation
 from holdfast.api.resources import OPERATIONS

@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Holdfast, new_api_key
-from holdfast.api import denials
-from holdfast.api.denials import SERVER
+from holdfast.api import audit
+from holdfast.api.audit import SERVER
 from holdfast.api.limits import ServerLimits
-from holdfast.api.rates import Rates
+from holdfast.api.rate_limit import RateLimit
 from tests.faces.attacks import MINE, THEIRS, made, played
 from tests.faces.in_process import Running
 
@@ -42,7 +42,7 @@ def test_who_asks_without_a_key_too_often_is_told_to_wait_and_keeps_no_key_out()
         assert told[-1].headers["retry-after"] == "1000"
         assert (await server.ask("GET", path, key=good)).status == 200, "a key never seen before"
         assert (await server.ask("GET", path, key=new_api_key())).status == 401, "wrong keys are counted apart"
-        await server.service.denials.flush(server.holdfast)
+        await server.service.audit.flush(server.holdfast)
         return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
 
     noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
@@ -67,7 +67,7 @@ def test_a_flood_of_wrong_keys_is_noted_once_and_keeps_no_good_key_out() -> None
         assert {each.status for each in refused} == {429}
         assert served.status == 200, "a key that was never used before"
         assert (await server.ask("GET", path, key=None)).status == 401
-        await server.service.denials.flush(server.holdfast)
+        await server.service.audit.flush(server.holdfast)
         return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
 
     noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3, key_s=0))
@@ -92,8 +92,8 @@ def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not() -> None:
 
 def test_a_bucket_fills_up_again_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("holdfast.api.rates.monotonic_s", lambda: now[0])
-    rates = Rates(2.0, 2)
+    monkeypatch.setattr("holdfast.api.rate_limit.monotonic_s", lambda: now[0])
+    rates = RateLimit(2.0, 2)
     assert [rates.take("a"), rates.take("a"), rates.take("a")] == [0.0, 0.0, 0.5]
     assert rates.take("b") == 0.0
     now[0] += 0.5
@@ -101,7 +101,7 @@ def test_a_bucket_fills_up_again_with_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert [rates.take("a"), rates.take("a")] == [0.0, 0.5]
     now[0] += 1_000
     assert [rates.take("a"), rates.take("a"), rates.take("a")] == [0.0, 0.0, 0.5], "no more than at once"
-    assert Rates(0.0, 0).take("a") == 0.0
+    assert RateLimit(0.0, 0).take("a") == 0.0
 
 
 @pytest.mark.parametrize("asked_per_s", [10, 7, 50, 1_000])
@@ -109,8 +109,8 @@ def test_who_asks_too_often_all_the_time_is_still_let_in_as_often_as_is_allowed(
     monkeypatch: pytest.MonkeyPatch, asked_per_s: int
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("holdfast.api.rates.monotonic_s", lambda: now[0])
-    rates = Rates(5.0, 5)
+    monkeypatch.setattr("holdfast.api.rate_limit.monotonic_s", lambda: now[0])
+    rates = RateLimit(5.0, 5)
     let_in = 0
     for _ in range(60 * asked_per_s):
         now[0] += 1 / asked_per_s
@@ -119,8 +119,8 @@ def test_who_asks_too_often_all_the_time_is_still_let_in_as_often_as_is_allowed(
 
 
 def test_no_more_names_are_remembered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.api.rates._NAMES_MOST", 3)
-    rates = Rates(0.001, 1)
+    monkeypatch.setattr("holdfast.api.rate_limit._NAMES_MOST", 3)
+    rates = RateLimit(0.001, 1)
     for name in "abcd":
         rates.take(name)
     assert len(rates._left) == 3
@@ -138,7 +138,7 @@ def test_every_refusal_is_in_the_activity_log_and_no_secret_with_it(caplog: pyte
         await server.ask("GET", "/v1/tenants/acme/sessions", key=key)
         await server.ask("GET", "/v1/tenants/acme/sessions", key=None)
         await server.ask("POST", "/v1/tenants/acme/sessions", {}, key=wrong)
-        await server.service.denials.flush(server.holdfast)
+        await server.service.audit.flush(server.holdfast)
         for each in (SERVER, THEIRS):
             for entry in await server.holdfast.tenant(each).activity.list():
                 assert wrong[11:] not in repr(entry)
@@ -179,7 +179,7 @@ def test_web_pages_and_names_of_others_are_noted_without_secrets_and_a_flood_of_
         for _ in range(40):
             reply = await server.ask("GET", f"/v1/hf_{secret}", headers={"Origin": "null"})
             assert reply.status == 403
-        await server.service.denials.flush(server.holdfast)
+        await server.service.audit.flush(server.holdfast)
         return list(await server.holdfast.tenant(SERVER).activity.list())
 
     noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
@@ -201,7 +201,7 @@ def test_a_revoked_key_is_noted_in_the_log_of_its_tenant() -> None:
         await server.holdfast.api_keys.revoke(kept.id)
         await asyncio.sleep(0.02)  # see above
         assert (await server.ask("GET", path, key=key)).status == 401
-        await server.service.denials.flush(server.holdfast)
+        await server.service.audit.flush(server.holdfast)
         (entry,) = await server.holdfast.tenant(MINE).activity.list()
         assert (entry.reason, entry.details["key_id"]) == ("this API key was revoked", kept.id)
 
@@ -209,23 +209,23 @@ def test_a_revoked_key_is_noted_in_the_log_of_its_tenant() -> None:
 
 
 def test_a_flood_of_refusals_is_counted_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "WAITING_MOST", 3)
+    monkeypatch.setattr(audit, "WAITING_MOST", 3)
 
     async def play(server: Running) -> list[str]:
         for _ in range(8):
-            server.service.denials.note(denials.Denial("", "no", "", "10.0.0.1", "GET", "/"))
-        await server.service.denials.flush(server.holdfast)
+            server.service.audit.note(audit.Denial("", "no", "", "10.0.0.1", "GET", "/"))
+        await server.service.audit.flush(server.holdfast)
         return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
 
     assert sorted(played(play)) == ["5 more refusals than could be noted", "no", "no", "no"]
 
 
 def test_a_count_is_noted_even_if_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "COUNTED_S", 0.01)
+    monkeypatch.setattr(audit, "COUNTED_S", 0.01)
 
     async def play(server: Running) -> list[str]:
         for _ in range(5):
-            server.service.denials.count()
+            server.service.audit.count()
         for _ in range(2_000):
             if found := await server.holdfast.tenant(SERVER).activity.list():
                 return [each.reason for each in found]

@@ -18,18 +18,19 @@ from starlette.types import Message as Event
 
 from holdfast import Filter, Message, Session
 from holdfast.api.app import application
-from holdfast.api.binding import operation_routes
-from holdfast.api.conventions import chosen_id, filters, settled_by
-from holdfast.api.guard import is_local
+from holdfast.api.handler import operation_routes
+from holdfast.api.idempotency import chosen_id, settled_by
 from holdfast.api.limits import ServerLimits
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, collect, operation
+from holdfast.api.origin_check import is_local
+from holdfast.api.pagination import filters
 from holdfast.api.parameters import parameters
 from holdfast.api.problems import NoSuchRoute, answer
 from holdfast.api.routing import Router
-from holdfast.api.service import Service
-from holdfast.api.wire import Problem, decode, encode, moment
-from holdfast.api.wire import given as fields_given
+from holdfast.api.schemas import Problem, decode, encode, moment
+from holdfast.api.schemas import given as fields_given
+from holdfast.api.state import Service
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, NotFound, OutcomeUnknown
 from tests.faces.process import BEARER
 

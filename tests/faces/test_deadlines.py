@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.answers import Sendable
-from holdfast.api.binding import operation_routes
-from holdfast.api.conventions import settled_by
+from holdfast.api.handler import operation_routes
+from holdfast.api.idempotency import settled_by
 from holdfast.api.limits import ServerLimits
 from holdfast.api.operations import operation
 from holdfast.api.problems import answer
 from holdfast.api.request import Request
+from holdfast.api.responses import Sendable
 from holdfast.api.routing import Route, Router
-from holdfast.api.service import Service
+from holdfast.api.state import Service
 from holdfast.errors import InvalidInput
 from tests.faces.in_process import running
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from holdfast.api import AccessOptions, ServerLimits, networks
 from holdfast.api.problems import HttpError, status_of
 from holdfast.api.resources import OPERATIONS
-from holdfast.api.serving import HOST, PORT
+from holdfast.api.server import HOST, PORT
 from holdfast.cli.commands import root
 from holdfast.cli.serve import serve
 from holdfast.errors import HoldfastError

@@ -10,21 +10,23 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, Limits
+from holdfast import AsyncHoldfast
 from holdfast.api.operations import Operation
 from holdfast.api.resources import OPERATIONS
+from holdfast.store_lists import store_names
 
 _HERE = "reads or writes a directory of the machine it is called on, which is not the caller's"
 _ASKED = "the server itself asks, for every key that comes"
 _STARTED = "what a process is started with, and which of several leads, is no caller's business"
 _GET = "GET of the same thing answers 404 where this returns None"
+_SECRET = "configurations hold credentials; the operations that exist leave them out of their answers"
 
 WHY_NOT = {
     "tenants.maintain": "the server does it by itself, in the background",
     "sessions.buffered": "keeps what is not saved yet in the memory of one process",
     "messages.last": "GET .../messages/last does it, through messages.list, which loads no more than an answer may have",
-    "agents.find": _GET,
-    "blocks.find": _GET,
+    **{f"{name}.find": _GET for name in ("agents", "blocks", "general_feedback", "tool_servers")},
+    **{f"a2a_push_configs.{name}": _SECRET for name in ("create", "get", "find", "update", "delete", "count")},
     "snapshots.tree": "a whole tree is not one answer: GET .../tree gives pages, through snapshots.entries",
     "workspaces.capture": _HERE,
     "workspaces.capture_upper": _HERE,
@@ -46,15 +48,12 @@ def stores() -> dict[str, type]:
 
     async def main() -> dict[str, type]:
         async with AsyncHoldfast(":memory:") as holdfast:
-            of_all = {name: getattr(holdfast, name) for name in dir(type(holdfast)) if _is_property(holdfast, name)}
-            of_one = {name: each for name, each in vars(holdfast.tenant("acme")).items() if not name.startswith("_")}
-            return {name: type(each) for name, each in {**of_all, **of_one}.items() if not isinstance(each, Limits)}
+            of_all = {name: getattr(holdfast, name) for name in store_names(type(holdfast))}
+            tenant = holdfast.tenant("acme")
+            of_one = {name: getattr(tenant, name) for name in store_names(type(tenant))}
+            return {name: type(store) for name, store in {**of_all, **of_one}.items()}
 
     return asyncio.run(main())
-
-
-def _is_property(thing: object, name: str) -> bool:
-    return not name.startswith("_") and isinstance(getattr(type(thing), name), property)
 
 
 def methods(store: type) -> list[str]:

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from holdfast import Holdfast
-from holdfast.api.serving import bind
+from holdfast.api.server import bind
 from holdfast.errors import InvalidInput
 from holdfast.presence import Presence
 from tests.faces.process import (

@@ -22,7 +22,7 @@ from holdfast.api import parameters
 from holdfast.api.limits import ServerLimits
 from holdfast.api.operations import Operation
 from holdfast.api.resources import OPERATIONS
-from holdfast.api.wire import decode_body
+from holdfast.api.schemas import decode_body
 from holdfast.errors import InvalidInput, LimitExceeded
 from tests.faces.in_process import Running, running
 from tests.faces.process import json_body

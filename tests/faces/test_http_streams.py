@@ -280,7 +280,7 @@ def test_steps_of_a_run_that_was_taken_back_are_said_to_be_gone_and_those_instea
             await acme.workspaces.rewind(run.id, to_step=1, path=None)
             await acme.runs.resume(run.id)
             await steps((2, "B"), (3, "C"), (4, "D"))
-            server.service.news.tell(f"acme/{run.id}")
+            server.service.notifier.publish(f"acme/{run.id}")
             assert await heard(who, 4) == [("3.1", {"place": 1}), ("3.2", "B"), ("3.3", "C"), ("3.4", "D")]
         async with listening(server, f"{there}/events", Last_Event_ID="2.3") as who:
             assert await heard(who, 2) == [("3.1", {"place": 1}), ("3.2", "B")]
@@ -316,8 +316,8 @@ def test_streams_end_when_the_server_stops_and_nobody_listens_who_has_left() -> 
         session = await session_of(server, "one")
         async with listening(server, f"{T}/sessions/{session}/events") as who:
             await who.event()
-            assert server.service.news.listeners == 1
-        assert server.service.news.listeners == 0
+            assert server.service.notifier.listeners == 1
+        assert server.service.notifier.listeners == 0
         async with listening(server, f"{T}/sessions/{session}/events") as who:
             await who.event()
             server.service.stop()
@@ -386,7 +386,7 @@ def test_a_stream_that_fails_is_brought_to_its_end_and_noted_once(caplog: pytest
         session = await session_of(server, "one")
         async with listening(server, f"{T}/sessions/{session}/events") as who:
             await who.event()
-            server.service.standing.is_good = _unavailable  # type: ignore[method-assign]
+            server.service.key_cache.is_good = _unavailable  # type: ignore[method-assign]
             await append(server, session, "two")
             assert await who.end() == []
 

@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import new_api_key, thread_of
-from holdfast.api.access import AccessOptions, networks
-from holdfast.api.kagent.exchange import DEFAULT_USER
+from holdfast.api.auth import AccessOptions, networks
+from holdfast.api.kagent.request import DEFAULT_USER
 from holdfast.api.kagent.routing import marked_routes
 from holdfast.api.limits import ServerLimits
 from holdfast.core.crypto import VARIABLE
@@ -119,7 +119,7 @@ def test_everything_a_link_or_an_agent_may_not_is_noted_once_and_without_the_tok
 
 
 async def _noted(kagent: Kagent) -> list[Any]:
-    await kagent.server.service.denials.flush(kagent.server.holdfast)
+    await kagent.server.service.audit.flush(kagent.server.holdfast)
     return [each for each in await kagent.tenant.activity.list() if each.action == "access.denied"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.kagent.withholding import NOT_SHOWN, NOT_STORED
+from holdfast.api.kagent.redaction import NOT_SHOWN, NOT_STORED
 from tests.faces.kagent import Kagent, bad, good
 
 NAMES = [

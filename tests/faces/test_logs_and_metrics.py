@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import FixedClock, new_api_key
-from holdfast.api import access
+from holdfast.api import auth
 from holdfast.api.limits import ServerLimits
 from holdfast.api.metrics import Metrics
 from holdfast.cli.logs import JsonLines
@@ -94,7 +94,7 @@ def test_a_database_that_went_away_shows_in_the_metrics_to_who_was_let_in_before
 
 
 def test_a_database_that_hangs_is_waited_for_but_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "AWAY_S", 0.01)
+    monkeypatch.setattr(auth, "AWAY_S", 0.01)
 
     async def never(*args: Any, **kwargs: Any) -> None:
         await asyncio.Event().wait()
@@ -135,7 +135,7 @@ def test_a_path_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCapture
         async with running() as server:
             for path in (FORGED, f"/v1/tenants/{secret}/sessions"):
                 await server.ask("GET", path, key=None)
-            await server.service.denials.flush(server.holdfast)
+            await server.service.audit.flush(server.holdfast)
             return list(await server.holdfast.tenant("_server").activity.list())
 
     noted = asyncio.run(play())

@@ -15,12 +15,12 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
 from holdfast import Message, NewMessage
-from holdfast.api.answers import ARCHIVE_TYPE
 from holdfast.api.openapi import document
 from holdfast.api.operations import Operation
 from holdfast.api.parameters import parameters
 from holdfast.api.resources import OPERATIONS
-from holdfast.api.wire import MessageToAppend, Role
+from holdfast.api.responses import ARCHIVE_TYPE
+from holdfast.api.schemas import MessageToAppend, Role
 from tests.faces.process import BEARER, WAIT_S, Api, ServerProcess, answered
 
 DOCUMENT = document(OPERATIONS)

@@ -19,9 +19,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import ApiKey, Holdfast, new_api_key
-from holdfast.api import ServerLimits, serving
-from holdfast.api.service import Service
-from holdfast.api.serving import address_of, bind
+from holdfast.api import ServerLimits, server
+from holdfast.api.server import address_of, bind
+from holdfast.api.state import Service
 from holdfast.background import BackgroundOptions
 from holdfast.cli import keys as keys_commands
 from holdfast.cli import serve as serve_command
@@ -71,7 +71,7 @@ def test_a_port_that_is_taken_is_named_and_free_again_once_it_is_let_go() -> Non
     ],
 )
 def test_why_a_port_cannot_be_had_is_said(number: int, says: str) -> None:
-    found = serving._not_bound(OSError(number, os.strerror(number)), "h", 7)
+    found = server._not_bound(OSError(number, os.strerror(number)), "h", 7)
     assert says in str(found)
     assert "7" in str(found)
 
@@ -116,7 +116,7 @@ def _next_number() -> int:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_the_orderly_end_and_afterwards_means_what_it_meant(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(serving._Stopped), serving._stopped_by_signals():
+    with pytest.raises(server._Stopped), server._stopped_by_signals():
         signal.raise_signal(number)
     assert signal.getsignal(number) is before
 
@@ -129,21 +129,21 @@ def test_the_server_s_own_log_is_silent_only_once_the_database_has_failed() -> N
         def emit(self, record: logging.LogRecord) -> None:
             seen.append(record.getMessage())
 
-    serving.log.addHandler(handler := Keep())
+    server.log.addHandler(handler := Keep())
     try:
-        with serving._silent_after_failure(service):
-            serving.log.error("before")
+        with server._silent_after_failure(service):
+            server.log.error("before")
             service.failure = NotFound("gone")
-            serving.log.error("after")
-        serving.log.error("later")
+            server.log.error("after")
+        server.log.error("later")
     finally:
-        serving.log.removeHandler(handler)
+        server.log.removeHandler(handler)
     assert seen == ["before", "later"]
 
 
 def test_a_server_that_may_not_listen_opens_no_database(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
-        serving.serve(str(tmp_path / "a.db"), host="0.0.0.0", port=0)
+        server.serve(str(tmp_path / "a.db"), host="0.0.0.0", port=0)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -299,7 +299,7 @@ def test_the_data_folder_is_made_for_its_owner_only_and_one_that_is_there_stays_
         assert started.serve("--data-dir", name).exit_code == 0
         assert started.options["place"] == str(started.folder / name / "holdfast.db")
         assert (started.folder / name).stat().st_mode & 0o777 == mode
-    assert [*there.iterdir()] == []
+    assert [each.name for each in there.iterdir()] == ["encryption.key"]
     assert started.serve("--data-dir", "unused", "--database", ":memory:").exit_code == 0
     assert not (started.folder / "unused").exists()
 

@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 import zstandard
 
-from holdfast.api.answers import ARCHIVE_TYPE, OCTETS_TYPE, Archive, Octets
-from holdfast.api.bodies import Disconnected, Upload
 from holdfast.api.limits import ServerLimits
 from holdfast.api.problems import BodyTooLarge, TooSlow, WrongContentType
-from holdfast.api.staging import Staging
+from holdfast.api.request_body import Disconnected, Upload
+from holdfast.api.responses import ARCHIVE_TYPE, OCTETS_TYPE, Archive, Octets
+from holdfast.api.temp_dirs import TempDirs
 from holdfast.errors import Unavailable
 from tests.faces.in_process import Reply
 from tests.faces.v1 import NEVER, ZSTD, Here, captured, named, open_here, sent, tree
@@ -51,7 +51,7 @@ def test_a_snapshot_goes_out_as_an_archive_and_comes_back_the_same(here: Here, t
     assert (again["kind"], again["run_id"], again["step"]) == ("imported", run, 0)
     assert here.good("GET", f"/snapshots/diff?before={snapshot}&after={again['id']}")["items"] == []
     assert here.ask("GET", f"/snapshots/{again['id']}/archive").body == found.body
-    assert here.server.service.staging.in_use == 0
+    assert here.server.service.temp_dirs.in_use == 0
 
 
 def test_a_snapshot_that_came_over_http_is_restored_by_the_library(here: Here, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_same_import_twice_at_the_same_moment_is_one_snapshot(here: Here) ->
     assert {each.status for each in replies} == {201}, [each.body for each in replies]
     assert len({each.json["snapshot"]["id"] for each in replies}) == 1
     assert len(here.good("GET", f"/snapshots?run_id={run}")["items"]) == 1
-    assert here.server.service.staging.in_use == 0
+    assert here.server.service.temp_dirs.in_use == 0
 
 
 def test_archives_of_several_tenants_at_once_are_each_their_own(here: Here, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_archives_of_several_tenants_at_once_are_each_their_own(here: Here, tmp_
 
 def test_nobody_else_on_the_machine_can_look_into_what_is_under_way() -> None:
     async def main() -> int:
-        folder = await Staging(ONE).folder("acme")
+        folder = await TempDirs(ONE).folder("acme")
         mode = folder.path.stat().st_mode & 0o777
         await folder.close()
         return mode
@@ -127,13 +127,13 @@ def test_head_of_an_archive_has_its_size_and_no_body(here: Here, tmp_path: Path)
     found = here.ask("HEAD", f"/snapshots/{snapshot}/archive")
     assert (found.status, found.body) == (200, b"")
     assert int(found.headers["content-length"]) > 0
-    assert here.server.service.staging.in_use == 0
+    assert here.server.service.temp_dirs.in_use == 0
 
 
 def test_an_archive_of_what_is_not_there_is_a_problem_and_leaves_nothing_behind(here: Here) -> None:
     here.bad("GET", f"/snapshots/{NEVER}/archive", status=404)
     here.bad("GET", "/snapshots/x/archive")
-    assert here.server.service.staging.in_use == 0
+    assert here.server.service.temp_dirs.in_use == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"no archive", archive(member("../out", b"x")), archive(member("/abs", b"x"))])
@@ -142,7 +142,7 @@ def test_what_is_no_archive_or_would_leave_its_root_is_refused(here: Here, body:
     reply = sent(here, run, body)
     assert (reply.status, reply.json["type"]) == (400, "InvalidInput"), reply.body
     assert here.good("GET", f"/snapshots?run_id={run}")["items"] == []
-    assert here.server.service.staging.in_use == 0
+    assert here.server.service.temp_dirs.in_use == 0
 
 
 def test_an_archive_says_what_it_is_and_whom_it_is_for(here: Here) -> None:
@@ -164,13 +164,13 @@ def test_an_archive_over_the_limit_is_refused_whether_it_says_so_or_not(small: H
         refused = sent(here, run, body, **headers)
         assert (refused.status, refused.headers["connection"]) == (413, "close")
         assert "archive_bytes = 2,000" in refused.json["detail"]
-    assert here.server.service.staging.in_use == 0
+    assert here.server.service.temp_dirs.in_use == 0
 
 
 def test_no_more_archives_are_under_way_than_fit(small: Here) -> None:
     here = small.another()
     run, _ = here.claimed()
-    staging = here.server.service.staging
+    staging = here.server.service.temp_dirs
     folder = here.run(staging.folder(here.name))
     assert sent(here, run, archive(member("a", b"1"))).status == 503
     assert folder.path.is_dir()
@@ -183,18 +183,18 @@ def test_a_folder_that_cannot_be_made_takes_no_place(monkeypatch: pytest.MonkeyP
     def full(**options: Any) -> Any:
         raise OSError("no room")
 
-    staging = Staging(ONE)
-    monkeypatch.setattr("holdfast.api.staging.TemporaryDirectory", full)
+    staging = TempDirs(ONE)
+    monkeypatch.setattr("holdfast.api.temp_dirs.TemporaryDirectory", full)
     with pytest.raises(OSError, match="no room"):
         asyncio.run(staging.folder("acme"))
     assert staging.in_use == 0
     with pytest.raises(Unavailable, match="archives = 0"):
-        asyncio.run(Staging(ServerLimits(archives=0)).folder("acme"))
+        asyncio.run(TempDirs(ServerLimits(archives=0)).folder("acme"))
 
 
 def test_an_archive_that_nobody_waits_for_is_removed_all_the_same() -> None:
     async def main() -> None:
-        staging = Staging(ONE)
+        staging = TempDirs(ONE)
         folder = await staging.folder("acme")
         (folder.path / "a").write_bytes(b"x" * 3_000_000)
         seen: list[Any] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.answers import OCTETS_TYPE
+from holdfast.api.responses import OCTETS_TYPE
 from tests.faces.v1 import NEVER, Here, captured, sent, tree
 
 

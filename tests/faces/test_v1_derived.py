@@ -12,16 +12,16 @@ import pytest
 from msgspec import Meta, Struct
 
 from holdfast import ApiKey, Filter, NewMessage, Page
-from holdfast.api.access import Caller
-from holdfast.api.answers import MEDIA_TYPES, Archive, Octets, PlainText
-from holdfast.api.bodies import Upload
+from holdfast.api.auth import Caller
 from holdfast.api.derived import Count, Named, Whether, route, version_etag
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, operation
 from holdfast.api.parameters import bodies, choices, may_be_empty, parameters, without_none, without_notes
-from holdfast.api.service import Service
+from holdfast.api.request_body import Upload
+from holdfast.api.responses import MEDIA_TYPES, Archive, Octets, PlainText
+from holdfast.api.schemas import MessageToAppend, encode
+from holdfast.api.state import Service
 from holdfast.api.streams import Stream
-from holdfast.api.wire import MessageToAppend, encode
 from holdfast.errors import NotFound
 
 T = "/v1/tenants/{tenant}"

@@ -12,19 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import AsyncHoldfast, Filter, Session, errors
-from holdfast.api import denials
-from holdfast.api.access import Access, AccessOptions, Caller, address_of, networks
-from holdfast.api.conventions import SETTLED_BY, filters, settled_by
-from holdfast.api.denials import SERVER, Denial, Denials
+from holdfast.api import audit
+from holdfast.api.audit import SERVER, AuditLog, Denial
+from holdfast.api.auth import Access, AccessOptions, Caller, address_of, networks
+from holdfast.api.idempotency import SETTLED_BY, settled_by
 from holdfast.api.limits import ServerLimits
 from holdfast.api.metrics import BOUNDS_S, Metrics
-from holdfast.api.news import News
+from holdfast.api.notifier import Notifier
 from holdfast.api.operations import Need
+from holdfast.api.pagination import filters
 from holdfast.api.problems import HttpError, NoLongerSo, NotAuthenticated, TooManyRequests, answer, status_of, title_of
-from holdfast.api.rates import Rates
-from holdfast.api.service import Service
+from holdfast.api.rate_limit import RateLimit
+from holdfast.api.schemas import decode, moment
+from holdfast.api.state import Service
 from holdfast.api.streams import Place, event
-from holdfast.api.wire import decode, moment
 from holdfast.errors import Closed, Forbidden, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 
 ANY = msgspec.json.Decoder()
@@ -75,7 +76,7 @@ def scope(address: str = "10.1.2.3") -> dict[str, Any]:
 
 def access(*trusted: str, tenant: str = "home") -> Access:
     options = AccessOptions(trusted=networks(trusted), tenant=tenant)
-    return Access(Service(":memory:", ServerLimits(refusals_per_s=0)), options, Denials())
+    return Access(Service(":memory:", ServerLimits(refusals_per_s=0)), options, AuditLog())
 
 
 def test_who_comes_from_a_trusted_range_reads_and_writes_in_one_tenant() -> None:
@@ -129,8 +130,8 @@ def test_who_may_not_is_told_what_it_takes(caller: Caller, need: Need, tenant: s
 def test_a_bucket_is_as_full_as_one_that_is_kept_by_hand(per_s: int, most: int, asked: list[tuple[str, int]]) -> None:
     now, left = [0.0], {"a": float(most), "b": float(most)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.api.rates.monotonic_s", lambda: now[0])
-        rates = Rates(float(per_s), most)
+        patch.setattr("holdfast.api.rate_limit.monotonic_s", lambda: now[0])
+        rates = RateLimit(float(per_s), most)
         for name, eighths in asked:
             now[0] += eighths / 8
             left = {each: min(float(most), there + eighths / 8 * per_s) for each, there in left.items()}
@@ -155,7 +156,7 @@ def denial(number: int, tenant: str = "acme", path: str = "/v1") -> Denial:
 def noted(*what: Denial, tenant: str = "acme") -> list[Any]:
     async def main() -> list[Any]:
         async with AsyncHoldfast(":memory:") as holdfast:
-            there = Denials()
+            there = AuditLog()
             for each in what:
                 there.note(each)
             await there.flush(holdfast)
@@ -165,7 +166,7 @@ def noted(*what: Denial, tenant: str = "acme") -> list[Any]:
 
 
 def test_more_refusals_than_fit_together_are_all_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "TOGETHER", 2)
+    monkeypatch.setattr(audit, "TOGETHER", 2)
     found = noted(*(denial(number) for number in range(5)))
     assert {each.reason for each in found} == {f"reason {number}" for number in range(5)}
     assert {(each.action, each.actor, each.subject_kind) for each in found} == {("access.denied", "10.0.0.1", "route")}
@@ -179,12 +180,12 @@ def test_a_refusal_that_concerns_no_tenant_is_noted_for_the_server_and_a_long_pa
 def test_what_cannot_be_noted_stays_in_the_log_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with AsyncHoldfast(":memory:") as holdfast:
-            there = Denials()
+            there = AuditLog()
             there.note(denial(1))
         await there.flush(holdfast)
         await there.flush(holdfast)
 
-    with caplog.at_level(logging.WARNING, "holdfast.api.access"):
+    with caplog.at_level(logging.WARNING, "holdfast.api.auth"):
         asyncio.run(main())
     assert "refused GET /v1 from 10.0.0.1: reason 1" in caplog.text
     assert caplog.text.count("a refusal could not be noted: Closed") == 1
@@ -263,21 +264,21 @@ def test_an_event_is_written_in_one_piece_whatever_is_in_it() -> None:
 
 def test_news_reaches_those_who_wait_for_it_and_the_end_reaches_all() -> None:
     async def main() -> None:
-        news = News()
-        one, other = news.listen("a"), news.listen("b")
-        assert news.listeners == 2
-        news.tell("a")
-        news.tell("nobody listens")
+        notifier = Notifier()
+        one, other = notifier.listen("a"), notifier.listen("b")
+        assert notifier.listeners == 2
+        notifier.publish("a")
+        notifier.publish("nobody listens")
         await one.wait(60)
         waiting = asyncio.create_task(other.wait(60))
         await asyncio.sleep(0)
         assert not waiting.done()
-        news.close()
+        notifier.close()
         await waiting
         await one.wait(60)
         for each in (one, other, one):
             each.close()
-        assert (news.listeners, news._waiting) == (0, {})
+        assert (notifier.listeners, notifier._waiting) == (0, {})
 
     asyncio.run(main())
 

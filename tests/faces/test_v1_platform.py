@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import new_api_key
-from holdfast.api.denials import SERVER
+from holdfast.api.audit import SERVER
 from holdfast.api.limits import ServerLimits
 from tests.faces.in_process import Running, running
 from tests.faces.v1 import NEVER, NOW, Here, pages, problem, where
@@ -147,7 +147,7 @@ def test_a_refusal_is_noted_where_those_whom_it_concerns_can_read_it(here: Here)
     key = here.key("runs:read")
     here.bad("GET", "/sessions?user=secret", status=403, key=key)
     here.ask("GET", "/sessions", key=new_api_key())
-    here.run(here.server.service.denials.flush(here.server.holdfast))
+    here.run(here.server.service.audit.flush(here.server.holdfast))
     (entry,) = here.good("GET", "/activity?action=access.denied")["items"]
     assert entry["subject_id"] == f"GET /v1/tenants/{here.name}/sessions"
     assert (entry["details"]["address"], "secret" in str(entry)) == ("127.0.0.1", False)
@@ -332,12 +332,12 @@ def test_a_stream_of_steps_goes_on_after_the_step_that_is_named(here: Here) -> N
 @pytest.mark.parametrize("query", ["wait_s=-1", "wait_s=3601", "wait_s=x", "after=-1", "after=9007199254740993"])
 def test_a_stream_that_cannot_be_is_refused_before_it_begins(here: Here, query: str) -> None:
     assert here.bad("GET", f"/sessions/{here.session()}/events?{query}")["type"] == "InvalidInput"
-    assert here.server.service.news.listeners == 0
+    assert here.server.service.notifier.listeners == 0
 
 
 def test_head_of_a_stream_ends_at_once_and_leaves_nobody_listening(here: Here) -> None:
     reply = here.ask("HEAD", f"/sessions/{here.session('a')}/events")
-    assert (reply.status, reply.body, here.server.service.news.listeners) == (200, b"", 0)
+    assert (reply.status, reply.body, here.server.service.notifier.listeners) == (200, b"", 0)
 
 
 # The server

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast import AsyncTenantHandle, new_api_key
-from holdfast.api.answers import ARCHIVE_TYPE
 from holdfast.api.limits import ServerLimits
 from holdfast.api.operations import Operation
 from holdfast.api.resources import OPERATIONS
+from holdfast.api.responses import ARCHIVE_TYPE
 from tests.faces.in_process import CALM, Reply, Running, running
 
 NOW = "2030-01-31T12:00:00Z"

@@ -13,12 +13,13 @@ from typing import Any
 
 import psycopg
 
+from holdfast.migrations.catalogue import GLOBAL as DECLARED_GLOBAL
+from holdfast.migrations.catalogue import TENANT
 from tests.migration.catalogue import Table, of_postgres
 from tests.migration.statements import Named, tables_in
 
-GLOBAL = {"api_keys", "erasures", "tenants", "schema_migrations", "run_queue", "server_settings"}
+GLOBAL = {*DECLARED_GLOBAL, "schema_migrations"}
 """The tables above all tenants. They are small, and every machine has a copy."""
-TENANT = "tenant_id"
 
 _TRIGGERS = "SELECT tgname::text, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal"
 _SEQUENCES = "SELECT relname FROM pg_class WHERE relkind = 'S' AND relnamespace = current_schema()::regnamespace"

@@ -10,15 +10,17 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import holdfast.core
 import holdfast.stores
 from holdfast.core.filters import Filter, Filterable
 from holdfast.core.queries import Queries, Query
-from holdfast.core.records import Records
-from holdfast.core.rows import column_names
+from holdfast.core.records import AsyncRecords
+from holdfast.core.records.statements import search_condition
+from holdfast.core.tables import Table
 from holdfast.engines.dialect import Dialect
-from holdfast.errors import HoldfastError, InvalidFilter
+from holdfast.errors import InvalidFilter
 from holdfast.limits import Limits
-from holdfast.stepping import step
+from holdfast.stores.lifecycle import purging
 
 _VALUES: Sequence[Any] = (
     "text", 7, 1.5, True, None, datetime(2026, 1, 1, tzinfo=UTC), "01890000-0000-7000-8000-000000000001"
@@ -40,15 +42,17 @@ class Named(NamedTuple):
 
 
 def modules() -> list[ModuleType]:
-    """Every module of the stores."""
-    found = pkgutil.walk_packages(holdfast.stores.__path__, f"{holdfast.stores.__name__}.")
+    """Every module of the stores and of what they share."""
+    packages = (holdfast.core, holdfast.stores)
+    found = [each for package in packages for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     return [importlib.import_module(each.name) for each in found]
 
 
 def all_statements(dialect: Dialect) -> list[Named]:
     """Every statement of a dialect."""
     found = {(each.name, each.sql): each for module in modules() for each in _of_module(module, dialect)}
-    return list(found.values())
+    purges = [*purging.bounded(), *purging.unbounded(), purging.anything()]
+    return [*found.values(), *(_named(f"lifecycle.{query.name}", query, dialect, "") for query in purges)]
 
 
 def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:
@@ -57,9 +61,16 @@ def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:
         if isinstance(value, Queries):
             for query in value.by_name.values():
                 yield from _of_query(query, dialect, filters, module.__name__)
-        elif isinstance(value, Records):
-            for query in queries_of(value):
-                yield from _of_query(query, dialect, (), module.__name__)
+        elif isinstance(value, Table):
+            yield from of_table(value, dialect, module.__name__)
+        elif isinstance(value, type) and issubclass(value, AsyncRecords) and value.__module__ == module.__name__:
+            yield from of_records(value, dialect)
+
+
+def of_table(table: Table[Any], dialect: Dialect, where: str) -> Iterator[Named]:
+    """The statements that a shape has written for a table."""
+    for query in table.by_name.values():
+        yield from _of_query(query, dialect, [table.filters], f"{where}.{table.name}")
 
 
 def _of_query(query: Query, dialect: Dialect, filters: Sequence[Filterable], where: str) -> Iterator[Named]:
@@ -85,7 +96,7 @@ def clauses(filters: Filterable, dialect: Dialect) -> Iterator[tuple[str, str]]:
     for column in [*filters._columns, None]:
         for op in ("eq", "ne", "lt", "ge", "in", "contains"):
             for value in _VALUES:
-                wanted = Filter(op, [value, value] if op == "in" else value, **_target(column))  # type: ignore[arg-type]
+                wanted = Filter(op, [value, value] if op == "in" else value, **_target(column))
                 try:
                     yield f"{column or 'metadata'} {op} {value!r}", filters.compile([wanted], {}, dialect, Limits())
                 except InvalidFilter:
@@ -96,43 +107,19 @@ def _target(column: str | None) -> Mapping[str, Any]:
     return {"meta": "key"} if column is None else {"column": column}
 
 
-class _Recorder:
-    """A connection on which nothing is ever found."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = dialect
-
-    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Any]:
-        return []
-
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        return None
-
-    def savepoint(self) -> Any:
-        raise NotImplementedError
-
-
-def queries_of(records: Records[Any]) -> list[Query]:
-    """The queries that a ``Records`` writes itself, made by calling everything it can do."""
-    connection = _Recorder(Dialect.POSTGRES)
-    fields = list(column_names(records._row))
-    every = dict.fromkeys(fields)
-    key = dict.fromkeys(records._key, "x")
-    scope = dict.fromkeys(records._key[:-1], "x")
-    changes = {field: None for field in fields if field in records._editable or field == "updated_at"}
-    for call in (
-        records.create(connection, every),
-        records.upsert(connection, every),
-        records.find(connection, key),
-        records.list(connection, scope, Limits()),
-        records.update(connection, key, changes),
-        records.delete(connection, key, now_us=0),
-    ):
-        try:
-            step(call)
-        except (HoldfastError, AssertionError):
-            continue  # it was sent, and found nothing
-    return records.all_queries()
+def of_records(store: type[AsyncRecords[Any, Any, Any]], dialect: Dialect) -> Iterator[Named]:
+    """The statements that are written from the declaration of a record store."""
+    if not hasattr(store, "queries"):
+        return  # a base of stores
+    for query in store.queries.by_name.values():
+        yield from _of_query(query, dialect, [store.filters], store.table)
+        if "/*where*/" in query.texts[dialect] and store.declared.searchable:
+            yield _named(
+                f"{store.table}.{query.name}, searched",
+                query,
+                dialect,
+                search_condition(dialect, store.declared.searchable),
+            )
 
 
 _TABLE = re.compile(r"\bINTO\s+([a-z_]+)|\b(?:FROM|JOIN|UPDATE)\s+(?:ONLY\s+)?([a-z_]+)\b(?!\s*\()", re.IGNORECASE)

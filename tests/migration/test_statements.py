@@ -42,11 +42,7 @@ def test_the_statements_were_found() -> None:
     assert len(POSTGRES) > 150
     for found in (SQLITE, POSTGRES):
         names = {statement.name for statement in found}
-        for name in (
-            "conversation.sessions.create",
-            "conversation.log_reading.list",
-            "lifecycle.tenants.tenants.upsert",
-        ):
+        for name in ("conversation.sessions.create", "conversation.log_reading.list", "lifecycle.tenants.list"):
             assert name in names
         tables = {table for statement in found for table in tables_in(statement.text)}
         assert {"tenants", "sessions", "messages"} <= tables

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, NewToolCall, ToolOutcome
 from holdfast.errors import NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stepping import step
+from holdfast.tenant_handles import AsyncTenantHandle
 from holdfast.testing.sim import Violation
 from holdfast.testing.sim.attempts import Attempts, MessageAttempt
 from holdfast.testing.sim.look import CallRow, MessageRow, Rows, RunRow, StepRow

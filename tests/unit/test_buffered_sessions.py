@@ -25,8 +25,8 @@ from holdfast import (
 from holdfast.core.scope import Scope
 from holdfast.engines.protocol import Connection
 from holdfast.errors import Conflict, LimitExceeded, OutcomeUnknown, Unavailable
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.conversation.buffer.saving import arranged
+from holdfast.tenant_handles import AsyncTenantHandle
 
 
 class Undone(Exception):

@@ -28,7 +28,7 @@ holdfast.AsyncHoldfast(":memory:", sqlite="stdlib").tenant("a").join(their_type(
 """
 USES = {
     "postgres": ["holdfast.Holdfast('postgresql://x/y')", "holdfast.AsyncHoldfast('postgresql://x/y')"],
-    "server": ["import holdfast.api", "import holdfast.api.serving"],
+    "server": ["import holdfast.api", "import holdfast.api.server"],
     "langgraph": ["import holdfast.adapters.langgraph", "import holdfast.adapters.langgraph_import"],
     "crewai": ["import holdfast.adapters.crewai"],
     "a2a": ["import holdfast.adapters.a2a"],

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import Holdfast, Message, TenantHandle
+from holdfast.stores.lifecycle import purging
 
 
 class Place(NamedTuple):
@@ -60,13 +61,10 @@ def test_purging_a_session_deletes_its_feedback(place: Place) -> None:
 
 def test_deleting_a_tenant_deletes_everything_it_had(place: Place) -> None:
     """The statements that a cascade runs, one by one, where nothing cascades by itself."""
-    from holdfast.stores.lifecycle.tenants import queries
-
     with_feedback(place.acme)
     place.acme.contacts.upsert("telegram", "7")
-    for name, query in queries.by_name.items():
-        if name.startswith("purge_"):
-            place.connection.execute(query.texts[place.acme._engine.dialect], {"tenant_id": "acme"})
+    for query in purging.unbounded():
+        place.connection.execute(query.texts[place.acme._engine.dialect], {"tenant_id": "acme"})
     tables = ("feedback", "messages", "sessions", "contacts", "pending_messages", "pending_groups")
     left = {table: place.connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables}
     assert left == dict.fromkeys(tables, 0)

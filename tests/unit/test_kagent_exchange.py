@@ -12,7 +12,7 @@ from holdfast import Session, TaskWrites, Write
 from holdfast.api import ServerLimits
 from holdfast.api.app import build
 from holdfast.api.kagent import checkpoints, is_kagent_path, sessions
-from holdfast.api.kagent.exchange import (
+from holdfast.api.kagent.request import (
     DEFAULT_USER,
     Ask,
     agent_id,
@@ -26,7 +26,7 @@ from holdfast.api.kagent.exchange import (
 from holdfast.api.kagent.routing import marked_routes, routes
 from holdfast.api.problems import NoSuchRoute, answer
 from holdfast.api.routing import Router
-from holdfast.api.service import Service
+from holdfast.api.state import Service
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.kagent import sealing
-from holdfast.api.kagent.withholding import NOT_STORED
+from holdfast.api.kagent.redaction import NOT_STORED
 from holdfast.core.crypto import VARIABLE
 from holdfast.encryption import KeyRing
 from holdfast.errors import Corrupt

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.kagent.withholding import NOT_SHOWN, NOT_STORED, is_secret, showable, showable_task, storable
+from holdfast.api.kagent.redaction import NOT_SHOWN, NOT_STORED, is_secret, showable, showable_task, storable
 from holdfast.errors import LimitExceeded
 
 SECRET = "very-secret"

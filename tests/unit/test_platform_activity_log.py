@@ -72,7 +72,7 @@ def test_the_first_thing_recorded_makes_the_tenant_known(holdfast: Holdfast, acm
 
 
 def test_what_is_refused_does_not_make_the_tenant_known(holdfast: Holdfast, acme: TenantHandle) -> None:
-    with pytest.raises(InvalidInput, match="action must not be empty"):
+    with pytest.raises(InvalidInput, match="action of an activity must not be empty"):
         acme.activity.record("")
     with pytest.raises(NotFound):
         holdfast.tenants.get(acme.name)
@@ -95,7 +95,7 @@ def test_a_text_of_the_largest_size_is_kept_and_a_byte_more_is_refused(
     field, value = list(given.items())[-1]
     made = acme.activity.record(**given)  # type: ignore[arg-type]
     assert getattr(acme.activity.get(made.id), field) == value
-    with pytest.raises(LimitExceeded, match=f"{field}: {most + 1}"):
+    with pytest.raises(LimitExceeded, match=f"{field} of an activity: {most + 1}"):
         acme.activity.record(**{**given, field: value + "x"})  # type: ignore[arg-type]
     assert acme.activity.count() == 1
 
@@ -137,7 +137,7 @@ def test_details_may_be_any_mapping_and_come_back_as_a_dictionary(acme: TenantHa
 @pytest.mark.parametrize("field", ["actor", "subject_kind", "subject_id", "reason"])
 @pytest.mark.parametrize("wrong", [b"x", 7, ["x"]], ids=["bytes", "number", "list"])
 def test_what_is_no_text_is_refused_by_name(acme: TenantHandle, field: str, wrong: object) -> None:
-    with pytest.raises(InvalidInput, match=f"{field} must be a string, not {type(wrong).__name__}"):
+    with pytest.raises(InvalidInput, match=f"{field} of an activity must be a string, not {type(wrong).__name__}"):
         acme.activity.record("x", **{field: wrong})  # type: ignore[arg-type]
 
 
@@ -320,7 +320,7 @@ def test_what_stores_note_comes_in_one_piece_or_not_at_all(acme: TenantHandle, c
     found = {each.action: each for each in acme.activity.list()}
     assert (found["a"].details, found["b"].actor, found["b"].reason) == ({"n": 1}, "ada", "\x00")
     assert found["a"].created_at - found["b"].created_at == timedelta(0)
-    with pytest.raises(InvalidInput, match="action must not be empty"):
+    with pytest.raises(InvalidInput, match="action of an activity must not be empty"):
         put_down(acme, [Deed(action="c"), Deed(action="")])
     assert acme.activity.count() == 3
 

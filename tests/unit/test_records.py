@@ -1,228 +1,337 @@
-"""Plain records, on a table of the test's own, on both engines."""
+"""Record stores, on tables of the test's own with every kind of field, on both engines; and the contract notices defects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from unittest import mock
 
 import apsw
 import psycopg
 import pytest
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from holdfast.clock import from_us
-from holdfast.core import text
-from holdfast.core.paging import Page, encode_cursor
-from holdfast.core.records import Records
+from holdfast import FixedClock, Holdfast, Limits
+from holdfast.core import filters, paging
+from holdfast.core.queries import Query
+from holdfast.core.records import (
+    AsyncRecords,
+    AsyncSoftRecords,
+    Filterable,
+    Key,
+    Limited,
+    Metadata,
+    Names,
+    Natural,
+    Records,
+    Searchable,
+    SoftRecords,
+    Tags,
+    statements,
+    store,
+    values,
+)
 from holdfast.core.rows import Column
-from holdfast.drivers.apsw import ApswConnection
-from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.engines.dialect import Dialect
-from holdfast.engines.protocol import Connection
-from holdfast.errors import AlreadyExists, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.limits import Limits
+from holdfast.ids import Id
 from holdfast.stepping import step
-from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
-
-NOW = 1_700_000_000_000_000
+from tests.contract.cases.record_promises import (
+    PROMISES,
+    Kit,
+    values_over_a_limit_or_of_another_type_are_refused,
+)
+from tests.contract.cases.records import SMALL
 
 
 class Gadget(Struct, frozen=True):
-    """A record with one field of every kind."""
+    """A record that is known by an id and a name, and whose deletion can be undone."""
 
-    tenant: Annotated[str, Column("tenant_id")]
-    name: str
-    colour: str
-    extra: dict[str, Any]
-    active: bool
+    id: Annotated[Id, Key()]
+    shelf: Annotated[str, Natural(), Limited("name_bytes")]
+    name: Annotated[str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable()]
+    colour: Annotated[Literal["red", "blue"], Filterable()]
+    price: Annotated[int | None, Filterable()]
+    weight: float
+    is_active: Annotated[bool, Filterable()]
+    parts: Annotated[list[str], Names("tools")]
+    tags: Annotated[list[str], Tags("gadget_tags", "gadget_id")]
+    extra: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata()]
+    sold_at: Annotated[datetime | None, Filterable()]
+    maker: Annotated[str, Column("made_by"), Limited("name_bytes"), Searchable()]
+    version: int
     created_at: datetime
     updated_at: datetime
-    deleted_at: datetime | None
 
 
-TABLE = """CREATE TABLE {name} (tenant_id TEXT {c} NOT NULL, name TEXT {c} NOT NULL, colour TEXT NOT NULL DEFAULT 'red',
-    extra {json} NOT NULL DEFAULT '{{}}', active {bool} NOT NULL, created_at {time} NOT NULL, updated_at {time} NOT NULL,
-    deleted_at {time})"""
-TYPES = {
-    Dialect.SQLITE: {"json": "TEXT", "bool": "INTEGER", "time": "INTEGER", "c": ""},
-    Dialect.POSTGRES: {"json": "JSONB", "bool": "BOOLEAN", "time": "TIMESTAMPTZ", "c": 'COLLATE "C"'},
+class NewGadget(Struct, frozen=True):
+    """A gadget to create."""
+
+    name: str
+    id: str | UnsetType = UNSET
+    shelf: str = ""
+    colour: Literal["red", "blue"] = "red"
+    price: int | None = None
+    weight: float = 0.0
+    is_active: bool = True
+    parts: list[str] = []
+    tags: list[str] = []
+    extra: dict[str, Any] = {}
+    sold_at: datetime | UnsetType | None = UNSET
+    maker: str = ""
+
+
+class GadgetChange(Struct, frozen=True):
+    """What can be changed of a gadget."""
+
+    name: str | UnsetType = UNSET
+    colour: Literal["red", "blue"] | UnsetType = UNSET
+    price: int | UnsetType | None = UNSET
+    weight: float | UnsetType = UNSET
+    is_active: bool | UnsetType = UNSET
+    parts: list[str] | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+    extra: dict[str, Any] | UnsetType = UNSET
+    sold_at: datetime | UnsetType | None = UNSET
+
+
+class AsyncGadgets(AsyncSoftRecords[Gadget, NewGadget, GadgetChange]):
+    """Gadgets of one tenant."""
+
+    table, noun = "gadgets", "gadget"
+
+
+class Gadgets(SoftRecords[Gadget, NewGadget, GadgetChange]):
+    """Gadgets of one tenant."""
+
+
+class Entry(Struct, frozen=True):
+    """A record with a composite key, newest first, without a version."""
+
+    area: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
+    name: Annotated[str, Key(), Limited("name_bytes", empty=False)]
+    kind: Annotated[str, Key(), Limited("name_bytes")]
+    value: Annotated[dict[str, Any], Limited("metadata_bytes")]
+    created_at: datetime
+
+
+class NewEntry(Struct, frozen=True):
+    """An entry to create."""
+
+    area: str
+    name: str
+    kind: str = ""
+    value: dict[str, Any] = {}
+
+
+class EntryChange(Struct, frozen=True):
+    """What can be changed of an entry."""
+
+    value: dict[str, Any] | UnsetType = UNSET
+
+
+class AsyncEntries(AsyncRecords[Entry, NewEntry, EntryChange]):
+    """Entries of one tenant."""
+
+    table, noun, nouns = "entries", "entry", "entries"
+    order = ("-created_at",)
+    live = "is_hidden = 0"
+
+
+class Entries(Records[Entry, NewEntry, EntryChange]):
+    """Entries of one tenant."""
+
+
+TABLES = """
+CREATE TABLE gadgets (tenant_id {text} NOT NULL, id {id} NOT NULL, shelf {text} NOT NULL, name {text} NOT NULL,
+    colour {text} NOT NULL, price BIGINT, weight {float} NOT NULL, is_active {bool} NOT NULL, parts {json} NOT NULL,
+    tags {json} NOT NULL, extra {json} NOT NULL, sold_at {time}, made_by {text} NOT NULL,
+    version BIGINT NOT NULL DEFAULT 1, created_at {time} NOT NULL, updated_at {time} NOT NULL, deleted_at {time},
+    PRIMARY KEY (tenant_id, id));
+CREATE UNIQUE INDEX gadgets_name ON gadgets (tenant_id, shelf, name) WHERE deleted_at IS NULL;
+CREATE TABLE gadget_tags (tenant_id {text} NOT NULL, tag {text} NOT NULL, gadget_id {id} NOT NULL,
+    PRIMARY KEY (tenant_id, tag, gadget_id));
+CREATE TABLE entries (tenant_id {text} NOT NULL, area {text} NOT NULL, name {text} NOT NULL, kind {text} NOT NULL,
+    value {json} NOT NULL, created_at {time} NOT NULL, is_hidden BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant_id, area, name, kind));
+"""
+SQLITE = {"text": "TEXT", "id": "TEXT", "json": "TEXT", "bool": "INTEGER", "time": "INTEGER", "float": "REAL"}
+POSTGRES = {
+    "text": 'TEXT COLLATE "C"',
+    "id": "UUID",
+    "json": "JSONB",
+    "bool": "BOOLEAN",
+    "time": "TIMESTAMPTZ",
+    "float": "DOUBLE PRECISION",
 }
-HARD = Records("gadgets", Gadget, key=["tenant", "name"], editable=["colour", "extra", "active"])
-SOFT = Records("soft_gadgets", Gadget, key=["tenant", "name"], editable=["colour", "extra"], soft_delete="deleted_at")
+STORES: dict[str, tuple[Any, Any]] = {"gadgets": (AsyncGadgets, Gadgets), "entries": (AsyncEntries, Entries)}
+Kits = Callable[[str], Kit]
+
+
+class Awaited:
+    """A synchronous store whose methods can be awaited, as the promises do."""
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        async def method(*args: Any, **kwargs: Any) -> Any:
+            return getattr(self._found, name)(*args, **kwargs)
+
+        return method
+
+
+def kit_of(holdfast: Holdfast, clock: FixedClock, name: str, limits: Limits) -> Kit:
+    kind, face = STORES[name]
+    acme, zenith = (holdfast.tenant(each) for each in ("acme", "zenith"))
+    mine, theirs = (Awaited(face(kind(each._engine, each._scope))) for each in (acme, zenith))
+    return Kit(kind, mine, theirs, clock, limits)
+
+
+def in_memory(name: str, limits: Limits | None = None) -> Generator[Kit]:
+    """A kit on SQLite in memory."""
+    clock = FixedClock()
+    with Holdfast(":memory:", clock=clock, limits=limits) as holdfast:
+        raw: apsw.Connection = holdfast._engine._connection  # type: ignore[attr-defined]
+        raw.execute(TABLES.format(**SQLITE))
+        yield kit_of(holdfast, clock, name, limits or Limits())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    if request.param == "sqlite":
-        raw: Any = apsw.Connection(":memory:")
-        found: Connection = ApswConnection(raw)
-    else:
-        raw = psycopg.connect(request.getfixturevalue("bare_postgres_url"), autocommit=True)
-        found = PsycopgConnection(raw)
-    for name, live in (("gadgets", ""), ("soft_gadgets", " WHERE deleted_at IS NULL")):
-        raw.execute(TABLE.format(name=name, **TYPES[found.dialect]))
-        raw.execute(f"CREATE UNIQUE INDEX {name}_key ON {name} (tenant_id, name){live}")
-    yield found
-    raw.close()
+def kits(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kit]]:
+    clock = FixedClock()
+    opened: list[Any] = []
+
+    def kit(name: str, limits: Limits | None = None) -> Kit:
+        if request.param == "sqlite":
+            found = in_memory(name, limits)
+            opened.append(found)
+            return next(found)
+        url = request.getfixturevalue("postgres_url")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(TABLES.format(**POSTGRES).encode())
+        opened.append(Holdfast(url, clock=clock, limits=limits))
+        return kit_of(opened[-1], clock, name, limits or Limits())
+
+    yield kit
+    for each in opened:
+        each.close()
 
 
-def values(name: str = "g", tenant: str = "acme", **more: Any) -> dict[str, Any]:
-    plain = {"extra": "{}", "active": True, "created_at": NOW, "updated_at": NOW}
-    return {"tenant": tenant, "name": text.escape(name), **plain, **more}
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_that_is_only_declared_keeps_every_promise(kits: Callable[..., Kit], name: str, promise: Any) -> None:
+    step(promise(kits(name)))
 
 
-def key(name: str = "g", tenant: str = "acme") -> dict[str, Any]:
-    return {"tenant": tenant, "name": text.escape(name)}
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_that_is_only_declared_checks_every_limit(kits: Callable[..., Kit], name: str) -> None:
+    step(values_over_a_limit_or_of_another_type_are_refused(kits(name, SMALL)))
 
 
-def listed(connection: Connection, records: Records[Gadget] = HARD, **how: Any) -> Page[Gadget]:
-    limits = how.pop("limits", Limits())
-    return step(records.list(connection, {"tenant": "acme"}, limits, **how))
+def query(kind: type[AsyncRecords[Any, Any, Any]], name: str, old: str, new: str) -> AbstractContextManager[Any]:
+    """A statement that says something else."""
+    found = kind.queries.by_name[name]
+    texts = {dialect: text.replace(old, new) for dialect, text in found.texts.items()}
+    assert texts != found.texts, f"{name} does not say {old!r}: {found.texts[Dialect.SQLITE]}"
+    planted: AbstractContextManager[Any] = mock.patch.multiple(found, **vars(Query(name, texts)))
+    return planted
 
 
-@pytest.mark.parametrize("records", [HARD, SOFT])
-def test_a_record_comes_back_as_it_was_made(connection: Connection, records: Records[Gadget]) -> None:
-    made = step(records.create(connection, values(colour="blue", extra=text.dump({"a": "\x00"}))))
-    moment = from_us(NOW)
-    assert made == Gadget("acme", "g", "blue", {"a": "\x00"}, True, moment, moment, None)
-    assert step(records.get(connection, key())) == made
-    assert step(records.find(connection, key())) == made
-    assert listed(connection, records) == [made]
+def unchecked(field: Any, value: Any, *more: Any) -> Any:
+    return values.stored_again(field, value)
 
 
-def test_a_column_that_is_not_given_has_its_default(connection: Connection) -> None:
-    assert step(HARD.create(connection, values())).colour == "red"
+TENANT = "tenant_id = :tenant_id AND "
+LIVE = "deleted_at IS NULL AND "
+DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
+    **{
+        f"{name} of gadgets forgets the tenant": ("gadgets", query(AsyncGadgets, name, TENANT, ""))
+        for name in ("get", "lock", "find", "list", "list_after", "count", "update", "delete", "restore", "delete_tags")
+    },
+    **{
+        f"{name} of entries forgets the tenant": ("entries", query(AsyncEntries, name, TENANT, ""))
+        for name in ("get", "lock", "list", "list_after", "count", "update", "delete")
+    },
+    **{
+        f"{name} shows deleted records": ("gadgets", query(AsyncGadgets, name, LIVE, ""))
+        for name in ("get", "lock", "find")
+    },
+    **{
+        f"{name} lists deleted records": ("gadgets", query(AsyncGadgets, name, "deleted_at IS NULL", "TRUE"))
+        for name in ("list", "count")
+    },
+    "a deletion that removes a gadget": (
+        "gadgets",
+        query(AsyncGadgets, "delete", "UPDATE gadgets SET deleted_at = :now_at", "DELETE FROM gadgets"),
+    ),
+    "a restoration that counts as a change": (
+        "gadgets",
+        query(AsyncGadgets, "restore", "= NULL", "= NULL, updated_at = updated_at + 1"),
+    ),
+    "a version that is not compared": ("gadgets", mock.patch.object(AsyncGadgets, "_check_version")),
+    "a version that stays": ("gadgets", query(AsyncGadgets, "update", "version = version + 1, ", "")),
+    "a change without its time": ("gadgets", query(AsyncGadgets, "update", "updated_at = :now_at", "tags = :tags")),
+    "a change of every gadget": ("gadgets", query(AsyncGadgets, "update", " AND id = :id", "")),
+    "a change of a part of the key": ("entries", query(AsyncEntries, "update", " AND kind = :kind", "")),
+    "a deletion by a part of the key": ("entries", query(AsyncEntries, "delete", " AND name = :name", "")),
+    "a page that starts at its cursor": ("gadgets", query(AsyncGadgets, "list_after", "(id) >", "(id) >=")),
+    "a cursor of a part of the order": (
+        "entries",
+        query(AsyncEntries, "list_after", "(created_at, area, name", "(created_at, name, area"),
+    ),
+    "the other way round": ("entries", query(AsyncEntries, "list", " DESC", "")),
+    "pages the other way round": ("entries", query(AsyncEntries, "list_after", "<", ">")),
+    "any cursor": ("gadgets", mock.patch.object(values, "decode_cursor", return_value=[""])),
+    "pages that never end": (
+        "gadgets",
+        mock.patch.object(store, "page", lambda rows, limit, *more: paging.Page(rows[:limit], limit and more[-1](rows[0]))),
+    ),
+    "pages that end early": ("gadgets", mock.patch.object(store, "page", lambda rows, limit, *more: paging.Page(rows[:limit]))),
+    "a filter that is ignored": ("gadgets", mock.patch.object(filters.Filterable, "compile", return_value="")),
+    "a search with case": ("gadgets", mock.patch.object(store, "lower_ascii", lambda text: text)),
+    "a search of the first field only": (
+        "gadgets",
+        mock.patch.object(store, "search_condition", lambda dialect, fields: statements.search_condition(dialect, fields[:1])),
+    ),
+    "everything is the same": ("gadgets", mock.patch.object(store, "is_same", return_value=True)),
+    "nothing is the same": ("gadgets", mock.patch.object(store, "is_same", return_value=False)),
+    "tags that stay": ("gadgets", query(AsyncGadgets, "delete_tags", "tenant_id =", "FALSE AND tenant_id =")),
+    "tags that are not kept": ("gadgets", mock.patch.object(AsyncGadgets, "_add_tags", mock.AsyncMock())),
+    "creating replaces": (
+        "gadgets",
+        query(AsyncGadgets, "create", "DO NOTHING", "(tenant_id, id) DO UPDATE SET name = excluded.name"),
+    ),
+    "an upsert that renews the time of creation": (
+        "entries",
+        query(AsyncEntries, "update", "SET value", "SET created_at = :now_at, value"),
+    ),
+    "an upsert that leaves deleted records deleted": (
+        "gadgets",
+        query(AsyncGadgets, "restore", "deleted_at IS NOT NULL", "FALSE"),
+    ),
+    "values that are not checked": ("gadgets", mock.patch.object(store, "stored", unchecked)),
+    "limits that are not checked": ("gadgets", mock.patch.object(Limits, "check")),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("records", [HARD, SOFT])
-def test_a_name_is_taken_once_in_a_scope(connection: Connection, records: Records[Gadget]) -> None:
-    step(records.create(connection, values(colour="first")))
-    with pytest.raises(AlreadyExists, match="there is already 'g'"):
-        step(records.create(connection, values(colour="second")))
-    step(records.create(connection, values(tenant="zenith")))
-    step(records.create(connection, values("G")))
-    assert step(records.get(connection, key())).colour == "first"
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_promises_notice(defect: str) -> None:
+    name, planted = DEFECTS[defect]
+    with planted:
+        for promise in PROMISES:
+            for kit in in_memory(name):
+                try:
+                    step(promise(kit))
+                except Exception:
+                    return
+        for kit in in_memory(name, SMALL):
+            with pytest.raises(Exception):  # noqa: B017
+                step(values_over_a_limit_or_of_another_type_are_refused(kit))
 
 
-@pytest.mark.parametrize("records", [HARD, SOFT])
-def test_what_is_not_there_is_not_found(connection: Connection, records: Records[Gadget]) -> None:
-    step(records.create(connection, values(tenant="zenith")))
-    assert step(records.find(connection, key())) is None
-    with pytest.raises(NotFound, match="there is no 'g'"):
-        step(records.get(connection, key()))
-    with pytest.raises(NotFound):
-        step(records.update(connection, key(), {"colour": "blue"}))
-    with pytest.raises(NotFound):
-        step(records.delete(connection, key(), now_us=NOW))
-    assert step(records.get(connection, key(tenant="zenith"))).colour == "red"
-
-
-def test_an_error_names_the_record_as_the_caller_does(connection: Connection) -> None:
-    for name in TEXTS:
-        with pytest.raises(NotFound) as caught:
-            step(HARD.get(connection, key(name)))
-        assert repr(name) in str(caught.value)
-
-
-def test_update_changes_only_what_may_be_edited(connection: Connection) -> None:
-    made = step(HARD.create(connection, values()))
-    changed = step(HARD.update(connection, key(), {"colour": "blue", "active": False, "updated_at": NOW + 1}))
-    assert (changed.colour, changed.active, changed.extra) == ("blue", False, {})
-    assert (changed.created_at, changed.updated_at) == (made.created_at, from_us(NOW + 1))
-    for fixed in ("name", "tenant", "created_at"):
-        with pytest.raises(InvalidInput, match=f"{fixed} cannot be changed; active, colour, extra can"):
-            step(HARD.update(connection, key(), {fixed: "x", "colour": "green"}))
-    assert step(HARD.get(connection, key())) == changed
-
-
-@pytest.mark.parametrize("records", [HARD, SOFT])
-def test_upsert_makes_or_changes_and_keeps_what_makes_it_what_it_is(
-    connection: Connection, records: Records[Gadget]
-) -> None:
-    made = step(records.upsert(connection, values(colour="blue")))
-    again = step(records.upsert(connection, values(colour="green", created_at=NOW + 5, updated_at=NOW + 5)))
-    assert (again.colour, again.created_at, again.updated_at) == ("green", made.created_at, from_us(NOW + 5))
-    assert listed(connection, records) == [again]
-
-
-def test_upsert_with_nothing_to_change_returns_what_is_there(connection: Connection) -> None:
-    made = step(SOFT.create(connection, values(colour="blue")))
-    bare = {field: value for field, value in values().items() if field not in ("extra", "updated_at")}
-    names_only = Records("soft_gadgets", Gadget, key=["tenant", "name"], editable=[], soft_delete="deleted_at")
-    assert step(names_only.upsert(connection, {**bare, "extra": "{}", "updated_at": NOW})) == made
-
-
-def test_a_hard_deletion_is_for_good(connection: Connection) -> None:
-    step(HARD.create(connection, values()))
-    step(HARD.delete(connection, key(), now_us=NOW))
-    assert step(HARD.find(connection, key())) is None
-    with pytest.raises(NotFound):
-        step(HARD.delete(connection, key(), now_us=NOW))
-    step(HARD.create(connection, values()))
-
-
-def test_a_soft_deletion_hides_and_frees_the_name(connection: Connection) -> None:
-    step(SOFT.create(connection, values(colour="old")))
-    step(SOFT.delete(connection, key(), now_us=NOW + 7))
-    assert step(SOFT.find(connection, key())) is None
-    assert listed(connection, SOFT) == []
-    for call in (SOFT.get(connection, key()), SOFT.update(connection, key(), {"colour": "x"})):
-        with pytest.raises(NotFound):
-            step(call)
-    with pytest.raises(NotFound):
-        step(SOFT.delete(connection, key(), now_us=NOW))
-    assert step(SOFT.create(connection, values(colour="new"))).colour == "new"
-    step(SOFT.delete(connection, key(), now_us=NOW + 8))
-    assert step(SOFT.upsert(connection, values(colour="newest"))).colour == "newest"
-    rows = step(connection.fetch("SELECT colour FROM soft_gadgets WHERE deleted_at IS NOT NULL ORDER BY colour", ()))
-    assert [row[0] for row in rows] == ["new", "old"]
-
-
-def test_pages_go_by_name_within_the_scope(connection: Connection) -> None:
-    for name in TEXTS:
-        step(HARD.create(connection, values(name)))
-        step(HARD.create(connection, values(name, tenant="zenith")))
-    whole = [*listed(connection)]
-    assert [gadget.name for gadget in whole] == sorted(TEXTS, key=text.escape)
-    for limit in (1, 7, len(TEXTS), len(TEXTS) + 1):
-        page = listed(connection, limit=limit)
-        found = [*page]
-        while page.next is not None:
-            page = listed(connection, limit=limit, cursor=page.next)
-            found += page
-        assert found == whole
-
-
-def test_a_list_and_a_page_have_limits_and_cursors_of_their_own(connection: Connection) -> None:
-    limits = Limits(list_rows=2, page_rows=2)
-    for name in ("a", "b"):
-        step(HARD.create(connection, values(name)))
-    assert len(listed(connection, limits=limits)) == 2
-    with pytest.raises(LimitExceeded, match="page_rows = 2"):
-        listed(connection, limits=limits, limit=3)
-    step(HARD.create(connection, values("c")))
-    with pytest.raises(LimitExceeded, match="list_rows = 2"):
-        listed(connection, limits=limits)
-    for cursor in (*GARBAGE_CURSORS, encode_cursor("soft_gadgets", "a"), encode_cursor("gadgets", 1)):
-        with pytest.raises(InvalidFilter):
-            listed(connection, limit=1, cursor=cursor)
-
-
-def test_unknown_fields_are_refused_before_anything_is_sent(connection: Connection) -> None:
-    for call in (
-        HARD.find(connection, {**key(), "colour; DROP TABLE gadgets": 1}),
-        HARD.get(connection, {**key(), "tenant_id": "acme"}),
-        HARD.delete(connection, {**key(), "x": 1}, now_us=NOW),
-    ):
-        with pytest.raises(InvalidInput, match="gadgets has no field"):
-            step(call)
-
-
-def test_a_statement_is_written_once(connection: Connection) -> None:
-    records = Records("gadgets", Gadget, key=["tenant", "name"], editable=["colour"])
-    for name in ("a", "b", "c"):
-        step(records.create(connection, values(name)))
-        step(records.get(connection, key(name)))
-        step(records.update(connection, key(name), {"colour": name}))
-    assert sorted(query.name for query in records.all_queries()) == ["gadgets.create", "gadgets.find", "gadgets.update"]
+def test_the_promises_hold_without_a_defect() -> None:
+    for name in STORES:
+        for kit in in_memory(name, SMALL):
+            step(values_over_a_limit_or_of_another_type_are_refused(kit))

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 from textwrap import dedent, indent
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 
@@ -20,11 +20,12 @@ from holdfast.core.blocking import Blocking
 from holdfast.core.store import Store
 from holdfast.errors import NotFound
 from holdfast.stepping import step
+from holdfast.store_lists import store_names
 
 
 def subclasses(kind: type) -> Iterator[type]:
     for module in walk_packages(holdfast.__path__, "holdfast."):
-        if ".stores." in module.name:
+        if ".stores." in module.name or ".core." in module.name:
             import_module(module.name)
     for each in kind.__subclasses__():
         yield each
@@ -32,14 +33,19 @@ def subclasses(kind: type) -> Iterator[type]:
 
 
 def public(kind: type) -> dict[str, Any]:
-    return {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    """The methods; a declaration of a table is no method."""
+    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: value for name, value in found.items() if inspect.isroutine(value) or isinstance(value, property)}
 
 
 def pair_of(blocking: type) -> type:
     """The asynchronous class that a synchronous one is made from."""
-    (base,) = [base for base in blocking.__orig_bases__ if getattr(base, "__origin__", None) is Blocking]  # type: ignore[attr-defined]
-    found: type = get_args(base)[0]
-    return found
+    bases = getattr(blocking, "__orig_bases__", ())
+    made_of = [get_args(base)[0] for base in bases if getattr(base, "__origin__", None) is Blocking]
+    # One that inherits its methods is made from the class of its name beside it.
+    found = made_of[0] if made_of else getattr(import_module(blocking.__module__), f"Async{blocking.__name__}")
+    kind: type = get_origin(found) or found
+    return kind
 
 
 SYNC = sorted(
@@ -87,16 +93,14 @@ def test_handles_match_too(sync: type, asynchronous: type) -> None:
 
 
 def test_handles_offer_the_same_stores() -> None:
+    names = store_names(TenantHandle)
+    assert names == store_names(AsyncTenantHandle) != []
     with Holdfast(":memory:") as hf:
-        sync = {name: value for name, value in vars(hf.tenant("acme")).items() if isinstance(value, Blocking)}
-        asynchronous = {
-            name: value
-            for name, value in vars(AsyncHoldfast(":memory:").tenant("acme")).items()
-            if isinstance(value, Store)
-        }
-    assert sync.keys() == asynchronous.keys() != set()
-    for name in sync:
-        assert pair_of(type(sync[name])) is type(asynchronous[name])
+        handle, asynchronous = hf.tenant("acme"), AsyncHoldfast(":memory:").tenant("acme")
+        for name in names:
+            store = getattr(handle, name)
+            assert pair_of(type(store)) is type(getattr(asynchronous, name))
+            assert getattr(handle, name) is store, "a store is made once"
 
 
 def test_a_synchronous_call_leaves_a_normal_traceback() -> None:

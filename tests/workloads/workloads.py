@@ -17,15 +17,17 @@ from msgspec import Struct
 
 from holdfast.clock import FixedClock
 from holdfast.core.blocking import Blocking
+from holdfast.core.crypto import KeyRing
 from holdfast.core.scope import Scope, Setting
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.opening import OwnEngine
 from holdfast.errors import HoldfastError
-from holdfast.handles import Holdfast, TenantHandle
+from holdfast.handles import Holdfast
 from holdfast.ids import SeededIds
 from holdfast.limits import Limits
 from holdfast.migrations import runner
 from holdfast.stepping import step
+from holdfast.store_lists import store_names
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession, Buffer, BufferedSession
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
@@ -35,6 +37,7 @@ from holdfast.stores.lifecycle.erasures import AsyncErasures, Erasures
 from holdfast.stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
 from holdfast.stores.lifecycle.tenants import AsyncTenants, Tenants
 from holdfast.stores.wiring import SESSION_DEPENDENTS
+from holdfast.tenant_handles import TenantHandle
 
 TENANTS = ("acme", "zenith")
 ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.", "server_settings.")
@@ -208,7 +211,8 @@ def _setting_of(number: int) -> Setting:
     clock = FixedClock()
     clock.advance(7.0 * number)
     ids = SeededIds(number, start_ms=clock.now_us() // 1000)
-    return Setting(clock=clock, ids=ids, limits=Limits(), session_dependents=SESSION_DEPENDENTS)
+    keys = KeyRing("k" * 32, nonces=Random(number).randbytes)
+    return Setting(clock=clock, ids=ids, limits=Limits(), session_dependents=SESSION_DEPENDENTS, keys=keys)
 
 
 _STEPS_BEFORE = 5
@@ -313,9 +317,11 @@ async def _nothing() -> None: ...
 
 
 def _stores(holder: object, prefix: str) -> Iterator[tuple[str, Blocking[Any]]]:
-    for name, value in vars(holder).items():
+    names = [*store_names(type(holder)), *vars(holder)]
+    for name in dict.fromkeys(names):
         if name.startswith("_"):
             continue
+        value = getattr(holder, name)
         if isinstance(value, Blocking):
             yield prefix + name, value
         elif type(value).__module__.startswith("holdfast.") and hasattr(value, "__dict__"):
@@ -492,6 +498,7 @@ from tests.workloads import (  # noqa: E402
     workload_crewai,  # noqa: F401
     workload_kagent,  # noqa: F401
     workload_keys,  # noqa: F401
+    workload_records,  # noqa: F401
     workload_retention,  # noqa: F401
     workload_rewinds,  # noqa: F401
     workload_runs,  # noqa: F401

@@ -9,14 +9,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import kagent, openapi, problems
-from .access import Access, AccessOptions
-from .binding import operation_routes
-from .guard import Guard
+from .auth import Access, AccessOptions
+from .handler import operation_routes
 from .limits import ServerLimits
+from .origin_check import OriginCheck
 from .resources import OPERATIONS
 from .routing import Router
-from .service import Service
-from .wire import encode
+from .schemas import encode
+from .state import Service
 
 
 def application(
@@ -44,7 +44,7 @@ def application(
 
 def build(service: Service, *, local_only: bool, access: AccessOptions | None = None) -> ASGIApp:
     """The application around a service."""
-    service.access = Access(service, access or AccessOptions(), service.denials, clock=service.clock)
+    service.access = Access(service, access or AccessOptions(), service.audit, clock=service.clock)
     service.document = _document
 
     def error_response(error: Exception, path: str) -> Response:
@@ -53,7 +53,7 @@ def build(service: Service, *, local_only: bool, access: AccessOptions | None = 
 
     routes = [*operation_routes(service, OPERATIONS), *kagent.routes(service)]
     router = Router(service, routes, error_response)
-    guard = Guard(router, service.access, service.limits, local_only=local_only)
+    guard = OriginCheck(router, service.access, service.limits, local_only=local_only)
     lifespan = starlette.routing.Router(lifespan=service.lifespan)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

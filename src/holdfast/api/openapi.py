@@ -13,13 +13,13 @@ from msgspec import UNSET, Struct
 
 import holdfast
 
-from .answers import ARCHIVE_TYPE, MEDIA_TYPES, PlainText
-from .bodies import JSON_TYPE
 from .operations import AREAS, Operation
 from .parameters import Parameter, bodies, choices, hints, may_be_empty, parameters
 from .problems import PROBLEM_TYPE, status_of, title_of
+from .request_body import JSON_TYPE
+from .responses import ARCHIVE_TYPE, MEDIA_TYPES, PlainText
+from .schemas import Problem, secret_schema
 from .streams import EVENT_TYPE, Stream
-from .wire import Problem, secret_schema
 
 _TEMPLATE = "#/components/schemas/{name}"
 _KEY = (

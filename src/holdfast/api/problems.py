@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 
 from .descriptors import OUT_OF_FILES
 from .limits import ServerLimits
-from .wire import Problem, encode
+from .schemas import Problem, encode
 
 log = logging.getLogger("holdfast.api")
 

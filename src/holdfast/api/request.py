@@ -9,10 +9,10 @@ from starlette.types import Receive, Scope
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 
-from .bodies import until_gone
-from .conventions import SETTLED_BY
+from .idempotency import SETTLED_BY
 from .limits import ServerLimits
 from .problems import HeadTooLarge, TooSlow
+from .request_body import until_gone
 
 
 class Request:

@@ -13,11 +13,11 @@ from starlette.types import Receive, Scope, Send
 from holdfast.clock import monotonic_s
 from holdfast.errors import InvalidInput
 
-from .answers import Sendable
-from .bodies import Disconnected
 from .problems import NoSuchRoute, WrongMethod
 from .request import Request, path_of
-from .service import Service
+from .request_body import Disconnected
+from .responses import Sendable
+from .state import Service
 
 _IN_PATH = re.compile(r"{(\w+)}")
 
@@ -67,7 +67,7 @@ class Router:
             status = response.status_code
             await response(scope, receive, send)
         except asyncio.CancelledError:
-            if not self._service.news.is_over:
+            if not self._service.notifier.is_closed:
                 raise  # else the server stops, and a client that takes so long to read does not get the rest
         finally:
             metrics.under_way -= 1
@@ -107,7 +107,7 @@ class Router:
                 raise
             raise (Disconnected if request.is_client_gone else request.too_late(limits)) from None
         except asyncio.CancelledError:
-            if not self._service.news.is_over:
+            if not self._service.notifier.is_closed:
                 raise
             raise request.cut_off(limits) from None
         finally:

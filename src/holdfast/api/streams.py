@@ -18,12 +18,12 @@ from starlette.types import Receive, Scope, Send
 from holdfast.clock import monotonic_s
 from holdfast.errors import NotFound
 
-from .access import Caller
-from .bodies import until_gone
+from .auth import Caller
 from .problems import log
-from .service import Service
+from .request_body import until_gone
+from .schemas import encode
 from .slots import Slot
-from .wire import encode
+from .state import Service
 
 EVENT_TYPE = "text/event-stream"
 
@@ -97,14 +97,14 @@ class Stream:
 async def _events(
     service: Service, caller: Caller, name: str, after: Place, wait_s: float, fetch: Fetch
 ) -> AsyncGenerator[bytes]:
-    listener = service.news.listen(name)
+    listener = service.notifier.listen(name)
     limits = service.limits
     try:
         quiet_since = spoke = monotonic_s()
         yield b": welcome\n\n"
         while True:
             found = await fetch(after)
-            if not await service.standing.is_good(caller.key_id):
+            if not await service.key_cache.is_good(caller.key_id):
                 return
             now = monotonic_s()
             if found:
@@ -112,7 +112,7 @@ async def _events(
                 for each in found:
                     yield each.written
                 continue
-            if now - quiet_since >= wait_s or service.news.is_over:
+            if now - quiet_since >= wait_s or service.notifier.is_closed:
                 return
             if now - spoke >= limits.stream_beat_s:
                 spoke = now

@@ -23,11 +23,11 @@ class Blocking(Generic[A]):
 
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Blocking[A], P], T]:
+) -> Callable[Concatenate[Blocking[Any], P], T]:
     """The same method, called without ``await``."""
 
     @wraps(method)
-    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return step(method(self._async, *args, **kwargs))
 
     return call

@@ -136,7 +136,7 @@ class Filterable:
         if not isinstance(f.column, str):
             return self._in_meta(f, name, params, dialect)
         sql, kind = self._known(f.column)
-        if kind == "json":
+        if kind in ("json", "tags"):
             raise InvalidFilter(_ONLY_CONTAINS.format(f.column, "in"))
         there = [_column_value(value, f.column, kind) for value in f.value if value is not None]
         found = [f"{sql} IS NULL"] if len(there) < len(f.value) else []
@@ -170,6 +170,8 @@ class Filterable:
         sql, kind = self._known(public)
         if kind == "json":
             return _contained(f, sql, name, params, dialect, limits)
+        if kind == "tags":
+            return _tagged(f, sql, name, params)
         if f.value is None and f.op in ("eq", "ne"):
             return f"({sql} IS {'NOT ' if f.op == 'ne' else ''}NULL)"
         if kind == "time":
@@ -218,6 +220,13 @@ def _contained(f: Filter, sql: str, name: str, params: dict[str, Any], dialect: 
         params[name] = text.dump(f.value)
         return document_contains(sql, name, is_object=isinstance(f.value, Mapping))
     return _Contained(name, params).anywhere(sql, f.value)
+
+
+def _tagged(f: Filter, sql: str, name: str, params: dict[str, Any]) -> str:
+    if f.op != "contains" or not isinstance(f.value, str):
+        raise InvalidFilter(f"{f.column} takes 'contains' with one of them, not {f.op!r} with {_shown(f.value)}")
+    params[name] = text.escape(f.value)
+    return f"({sql} = :{name}))"
 
 
 def _check_parts(value: Any, limits: Limits) -> None:

@@ -88,35 +88,36 @@ CREATE INDEX feedback_by_time ON feedback (tenant_id, created_at, id);
 
 CREATE TABLE session_shares (
     tenant_id   {text} NOT NULL,
-    token       {text} NOT NULL CHECK (token <> ''),
+    token_hash  {text} NOT NULL,
     session_id  {id}   NOT NULL,
     -- Numbers the links of one session.
     number      {int}  NOT NULL,
     user_id     {text} NOT NULL DEFAULT '',
     read_only   {bool} NOT NULL DEFAULT TRUE,
-    -- Whether lists over HTTP may show the token again.
-    shows_token {bool} NOT NULL DEFAULT FALSE,
+    -- The token itself, for links whose lists may show it again.
+    shown_token {text},
     created_at  {time} NOT NULL,
-    updated_at  {time} NOT NULL,
-    PRIMARY KEY (tenant_id, token),
+    expires_at  {time},
+    PRIMARY KEY (tenant_id, token_hash),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
 ) {strict};
 
 CREATE INDEX session_shares_by_session ON session_shares (tenant_id, session_id, number);
+CREATE INDEX session_shares_by_expiry ON session_shares (tenant_id, expires_at, token_hash);
 
 CREATE TABLE session_share_uses (
-    tenant_id {text} NOT NULL,
-    token     {text} NOT NULL,
-    user_id   {text} NOT NULL,
-    used_at   {time} NOT NULL,
-    PRIMARY KEY (tenant_id, token, user_id),
-    FOREIGN KEY (tenant_id, token) REFERENCES session_shares (tenant_id, token) ON DELETE CASCADE
+    tenant_id  {text} NOT NULL,
+    token_hash {text} NOT NULL,
+    user_id    {text} NOT NULL,
+    used_at    {time} NOT NULL,
+    PRIMARY KEY (tenant_id, token_hash, user_id),
+    FOREIGN KEY (tenant_id, token_hash) REFERENCES session_shares (tenant_id, token_hash) ON DELETE CASCADE
 ) {strict};
 
 CREATE INDEX session_share_uses_by_user ON session_share_uses (tenant_id, user_id);
 
 -- Feedback on no message in particular.
-CREATE TABLE remarks (
+CREATE TABLE general_feedback (
     tenant_id      {text} NOT NULL,
     user_id        {text} NOT NULL DEFAULT '',
     id             {id}   NOT NULL,
@@ -133,7 +134,7 @@ CREATE TABLE remarks (
 
 -- down
 
-DROP TABLE remarks;
+DROP TABLE general_feedback;
 DROP TABLE session_share_uses;
 DROP TABLE session_shares;
 DROP TABLE feedback;

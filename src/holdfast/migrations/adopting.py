@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import apsw
-
 from ..drivers.apsw import ApswConnection
 from ..engines.dialect import Dialect
 from ..engines.protocol import Connection
+from .catalogue import in_memory
 from .files import Migration, statements, tables_of
 
 Definitions = Mapping[str, str]
@@ -95,12 +94,9 @@ class _RollBack(Exception):
 
 
 async def _expected(connection: Connection, known: Sequence[Migration], ours: Collection[str]) -> Definitions:
-    script = [statement for migration in known for statement in statements(migration.up)]
     if connection.dialect is Dialect.SQLITE:
-        memory = ApswConnection(apsw.Connection(":memory:"))
+        memory = ApswConnection(in_memory(known))
         try:
-            for statement in script:
-                await memory.fetch(statement, ())
             return await _definitions(memory, ours)
         finally:
             memory.raw.close()
@@ -109,7 +105,7 @@ async def _expected(connection: Connection, known: Sequence[Migration], ours: Co
         async with connection.savepoint():
             # Tables that only this connection sees: no right to create a schema is needed, and no name can be taken.
             await connection.fetch("SET LOCAL search_path TO pg_temp", ())
-            for statement in script:
+            for statement in [each for migration in known for each in statements(migration.up)]:
                 await connection.fetch(statement, ())
             found = await _definitions(connection, ours)
             raise _RollBack

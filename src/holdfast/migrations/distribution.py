@@ -19,8 +19,9 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.citus import INSTALLED
 from ..engines.protocol import Connection
 from ..errors import InvalidInput, ReadOnly, SchemaMismatch
+from . import catalogue
+from .catalogue import TENANT
 
-TENANT = "tenant_id"
 ON_THE_COORDINATOR = frozenset({"run_queue"})
 """The tables above all tenants that every run changes."""
 _IN_SEQUENCE = "SET LOCAL citus.multi_shard_modify_mode TO 'sequential'"
@@ -31,16 +32,8 @@ types, seconds for every new connection."""
 _DONE = """SELECT c.relname::text FROM pg_dist_partition AS p
 JOIN pg_catalog.pg_class AS c ON c.oid = p.logicalrelid
 WHERE c.relnamespace = current_schema()::regnamespace"""
-_COLUMNS = """SELECT c.relname::text, bool_or(a.attname = 'tenant_id')
-FROM pg_catalog.pg_class AS c
-JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace
-GROUP BY c.relname ORDER BY c.relname"""
-_KEYS = """SELECT source.relname::text, target.relname::text
-FROM pg_catalog.pg_constraint AS k
-JOIN pg_catalog.pg_class AS source ON source.oid = k.conrelid
-JOIN pg_catalog.pg_class AS target ON target.oid = k.confrelid
-WHERE k.contype = 'f' AND source.relnamespace = current_schema()::regnamespace"""
+_EXISTING = """SELECT c.relname::text FROM pg_catalog.pg_class AS c
+WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace"""
 
 
 class Table(Struct, frozen=True):
@@ -79,7 +72,7 @@ async def distribute(connection: Connection, ours: Iterable[str]) -> list[str]:
         )
     async with connection.savepoint():
         done = [row[0] for row in await connection.fetch(_DONE, ())]
-        statements = plan(await tables(connection, ours), done=done)
+        statements = plan(await _tables(connection, ours), done=done)
         if statements:
             await _check_coordinator(connection)
             await run_in_sequence(connection)
@@ -114,14 +107,15 @@ async def _show_shards(connection: Connection) -> None:
         return  # only the database's owner may set it; without it, connections take longer to open
 
 
-async def tables(connection: Connection, ours: Iterable[str]) -> list[Table]:
+async def _tables(connection: Connection, ours: Iterable[str]) -> list[Table]:
     """The tables of ``ours`` in this database. Others that share the schema are left alone."""
-    names = set(ours)
-    pairs = await connection.fetch(_KEYS, ())
+    existing = {row[0] for row in await connection.fetch(_EXISTING, ())} & {*ours}
+    known = catalogue.tables()
     return [
-        Table(name, by_tenant, frozenset(target for source, target in pairs if source == name))
-        for name, by_tenant in await connection.fetch(_COLUMNS, ())
-        if name in names
+        Table(name, TENANT in known[name].columns, frozenset(key.target for key in known[name].foreign_keys))
+        if name in known
+        else Table(name, by_tenant=False)
+        for name in sorted(existing)
     ]
 
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from ..engines.dialect import Dialect
 from ..errors import InvalidInput
 
+FOLDER = Path(__file__).parent
 MACROS = {
     "id": {Dialect.SQLITE: "TEXT", Dialect.POSTGRES: "UUID"},
     "text": {Dialect.SQLITE: "TEXT", Dialect.POSTGRES: 'TEXT COLLATE "C"'},
@@ -61,7 +62,7 @@ class Migration(Struct, frozen=True):
 @cache
 def migrations(dialect: Dialect) -> tuple[Migration, ...]:
     """All migrations of this release, in order. The files are read once: they are part of the program."""
-    files = sorted(Path(__file__).parent.glob("*.sql"), key=lambda file: file.name)
+    files = sorted(FOLDER.glob("*.sql"), key=lambda file: file.name)
     return tuple(parse(file.name, file.read_text("utf-8"), dialect) for file in files)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.api.kagent.withholding import NOT_SHOWN, NOT_STORED
+from holdfast.api.kagent.redaction import NOT_SHOWN, NOT_STORED
 from tests.adapters.kagent.conftest import Start
 from tests.adapters.kagent.wire import (
     DEFAULT_USER,

@@ -88,6 +88,19 @@ def test_another_key_or_none_reads_nothing(savers: Savers) -> None:
         savers().get_tuple(thread())
 
 
+def test_with_a_new_key_in_front_of_the_old_one_a_conversation_goes_on(savers: Savers) -> None:
+    chat_graph(savers(encryption_key=OTHER)).invoke(say(1), thread())
+    chat_graph(savers(encryption_key=[KEY, OTHER])).invoke(say(2), thread())
+    assert contents(savers(encryption_key=[OTHER, KEY])) == [text(n) for n in range(1, 5)]
+    with pytest.raises(Corrupt, match="the key is another"):
+        savers(encryption_key=KEY).get_tuple(thread())
+
+
+def test_no_keys_at_all_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="32 bytes"):
+        HoldfastSaver(":memory:", encryption_key=[])
+
+
 @pytest.mark.parametrize("key", ["", "short", b"short", "g" * 64, "!" * 44, 7, bytes(31)])
 def test_a_key_that_is_none_is_refused(key: Any) -> None:
     with pytest.raises(InvalidInput, match="32 bytes"):

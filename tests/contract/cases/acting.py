@@ -7,10 +7,10 @@ from typing import Any
 
 from holdfast.core.acting import Acting
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.branches import Branch
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.messages import BAD_IDS, recounted
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, flat, raises, uuid_of

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidInput, InvalidText, LimitExceeded
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession
 from holdfast.stores.conversation.keys import DirectKey
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.messages import recounted
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS

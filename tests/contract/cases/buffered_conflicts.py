@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from holdfast.errors import Conflict, LimitExceeded
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession
 from holdfast.stores.conversation.messages import NewMessage
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.buffered import as_stored, filled, said
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, everything, raises, uuid_of

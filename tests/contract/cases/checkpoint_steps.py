@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.errors import Conflict, Fenced, InvalidInput, Stale
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.execution.checkpoints.foresight import Stored
 from holdfast.stores.execution.checkpoints.task_writes import TaskWrites, Write, Written
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.checkpoints import LARGE, found, grown, ids
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of

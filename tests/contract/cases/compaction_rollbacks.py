@@ -10,11 +10,11 @@ from msgspec.structs import asdict, replace
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result, shown, told
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import NUMBERS, TEXTS, documents, same

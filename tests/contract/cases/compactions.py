@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidInput, InvalidText, LimitExceeded, NotFound, NothingToCompact
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.conversation.compaction.events import CompactionEvent
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
 from holdfast.stores.conversation.compaction.strategies import PRUNED, Changes, History
@@ -17,6 +16,7 @@ from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.conversation.tokens import estimate
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.messages import recounted
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of

@@ -9,9 +9,9 @@ from holdfast.clock import from_us
 from holdfast.core.filters import column, meta
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import SEARCH_CHARS, Limits
 from holdfast.stores.conversation.contacts import Contact
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
 from tests.contract.cases.world import World, flat, raises, uuid_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.filters import Filter, content
 from holdfast.errors import InvalidFilter, LimitExceeded
-from holdfast.handles import AsyncTenantHandle
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
 

@@ -10,10 +10,10 @@ from holdfast.clock import from_us
 from holdfast.core.filters import column, meta
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.feedback import ISSUE_TYPES, Feedback
 from holdfast.stores.conversation.message_log import Message
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS, documents, same
 from tests.contract.cases.world import World, flat, raises, uuid_of

@@ -7,10 +7,10 @@ from typing import Any
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.execution.runs.leases import ClaimedRun
 from holdfast.stores.execution.runs.ledger import NewToolCall
 from holdfast.stores.execution.runs.states import Run
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.runs import claimed, stepped
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of

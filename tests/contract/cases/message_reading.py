@@ -9,10 +9,10 @@ from typing import Any
 from holdfast.core.filters import Filter, column, meta
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
 from tests.contract.cases.world import World, flat, raises, raises_kind_of

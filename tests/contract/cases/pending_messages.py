@@ -10,10 +10,10 @@ from typing import Any
 from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.keys import SessionKey
 from holdfast.stores.conversation.pending_messages import NewPendingMessage, PendingMessage
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
 from tests.contract.cases.world import World, flat, raises, uuid_of

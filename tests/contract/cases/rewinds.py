@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict
-from holdfast.handles import AsyncTenantHandle
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from holdfast.stores.execution.runs.states import Run
 from holdfast.stores.execution.runs.step_log import Usage
 from holdfast.stores.workspace.rewind_rows import Rewind
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.runs import claimed, stepped
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS, documents

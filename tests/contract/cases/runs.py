@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from holdfast.stores.execution.runs.states import Run
 from holdfast.stores.execution.runs.step_log import CommittedStep, Usage
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.messages import recounted
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS, documents, same

@@ -7,12 +7,12 @@ from typing import Any
 
 from holdfast.core.paging import Page
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.search.index import BATCH_MESSAGES
 from holdfast.stores.conversation.search.search import Hit
 from holdfast.stores.conversation.sessions import Session
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
+from holdfast.clock import from_us
 from holdfast.errors import AlreadyExists, InvalidInput, NotFound
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
@@ -74,6 +76,38 @@ async def _a_link_leads_nowhere_while_its_session_is_deleted(world: World, name:
     assert await shares.find(TOKEN) is None
 
 
+async def _a_link_grants_nothing_after_it_has_expired(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    shares = tenant.session_shares
+    session = await tenant.sessions.create(key="s", user="ad\x00a")
+    until = from_us(world.clock.now_us()) + timedelta(seconds=5)
+    made = await shares.create(session.id, token=TOKEN, expires_at=until)
+    assert (made.expires_at, made.user) == (until, "ad\x00a")
+    stays = await shares.create(session.id, token=TOKEN + "2", shows_token=True)
+    for each in (TOKEN, TOKEN + "2"):
+        await shares.use(each, user="bob")
+    world.clock.advance(4)
+    assert await shares.find(TOKEN) == made
+    world.clock.advance(1)
+    assert await shares.find(TOKEN) is None
+    assert await shares.list(session.id) == await shares.used_by("bob") == [stays]
+    with raises(NotFound, saying="link"):
+        await shares.use(TOKEN, user="bob")
+    again = await shares.create(session.id, token=TOKEN)
+    assert await shares.used_by("bob") == [stays], "who used the link that has expired has not used this one"
+    assert await shares.delete(session.id, number=again.number) is True
+    assert await shares.delete(session.id, number=again.number) is False
+
+
+async def _a_token_is_shown_only_where_that_was_asked_for(world: World, name: str) -> None:
+    tenant = world.tenant(name)
+    session = await tenant.sessions.create(key="s")
+    hidden = await tenant.session_shares.create(session.id, token=TOKEN)
+    shown = await tenant.session_shares.create(session.id, token=TOKEN + "2", shows_token=True)
+    assert (hidden.token, shown.token) == (None, TOKEN + "2")
+    assert await tenant.session_shares.list(session.id) == [hidden, shown]
+
+
 async def _what_is_no_link_is_refused(world: World, name: str) -> None:
     tenant = world.tenant(name)
     session = await tenant.sessions.create(key="s")
@@ -83,6 +117,11 @@ async def _what_is_no_link_is_refused(world: World, name: str) -> None:
             await tenant.session_shares.create(session.id, token=bad)
     with raises(InvalidInput, saying="read_only"):
         await tenant.session_shares.create(session.id, token=TOKEN, read_only=1)  # type: ignore[arg-type]
+    with raises(InvalidInput, saying="expires_at"):
+        await tenant.session_shares.create(session.id, token=TOKEN, expires_at=datetime(2030, 1, 1))  # noqa: DTZ001
+    for both in ({}, {"token": TOKEN, "number": 1}):
+        with raises(InvalidInput, saying="token or by its number"):
+            await tenant.session_shares.delete(session.id, **both)  # type: ignore[arg-type]
     with raises(NotFound):
         await tenant.session_shares.create(uuid_of("nobody"), token=TOKEN)
     assert await tenant.session_shares.list(session.id) == []
@@ -93,6 +132,8 @@ async def links_are_made_used_and_removed_and_live_with_their_session(world: Wor
     for part in (
         _a_link_leads_to_its_session,
         _who_has_used_a_link_is_known,
+        _a_link_grants_nothing_after_it_has_expired,
+        _a_token_is_shown_only_where_that_was_asked_for,
         _what_is_no_link_is_refused,
         _a_link_leads_nowhere_while_its_session_is_deleted,
     ):

@@ -9,10 +9,10 @@ from typing import Any
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stores.execution.runs.ledger import NewToolCall, Safety, ToolCall, ToolOutcome
 from holdfast.stores.execution.runs.states import Run
+from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.runs import claimed, stepped
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS, documents, same

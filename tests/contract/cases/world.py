@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast.clock import FixedClock
-from holdfast.handles import AsyncTenantHandle
 from holdfast.limits import Limits
 from holdfast.stepping import step
 from holdfast.stores.conversation.message_log import Message
@@ -20,6 +19,7 @@ from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.execution.runs.leases import AsyncRunQueue
 from holdfast.stores.lifecycle.api_keys import AsyncApiKeys
 from holdfast.stores.lifecycle.tenants import AsyncTenants
+from holdfast.tenant_handles import AsyncTenantHandle
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)

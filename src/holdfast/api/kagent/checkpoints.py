@@ -19,7 +19,7 @@ from starlette.responses import Response
 from holdfast import Checkpoint, TaskWrites, Write, thread_of
 from holdfast.errors import Corrupt, InvalidInput
 
-from .exchange import Ask, enveloped, route
+from .request import Ask, enveloped, route
 
 PAGE = 200
 NO_TASK = "00000000-0000-0000-0000-000000000000"

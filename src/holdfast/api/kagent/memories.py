@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast import NewAgentMemory
 from holdfast.errors import InvalidInput
 
-from .exchange import Ask, agent_id, bare, route
+from .request import Ask, agent_id, bare, route
 
 DIMENSIONS = 768
 """Floats of an embedding: kagent's clients cut longer ones to this."""

@@ -12,18 +12,18 @@ from starlette.types import Scope
 from holdfast.errors import Closed, Forbidden, HoldfastError
 
 from .. import problems, routing
-from ..bodies import read_body
 from ..limits import ServerLimits
 from ..operations import KAGENT
 from ..problems import HttpError, status_of
 from ..request import Request
-from ..service import Service
-from . import checkpoints, crews, memories, registry, remarks, sessions, shares, tasks
-from .exchange import Ask, Route, failure
+from ..request_body import read_body
+from ..state import Service
+from . import checkpoints, crewai, feedback, memories, registry, sessions, shares, tasks
+from .request import Ask, Route, failure
 
 log = logging.getLogger("holdfast.api")
 
-_MODULES = (sessions, tasks, shares, memories, checkpoints, crews, registry, remarks)
+_MODULES = (sessions, tasks, shares, memories, checkpoints, crewai, registry, feedback)
 _OPEN = ("/health", "/version")
 
 

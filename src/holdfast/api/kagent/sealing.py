@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.encryption import KeyRing, Secret
 
-from . import withholding
+from . import redaction
 
 
 def sealed(keys: KeyRing, event_id: str, data: str) -> dict[str, str]:
@@ -22,8 +22,8 @@ def sealed(keys: KeyRing, event_id: str, data: str) -> dict[str, str]:
         LimitExceeded: there is no key, and it is nested too deeply to be searched for secrets.
     """
     if not keys:
-        return {"id": event_id, "data": withholding.storable(data) or data}
-    if not withholding.is_secret(data):
+        return {"id": event_id, "data": redaction.storable(data) or data}
+    if not redaction.is_secret(data):
         return {"id": event_id, "data": data}
     return {"id": event_id, "sealed": keys.encrypt(Secret(data), _context(event_id))}
 

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
-from holdfast import Filter, Message, Session, column
+from holdfast import Filter, Message, NewAgent, Session, column
 from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, NotFound
 
-from ..wire import encode, moment
-from . import sealing, withholding
-from .exchange import Ask, agent_id, enveloped, route
-from .sharing import Visit, visit
+from ..schemas import encode, moment
+from . import redaction, sealing
+from .guest_access import Visit, visit
+from .request import Ask, agent_id, enveloped, route
 
 KIND = "kagent.event"
 PAGE = 1_000
@@ -116,7 +116,7 @@ async def list_sessions_of_agent(ask: Ask) -> Response:
     for link in await ask.tenant.session_shares.used_by(ask.user):
         session = await ask.tenant.sessions.get(link.session_id)
         if session.agent == agent and session.user != ask.user:
-            token = link.token if link.shows_token else UNSET
+            token = UNSET if link.token is None else link.token
             found.append(shown(session, share_token=token, share_read_only=link.read_only))
     found.sort(key=lambda each: each.updated_at, reverse=True)
     return enveloped(found, "Successfully listed sessions")
@@ -220,7 +220,7 @@ async def registered(ask: Ask, reference: str, agent_type: str = AGENT_TYPE) -> 
     id = agent_id(reference)
     if await ask.tenant.agents.find(id) is None:
         try:
-            await ask.tenant.agents.create(reference, id=id, agent_type=agent_type)
+            await ask.tenant.agents.create(NewAgent(name=reference, id=id, agent_type=agent_type))
         except AlreadyExists:
             return id
     return id
@@ -292,12 +292,12 @@ async def _appended(ask: Ask, session: Session, id: str, data: str) -> Message:
             raise
         there = await ask.tenant.messages.get(message)
         stored = sealing.opened(ask.tenant.encryption, there.content) if there.kind == KIND else None
-        if stored not in ((id, data), (id, withholding.storable(data))):
+        if stored not in ((id, data), (id, redaction.storable(data))):
             raise
         return there
 
 
 def _event(ask: Ask, message: Message, session: Session, guest: Visit | None) -> EventShown:
     id, data = sealing.opened(ask.tenant.encryption, message.content)
-    data = data if guest is None else withholding.showable(data)
+    data = data if guest is None else redaction.showable(data)
     return EventShown(id, session.key, session.user, message.created_at, message.updated_at, data)

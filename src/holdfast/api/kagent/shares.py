@@ -12,7 +12,7 @@ from holdfast import Session, SessionShare
 from holdfast.errors import Forbidden, NotFound
 from holdfast.ids import new_token
 
-from .exchange import Ask, enveloped, route
+from .request import Ask, enveloped, route
 from .sessions import found_session
 
 
@@ -45,15 +45,16 @@ async def create_share(ask: Ask) -> Response:
     share = await ask.tenant.session_shares.create(
         session.id, token=token, read_only=ask.body(_NEW).read_only, shows_token=True
     )
-    return enveloped(_shown(share, session.key), "Successfully created share", 201)
+    return enveloped(_shown(share, token, session.key), "Successfully created share", 201)
 
 
 @route("GET", _ALL)
 async def list_shares(ask: Ask) -> Response:
     """The links to a session of one's own that were made here: ``/v1`` promises to show a token once."""
     session = await _own_session(ask)
-    found = [each for each in await ask.tenant.session_shares.list(session.id) if each.shows_token]
-    return enveloped([_shown(each, session.key) for each in found], "Successfully listed shares")
+    found = await ask.tenant.session_shares.list(session.id)
+    shown = [_shown(share, share.token, session.key) for share in found if share.token is not None]
+    return enveloped(shown, "Successfully listed shares")
 
 
 @route("DELETE", _ALL + "/{token}")
@@ -71,5 +72,5 @@ async def _own_session(ask: Ask) -> Session:
     return await found_session(ask, None)
 
 
-def _shown(share: SessionShare, key: str) -> ShareShown:
-    return ShareShown(share.number, share.token, key, share.user, share.read_only, share.created_at)
+def _shown(share: SessionShare, token: str, key: str) -> ShareShown:
+    return ShareShown(share.number, token, key, share.user, share.read_only, share.created_at)

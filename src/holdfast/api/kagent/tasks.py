@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from holdfast import A2ATask
+from holdfast import A2ATask, NewA2APushConfig, column
 from holdfast.errors import InvalidInput, NotFound
 
-from . import withholding
-from .exchange import Ask, enveloped, route
-from .sharing import visit
+from . import redaction
+from .guest_access import visit
+from .request import Ask, enveloped, route
 
 _VERSIONS = ("0.3", "1.0")
 _TASK = msgspec.json.Decoder(dict[str, Any])
@@ -43,7 +43,7 @@ async def get_task(ask: Ask) -> Response:
     found = await ask.tenant.a2a_tasks.find(ask.names["task_id"], user=ask.user if guest is None else guest.user)
     if found is None or (guest is not None and found.context_id != guest.session_key):
         raise NotFound("Task not found")
-    task = found.task if guest is None else withholding.showable_task(found.task)
+    task = found.task if guest is None else redaction.showable_task(found.task)
     return enveloped(task, "Successfully retrieved task")
 
 
@@ -70,7 +70,7 @@ async def list_tasks(ask: Ask) -> Response:
         context_id=ask.names["session_id"], user=ask.user if guest is None else guest.user
     )
     oldest_first: list[A2ATask] = sorted(found, key=lambda each: (each.created_at, each.id))
-    tasks = [each.task if guest is None else withholding.showable_task(each.task) for each in oldest_first]
+    tasks = [each.task if guest is None else redaction.showable_task(each.task) for each in oldest_first]
     return enveloped(tasks, "Successfully retrieved session tasks")
 
 
@@ -81,14 +81,17 @@ async def save_push_config(ask: Ask) -> Response:
     id = config.get("id")
     if id is not None and not isinstance(id, str):
         raise InvalidInput("the id of a push notification configuration is text")
-    saved = await ask.tenant.a2a_push_configs.save(ask.names["task_id"], config, id=id or None, user=ask.user)
+    task = ask.names["task_id"]
+    new = NewA2APushConfig(task_id=task, config=config, id=id or task, user=ask.user)
+    saved = await ask.tenant.a2a_push_configs.upsert(new)
     return enveloped({**saved.config, "id": saved.id}, "Successfully saved push notification configuration", 201)
 
 
 @route("GET", _CONFIGS)
 async def list_push_configs(ask: Ask) -> Response:
     """Whom to tell about a task."""
-    found = await ask.tenant.a2a_push_configs.list(ask.names["task_id"], user=ask.user)
+    own = [column("task_id").eq(ask.names["task_id"]), column("user").eq(ask.user)]
+    found = await ask.tenant.a2a_push_configs.list(where=own)
     configs = [{**each.config, "id": each.id} for each in found]
     return enveloped(configs, "Successfully listed push notification configurations")
 
@@ -96,17 +99,16 @@ async def list_push_configs(ask: Ask) -> Response:
 @route("GET", _CONFIGS + "/{config_id}")
 async def get_push_config(ask: Ask) -> Response:
     """One of them."""
-    found = await ask.tenant.a2a_push_configs.list(ask.names["task_id"], user=ask.user)
-    for each in found:
-        if each.id == ask.names["config_id"]:
-            return enveloped({**each.config, "id": each.id}, "Successfully retrieved push notification configuration")
-    raise NotFound("Push notification configuration not found")
+    found = await ask.tenant.a2a_push_configs.find(ask.names["task_id"], ask.names["config_id"], ask.user)
+    if found is None:
+        raise NotFound("Push notification configuration not found")
+    return enveloped({**found.config, "id": found.id}, "Successfully retrieved push notification configuration")
 
 
 @route("DELETE", _CONFIGS + "/{config_id}")
 async def delete_push_config(ask: Ask) -> Response:
     """Tell one of them no longer."""
-    await ask.tenant.a2a_push_configs.delete(ask.names["task_id"], id=ask.names["config_id"], user=ask.user)
+    await ask.tenant.a2a_push_configs.clear(ask.names["task_id"], id=ask.names["config_id"], user=ask.user)
     return Response(None, 204)
 
 

@@ -10,10 +10,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from holdfast import ApiKey, new_api_key
 from holdfast.errors import NotFound
 
-from ..conventions import PAGE_ROWS, Cursor, Limit
 from ..operations import check_scopes, operation
-from ..service import Service
-from ..wire import Name, Uuid, given
+from ..pagination import PAGE_ROWS, Cursor, Limit
+from ..schemas import Name, Uuid, given
+from ..state import Service
 
 _OF_TENANT = "/v1/tenants/{tenant}/keys"
 _OF_ALL = "/v1/keys"

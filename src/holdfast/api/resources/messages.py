@@ -10,10 +10,10 @@ from msgspec import Meta
 from holdfast import Message
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 
-from ..conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
+from ..idempotency import IdempotencyKey, chosen_id, settled_by
 from ..operations import operation
-from ..service import Service
-from ..wire import (
+from ..pagination import PAGE_ROWS, Cursor, Limit, Where, filters
+from ..schemas import (
     DeletedMessagePage,
     MessageChange,
     MessageList,
@@ -26,6 +26,7 @@ from ..wire import (
     Uuid,
     given,
 )
+from ..state import Service
 
 _OF_SESSION = "/v1/tenants/{tenant}/sessions/{session_id}/messages"
 _ONE = "/v1/tenants/{tenant}/messages/{message_id}"
@@ -83,7 +84,7 @@ async def append_messages(
         if idempotency_key is not None:
             raise InvalidInput("an Idempotency-Key stands for one message: give each of several an id of its own")
         appended = MessageList(await messages.append_many(session_id, body.messages))
-        service.news.tell(f"{tenant}/{session_id}")
+        service.notifier.publish(f"{tenant}/{session_id}")
         return appended
     id = chosen_id(service, body.id, idempotency_key)
     with settled_by(id):
@@ -98,7 +99,7 @@ async def append_messages(
             is_summary=body.is_summary,
             id=id,
         )
-    service.news.tell(f"{tenant}/{session_id}")
+    service.notifier.publish(f"{tenant}/{session_id}")
     return message
 
 

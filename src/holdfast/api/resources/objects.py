@@ -13,11 +13,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from holdfast import AsyncObjects
 from holdfast.errors import NotFound
 
-from ..answers import Octets, etag_of
 from ..derived import Count, route
 from ..operations import operation
-from ..service import Service
-from ..wire import Name
+from ..responses import Octets, etag_of
+from ..schemas import Name
+from ..state import Service
 from .conversation import T
 
 _ALL = T + "/objects"

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from ..derived import Count
 from ..operations import operation
-from ..service import Service
+from ..state import Service
 from .conversation import T
 
 _SECONDS_MOST = 10**11

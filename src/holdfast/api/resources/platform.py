@@ -16,12 +16,12 @@ from holdfast import (
 )
 from holdfast.errors import Conflict, NotFound
 
-from ..access import Caller
-from ..conventions import IdempotencyKey, chosen_id
+from ..auth import Caller
 from ..derived import route
+from ..idempotency import IdempotencyKey, chosen_id
 from ..operations import operation
-from ..service import Service
-from ..wire import Uuid, given
+from ..schemas import Uuid, given
+from ..state import Service
 from .conversation import T
 
 _KEPT = T + "/retention"

@@ -11,11 +11,11 @@ import holdfast
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.retention import overdue_erasures
 
-from ..answers import PlainText
 from ..metrics import TEXT_TYPE
 from ..operations import operation
-from ..service import Service
-from ..wire import Health, Index
+from ..responses import PlainText
+from ..schemas import Health, Index
+from ..state import Service
 
 
 @operation("GET", "/", need="open")

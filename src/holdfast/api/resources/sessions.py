@@ -15,11 +15,12 @@ from msgspec import Meta
 from holdfast import AsyncSessions, PrunedSessions, Session
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 
-from ..conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, Where, chosen_id, filters, settled_by
+from ..idempotency import IdempotencyKey, chosen_id, settled_by
 from ..operations import Header, operation
+from ..pagination import PAGE_ROWS, Cursor, Limit, Where, filters
 from ..problems import NoLongerSo
-from ..service import Service
-from ..wire import Metadata, NewSession, SessionChange, SessionPage, Uuid, encode, given
+from ..schemas import Metadata, NewSession, SessionChange, SessionPage, Uuid, encode, given
+from ..state import Service
 
 _ALL = "/v1/tenants/{tenant}/sessions"
 _BY_KEY = _ALL + "/by-key/{key}"

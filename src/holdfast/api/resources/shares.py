@@ -12,8 +12,8 @@ from holdfast.errors import NotFound
 from holdfast.ids import new_token
 
 from ..operations import operation
-from ..service import Service
-from ..wire import Name, Uuid
+from ..schemas import Name, Uuid
+from ..state import Service
 from .conversation import S, T
 
 _OF_SESSION = S + "/shares"
@@ -25,6 +25,7 @@ class NewShare(Struct, frozen=True, forbid_unknown_fields=True):
     """A link to make."""
 
     read_only: bool = True
+    expires_at: Annotated[datetime | None, Meta(description="When it stops working; never, if left out.")] = None
 
 
 class Token(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +48,7 @@ class Share(Struct, frozen=True):
     user: Annotated[str, Meta(description="Whose session it is.")]
     read_only: bool
     created_at: datetime
+    expires_at: datetime | None
 
 
 class DrawnShare(Struct, frozen=True):
@@ -66,7 +68,9 @@ class ShareList(Struct, frozen=True):
 async def create_share(service: Service, *, tenant: str, session_id: Uuid, body: NewShare) -> DrawnShare:
     """Make a link to a session. The answer is the only place its token is ever shown."""
     token = new_token()
-    made = await service.tenant(tenant).session_shares.create(session_id, token=token, read_only=body.read_only)
+    made = await service.tenant(tenant).session_shares.create(
+        session_id, token=token, read_only=body.read_only, expires_at=body.expires_at
+    )
     return DrawnShare(token, _shown(made))
 
 
@@ -81,11 +85,8 @@ async def delete_share(
     service: Service, *, tenant: str, session_id: Uuid, number: Annotated[int, Meta(ge=0, le=2**53)]
 ) -> None:
     """Let nobody use a link any more."""
-    shares = service.tenant(tenant).session_shares
-    for each in await shares.list(session_id):
-        if each.number == number and await shares.delete(session_id, token=each.token):
-            return
-    raise NotFound(f"session {session_id} has no link {number}")
+    if not await service.tenant(tenant).session_shares.delete(session_id, number=number):
+        raise NotFound(f"session {session_id} has no link {number}")
 
 
 @operation("POST", _ALL + "/find", raises=[NotFound], need="read", area=_AREA)
@@ -110,4 +111,4 @@ async def list_used_shares(service: Service, *, tenant: str, user: Annotated[str
 
 
 def _shown(share: SessionShare) -> Share:
-    return Share(share.session_id, share.number, share.user, share.read_only, share.created_at)
+    return Share(share.session_id, share.number, share.user, share.read_only, share.created_at, share.expires_at)

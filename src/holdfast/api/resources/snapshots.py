@@ -14,13 +14,14 @@ from msgspec import Meta, Struct
 from holdfast import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry
 from holdfast.errors import Conflict, NotFound
 
-from ..answers import ARCHIVE_TYPE, Archive, Octets, etag_of
-from ..bodies import Upload
-from ..conventions import PAGE_ROWS, Cursor, IdempotencyKey, Limit, chosen_id, settled_by
 from ..derived import route
+from ..idempotency import IdempotencyKey, chosen_id, settled_by
 from ..operations import operation
-from ..service import Service
-from ..wire import Uuid
+from ..pagination import PAGE_ROWS, Cursor, Limit
+from ..request_body import Upload
+from ..responses import ARCHIVE_TYPE, Archive, Octets, etag_of
+from ..schemas import Uuid
+from ..state import Service
 from .conversation import T
 
 AREA = "workspaces"
@@ -75,7 +76,7 @@ async def read_file(
 @operation("GET", _ONE + "/archive", raises=[NotFound], area=AREA, etag=etag_of, streams=True)
 async def export_snapshot(service: Service, *, tenant: str, snapshot_id: Uuid) -> Archive:
     """A snapshot as an archive, `tar.zst`. The same tree makes the same archive."""
-    folder = await service.staging.folder(tenant)
+    folder = await service.temp_dirs.folder(tenant)
     try:
         await service.tenant(tenant).workspaces.export(snapshot_id, folder.path / _FILE)
         return Archive(folder, _FILE, etag=snapshot_id)
@@ -100,7 +101,7 @@ async def import_snapshot(
     """Record what is in an archive, `tar.zst`, as a snapshot of a run. Nothing of it is written to any directory."""
     there = service.tenant(tenant)
     await there.runs.get(run_id)  # before anything is taken in for it
-    folder = await service.staging.folder(tenant)
+    folder = await service.temp_dirs.folder(tenant)
     try:
         await upload.save(str(folder.path / _FILE), media_type=ARCHIVE_TYPE)
         id = chosen_id(service, None, idempotency_key)

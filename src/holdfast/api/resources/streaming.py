@@ -11,11 +11,11 @@ from msgspec import Meta
 from holdfast import AsyncTenantHandle
 from holdfast.errors import InvalidInput, NotFound
 
-from ..access import Caller
+from ..auth import Caller
 from ..operations import Header, operation
-from ..service import Service
+from ..schemas import Uuid
+from ..state import Service
 from ..streams import Place, Stream, StreamEvent, event, follow, rewound
-from ..wire import Uuid
 
 _AT_ONCE = 100
 _EVENT_ID = re.compile(r"(?:([0-9]{1,15})\.)?([0-9]{1,15})")

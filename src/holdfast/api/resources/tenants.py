@@ -9,10 +9,10 @@ from msgspec import Meta
 from holdfast import Tenant
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 
-from ..conventions import PAGE_ROWS, Cursor, Limit
 from ..operations import operation
-from ..service import Service
-from ..wire import NewTenant, TenantChange, TenantPage, given
+from ..pagination import PAGE_ROWS, Cursor, Limit
+from ..schemas import NewTenant, TenantChange, TenantPage, given
+from ..state import Service
 
 
 @operation("GET", "/v1/tenants", need="root")

@@ -14,10 +14,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from holdfast import Rewound
 from holdfast.errors import Conflict, Fenced, NotFound
 
-from ..access import Caller
+from ..auth import Caller
 from ..operations import operation
-from ..service import Service
-from ..wire import Uuid, given
+from ..schemas import Uuid, given
+from ..state import Service
 from .conversation import T
 
 _NUMBER_MOST = 2**53
@@ -61,7 +61,7 @@ async def rewind_run(service: Service, *, tenant: str, run_id: Uuid, body: Rewin
 
 async def _rewound(service: Service, tenant: str, run_id: str, body: RewindTo) -> Rewound:
     done = await service.tenant(tenant).workspaces.rewind(run_id, path=None, **given(body))
-    service.news.tell(f"{tenant}/{run_id}")
+    service.notifier.publish(f"{tenant}/{run_id}")
     return done
 
 
@@ -77,5 +77,5 @@ class Redo(Struct, frozen=True, forbid_unknown_fields=True):
 async def redo_run(service: Service, *, tenant: str, run_id: Uuid, body: Redo) -> Rewound:
     """Undo the last rewind of a run. Its worker brings the files back when the run is resumed."""
     done = await service.tenant(tenant).workspaces.redo(run_id, later=True, **given(body))
-    service.news.tell(f"{tenant}/{run_id}")
+    service.notifier.publish(f"{tenant}/{run_id}")
     return done

@@ -136,7 +136,7 @@ DELETE FROM search_progress WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: purge_share_uses
 DELETE FROM session_share_uses WHERE tenant_id = :tenant_id
-  AND token IN (SELECT token FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :id);
+  AND token_hash IN (SELECT token_hash FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :id);
 
 -- name: purge_shares
 DELETE FROM session_shares WHERE tenant_id = :tenant_id AND session_id = :id;

@@ -1,7 +1,7 @@
-"""Shares: links with which somebody else may look into a session, or take part in it.
+"""Session shares: links with which somebody else may read a session, or take part in it.
 
-Whoever has the token of a link has what it grants, so it must be long and nobody's guess; the caller draws it. A link belongs to
-its session: it leads nowhere while the session is deleted, and is gone with it.
+Whoever has the token of a link has what it grants. Only a hash of the token is stored, unless the link was made with
+``shows_token``. A link belongs to its session: it grants nothing while the session is deleted, and is removed with it.
 """
 
 from __future__ import annotations
@@ -12,36 +12,51 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from ...core import scope as scopes
+from ...clock import from_us
 from ...core.blocking import Blocking, blocking
-from ...core.queries import Queries
-from ...core.rows import Column, mapper
+from ...core.grants import GrantTable
+from ...core.queries import Queries, Query
+from ...core.records import Limited
+from ...core.rows import Column
 from ...core.store import TenantStore, reads, writes
-from ...engines.protocol import Connection, Row
-from ...errors import AlreadyExists, InvalidInput, LimitExceeded, NotFound
+from ...core.text import unescape
+from ...core.tokens import TokenTable, digest
+from ...engines.protocol import Connection
+from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 
-TOKEN_CHARS_LEAST = 16
-"""Characters of a token; fewer could be guessed."""
+PRUNED = 100
+"""Expired links that are removed whenever a link is made."""
 
 
 class SessionShare(Struct, frozen=True):
     """A link to a session. ``number`` counts the links of one session, and ``user`` is whose session it is.
 
-    ``shows_token`` says whether a list over HTTP may repeat the token, which opens the session to whoever reads it.
+    ``token`` is ``None`` unless the link was made with ``shows_token``.
     """
 
-    token: str
     session_id: Id
     number: int
-    user: Annotated[str, Column("user_id")]
+    user: Annotated[str, Limited("name_bytes"), Column("user_id")]
     read_only: bool
-    shows_token: bool
+    token: Annotated[str | None, Limited("name_bytes"), Column("shown_token")]
     created_at: datetime
-    updated_at: datetime
+    expires_at: datetime | None
 
 
+class ShareUse(Struct, frozen=True):
+    """A user has used a link."""
+
+    token_hash: Annotated[str, Limited("name_bytes")]
+    user: Annotated[str, Limited("name_bytes", empty=False), Column("user_id")]
+    used_at: datetime
+
+
+LIVE = """EXISTS (SELECT 1 FROM sessions AS s
+              WHERE s.tenant_id = :tenant_id AND s.id = session_shares.session_id AND (s.deleted_at IS NULL) IS TRUE)"""
+SHARES = TokenTable("session_shares", SessionShare, noun="link", condition=LIVE)
+USES = GrantTable("session_share_uses", ShareUse, resource="token_hash", principal="user", noun="use of a link")
 queries = Queries(__package__, "shares.sql", SessionShare)
 
 
@@ -50,83 +65,92 @@ class AsyncSessionShares(TenantStore):
 
     @writes
     async def create(
-        self, connection: Connection, session_id: str, *, token: str, read_only: bool = True, shows_token: bool = False
+        self,
+        connection: Connection,
+        session_id: str,
+        *,
+        token: str,
+        read_only: bool = True,
+        shows_token: bool = False,
+        expires_at: datetime | None = None,
     ) -> SessionShare:
-        """A link to a session, under a token that the caller has drawn. With ``shows_token``, lists over HTTP repeat the token.
+        """Make a link to a session, under a token that the caller has drawn.
+
+        Args:
+            shows_token: store the token itself too, so that lists can show it again.
+            expires_at: when the link stops working; without it, never.
 
         Raises:
             NotFound: there is no such live session.
             AlreadyExists: there is a link with this token.
         """
-        for name, value in (("read_only", read_only), ("shows_token", shows_token)):
-            if not isinstance(value, bool):
-                raise InvalidInput(f"{name} must be true or false, not {value!r}")
-        params = self._session(session_id) | {"token": self._token(token)}
-        params |= {"read_only": read_only, "shows_token": shows_token}
-        params["now_at"] = self._scope.clock.now_us()
-        owner = await queries.session.one(connection, params)
+        if not isinstance(shows_token, bool):
+            raise InvalidInput(f"shows_token must be true or false, not {shows_token!r}")
+        params = self._session(session_id) | {"now_at": self._scope.clock.now_us(), "limit": PRUNED}
+        owner = await queries.lock_session.one(connection, params)
         if owner is None:
             raise NotFound(f"there is no session {session_id} here")
-        row = await queries.create.one(connection, {**params, "user_id": owner[0]})
-        if row is None:
-            raise AlreadyExists("there is a link with this token; draw another")
-        return _share(connection, row)
+        await queries.prune_uses.all(connection, params)
+        await SHARES.prune(connection, self._scope, limit=PRUNED)
+        ((number,),) = await queries.next_number.all(connection, params)
+        values = {"session_id": session_id, "number": number, "read_only": read_only, "expires_at": expires_at}
+        values |= {"user": unescape(owner[0]), "token": token if shows_token else None}
+        return await SHARES.issue(connection, self._scope, token, values)
 
     @reads
     async def list(self, connection: Connection, session_id: str) -> Sequence[SessionShare]:
         """The links to a live session, in the order in which they were made; none if there is no such session."""
-        return await self._listed(connection, queries.list, self._session(session_id))
+        return await self._all(connection, queries.list, self._session(session_id))
 
     @reads
     async def find(self, connection: Connection, token: str) -> SessionShare | None:
-        """The link with this token, or ``None`` if there is none or its session is deleted."""
-        row = await queries.find.one(connection, self._scope.params(token=self._token(token, least=1)))
-        return None if row is None else _share(connection, row)
+        """The link with this token, or ``None`` if there is none, it has expired or its session is deleted."""
+        return await SHARES.find(connection, self._scope, token)
 
     @writes
     async def use(self, connection: Connection, token: str, *, user: str) -> SessionShare:
-        """The link with this token, and from now on it is known that the user has used it.
+        """The link with this token; that the user has used it is recorded.
 
         Raises:
-            NotFound: there is none, or its session is deleted.
+            NotFound: there is none, it has expired or its session is deleted.
         """
-        params = self._scope.params(token=self._token(token, least=1), user_id=self._user(user))
-        row = await queries.find.one(connection, params)
-        if row is None:
+        share = await SHARES.find(connection, self._scope, token)
+        if share is None:
             raise NotFound("there is no such link")
-        await queries.use.all(connection, {**params, "now_at": self._scope.clock.now_us()})
-        return _share(connection, row)
+        now = from_us(self._scope.clock.now_us())
+        await USES.grant(connection, self._scope, ShareUse(digest(token), user, now))
+        return share
 
     @reads
     async def used_by(self, connection: Connection, user: str) -> Sequence[SessionShare]:
-        """The links that a user has used, to sessions that are live, the one made last first."""
-        return await self._listed(connection, queries.used_by, self._scope.params(user_id=self._user(user)))
+        """The links that a user has used, to live sessions, the one made last first."""
+        params = USES.params({"user": user}, self._scope.limits)
+        return await self._all(connection, queries.used_by, self._scope.params(**params))
 
     @writes
-    async def delete(self, connection: Connection, session_id: str, *, token: str) -> bool:
-        """Remove a link to a session; whether there was one."""
-        params = self._session(session_id) | {"token": self._token(token, least=1)}
+    async def delete(
+        self, connection: Connection, session_id: str, *, token: str | None = None, number: int | None = None
+    ) -> bool:
+        """Remove a link to a session, by its token or its number; whether there was one."""
+        if (token is None) == (number is None):
+            raise InvalidInput("say which link to delete by its token or by its number")
+        params = self._session(session_id) | {"token_hash": None, "number": None}
+        if token is not None:
+            params["token_hash"] = SHARES.hash_of(self._scope, token)
+        else:
+            params |= SHARES.params({"number": number}, self._scope.limits)
         await queries.delete_uses.all(connection, params)
         return await queries.delete.one(connection, params) is not None
 
-    async def _listed(self, connection: Connection, query: Any, params: dict[str, Any]) -> Sequence[SessionShare]:
+    async def _all(self, connection: Connection, query: Query, params: dict[str, Any]) -> Sequence[SessionShare]:
         most = self._scope.limits.list_rows
-        rows = await query.all(connection, {**params, "limit": most + 1})
+        rows = await query.all(connection, {**params, "limit": most + 1, "now_at": self._scope.clock.now_us()})
         if len(rows) > most:
             raise LimitExceeded(f"there are more than list_rows = {most:,} links")
-        return mapper(SessionShare, connection.dialect)(rows)
+        return SHARES.rows(connection, rows)
 
     def _session(self, session_id: str) -> dict[str, Any]:
         return self._scope.params(session_id=parse_id(session_id, "session id"))
-
-    def _user(self, user: str) -> str:
-        return scopes.name(user, "user", self._scope.limits)
-
-    def _token(self, token: str, *, least: int = TOKEN_CHARS_LEAST) -> str:
-        stored = scopes.name(token, "token", self._scope.limits)
-        if len(stored) < least:
-            raise InvalidInput(f"a token has at least {least} characters, drawn at random")
-        return stored
 
 
 class SessionShares(Blocking[AsyncSessionShares]):
@@ -138,7 +162,3 @@ class SessionShares(Blocking[AsyncSessionShares]):
     use = blocking(AsyncSessionShares.use)
     used_by = blocking(AsyncSessionShares.used_by)
     delete = blocking(AsyncSessionShares.delete)
-
-
-def _share(connection: Connection, row: Row) -> SessionShare:
-    return mapper(SessionShare, connection.dialect)([row])[0]

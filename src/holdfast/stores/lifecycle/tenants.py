@@ -18,17 +18,17 @@ from msgspec import Struct
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.paging import Page
-from ...core.queries import Query
-from ...core.records import Records
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
+from ...core.queries import Queries, Query
+from ...core.rows import mapper
 from ...core.store import Store, in_steps, reads, writes
-from ...engines.dialect import Dialect
 from ...engines.offload import Heavy
 from ...engines.protocol import Connection, Engine
-from ...errors import AlreadyExists, Conflict, InvalidInput
+from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ..conversation.search.index import drain, forget
 from ..objects import packs
 from ..workspace import retention_rules as rules
+from . import purging
 from .tenant_engine import being_deleted, deleting, queries
 
 
@@ -52,71 +52,13 @@ class Tenant(Struct, frozen=True):
     """MiB of stored bytes that its snapshots may take; nothing for what everybody has."""
 
 
-records = Records(
-    "tenants", Tenant, key=["id"], editable=["metadata", "checkpoint_quota_mib"], soft_delete="deleted_at"
-)
+rows = Queries(__package__, "tenant_rows.sql", Tenant)
 
 HIDDEN_ROWS = 1_000
 """Sessions of a deleted tenant that are hidden in one transaction."""
 PURGED_ROWS = 200
 """Rows of a deleted tenant that are removed in one transaction."""
-PURGED = {
-    "feedback": "id",
-    "messages": "session_id, seq",
-    "message_archive": "compaction_event_id, seq",
-    "compaction_events": "id",
-    "deleted_messages": "session_id, id, source",
-    "branches": "session_id, number",
-    "session_state": "session_id",
-    "search_progress": "session_id, block",
-    "session_share_uses": "token, user_id",
-    "session_shares": "token",
-    "tool_calls": "run_id, id",
-    "run_steps": "run_id, iteration",
-    "rewound_calls": "rewind_id, id",
-    "rewound_steps": "rewind_id, iteration",
-    "rewinds": "id",
-    "snapshots": "id",
-    "run_retention": "run_id",
-    "runs": "id",
-    "sessions": "id",
-    "snapshot_layers": "id",
-    "object_refs": "digest, holder",
-    "objects": "digest",
-    "lg_checkpoint_write": "thread, checkpoint_ns, checkpoint_id, task_id",
-    "lg_checkpoint": "thread, checkpoint_ns, checkpoint_id",
-    "lg_piece": "log, place",
-    "lg_log": "number",
-    "lg_thread": "number",
-    "crewai_flow_state": "user_id, thread_id, flow_uuid, method_name",
-    "crewai_flow": "user_id, thread_id, flow_uuid",
-    "crewai_agent_memory": "user_id, thread_id, memory_id",
-    "agent_memories": "agent_id, user_id, id",
-    "a2a_task_items": "task, list, place, part",
-    "a2a_tasks": "id",
-    "a2a_push_configs": "user_id, task_id, id, deleted_with",
-    "pending_messages": "channel_name, history_key, seq",
-    "pending_groups": "channel_name, history_key",
-    "contacts": "id",
-    "core_blocks": "agent_id, label",
-    "agent_tags": "tag, agent_id",
-    "agents": "id",
-    "tools": "server_name, group_kind, name",
-    "tool_servers": "name, group_kind",
-    "remarks": "user_id, id",
-    "activity": "id",
-}
-"""The tables that are emptied piece by piece, children before their parents, with the rest of their keys. Others are small."""
 _MAINTAINED = "maintained tenants"
-
-
-def _purging(table: str, key: str) -> Query:
-    rows = f"SELECT {key} FROM {table} WHERE tenant_id = :tenant_id LIMIT :limit"  # names of ours
-    sql = f"DELETE FROM {table} WHERE tenant_id = :tenant_id AND ({key}) IN ({rows}) RETURNING 1"  # the same
-    return Query(f"tenants.purge_some_{table}", dict.fromkeys(Dialect, sql))
-
-
-_PURGING = [_purging(table, key) for table, key in PURGED.items()]
 
 
 class AsyncTenants(Store):
@@ -134,14 +76,13 @@ class AsyncTenants(Store):
             AlreadyExists: it is there.
             Conflict: a tenant of that name is being deleted.
         """
-        now = self._setting.clock.now_us()
-        key, stored = self._key(tenant), scopes.metadata(metadata, self._setting.limits)
-        try:
-            return await records.create(connection, {**key, "metadata": stored, "created_at": now, "updated_at": now})
-        except AlreadyExists:
-            if await queries.is_deleted.one(connection, {"tenant_id": key["id"]}) is not None:
-                raise Conflict(being_deleted(tenant)) from None
-            raise
+        params = self._now(tenant) | {"metadata": scopes.metadata(metadata, self._setting.limits)}
+        row = await rows.create.one(connection, params)
+        if row is not None:
+            return mapper(Tenant, connection.dialect)([row])[0]
+        if await queries.is_deleted.one(connection, params) is not None:
+            raise Conflict(being_deleted(tenant))
+        raise AlreadyExists(f"there is already a tenant {tenant!r}")
 
     @reads
     async def get(self, connection: Connection, tenant: str) -> Tenant:
@@ -150,14 +91,18 @@ class AsyncTenants(Store):
         Raises:
             NotFound: it was never created and has never written anything.
         """
-        return await records.get(connection, self._key(tenant))
+        return await self._one(connection, rows.get, self._now(tenant), tenant)
 
     @reads
     async def list(
         self, connection: Connection, *, limit: int | None = None, cursor: str | None = None
     ) -> Page[Tenant]:
         """All tenants by name. With ``limit``, a page; its ``next`` is the cursor of the one after."""
-        return await records.list(connection, {}, self._setting.limits, limit=limit, cursor=cursor)
+        limits = self._setting.limits
+        (after,) = ("",) if cursor is None else decode_cursor(cursor, "tenants", str)
+        params = {"after": text.escape(after), "limit": rows_to_read(limit, limits)}
+        found = mapper(Tenant, connection.dialect)(await rows.list.all(connection, params))
+        return page(found, limit, limits, "tenants", lambda tenant: encode_cursor("tenants", tenant.id))
 
     @writes
     async def update(self, connection: Connection, tenant: str, *, metadata: Mapping[str, Any]) -> Tenant:
@@ -166,11 +111,8 @@ class AsyncTenants(Store):
         Raises:
             NotFound: there is no such tenant.
         """
-        changes = {
-            "metadata": scopes.metadata(metadata, self._setting.limits),
-            "updated_at": self._setting.clock.now_us(),
-        }
-        return await records.update(connection, self._key(tenant), changes)
+        params = self._now(tenant) | {"metadata": scopes.metadata(metadata, self._setting.limits)}
+        return await self._one(connection, rows.update, params, tenant)
 
     @writes
     async def set_quota(self, connection: Connection, tenant: str, *, checkpoint_quota_mib: int | None) -> Tenant:
@@ -183,8 +125,8 @@ class AsyncTenants(Store):
         quota = checkpoint_quota_mib
         if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
             raise InvalidInput(f"checkpoint_quota_mib must be a whole number from 0 on, not {quota!r}")
-        changes = {"checkpoint_quota_mib": quota, "updated_at": self._setting.clock.now_us()}
-        return await records.update(connection, self._key(tenant), changes)
+        params = self._now(tenant) | {"checkpoint_quota_mib": quota}
+        return await self._one(connection, rows.set_quota, params, tenant)
 
     @in_steps
     async def delete(self, tenant: str, *, cascade: bool = False) -> None:
@@ -225,15 +167,15 @@ class AsyncTenants(Store):
 
     @writes
     async def _mark(self, connection: Connection, tenant: str, cascade: bool) -> None:
-        key = self._key(tenant)
-        params = {"tenant_id": key["id"]}
+        params = self._now(tenant)
         if await queries.is_deleted.one(connection, params) is not None:
             return  # begun before: it is only continued
         # Its own row first: whoever registers it from now on waits.
-        await records.delete(connection, key, now_us=self._setting.clock.now_us())
+        if await rows.delete.one(connection, params) is None:
+            raise _missing(tenant)
         if cascade:
             await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
-        elif await queries.anything.one(connection, params) is not None:
+        elif await purging.anything().one(connection, params) is not None:
             raise Conflict(
                 f"tenant {tenant!r} still has sessions, runs, checkpoints or something else; cascade=True removes them too"
             )
@@ -251,8 +193,19 @@ class AsyncTenants(Store):
         await packs.clear(self._engine, scope)
         return False
 
-    def _key(self, tenant: str) -> dict[str, str]:
-        return {"id": scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_bytes")}
+    def _now(self, tenant: str) -> dict[str, Any]:
+        stored = scopes.name(tenant, "tenant", self._setting.limits, limit="tenant_bytes")
+        return {"tenant_id": stored, "now_at": self._setting.clock.now_us()}
+
+    async def _one(self, connection: Connection, query: Query, params: Mapping[str, Any], tenant: str) -> Tenant:
+        row = await query.one(connection, params)
+        if row is None:
+            raise _missing(tenant)
+        return mapper(Tenant, connection.dialect)([row])[0]
+
+
+def _missing(tenant: str) -> NotFound:
+    return NotFound(f"there is no tenant {tenant!r}")
 
 
 async def _remove_some(connection: Connection, scope: scopes.Scope) -> bool:
@@ -264,7 +217,7 @@ async def _remove_some(connection: Connection, scope: scopes.Scope) -> bool:
     if await queries.hide_sessions.all(connection, params):
         return True
     left = PURGED_ROWS
-    for query in _PURGING:
+    for query in purging.bounded():
         left -= len(await query.all(connection, {**params, "limit": left}))
         if not left:
             break
@@ -278,7 +231,9 @@ async def _remove_rest(connection: Connection, scope: scopes.Scope) -> None:
     # Its own row first: whoever registers the name from now on waits, and then begins anew.
     if not await queries.remove.all(connection, params):
         return
-    await queries.run_all("purge_", connection, params)
+    # Again until nothing is left: a statement may have waited for a writer, whose rows an earlier one did not see.
+    while [row for query in purging.unbounded() for row in await query.all(connection, params)]:
+        pass
     await forget(connection, params)
 
 

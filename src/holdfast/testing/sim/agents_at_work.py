@@ -12,13 +12,13 @@ from datetime import timedelta
 from random import Random
 
 from ...errors import Conflict, Fenced, NotFound
-from ...handles import AsyncTenantHandle
 from ...stores.conversation.messages import NewMessage
 from ...stores.execution.runs.leases import ClaimedRun
 from ...stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from ...stores.execution.runs.runs import LoadedRun
 from ...stores.execution.runs.states import Run
 from ...stores.execution.runs.step_log import Usage
+from ...tenant_handles import AsyncTenantHandle
 from .look import Look
 from .plans import TENANTS, PlannedRun, PlannedStep, check_end, plan_runs
 from .process import Main, Process

@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 
 from ...clock import from_us
+from ...core.crypto import KeyRing
 from ...core.scope import Scope, Setting
 from ...engines.sqlite.file import Durability
 from ...errors import Closed, OutcomeUnknown, Unavailable
-from ...handles import AsyncHoldfast, AsyncTenantHandle
+from ...handles import AsyncHoldfast
 from ...ids import SeededIds
 from ...limits import Limits
-from ...stores.execution.runs.leases import AsyncRunQueue
-from ...stores.lifecycle.tenants import AsyncTenants
 from ...stores.wiring import SESSION_DEPENDENTS
+from ...tenant_handles import AsyncTenantHandle
 from .engine import SimulatedEngine, Turn
 from .machine import Machine, ProcessDisk, ProcessFile
-from .recording import ProcessDied, RecordedStore, StoreCall, record_stores
+from .recording import ProcessDied, StoreCall, record_stores
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
 T = TypeVar("T")
+ENCRYPTION_KEY = bytes(32)
+"""The key of every simulated process."""
 TRIES_MOST = 8
 """How often ``insist`` tries a call."""
 
@@ -165,7 +167,11 @@ class Process:
         self.disk.__enter__()
         seed = self.random.getrandbits(64)
         self._setting = Setting(
-            clock=self.clock, ids=SeededIds(seed), limits=Limits(), session_dependents=SESSION_DEPENDENTS
+            clock=self.clock,
+            ids=SeededIds(seed),
+            limits=Limits(),
+            session_dependents=SESSION_DEPENDENTS,
+            keys=KeyRing(ENCRYPTION_KEY, nonces=Random(seed).randbytes),
         )
         self._open()
         self.spawn("main", self.main(self))
@@ -230,7 +236,9 @@ class _Simulated(AsyncHoldfast):
     def __init__(self, engine: SimulatedEngine, setting: Setting, process: Process) -> None:
         self._setting, self._process = setting, process
         self._simulated = engine
+        self._arguments = (engine, setting)
         self._handles: dict[str, AsyncTenantHandle] = {}
+        record_stores(self, "", process)
 
     def tenant(self, name: str) -> AsyncTenantHandle:
         """The handle of one tenant."""
@@ -239,20 +247,6 @@ class _Simulated(AsyncHoldfast):
             record_stores(handle, name, self._process)
             self._handles[name] = handle
         return self._handles[name]
-
-    @property
-    def tenants(self) -> AsyncTenants:
-        """All tenants."""
-        store: Any = RecordedStore(AsyncTenants(self._simulated, self._setting), "tenants", "", self._process)
-        tenants: AsyncTenants = store
-        return tenants
-
-    @property
-    def run_queue(self) -> AsyncRunQueue:
-        """The runs of all tenants."""
-        store: Any = RecordedStore(AsyncRunQueue(self._simulated, self._setting), "run_queue", "", self._process)
-        queue: AsyncRunQueue = store
-        return queue
 
 
 def _abandon(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ...core.store import Store
 from ...errors import HoldfastError
+from ...store_lists import store_names
 
 Outcome = Literal["open", "answered", "failed", "lost"]
 
@@ -95,8 +96,9 @@ class RecordedStore:
 
 
 def record_stores(handle: Any, tenant: str, listener: Listener) -> None:
-    """Have every call through a tenant's handle told."""
-    for name, store in [*vars(handle).items()]:
+    """Report every call through a handle to the listener."""
+    for name in store_names(type(handle)):
+        store = getattr(handle, name)
         if isinstance(store, Store):
             setattr(handle, name, RecordedStore(store, name, tenant, listener))
 

@@ -1,0 +1,241 @@
+"""Append-only logs: rows are added and never changed, read newest first, filtered, counted, and pruned by age.
+
+A row type has at least ``id`` and ``created_at``; the table's primary key is ``(tenant_id, id)``. An entry is what a caller adds:
+a Struct with a subset of the row's fields. With an id of the caller's, adding it again returns the stored row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from ..clock import to_us
+from ..engines.protocol import Connection
+from ..errors import Conflict, InvalidInput
+from ..ids import parse as parse_id
+from .blocking import Blocking, blocking
+from .filters import Filter
+from .paging import Page, rows_to_read
+from .records.values import is_same
+from .scope import Scope
+from .store import TenantStore, reads, writes
+from .tables import R, Table
+
+A = TypeVar("A", bound=Struct)
+_ORDER = ("created_at", "id")
+
+
+class LogTable(Table[R]):
+    """One append-only table.
+
+    Args:
+        indexes: for SQLite, which keeps no statistics: the index to use when this field is filtered by equality, in order of
+            preference; the one under ``""`` is used otherwise.
+    """
+
+    template = """
+-- name: append
+INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values})
+ON CONFLICT (tenant_id, id) DO NOTHING
+RETURNING {returned};
+
+-- name: append_all
+INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values});
+
+-- name: get
+SELECT {returned} FROM {table} WHERE tenant_id = :tenant_id AND id = :id{visible};
+
+-- name: list
+SELECT {returned} FROM {table}/*index*/
+WHERE tenant_id = :tenant_id{visible}/*where*/
+ORDER BY created_at DESC, id DESC
+LIMIT :limit;
+
+-- name: count
+SELECT COUNT(*) FROM {table}/*index*/
+WHERE tenant_id = :tenant_id{visible}/*where*/;
+
+-- name: prune
+DELETE FROM {table}
+WHERE tenant_id = :tenant_id AND id IN (
+    SELECT id FROM {table} WHERE tenant_id = :tenant_id AND created_at < :before_at ORDER BY created_at, id LIMIT :limit)
+RETURNING 1;
+"""
+
+    def __init__(
+        self,
+        name: str,
+        row: type[R],
+        *,
+        noun: str,
+        nouns: str | None = None,
+        condition: str = "",
+        indexes: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(name, row, noun=noun, nouns=nouns, condition=condition)
+        self._indexes = indexes or {}
+
+    async def append(self, connection: Connection, scope: Scope, entry: Struct, *, id: str | None = None) -> R:
+        """Add an entry. The same id with the same content returns the stored row.
+
+        Raises:
+            InvalidInput: a value is not acceptable.
+            Conflict: the id is taken by other content.
+        """
+        params = self._params(scope, entry, id)
+        row = await self.one(connection, "append", params)
+        if row is not None:
+            return row
+        existing = await self.one(connection, "get", params)
+        fields = [self.fields[name] for name in entry.__struct_fields__]
+        if existing is None or not all(is_same(each, params[self.parameter(each.name)], existing) for each in fields):
+            raise Conflict(f"the id {params['id']} is taken by another {self.noun}")
+        return existing
+
+    async def append_all(self, connection: Connection, scope: Scope, entries: Sequence[Struct]) -> None:
+        """Add entries, each under a new id.
+
+        Raises:
+            InvalidInput: a value is not acceptable.
+        """
+        if entries:
+            rows = [self._params(scope, entry, None) for entry in entries]
+            await self.by_name["append_all"].many(connection, rows)
+
+    async def get(self, connection: Connection, scope: Scope, id: str) -> R:
+        """The row with this id.
+
+        Raises:
+            NotFound: there is none.
+        """
+        row = await self.one(connection, "get", scope.params(id=parse_id(id, f"{self.noun} id")))
+        if row is None:
+            raise self.missing(id)
+        return row
+
+    async def list(
+        self,
+        connection: Connection,
+        scope: Scope,
+        equal: Mapping[str, Any],
+        *,
+        where: Sequence[Filter] = (),
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[R]:
+        """Rows with these values in these fields (``None`` means any), newest first. With ``limit``, a page.
+
+        Raises:
+            InvalidFilter: a filter or the cursor is not understood.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        params = scope.params(limit=rows_to_read(limit, scope.limits))
+        clause = self.where(equal, where, params, connection, scope)
+        clause += self.after(cursor, _ORDER, params, "<")
+        rows = await self.by_name["list"].all(connection, params, clause, self._index(equal))
+        return self.page(self.rows(connection, rows), limit, scope.limits, _ORDER)
+
+    async def count(
+        self, connection: Connection, scope: Scope, equal: Mapping[str, Any], *, where: Sequence[Filter] = ()
+    ) -> int:
+        """The number of rows that ``list`` would return without a limit.
+
+        Raises:
+            InvalidFilter: a filter is not understood.
+        """
+        params = scope.params()
+        clause = self.where(equal, where, params, connection, scope)
+        rows = await self.by_name["count"].all(connection, params, clause, self._index(equal))
+        return int(rows[0][0])
+
+    async def prune(self, connection: Connection, scope: Scope, *, before: datetime, limit: int | None = None) -> int:
+        """Delete the oldest rows that are older than ``before``, ``batch_rows`` at most; the number deleted. Call it until that
+        is 0.
+
+        Raises:
+            InvalidInput: ``before`` has no time zone.
+        """
+        if not isinstance(before, datetime) or before.tzinfo is None:
+            raise InvalidInput(f"before must be a datetime with a time zone, not {before!r}")
+        params = scope.params(before_at=to_us(before, "before"), limit=limit or scope.limits.batch_rows)
+        return len(await self.by_name["prune"].all(connection, params))
+
+    def _params(self, scope: Scope, entry: Struct, id: str | None) -> dict[str, Any]:
+        params = self.params(asdict(entry), scope.limits)
+        params["id"] = scope.ids.new() if id is None else parse_id(id, f"{self.noun} id")
+        return scope.params(**params, created_at=scope.clock.now_us())
+
+    def _index(self, equal: Mapping[str, Any]) -> str:
+        used = (index for field, index in self._indexes.items() if equal.get(field) is not None)
+        return next(used, self._indexes.get("", ""))
+
+
+class AsyncLog(TenantStore, Generic[R, A]):
+    """A log as a store: subclasses name the table, and add what they want to be able to do with it."""
+
+    log: ClassVar[LogTable[Any]]
+
+    @writes
+    async def append(self, connection: Connection, entry: A, *, id: str | None = None) -> R:
+        """Add an entry. The same id with the same content returns the stored row.
+
+        Raises:
+            Conflict: the id is taken by other content.
+        """
+        row: R = await self.log.append(connection, self._scope, entry, id=id)
+        return row
+
+    @reads
+    async def get(self, connection: Connection, id: str) -> R:
+        """One entry.
+
+        Raises:
+            NotFound: there is none.
+        """
+        row: R = await self.log.get(connection, self._scope, id)
+        return row
+
+    @reads
+    async def list(
+        self,
+        connection: Connection,
+        *,
+        where: Sequence[Filter] = (),
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[R]:
+        """Entries, newest first. With ``limit``, a page.
+
+        Raises:
+            InvalidFilter: a filter or the cursor is not understood.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        return await self.log.list(connection, self._scope, {}, where=where, limit=limit, cursor=cursor)
+
+    @reads
+    async def count(self, connection: Connection, *, where: Sequence[Filter] = ()) -> int:
+        """The number of entries that match.
+
+        Raises:
+            InvalidFilter: a filter is not understood.
+        """
+        return await self.log.count(connection, self._scope, {}, where=where)
+
+    @writes
+    async def prune(self, connection: Connection, *, before: datetime) -> int:
+        """Delete the oldest entries that are older than ``before``, ``batch_rows`` at most; the number deleted."""
+        return await self.log.prune(connection, self._scope, before=before)
+
+
+class Log(Blocking[AsyncLog[R, A]], Generic[R, A]):
+    """A log as a store, for synchronous programs."""
+
+    append = blocking(AsyncLog[R, A].append)
+    get = blocking(AsyncLog[R, A].get)
+    list = blocking(AsyncLog[R, A].list)
+    count = blocking(AsyncLog[R, A].count)
+    prune = blocking(AsyncLog[R, A].prune)

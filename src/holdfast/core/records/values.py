@@ -1,0 +1,189 @@
+"""Values of records: checked against their types and limits, and turned into the form that is stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, get_origin
+
+from ...clock import from_us, to_us
+from ...errors import Conflict, InvalidFilter, InvalidInput
+from ...ids import parse as parse_id
+from ...limits import Limits
+from .. import scope as scopes
+from .. import text
+from ..paging import decode_cursor, encode_cursor
+from .fields import Field, Limited, Names, Tags, choices
+
+_NUMBER_MOST = 2**63
+
+
+def stored(field: Field, value: Any, limits: Limits, noun: str) -> Any:
+    """A value that a caller gave, in the form that is stored.
+
+    Raises:
+        InvalidInput: it is not of the field's type.
+        LimitExceeded: it is over the field's limit.
+    """
+    what = f"{field.name} of {with_article(noun)}"
+    if value is None and field.optional:
+        return None
+    return _BY_KIND[field.kind](field, value, limits, what)
+
+
+def stored_again(field: Field, value: Any) -> Any:
+    """A value of a row, in the form that is stored."""
+    if value is None:
+        return None
+    if field.kind == "text":
+        return text.escape(value)
+    if field.kind == "json":
+        return text.dump(value)
+    return to_us(value) if field.kind == "time" else value
+
+
+def is_same(field: Field, value: Any, row: Any) -> bool:
+    """Whether a row has a value that is given in the form that is stored."""
+    there = getattr(row, field.name)
+    if value is None or there is None:
+        return value is there
+    if field.kind == "text":
+        return bool(text.unescape(value) == there)
+    if field.kind == "json":
+        return text.identical(text.load(value), there)
+    return bool((from_us(value) if field.kind == "time" else value) == there)
+
+
+def check_version(current: int, expected: int | None, what: str) -> None:
+    """Compare the version that a caller expects, if it expects one.
+
+    Raises:
+        Conflict: it is another one.
+    """
+    if expected is None:
+        return
+    if not isinstance(expected, int) or isinstance(expected, bool):
+        raise InvalidInput(f"version must be a whole number, not {_shown(expected)}")
+    if current != expected:
+        raise Conflict(f"{what} has version {current}, not {expected}; read it again")
+
+
+def cursor_of(listing: str, order: Sequence[Field], row: Any) -> str:
+    """The cursor that starts after a row."""
+    values = [getattr(row, each.name) for each in order]
+    return encode_cursor(listing, *[to_us(value) if isinstance(value, datetime) else value for value in values])
+
+
+def after(cursor: str, listing: str, order: Sequence[Field]) -> dict[str, Any]:
+    """The parameters of a list that starts at a cursor.
+
+    Raises:
+        InvalidFilter: the cursor is not of this list.
+    """
+    kinds = {"time": int, "number": int, "bool": bool}
+    values = decode_cursor(cursor, listing, *[kinds.get(each.kind, str) for each in order])
+    found: dict[str, Any] = {}
+    for each, value in zip(order, values, strict=True):
+        if each.kind == "id":
+            value = _id_in_cursor(value)
+        found[f"after_{each.column}"] = text.escape(value) if isinstance(value, str) else value
+    return found
+
+
+def _id_in_cursor(value: str) -> str:
+    try:
+        return parse_id(value, "cursor")
+    except InvalidInput as error:
+        raise InvalidFilter(str(error)) from None
+
+
+def with_article(noun: str) -> str:
+    """The noun with "a" or "an", if it can be counted."""
+    if noun.endswith("feedback"):
+        return noun
+    return f"{'an' if noun[0] in 'aeiouA' else 'a'} {noun}"
+
+
+def _id(field: Field, value: Any, limits: Limits, what: str) -> str:
+    return parse_id(value, what)
+
+
+def _text(field: Field, value: Any, limits: Limits, what: str) -> str:
+    limited = field.marker(Limited)
+    check = scopes.free_text if limited.empty else scopes.name
+    return check(value, what, limits, limit=limited.limit)
+
+
+def _choice(field: Field, value: Any, limits: Limits, what: str) -> Any:
+    allowed = choices(field.type)
+    if not isinstance(value, str) or value not in allowed:
+        raise InvalidInput(f"{what} must be one of {', '.join(map(repr, allowed))}, not {_shown(value)}")
+    return value
+
+
+def _number(field: Field, value: Any, limits: Limits, what: str) -> Any:
+    if field.type is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise InvalidInput(f"{what} must be a finite number, not {_shown(value)}")
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -_NUMBER_MOST <= value < _NUMBER_MOST:
+        raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_shown(value)}")
+    return value
+
+
+def _bool(field: Field, value: Any, limits: Limits, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{what} must be true or false, not {_shown(value)}")
+    return value
+
+
+def _time(field: Field, value: Any, limits: Limits, what: str) -> int:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidInput(f"{what} must be a datetime with a time zone, not {_shown(value)}")
+    return to_us(value)
+
+
+def _json(field: Field, value: Any, limits: Limits, what: str) -> str:
+    names = field.marker(Names) or field.marker(Tags)
+    if names is not None:
+        return _names(value, names.limit, limits, what)
+    limited = field.marker(Limited)
+    if get_origin(field.type) is dict:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise InvalidInput(f"{what} must be a dictionary with string keys, not {_shown(value)}")
+        value = dict(value)
+    elif get_origin(field.type) is list:
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+            raise InvalidInput(f"{what} must be a list, not {_shown(value)}")
+        value = [*value]
+    dumped = text.dump(value, depth=limits.json_depth)
+    limits.check(limited.limit, text.size(dumped), what)
+    return dumped
+
+
+def _names(values: Any, limit: str, limits: Limits, what: str) -> str:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise InvalidInput(f"{what} must be a list of names, not {_shown(values)}")
+    limits.check(limit, len(values), what)
+    for value in values:
+        scopes.name(value, what, limits)
+    return text.dump(list(dict.fromkeys(values)))  # without duplicates, in the order given
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:60]
+    except (ValueError, RecursionError):  # a number with thousands of digits, a list that contains itself
+        return type(value).__name__
+
+
+_BY_KIND = {
+    "id": _id,
+    "text": _text,
+    "plain": _choice,
+    "number": _number,
+    "bool": _bool,
+    "time": _time,
+    "json": _json,
+}

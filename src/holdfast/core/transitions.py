@@ -1,0 +1,307 @@
+"""State machines: a table whose rows move between states by named moves, and only by those.
+
+Every move is one compare-and-set statement: it names the states it may start from, so of two callers that try the same move one
+succeeds and the other gets ``Conflict``. A machine with a ``Lease`` also has work that one holder does at a time:
+
+* ``claim`` takes the oldest row that is ready, or whose lease has expired, counts an attempt and raises the row's *epoch*. Every
+  move sets the attempts to 0, so only claims in a row that came to nothing count.
+* The holder gives its epoch with every move. Once another claim has raised it, the old holder gets ``Fenced``, whatever its
+  clock says; clocks only decide when a lease has expired.
+* ``recover`` puts rows with an expired lease back, or, after ``max_attempts`` claims, into the failed state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Generic
+
+from msgspec import Struct
+
+from ..clock import MICROSECONDS
+from ..engines.protocol import Connection
+from ..errors import Conflict, Fenced, InvalidInput
+from . import scope as scopes
+from .blocking import Blocking, blocking
+from .filters import Filter
+from .queries import Query, parse
+from .scope import Scope
+from .store import TenantStore, writes
+from .tables import R, Table
+
+_MS_US = MICROSECONDS // 1_000
+
+
+class Move(Struct, frozen=True):
+    """One move: the state it leads to from each state it may start from, and the fields it sets.
+
+    A move ``by_holder`` needs the epoch of the claim. Any other move out of the held state raises the epoch, so that the holder
+    is fenced off.
+    """
+
+    states: Mapping[str, str]
+    sets: tuple[str, ...] = ()
+    by_holder: bool = False
+
+
+class Lease(Struct, frozen=True):
+    """The states of work that one holder does at a time.
+
+    The row type has the fields ``holder`` (text), ``lease_until`` (time or ``None``), ``epoch`` and ``attempts`` (numbers). With
+    ``due``, a row can be claimed from the time in that field on, and rows without a time cannot be claimed.
+    """
+
+    ready: str
+    held: str
+    failed: str
+    max_attempts: int
+    due: str | None = None
+
+
+class TransitionTable(Table[R]):
+    """One table whose rows move between states. Its primary key is ``(tenant_id, id)``; its state is in the field ``status``."""
+
+    template = """
+-- name: get
+SELECT {returned} FROM {table} WHERE tenant_id = :tenant_id AND id = :id{visible};
+"""
+
+    _LEASE = """
+-- name: claim
+UPDATE {table} SET status = '{held}', holder = :holder, lease_until = :lease_until_at, epoch = epoch + 1,
+    attempts = attempts + 1{touched}
+WHERE tenant_id = :tenant_id AND id = (
+    SELECT id FROM {table}
+    WHERE tenant_id = :tenant_id AND ({claimable}) AND attempts < {max_attempts}{visible}/*where*/
+    ORDER BY {order}
+    LIMIT 1 /*pg FOR UPDATE SKIP LOCKED*/)
+RETURNING {returned};
+
+-- name: renew
+UPDATE {table} SET lease_until = :lease_until_at
+WHERE tenant_id = :tenant_id AND id = :id AND status = '{held}' AND epoch = :epoch{visible}
+RETURNING {returned};
+
+-- name: recover
+UPDATE {table} SET status = CASE WHEN attempts < {max_attempts} THEN '{ready}' ELSE '{failed}' END,
+    holder = '', lease_until = NULL, epoch = epoch + 1{touched}
+WHERE tenant_id = :tenant_id AND status = '{held}' AND id IN (
+    SELECT id FROM {table} WHERE tenant_id = :tenant_id AND status = '{held}' AND lease_until <= :now_at
+    ORDER BY lease_until, id
+    LIMIT :limit /*pg FOR UPDATE SKIP LOCKED*/)
+RETURNING {returned};
+"""
+
+    def __init__(
+        self,
+        name: str,
+        row: type[R],
+        *,
+        noun: str,
+        moves: Mapping[str, Move],
+        lease: Lease | None = None,
+        condition: str = "",
+    ) -> None:
+        super().__init__(name, row, noun=noun, condition=condition)
+        self.moves, self.lease = moves, lease
+        if lease is not None:
+            due = self.column(lease.due) if lease.due else ""
+            ready = f"status = '{lease.ready}'" + (f" AND {due} <= :now_at" if due else "")
+            self.parts |= {
+                "ready": lease.ready,
+                "held": lease.held,
+                "failed": lease.failed,
+                "max_attempts": str(lease.max_attempts),
+                "claimable": f"({ready}) OR (status = '{lease.held}' AND lease_until <= :now_at)",
+                "order": f"{due}, id" if due else "id",
+                "touched": ", updated_at = :now_at" if "updated_at" in self.fields else "",
+            }
+
+    @cached_property
+    def by_name(self) -> dict[str, Query]:
+        """All statements of this table, one for each move among them."""
+        source = self.template + (self._LEASE if self.lease else "")
+        text = source.format_map(self.parts) + "".join(self._move(name, move) for name, move in self.moves.items())
+        return parse(text, self.row)
+
+    def _move(self, name: str, move: Move) -> str:
+        """The statement of a move; see ``Move`` for what it checks."""
+        steps = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in move.states.items())
+        sets = [f"status = CASE status {steps} END", *(f"{self.column(f)} = :{self.parameter(f)}" for f in move.sets)]
+        sets += ["updated_at = :now_at"] if "updated_at" in self.fields else []
+        held = ""
+        sets += ["attempts = 0"] if self.lease else []
+        if self.lease is not None and self.lease.held in move.states:
+            sets += ["holder = ''", "lease_until = NULL"]
+            sets += [] if move.by_holder else ["epoch = epoch + 1"]
+            held = " AND epoch = :epoch" if move.by_holder else ""
+        states = ", ".join(f"'{state}'" for state in move.states)
+        return (
+            f"\n-- name: move_{name}\nUPDATE {self.name} SET {', '.join(sets)}\n"
+            f"WHERE tenant_id = :tenant_id AND id = :id AND status IN ({states}){held}{self.parts['visible']}\n"
+            f"RETURNING {self.parts['returned']};\n"
+        )
+
+    async def move(
+        self,
+        connection: Connection,
+        scope: Scope,
+        id: str,
+        name: str,
+        *,
+        epoch: int | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> R:
+        """Make a move, and set the fields that it sets; one that is not given becomes ``None``.
+
+        Raises:
+            NotFound: there is no such row.
+            Conflict: the row is in a state that the move does not start from.
+            Fenced: another claim has taken the row since.
+            InvalidInput: there is no such move, or a value is not acceptable.
+        """
+        move = self.moves.get(name)
+        if move is None:
+            raise InvalidInput(f"there is no move {name!r} of a {self.noun}; there are {', '.join(self.moves)}")
+        self._check_epoch(name, move, epoch)
+        given = {**dict.fromkeys(move.sets), **(values or {})}
+        if unknown := given.keys() - {*move.sets}:
+            raise InvalidInput(f"{name} does not set {', '.join(sorted(unknown))} of a {self.noun}")
+        params = scope.params(**self.params({"id": id, **given}, scope.limits))
+        params |= {"epoch": epoch, "now_at": scope.clock.now_us()}
+        row = await self.one(connection, f"move_{name}", params)
+        if row is None:
+            await self._refuse(connection, params, name, [*move.states], epoch)
+        assert row is not None
+        return row
+
+    async def claim(
+        self,
+        connection: Connection,
+        scope: Scope,
+        holder: str,
+        *,
+        ttl_ms: int,
+        equal: Mapping[str, Any] | None = None,
+        where: Sequence[Filter] = (),
+    ) -> R | None:
+        """Take the oldest row that is ready or whose lease has expired, for ``ttl_ms``; ``None`` if there is none.
+
+        Raises:
+            InvalidInput: the holder, the time or a filter is not acceptable.
+        """
+        now, until = self._until(scope, ttl_ms)
+        params = scope.params(holder=scopes.name(holder, "holder", scope.limits), now_at=now, lease_until_at=until)
+        clause = self.where(equal or {}, where, params, connection, scope)
+        rows = await self.by_name["claim"].all(connection, params, clause)
+        return self.rows(connection, rows)[0] if rows else None
+
+    async def renew(self, connection: Connection, scope: Scope, id: str, *, epoch: int, ttl_ms: int) -> R:
+        """Hold a row for ``ttl_ms`` from now on.
+
+        Raises:
+            NotFound: there is no such row.
+            Conflict: the row is not held.
+            Fenced: another claim has taken the row since.
+        """
+        assert self.lease is not None
+        _, until = self._until(scope, ttl_ms)
+        params = scope.params(**self.params({"id": id, "epoch": epoch}, scope.limits), lease_until_at=until)
+        row = await self.one(connection, "renew", params)
+        if row is None:
+            await self._refuse(connection, params, "renew", [self.lease.held], epoch)
+        assert row is not None
+        return row
+
+    async def recover(self, connection: Connection, scope: Scope, *, limit: int | None = None) -> list[R]:
+        """End leases that have expired, ``batch_rows`` at most: rows become ready again, or failed after ``max_attempts`` claims.
+
+        The rows, as they are now. Call it until there are none.
+        """
+        params = scope.params(now_at=scope.clock.now_us(), limit=limit or scope.limits.batch_rows)
+        return self.rows(connection, await self.by_name["recover"].all(connection, params))
+
+    def _check_epoch(self, name: str, move: Move, epoch: int | None) -> None:
+        if move.by_holder == (epoch is None):
+            needed = "needs the epoch of the claim" if move.by_holder else "takes no epoch"
+            raise InvalidInput(f"{name} of a {self.noun} {needed}")
+        if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch < 2**62):
+            raise InvalidInput(f"epoch must be the whole number that the claim returned, not {epoch!r}")
+
+    def _until(self, scope: Scope, ttl_ms: int) -> tuple[int, int]:
+        if not isinstance(ttl_ms, int) or isinstance(ttl_ms, bool) or ttl_ms < 1:
+            raise InvalidInput(f"ttl_ms must be a whole number from 1 on, not {ttl_ms!r}")
+        scope.limits.check("lease_ms", ttl_ms, "ttl_ms")
+        now = scope.clock.now_us()
+        return now, now + ttl_ms * _MS_US
+
+    async def _refuse(
+        self, connection: Connection, params: Mapping[str, Any], name: str, states: Sequence[str], epoch: int | None
+    ) -> None:
+        """Say why a statement has changed nothing."""
+        row: Any = await self.one(connection, "get", params)
+        if row is None:
+            raise self.missing(params["id"])
+        if epoch is not None and epoch != row.epoch:
+            raise Fenced(
+                f"the {self.noun} {row.id} is at epoch {row.epoch} and {row.status}; epoch {epoch} cannot {name} it"
+            )
+        raise Conflict(f"the {self.noun} {row.id} is {row.status}; {name} needs {' or '.join(states)}")
+
+
+class AsyncTransitions(TenantStore, Generic[R]):
+    """A leased state machine as a store: subclasses name the table, and give each move a method that says what it means."""
+
+    transitions: ClassVar[TransitionTable[Any]]
+
+    @writes
+    async def claim(self, connection: Connection, holder: str, *, ttl_ms: int = 60_000) -> R | None:
+        """Take the oldest row that is ready or whose lease has expired; ``None`` if there is none."""
+        row: R | None = await self.transitions.claim(connection, self._scope, holder, ttl_ms=ttl_ms)
+        return row
+
+    @writes
+    async def renew(self, connection: Connection, id: str, *, epoch: int, ttl_ms: int = 60_000) -> R:
+        """Hold a row for longer.
+
+        Raises:
+            NotFound: there is no such row.
+            Conflict: the row is not held.
+            Fenced: another claim has taken the row since.
+        """
+        row: R = await self.transitions.renew(connection, self._scope, id, epoch=epoch, ttl_ms=ttl_ms)
+        return row
+
+    @writes
+    async def recover(self, connection: Connection) -> Sequence[R]:
+        """End leases that have expired, ``batch_rows`` at most; the rows, as they are now."""
+        return await self.transitions.recover(connection, self._scope)
+
+    @writes
+    async def move(
+        self,
+        connection: Connection,
+        id: str,
+        name: str,
+        *,
+        epoch: int | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> R:
+        """Make a move.
+
+        Raises:
+            NotFound: there is no such row.
+            Conflict: the row is in a state that the move does not start from.
+            Fenced: another claim has taken the row since.
+        """
+        row: R = await self.transitions.move(connection, self._scope, id, name, epoch=epoch, values=values)
+        return row
+
+
+class Transitions(Blocking[AsyncTransitions[R]], Generic[R]):
+    """A leased state machine as a store, for synchronous programs."""
+
+    claim = blocking(AsyncTransitions[R].claim)
+    renew = blocking(AsyncTransitions[R].renew)
+    recover = blocking(AsyncTransitions[R].recover)
+    move = blocking(AsyncTransitions[R].move)

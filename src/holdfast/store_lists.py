@@ -1,0 +1,139 @@
+"""The lists of stores: one line for each store, from which the synchronous and the asynchronous handle are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
+
+from .engines.protocol import Engine
+from .stores.conversation.branches import AsyncBranches, Branches
+from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
+from .stores.conversation.contacts import AsyncContacts, Contacts
+from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
+from .stores.conversation.general_feedback import AsyncGeneralFeedbacks, GeneralFeedbacks
+from .stores.conversation.messages import AsyncMessages, Messages
+from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
+from .stores.conversation.sessions import AsyncSessions, Sessions
+from .stores.conversation.shares import AsyncSessionShares, SessionShares
+from .stores.execution.a2a_push_configs import A2APushConfigs, AsyncA2APushConfigs
+from .stores.execution.a2a_tasks import A2ATasks, AsyncA2ATasks
+from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
+from .stores.execution.flows import AsyncFlows, Flows
+from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, Leases, RunQueue
+from .stores.execution.runs.runs import AsyncRuns, Runs
+from .stores.execution.runs.steps import AsyncSteps, Steps
+from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
+from .stores.lifecycle.api_keys import ApiKeys, AsyncApiKeys
+from .stores.lifecycle.diagnostics import AsyncDiagnostics, Diagnostics
+from .stores.lifecycle.erasures import AsyncErasures, Erasures
+from .stores.lifecycle.retention.retention import AsyncRetention, Retention
+from .stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
+from .stores.lifecycle.tenants import AsyncTenants, Tenants
+from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
+from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
+from .stores.objects.activity import Activities, AsyncActivities
+from .stores.objects.objects import AsyncObjects, Objects
+from .stores.registry.agents import Agents, AsyncAgents
+from .stores.registry.blocks import AsyncBlocks, Blocks
+from .stores.registry.tool_servers import AsyncToolServers, ToolServers
+from .stores.workspace.rewinds import AsyncRewinds, Rewinds
+from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
+from .workspaces.workspaces import AsyncWorkspaces, Workspaces
+
+A = TypeVar("A")
+S = TypeVar("S")
+
+
+class SyncHandle:
+    """A handle whose stores are called without ``await``."""
+
+    _arguments: tuple[Engine, Any]
+    """What a store is made with: the engine, and the scope or the setting."""
+
+
+class AsyncHandle:
+    """A handle whose stores are awaited."""
+
+    _arguments: tuple[Engine, Any]
+    """What a store is made with: the engine, and the scope or the setting."""
+
+
+class StoreField(Generic[A, S]):
+    """A store of a handle: made when it is first used, and kept."""
+
+    def __init__(self, asynchronous: Callable[[Engine, Any], A], synchronous: Callable[[A], S]) -> None:
+        self._asynchronous, self._synchronous = asynchronous, synchronous
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, handle: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, handle: SyncHandle, owner: type) -> S: ...
+    @overload
+    def __get__(self, handle: AsyncHandle, owner: type) -> A: ...
+    def __get__(self, handle: SyncHandle | AsyncHandle | None, owner: type) -> Self | S | A:
+        if handle is None:
+            return self
+        asynchronous = self._asynchronous(*handle._arguments)
+        store = asynchronous if isinstance(handle, AsyncHandle) else self._synchronous(asynchronous)
+        # From now on the attribute is found on the handle itself, without this method.
+        vars(handle)[self._name] = store
+        return store
+
+
+def store_names(handle: type) -> list[str]:
+    """The names of the stores of a class of handles, in the order of its list."""
+    return [
+        name for cls in reversed(handle.__mro__) for name, field in vars(cls).items() if isinstance(field, StoreField)
+    ]
+
+
+class TenantStores:
+    """The stores of one tenant."""
+
+    sessions = StoreField(AsyncSessions, Sessions)
+    messages = StoreField(AsyncMessages, Messages)
+    branches = StoreField(AsyncBranches, Branches)
+    compactions = StoreField(AsyncCompactions, Compactions)
+    pending_messages = StoreField(AsyncPendingMessages, PendingMessages)
+    contacts = StoreField(AsyncContacts, Contacts)
+    feedback = StoreField(AsyncFeedbacks, Feedbacks)
+    agents = StoreField(AsyncAgents, Agents)
+    blocks = StoreField(AsyncBlocks, Blocks)
+    runs = StoreField(AsyncRuns, Runs)
+    steps = StoreField(AsyncSteps, Steps)
+    leases = StoreField(AsyncLeases, Leases)
+    tool_calls = StoreField(AsyncToolCalls, ToolCalls)
+    checkpoints = StoreField(AsyncCheckpoints, Checkpoints)
+    objects = StoreField(AsyncObjects, Objects)
+    snapshots = StoreField(AsyncSnapshots, Snapshots)
+    workspaces = StoreField(AsyncWorkspaces, Workspaces)
+    flows = StoreField(AsyncFlows, Flows)
+    crew_memories = StoreField(AsyncCrewMemories, CrewMemories)
+    a2a_tasks = StoreField(AsyncA2ATasks, A2ATasks)
+    a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
+    session_shares = StoreField(AsyncSessionShares, SessionShares)
+    general_feedback = StoreField(AsyncGeneralFeedbacks, GeneralFeedbacks)
+    tool_servers = StoreField(AsyncToolServers, ToolServers)
+    agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
+    activity = StoreField(AsyncActivities, Activities)
+    retention = StoreField(AsyncRetention, Retention)
+    diagnostics = StoreField(AsyncDiagnostics, Diagnostics)
+    rewinds = StoreField(AsyncRewinds, Rewinds)
+
+
+class PlatformStores:
+    """The stores that concern all tenants."""
+
+    tenants = StoreField(AsyncTenants, Tenants)
+    """All tenants."""
+    api_keys = StoreField(AsyncApiKeys, ApiKeys)
+    """The API keys of all tenants."""
+    erasures = StoreField(AsyncErasures, Erasures)
+    """The tenants whose data is to be erased."""
+    server_settings = StoreField(AsyncServerSettings, ServerSettings)
+    """The settings that all processes on this database share."""
+    run_queue = StoreField(AsyncRunQueue, RunQueue)
+    """The runs of all tenants that wait for a worker."""

@@ -1,0 +1,407 @@
+"""What every record store promises. ``records.py`` plays it on every store that a handle has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from holdfast.clock import FixedClock, from_us
+from holdfast.core.filters import column, meta
+from holdfast.core.records.fields import Filterable, Limited, Metadata, Names, Searchable, Tags
+from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
+from holdfast.limits import Limits
+from tests.contract.cases.record_samples import Samples, Store, given, value_of, wrong_values
+from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS, documents, same
+from tests.contract.cases.world import flat, raises
+
+
+class Kit:
+    """One record store in two tenants."""
+
+    def __init__(self, kind: type[Store], store: Any, other: Any, clock: FixedClock, limits: Limits) -> None:
+        self.kind, self.store, self.other, self.clock, self.limits = kind, store, other, clock, limits
+        self.samples = Samples(kind)
+        self.declared = kind.declared
+
+    @property
+    def now(self) -> Any:
+        """The time that is stored."""
+        return from_us(self.clock.now_us())
+
+
+Promise = Callable[[Kit], Coroutine[Any, Any, None]]
+
+
+async def records_come_back_as_they_were_made(kit: Kit) -> None:
+    """What is created is returned, got, found and listed with every value, whatever the text."""
+    made = []
+    for number, text in enumerate(TEXTS):
+        strange = {each.name: text for each in kit.samples.texts}
+        new = kit.samples.new(number, **strange)
+        row = await kit.store.create(new)
+        for name, value in given(new).items():
+            if name in kit.declared.fields:
+                assert same(getattr(row, name), value), f"{name}: {getattr(row, name)!r} is not {value!r}"
+        for name, value in (("version", 1), ("created_at", kit.now), ("updated_at", kit.now)):
+            assert name not in kit.declared.fields or getattr(row, name) == value, name
+        assert await kit.store.get(*kit.samples.key(new)) == row
+        assert await kit.store.find(*kit.samples.name(new)) == row
+        made.append(row)
+    assert sorted(await kit.store.list(), key=kit.samples.key) == sorted(made, key=kit.samples.key)
+    for field in kit.declared.given:
+        if field.marker(Metadata):
+            row = await kit.store.create(kit.samples.new(-1, **{field.name: documents()}))
+            assert same(getattr(row, field.name), documents())
+
+
+async def records_without_a_key_get_a_new_one(kit: Kit) -> None:
+    """What the caller leaves out is filled in."""
+    optional = {each.name for each in structs.fields(kit.kind.new_type) if not each.required}
+    generated = [
+        each.name for each in kit.declared.key if each.name in optional and each.name not in kit.declared.defaults
+    ]
+    if not generated:
+        return
+    made = [await kit.store.create(kit.samples.new(number, **dict.fromkeys(generated, UNSET))) for number in (1, 2)]
+    assert kit.samples.key(made[0]) != kit.samples.key(made[1])
+    required = {name: value for name, value in given(kit.samples.new(3)).items() if name not in optional}
+    plain = await kit.store.create(kit.kind.new_type(**required))
+    assert await kit.store.get(*kit.samples.key(plain)) == plain
+
+
+async def creating_can_be_repeated_but_replaces_nothing(kit: Kit) -> None:
+    """The same key with the same values is the same record; with other values it is refused."""
+    row = await kit.store.create(kit.samples.new(1))
+    kit.clock.advance(1)
+    assert await kit.store.create(kit.samples.new(1)) == row
+    for field in kit.declared.given:
+        if field in kit.declared.key:
+            continue
+        changed = value_of(field, 2)
+        with raises(AlreadyExists, saying=kit.kind.noun):
+            await kit.store.create(kit.samples.new(1, **{field.name: changed}))
+    assert await kit.store.list() == [row]
+    if kit.declared.natural:
+        names = {each.name: getattr(row, each.name) for each in kit.declared.natural}
+        with raises(AlreadyExists, saying=kit.kind.noun):
+            await kit.store.create(kit.samples.new(2, **names))
+        assert await kit.store.count() == 1
+
+
+async def upsert_creates_or_changes(kit: Kit) -> None:
+    """A record is made if there is none; otherwise what can be changed is changed, and nothing else."""
+    row = await kit.store.upsert(kit.samples.new(1))
+    kit.clock.advance(1)
+    assert await kit.store.upsert(kit.samples.new(1)) == row, "nothing differs"
+    key = {each.name: getattr(row, each.name) for each in kit.declared.key}
+    names = {each.name: getattr(row, each.name) for each in kit.declared.natural}
+    changed = await kit.store.upsert(kit.samples.new(2, **key, **names))
+    expected = structs.asdict(row) | {each.name: value_of(each, 2) for each in kit.samples.plain_editable()}
+    assert structs.asdict(changed) == expected | _stamped(kit, row)
+    if kit.declared.natural:
+        unset = {each.name: UNSET for each in kit.declared.key}
+        assert await kit.store.upsert(kit.samples.new(2, **unset, **names)) == changed, "found by its name"
+    if kit.samples.can_be_renamed:
+        other = await kit.store.create(kit.samples.new(3, **kit.samples.fixed_names(row)))
+        with raises(AlreadyExists, saying=kit.kind.noun):
+            key = {each.name: getattr(other, each.name) for each in kit.declared.key}
+            await kit.store.upsert(kit.samples.new(1, **key))
+        await kit.store.delete(*kit.samples.key(other))
+    assert await kit.store.list() == [changed]
+
+
+async def an_update_changes_what_is_set(kit: Kit) -> None:
+    """Other fields stay; what changes nothing leaves the record as it is."""
+    row = await kit.store.create(kit.samples.new(1))
+    bystander = await kit.store.create(kit.samples.new(9, **kit.samples.fixed_names(row)))
+    key = kit.samples.key(row)
+    for number, field in enumerate(kit.samples.plain_editable(), 2):
+        kit.clock.advance(1)
+        value = value_of(field, number if field.kind not in ("bool", "plain") else 2)
+        before, row = row, await kit.store.update(*key, change=kit.kind.change_type(**{field.name: value}))
+        assert structs.asdict(row) == structs.asdict(before) | {field.name: value} | _stamped(kit, before), field.name
+        kit.clock.advance(1)
+        assert await kit.store.update(*key, change=kit.kind.change_type(**{field.name: value})) == row, field.name
+        assert await kit.store.get(*key) == row, field.name
+    assert await kit.store.update(*key, change=kit.kind.change_type()) == row
+    assert await kit.store.get(*kit.samples.key(bystander)) == bystander
+    with raises(NotFound, saying=kit.kind.noun):
+        await kit.store.update(*kit.samples.key(kit.samples.new(5)), change=kit.samples.change())
+    renamed = [each for each in kit.declared.natural if each in kit.declared.editable]
+    for field in renamed:
+        with raises(AlreadyExists, saying=kit.kind.noun):
+            taken = {each.name: getattr(bystander, each.name) for each in renamed}
+            await kit.store.update(*key, change=kit.kind.change_type(**taken))
+        changed = await kit.store.update(*key, change=kit.kind.change_type(**{field.name: value_of(field, 7)}))
+        assert await kit.store.find(*kit.samples.name(changed)) == changed
+
+
+async def values_that_only_look_equal_are_changes(kit: Kit) -> None:
+    """True is not 1, 1 is not 1.0, and the order of a list counts; that of an object's keys does not."""
+    row = await kit.store.create(kit.samples.new(1))
+    key = kit.samples.key(row)
+    objects = [each for each in kit.samples.plain_editable() if each.kind == "json" and each.marker(Limited)]
+    for field in objects:
+        seen: list[dict[str, Any]] = [{}, {"n": None}, {"n": 1}, {"n": 1.0}, {"n": True}, {"n": [1, 2]}, {"n": [2, 1]}]
+        for value in seen:
+            kit.clock.advance(1)
+            before, row = row, await kit.store.update(*key, change=kit.kind.change_type(**{field.name: value}))
+            assert row != before or not same(getattr(before, field.name), value), value
+            assert same(getattr(await kit.store.get(*key), field.name), value), value
+        await kit.store.update(*key, change=kit.kind.change_type(**{field.name: {"a": 1, "b": 2}}))
+        row = await kit.store.get(*key)
+        kit.clock.advance(1)
+        assert await kit.store.update(*key, change=kit.kind.change_type(**{field.name: {"b": 2, "a": 1}})) == row
+
+
+async def a_key_is_compared_as_a_whole(kit: Kit) -> None:
+    """Records that differ in one part of their keys are different records."""
+    row = await kit.store.create(kit.samples.new(1))
+    key = {each.name: getattr(row, each.name) for each in kit.declared.key}
+    near = [await kit.store.create(kit.samples.new(2, **key | {name: kit.samples.key_part(name, 2)})) for name in key]
+    changed = await kit.store.update(*kit.samples.key(row), change=kit.samples.change(3))
+    assert [await kit.store.get(*kit.samples.key(each)) for each in near] == near
+    assert await kit.store.get(*kit.samples.key(row)) == changed
+    await kit.store.delete(*kit.samples.key(row))
+    assert [await kit.store.get(*kit.samples.key(each)) for each in near] == near
+    assert await kit.store.count() == len(near)
+
+
+async def a_version_that_is_no_longer_current_changes_nothing(kit: Kit) -> None:
+    """Compare and set: updates and deletions that name another version are refused."""
+    row = await kit.store.create(kit.samples.new(1))
+    key = kit.samples.key(row)
+    if not kit.samples.has_version:
+        with raises(InvalidInput, saying=kit.kind.nouns):
+            await kit.store.update(*key, change=kit.samples.change(), version=1)
+        return
+    changed = await kit.store.update(*key, change=kit.samples.change(2), version=1)
+    assert changed.version == 2
+    for version in (1, 3):
+        with raises(Conflict, saying="version 2"):
+            await kit.store.update(*key, change=kit.samples.change(3), version=version)
+        with raises(Conflict, saying=kit.kind.noun):
+            await kit.store.delete(*key, version=version)
+    for wrong in ("2", 2.0, True):
+        with raises(InvalidInput):
+            await kit.store.update(*key, change=kit.samples.change(3), version=wrong)
+    assert await kit.store.get(*key) == changed
+    await kit.store.delete(*key, version=2)
+    assert await kit.store.list() == []
+
+
+async def deleted_records_are_gone_or_can_be_restored(kit: Kit) -> None:
+    """A deleted record is seen by no method; where deletion can be undone, it comes back as it was."""
+    row, stays = await kit.store.create(kit.samples.new(1)), await kit.store.create(kit.samples.new(2))
+    key = kit.samples.key(row)
+    await kit.store.delete(*key)
+    assert await kit.store.list() == [stays]
+    assert await kit.store.count() == 1
+    assert await kit.store.find(*kit.samples.name(row)) is None
+    calls = [kit.store.get, kit.store.delete, partial(kit.store.update, change=kit.samples.change())]
+    for call in calls:
+        with raises(NotFound, saying=repr(key[0])):
+            await call(*key)
+    if not kit.samples.is_soft:
+        again = await kit.store.create(kit.samples.new(1))
+        assert kit.samples.key(again) == key
+        return
+    assert await kit.store.restore(*key) == row
+    assert await kit.store.restore(*key) == row, "a live one stays as it is"
+    assert await kit.store.get(*key) == row
+    assert await kit.store.count() == 2
+    with raises(NotFound, saying=kit.kind.noun):
+        await kit.store.restore(*kit.samples.key(kit.samples.new(7)))
+    await kit.store.delete(*key)
+    if kit.declared.natural:
+        names = {each.name: getattr(row, each.name) for each in kit.declared.natural}
+        namesake = await kit.store.create(kit.samples.new(8, **names))
+        assert await kit.store.find(*kit.samples.name(row)) == namesake
+        with raises(AlreadyExists, saying=kit.kind.noun):
+            await kit.store.restore(*key)
+        await kit.store.delete(*kit.samples.key(namesake))
+    revived = await kit.store.upsert(kit.samples.new(1))
+    assert structs.replace(revived, **_stamps(row)) == row, "upsert makes a deleted record live again"
+
+
+async def lists_are_sorted_filtered_and_paged(kit: Kit) -> None:
+    """Pages of any size show the same records in the declared order; filters are closed."""
+    for place, number in enumerate((4, 2, 6, 1, 5, 3)):
+        kit.clock.advance(place % 2)  # some were made at the same time
+        await kit.store.create(kit.samples.new(number))
+    rows = await kit.store.list()
+    assert len(rows) == await kit.store.count() == 6
+    assert [*rows] == sorted(rows, key=kit.samples.place, reverse=kit.declared.descending)
+    for limit in range(1, 8):
+        pages = [await kit.store.list(limit=limit)]
+        while pages[-1].next is not None:
+            assert len(pages) < 10, "the pages do not end"
+            pages.append(await kit.store.list(limit=limit, cursor=pages[-1].next))
+        assert flat(pages) == rows, f"pages of {limit}"
+    for cursor in GARBAGE_CURSORS:
+        with raises(InvalidFilter):
+            await kit.store.list(cursor=cursor)
+    for wrong in (0, -1, "3", True):
+        with raises(InvalidInput):
+            await kit.store.list(limit=wrong)
+    await _filters_choose(kit, rows)
+    with raises(InvalidFilter, saying="no_such_field"):
+        await kit.store.list(where=[column("no_such_field").eq(1)])
+    with raises(InvalidFilter):
+        await kit.store.count(where="text")
+
+
+async def _filters_choose(kit: Kit, rows: Sequence[Any]) -> None:
+    for field in kit.declared.fields.values():
+        wanted = getattr(rows[2], field.name)
+        if field.marker(Filterable):
+            expected = [each for each in rows if getattr(each, field.name) == wanted]
+            assert await kit.store.list(where=[column(field.name).eq(wanted)]) == expected, field.name
+            assert await kit.store.count(where=[column(field.name).eq(wanted)]) == len(expected), field.name
+            page = await kit.store.list(where=[column(field.name).ne(wanted)], limit=2)
+            rest = await kit.store.list(where=[column(field.name).ne(wanted)], limit=10, cursor=page.next)
+            assert flat([page, rest if page.next else []]) == [each for each in rows if each not in expected], (
+                field.name
+            )
+        elif not field.marker(Tags):
+            with raises(InvalidFilter, saying=field.name):
+                await kit.store.list(where=[column(field.name).eq(wanted)])
+        if field.marker(Tags):
+            for tag in wanted:
+                expected = [each for each in rows if tag in getattr(each, field.name)]
+                assert await kit.store.list(where=[column(field.name).contains(tag)]) == expected
+            with raises(InvalidFilter):
+                await kit.store.list(where=[column(field.name).eq(wanted[0])])
+        if field.marker(Metadata):
+            assert await kit.store.list(where=[meta("number").eq(wanted["number"])]) == [rows[2]]
+    searched = [each for each in kit.declared.fields.values() if each.marker(Searchable)]
+    for field in searched:
+        found = await kit.store.list(search=getattr(rows[2], field.name).upper())
+        assert rows[2] in found
+        assert len(found) == await kit.store.count(search=getattr(rows[2], field.name)) < len(rows)
+    if not searched:
+        with raises(InvalidFilter, saying=kit.kind.nouns):
+            await kit.store.list(search="text")
+
+
+async def tags_follow_their_record(kit: Kit) -> None:
+    """A record is found by the tags it has now."""
+    if kit.declared.tags is None:
+        return
+    name = kit.declared.tags.name
+    row = await kit.store.create(kit.samples.new(1, **{name: ["b", "a", "b"]}))
+    assert getattr(row, name) == ["b", "a"], "without duplicates, in the order given"
+    if kit.declared.tags in kit.declared.editable:
+        await kit.store.update(*kit.samples.key(row), change=kit.kind.change_type(**{name: ["c"]}))
+        assert await kit.store.count(where=[column(name).contains("a")]) == 0
+        assert await kit.store.count(where=[column(name).contains("c")]) == 1
+    await kit.store.delete(*kit.samples.key(row))
+    assert await kit.store.count(where=[column(name).contains("c")]) == 0
+
+
+async def tenants_do_not_see_each_others_records(kit: Kit) -> None:
+    """The same keys and names in two tenants are two records."""
+    row = await kit.store.create(kit.samples.new(1))
+    key = kit.samples.key(row)
+    assert await kit.other.list() == []
+    assert await kit.other.count() == 0
+    assert await kit.other.find(*kit.samples.name(row)) is None
+    for call in (kit.other.get, kit.other.delete, partial(kit.other.update, change=kit.samples.change())):
+        with raises(NotFound):
+            await call(*key)
+    if kit.samples.is_soft:
+        await kit.store.delete(*key)
+        with raises(NotFound):
+            await kit.other.restore(*key)
+        await kit.store.restore(*key)
+    theirs = await kit.other.create(kit.samples.new(1))
+    tags = kit.declared.tags
+    await kit.other.update(*key, change=kit.samples.change(2))
+    assert await kit.store.get(*key) == row
+    await kit.store.create(kit.samples.new(2))
+    assert len(await kit.other.list()) == await kit.other.count() == 1
+    beyond = await kit.other.list(limit=3, cursor=(await kit.store.list(limit=1)).next)
+    everything = await kit.other.list()
+    assert all(each in everything for each in beyond), "a cursor gives access to nothing"
+    await kit.other.delete(*key)
+    assert await kit.store.get(*key) == row
+    assert theirs == row, "they differ in nothing but the tenant"
+    if tags is not None:
+        assert await kit.store.count(where=[column(tags.name).contains(getattr(row, tags.name)[0])]) == 1
+
+
+async def values_over_a_limit_or_of_another_type_are_refused(kit: Kit) -> None:
+    """Nothing is stored of what is refused, and the error names the field and the noun."""
+    row = await kit.store.create(kit.samples.new(1))
+    for number, field in enumerate(kit.declared.given, 10):
+        what = f"{field.name} of {kit.kind.a_noun}"
+        wrong: list[tuple[Any, type[Exception]]] = [(each, InvalidInput) for each in wrong_values(field)]
+        if field.marker(Limited):
+            most = getattr(kit.limits, field.marker(Limited).limit)
+            wrong.append((_too_large(field, most), LimitExceeded))
+            large = await kit.store.create(kit.samples.new(number, **{field.name: _as_large(field, most)}))
+            await kit.store.delete(*kit.samples.key(large))
+        elif field.marker(Names) or field.marker(Tags):
+            wrong += [(["a", "b", "c"], LimitExceeded), ([""], InvalidInput), ([7], InvalidInput)]
+        for value, error in wrong:
+            with raises(error, saying=what):
+                await kit.store.create(kit.samples.new(2, **{field.name: value}))
+            with raises(error, saying=what):
+                await kit.store.upsert(kit.samples.new(1, **{field.name: value}))
+            if field in kit.declared.editable:
+                with raises(error, saying=what):
+                    await kit.store.update(*kit.samples.key(row), change=kit.kind.change_type(**{field.name: value}))
+    not_new: list[Any] = [{}, None, "text", kit.samples.change()]
+    for new in not_new:
+        with raises(InvalidInput, saying=kit.kind.new_type.__name__):
+            await kit.store.create(new)
+        with raises(InvalidInput, saying=kit.kind.change_type.__name__):
+            await kit.store.update(*kit.samples.key(row), change=new if isinstance(new, (dict, str)) else row)
+    with raises(InvalidInput, saying=kit.kind.noun):
+        await kit.store.get(*kit.samples.key(row), "too many")
+    with raises(InvalidInput, saying=kit.kind.noun):
+        await kit.store.get()
+    assert await kit.store.list() == [row]
+    for number in range(2, 5):
+        await kit.store.create(kit.samples.new(number))
+    with raises(LimitExceeded, saying=kit.kind.nouns):
+        await kit.store.list()
+    assert len(await kit.store.list(limit=4)) == 4
+
+
+def _too_large(field: Any, most: int) -> Any:
+    return "x" * (most + 1) if field.kind == "text" else {"x": "x" * most}
+
+
+def _as_large(field: Any, most: int) -> Any:
+    return "x" * most if field.kind == "text" else {"x": "x" * (most - 10)}
+
+
+def _stamped(kit: Kit, before: Any) -> dict[str, Any]:
+    """What the store itself changes with a change."""
+    found: dict[str, Any] = {"updated_at": kit.now} if "updated_at" in kit.declared.fields else {}
+    return found | ({"version": before.version + 1} if kit.samples.has_version else {})
+
+
+def _stamps(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("version", "updated_at") if hasattr(row, name)}
+
+
+PROMISES: tuple[Promise, ...] = (
+    records_come_back_as_they_were_made,
+    records_without_a_key_get_a_new_one,
+    creating_can_be_repeated_but_replaces_nothing,
+    upsert_creates_or_changes,
+    an_update_changes_what_is_set,
+    values_that_only_look_equal_are_changes,
+    a_key_is_compared_as_a_whole,
+    a_version_that_is_no_longer_current_changes_nothing,
+    deleted_records_are_gone_or_can_be_restored,
+    lists_are_sorted_filtered_and_paged,
+    tags_follow_their_record,
+    tenants_do_not_see_each_others_records,
+)
+"""Those that hold under the usual limits."""

@@ -1,0 +1,111 @@
+"""Values for any record store, made from its types: a store added later needs no line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from msgspec import UNSET, Struct, structs
+
+from holdfast.core.records import AsyncRecords, AsyncSoftRecords, Records
+from holdfast.core.records.fields import Field, Limited, Names, Natural, Tags, choices
+from holdfast.handles import Holdfast
+from tests.contract.cases.world import uuid_of
+
+Store = AsyncRecords[Any, Any, Any]
+
+
+@cache
+def record_stores() -> dict[str, type[Store]]:
+    """Every record store of a tenant, by its name on a handle."""
+    with Holdfast(":memory:") as holdfast:
+        handle = holdfast.tenant("acme")
+        found = [(name, getattr(handle, name)) for name in dir(handle) if not name.startswith("_")]
+        return {name: type(store._async) for name, store in found if isinstance(store, Records)}
+
+
+class Samples:
+    """Values for one store. The same number makes the same value; other numbers make others."""
+
+    def __init__(self, kind: type[Store]) -> None:
+        self.kind, self.declared = kind, kind.declared
+        self.is_soft = issubclass(kind, AsyncSoftRecords)
+        self.has_version = "version" in self.declared.fields
+        self.can_be_renamed = any(each in self.declared.editable for each in self.declared.natural)
+        self.texts = [each for each in self.declared.given if each.marker(Limited) and each.kind == "text"]
+
+    def new(self, number: int = 1, **values: Any) -> Any:
+        """A new record."""
+        made = {each.name: value_of(each, number) for each in self.declared.given}
+        return self.kind.new_type(**(made | values))
+
+    def change(self, number: int = 2, only: Sequence[str] | None = None) -> Any:
+        """A change of all fields that can be changed, the name excepted, or of some."""
+        wanted = [each.name for each in self.plain_editable()] if only is None else only
+        return self.kind.change_type(**{name: value_of(self.declared.fields[name], number) for name in wanted})
+
+    def plain_editable(self) -> list[Field]:
+        """The fields that can be changed without giving the record another name."""
+        return [each for each in self.declared.editable if not each.marker(Natural)]
+
+    def fixed_names(self, record: Struct) -> dict[str, Any]:
+        """The parts of a record's name that cannot be changed."""
+        fixed = [each for each in self.declared.natural if each not in self.declared.editable]
+        return {each.name: getattr(record, each.name) for each in fixed}
+
+    def key(self, record: Struct) -> tuple[str, ...]:
+        """The key of a record, or of a new one."""
+        return tuple(getattr(record, each.name) for each in self.declared.key)
+
+    def key_part(self, name: str, number: int) -> Any:
+        """Some value for a part of the key."""
+        return value_of(self.declared.fields[name], number)
+
+    def name(self, record: Struct) -> tuple[str, ...]:
+        """What ``find`` takes."""
+        return tuple(getattr(record, each.name) for each in self.declared.natural or self.declared.key)
+
+    def place(self, record: Struct) -> tuple[Any, ...]:
+        """Where a record stands in a list."""
+        return tuple(getattr(record, each.name) for each in self.declared.order)
+
+
+def value_of(field: Field, number: int) -> Any:
+    """Some value for a field."""
+    if field.marker(Names) or field.marker(Tags):
+        return [f"{field.name} {number}", "shared"]
+    if field.kind == "plain":
+        allowed = choices(field.type)
+        return allowed[number % len(allowed)]
+    made: dict[str, Any] = {
+        "id": uuid_of(f"{field.name} {number}"),
+        "text": f"{field.name} {number:03}",
+        "number": number + 0.5 if field.type is float else number,
+        "bool": bool(number % 2),
+        "time": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number),
+        "json": {"number": number, "text": f"{field.name} {number}"},
+    }
+    return made[field.kind]
+
+
+def wrong_values(field: Field) -> list[Any]:
+    """Values that are not of the field's type."""
+    anything: dict[str, list[Any]] = {
+        "id": ["not an id", 7],
+        "text": [7, b"bytes", ["list"]],
+        "plain": ["nothing of the kind", 7],
+        "number": ["7", True, float("nan") if field.type is float else 2**63],
+        "bool": [1, "true"],
+        "time": ["2026-01-01", datetime(2026, 1, 1)],  # noqa: DTZ001
+        "json": ["text", 7, {1: 2}],
+    }
+    limited = field.marker(Limited)
+    empty = [""] if field.kind == "text" and not limited.empty else []
+    return [*anything[field.kind], *empty, *([] if field.optional else [None])]
+
+
+def given(new: Struct) -> dict[str, Any]:
+    """The fields of a Struct that are set."""
+    return {name: value for name, value in structs.asdict(new).items() if value is not UNSET}

@@ -1,0 +1,75 @@
+"""Record stores: what every one of them promises, played on all of them, so that a store added later is covered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+from holdfast.errors import Conflict, NotFound
+from holdfast.limits import Limits
+from tests.contract.cases.record_promises import PROMISES, Kit, values_over_a_limit_or_of_another_type_are_refused
+from tests.contract.cases.record_samples import Samples, record_stores
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World
+
+SMALL = Limits(
+    name_bytes=60, key_bytes=60, text_bytes=60, system_bytes=60, url_bytes=60, display_bytes=60, metadata_bytes=90,
+    tags=2, tools=2, list_rows=3,
+)  # fmt: skip
+
+
+async def _one_of_several_wins(world: World, kit: Kit) -> None:
+    made = await world.together(*[partial(kit.store.create, kit.samples.new(1))] * 8)
+    assert all(isinstance(each, kit.declared.row) for each in made), made
+    assert await kit.store.count() == 1
+    both = await world.together(*[partial(kit.store.upsert, kit.samples.new(2))] * 8)
+    assert all(isinstance(each, kit.declared.row) for each in both), both
+    key = kit.samples.key(kit.samples.new(1))
+    if kit.samples.has_version:
+        changes = [partial(kit.store.update, *key, change=kit.samples.change(3 + each), version=1) for each in range(8)]
+        done = await world.together(*changes)
+        assert Counter(type(each) for each in done) == {kit.declared.row: 1, Conflict: 7}, done
+        winner = next(each for each in done if isinstance(each, kit.declared.row))
+        assert await kit.store.get(*key) == winner
+    gone = await world.together(*[partial(kit.store.delete, *key)] * 4)
+    assert Counter(type(each) for each in gone) == {type(None): 1, NotFound: 3}, gone
+
+
+def _kits(world: World, promise: str) -> list[Kit]:
+    """A kit for each store, each promise in tenants of its own."""
+    return [
+        Kit(
+            kind,
+            getattr(world.tenant(promise), name),
+            getattr(world.tenant(f"{promise}, other"), name),
+            world.clock,
+            world.limits,
+        )
+        for name, kind in record_stores().items()
+    ]
+
+
+@contract()
+async def every_record_store_keeps_every_promise(world: World) -> None:
+    for promise in PROMISES:
+        for kit in _kits(world, promise.__name__):
+            await promise(kit)
+
+
+@contract(limits=SMALL)
+async def every_record_store_refuses_what_is_over_a_limit(world: World) -> None:
+    for kit in _kits(world, "limits"):
+        await values_over_a_limit_or_of_another_type_are_refused(kit)
+
+
+@contract("concurrency")
+async def of_several_changes_to_a_record_one_wins(world: World) -> None:
+    for kit in _kits(world, "races"):
+        await _one_of_several_wins(world, kit)
+
+
+@contract("tenants")
+async def the_first_record_registers_its_tenant(world: World) -> None:
+    for name, kind in record_stores().items():
+        await getattr(world.tenant(f"first {name}"), name).create(Samples(kind).new())
+        assert (await world.tenants.get(f"first {name}")).id == f"first {name}"

@@ -1,0 +1,159 @@
+"""Expiring tokens: only a hash is stored, and an expired token grants nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from msgspec import Struct
+
+from holdfast.clock import from_us
+from holdfast.core.records import Limited
+from holdfast.core.tokens import MIN_TOKEN_CHARS, AsyncTokens, Tokens, TokenTable
+from holdfast.errors import AlreadyExists, InvalidInput
+from tests.core.places import Place, check_statements, notices, place, planted
+
+TOKEN, OTHER = "0123456789abcdef", "fedcba9876543210"
+
+
+class NewInvite(Struct, frozen=True):
+    email: str
+
+
+class Invite(Struct, frozen=True):
+    email: Annotated[str, Limited("name_bytes", empty=False)]
+    created_at: datetime
+    expires_at: datetime | None
+
+
+class AsyncInvites(AsyncTokens[Invite, NewInvite]):
+    """Invitations."""
+
+    tokens = TokenTable("invites", Invite, noun="invitation")
+
+
+class Invites(Tokens[Invite, NewInvite]):
+    """The same for synchronous programs."""
+
+
+TABLE = """CREATE TABLE invites (tenant_id {text} NOT NULL, token_hash {text} NOT NULL, email {text} NOT NULL,
+    created_at {time} NOT NULL, expires_at {time}, PRIMARY KEY (tenant_id, token_hash))"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with place(request, tmp_path, "invites", TABLE) as found:
+        yield found
+
+
+def invites(here: Place, tenant: str = "acme") -> Invites:
+    return here.store(AsyncInvites, Invites, tenant)
+
+
+Open = Callable[..., Invites]
+
+
+def in_seconds(here: Place, seconds: int) -> datetime:
+    return from_us(here.clock.now_us()) + timedelta(seconds=seconds)
+
+
+def a_token_grants_what_was_issued_until_it_is_revoked(here: Place, open: Open) -> None:
+    acme = open(here)
+    issued = acme.issue(TOKEN, NewInvite("ada\x00"))
+    assert (issued.email, issued.expires_at) == ("ada\x00", None)
+    assert acme.find(TOKEN) == issued
+    assert acme.find(TOKEN.upper()) is None
+    with pytest.raises(AlreadyExists, match="draw another"):
+        acme.issue(TOKEN, NewInvite("bob"))
+    assert acme.find(TOKEN) == issued
+    assert (acme.revoke(TOKEN), acme.revoke(TOKEN), acme.find(TOKEN)) == (True, False, None)
+
+
+def an_expired_token_grants_nothing_and_is_pruned(here: Place, open: Open) -> None:
+    acme = open(here)
+    issued = acme.issue(TOKEN, NewInvite("ada"), expires_at=in_seconds(here, 10))
+    forever = acme.issue(OTHER, NewInvite("bob"))
+    here.clock.advance(9)
+    assert (acme.find(TOKEN), acme.prune()) == (issued, 0)
+    here.clock.advance(1)
+    assert acme.find(TOKEN) is None
+    assert acme.find(OTHER) == forever
+    assert [acme.prune(), acme.prune()] == [1, 0]
+    assert acme.find(OTHER) == forever
+    assert acme.issue(TOKEN, NewInvite("eve")).email == "eve"
+
+
+def only_a_hash_is_stored(here: Place, open: Open) -> None:
+    open(here).issue(TOKEN, NewInvite("ada"))
+    ((row,),) = [here.execute("SELECT * FROM invites")]
+    assert sha256(TOKEN.encode()).hexdigest() in row
+    assert TOKEN not in str(row)
+
+
+def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
+    acme, zenith = open(here), open(here, "zenith")
+    theirs = zenith.issue(TOKEN, NewInvite("zoe"), expires_at=in_seconds(here, 1))
+    assert (acme.find(TOKEN), acme.revoke(TOKEN)) == (None, False)
+    mine = acme.issue(TOKEN, NewInvite("ada"))
+    assert (acme.find(TOKEN), zenith.find(TOKEN)) == (mine, theirs)
+    here.clock.advance(1)
+    assert (acme.prune(), zenith.prune()) == (0, 1)
+    assert acme.find(TOKEN) == mine
+
+
+PROMISES = [
+    a_token_grants_what_was_issued_until_it_is_revoked,
+    an_expired_token_grants_nothing_and_is_pruned,
+    only_a_hash_is_stored,
+    tenants_do_not_see_each_other,
+]
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_tokens(here: Place, promise: Callable[[Place, Open], None]) -> None:
+    promise(here, invites)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("WHERE tenant_id = :tenant_id AND token_hash = :token_hash", "WHERE token_hash = :token_hash"),
+        ("WHERE tenant_id = :tenant_id AND expires_at", "WHERE expires_at"),
+        (" AND (expires_at IS NULL OR expires_at > :now_at)", ""),
+        ("expires_at IS NULL OR ", ""),
+        ("expires_at > :now_at", "expires_at >= :now_at"),
+        ("expires_at <= :now_at", "expires_at < :now_at"),
+    ],
+)
+def test_a_defect_is_noticed(here: Place, old: str, new: str) -> None:
+    wrong = type("Wrong", (AsyncInvites,), {"tokens": planted(AsyncInvites.tokens, old, new)})
+    assert notices(here, PROMISES, lambda place, tenant="acme": place.store(wrong, Invites, tenant), "invites")
+
+
+def test_a_token_that_is_stored_as_it_is_is_noticed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.core.tokens.digest", lambda token: token)
+    assert notices(here, PROMISES, invites, "invites")
+
+
+def test_bad_input_is_refused(here: Place) -> None:
+    acme = invites(here)
+    calls: list[Callable[[], Any]] = [
+        lambda: acme.issue("x" * (MIN_TOKEN_CHARS - 1), NewInvite("ada")),
+        lambda: acme.issue("x" * 41, NewInvite("ada")),
+        lambda: acme.issue(TOKEN, NewInvite("")),
+        lambda: acme.issue(TOKEN, NewInvite("ada"), expires_at=datetime(2026, 1, 1)),  # noqa: DTZ001
+        lambda: acme.find(""),
+        lambda: acme.revoke(7),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput):
+            call()
+    assert acme.find("short") is None
+
+
+def test_the_statements_follow_the_rules(here: Place, request: pytest.FixtureRequest) -> None:
+    check_statements(here, AsyncInvites.tokens, request)

@@ -1,0 +1,312 @@
+"""State machines: only legal moves, one of two callers, and one holder at a time, whatever the clocks say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from msgspec import Struct
+
+from holdfast.core.records import Limited
+from holdfast.core.transitions import AsyncTransitions, Lease, Move, Transitions, TransitionTable
+from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
+from holdfast.ids import Id
+from tests.core.places import Place, check_statements, notices, place, planted
+
+IDS = [f"01900000-0000-7000-8000-00000000000{number}" for number in range(5)]
+TTL_MS = 10_000
+
+
+class Task(Struct, frozen=True):
+    id: Id
+    status: Literal["pending", "running", "done", "failed", "cancelled"]
+    result: Annotated[str | None, Limited("text_bytes")]
+    holder: Annotated[str, Limited("name_bytes")]
+    lease_until: datetime | None
+    epoch: int
+    attempts: int
+
+
+class AsyncTasks(AsyncTransitions[Task]):
+    """Tasks."""
+
+    transitions = TransitionTable(
+        "machine",
+        Task,
+        noun="task",
+        moves={
+            "finish": Move({"running": "done"}, sets=("result",), by_holder=True),
+            "release": Move({"running": "pending"}, by_holder=True),
+            "cancel": Move({"pending": "cancelled", "running": "cancelled"}),
+            "retry": Move({"failed": "pending", "cancelled": "pending"}),
+        },
+        lease=Lease(ready="pending", held="running", failed="failed", max_attempts=2),
+    )
+
+
+class Tasks(Transitions[Task]):
+    """The same for synchronous programs."""
+
+
+TABLE = """CREATE TABLE machine (tenant_id {text} NOT NULL, id {id} NOT NULL, status {text} NOT NULL DEFAULT 'pending',
+    result {text}, due_at {time}, holder {text} NOT NULL DEFAULT '', lease_until {time}, epoch {int} NOT NULL DEFAULT 0,
+    attempts {int} NOT NULL DEFAULT 0, PRIMARY KEY (tenant_id, id))"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with place(request, tmp_path, "machine", TABLE) as found:
+        yield found
+
+
+def add(here: Place, *ids: str, tenant: str = "acme") -> None:
+    for id in ids:
+        here.execute(f"INSERT INTO machine (tenant_id, id) VALUES ('{tenant}', '{id}') RETURNING 1")
+
+
+def tasks(here: Place, tenant: str = "acme") -> Tasks:
+    return here.store(AsyncTasks, Tasks, tenant)
+
+
+Open = Callable[..., Tasks]
+
+
+def taken(store: Tasks, holder: str = "w") -> Task:
+    task = store.claim(holder, ttl_ms=TTL_MS)
+    assert task is not None
+    return task
+
+
+def the_oldest_is_claimed_once(here: Place, open: Open) -> None:
+    add(here, IDS[1], IDS[0])
+    acme = open(here)
+    first, second = taken(acme), taken(acme, "v")
+    assert (first.id, first.status, first.holder, first.epoch, first.attempts) == (IDS[0], "running", "w", 1, 1)
+    assert (second.id, second.holder) == (IDS[1], "v")
+    assert acme.claim("w", ttl_ms=TTL_MS) is None
+    done = acme.move(first.id, "finish", epoch=1, values={"result": "7"})
+    assert (done.status, done.result, done.holder, done.lease_until, done.attempts) == ("done", "7", "", None, 0)
+    assert acme.claim("w", ttl_ms=TTL_MS) is None
+
+
+def only_legal_moves_are_made(here: Place, open: Open) -> None:
+    add(here, IDS[0])
+    acme = open(here)
+    with pytest.raises(Conflict, match="pending; retry needs failed or cancelled"):
+        acme.move(IDS[0], "retry")
+    assert acme.move(IDS[0], "cancel").status == "cancelled"
+    with pytest.raises(Conflict, match="cancelled; cancel needs pending or running"):
+        acme.move(IDS[0], "cancel")
+    assert acme.claim("w", ttl_ms=TTL_MS) is None
+    assert acme.move(IDS[0], "retry").status == "pending"
+    with pytest.raises(NotFound):
+        acme.move(IDS[1], "cancel")
+
+
+def an_expired_lease_is_taken_over_and_its_holder_fenced(here: Place, open: Open) -> None:
+    add(here, IDS[0])
+    acme = open(here)
+    old = taken(acme)
+    here.clock.advance(9)
+    assert acme.claim("v", ttl_ms=TTL_MS) is None
+    here.clock.advance(1)
+    new = taken(acme, "v")
+    assert (new.holder, new.epoch, new.attempts) == ("v", 2, 2)
+    for call in (
+        lambda: acme.move(old.id, "finish", epoch=old.epoch),
+        lambda: acme.renew(old.id, epoch=old.epoch, ttl_ms=TTL_MS),
+    ):
+        with pytest.raises(Fenced):
+            call()
+    assert acme.move(new.id, "release", epoch=new.epoch).status == "pending"
+    with pytest.raises(Conflict):
+        acme.renew(new.id, epoch=new.epoch, ttl_ms=TTL_MS)
+
+
+def a_renewed_lease_is_kept(here: Place, open: Open) -> None:
+    add(here, IDS[0])
+    acme = open(here)
+    task = taken(acme)
+    for _ in range(3):
+        here.clock.advance(9)
+        task = acme.renew(task.id, epoch=task.epoch, ttl_ms=TTL_MS)
+        assert acme.claim("v", ttl_ms=TTL_MS) is None
+        assert acme.recover() == []
+    assert acme.move(task.id, "finish", epoch=task.epoch).status == "done"
+
+
+def a_move_from_outside_fences_the_holder(here: Place, open: Open) -> None:
+    add(here, IDS[0])
+    acme = open(here)
+    task = taken(acme)
+    assert acme.move(task.id, "cancel").status == "cancelled"
+    acme.move(task.id, "retry")
+    taken(acme, "v")
+    with pytest.raises(Fenced):
+        acme.move(task.id, "finish", epoch=task.epoch)
+
+
+def expired_leases_are_recovered_and_fail_after_too_many_attempts(here: Place, open: Open) -> None:
+    add(here, IDS[0])
+    acme = open(here)
+    for attempt, status in ((1, "pending"), (2, "failed")):
+        task = taken(acme)
+        assert (task.attempts, acme.recover()) == (attempt, [])
+        here.clock.advance(10)
+        recovered = [(row.status, row.holder, row.lease_until) for row in acme.recover()]
+        assert recovered == [(status, "", None)]
+        assert acme.recover() == []
+        with pytest.raises(Fenced):
+            acme.move(task.id, "finish", epoch=task.epoch)
+    assert acme.claim("w", ttl_ms=TTL_MS) is None
+    acme.move(IDS[0], "retry")
+    assert taken(acme).attempts == 1
+
+
+def an_exhausted_task_is_not_taken_over(here: Place, open: Open) -> None:
+    add(here, IDS[0])
+    acme = open(here)
+    for _ in range(2):
+        taken(acme)
+        here.clock.advance(10)
+    assert acme.claim("w", ttl_ms=TTL_MS) is None
+    assert [task.status for task in acme.recover()] == ["failed"]
+
+
+def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
+    add(here, IDS[0])
+    add(here, IDS[0], tenant="zenith")
+    acme, zenith = open(here), open(here, "zenith")
+    mine = taken(acme)
+    assert acme.claim("w", ttl_ms=TTL_MS) is None
+    theirs = taken(zenith, "v")
+    here.clock.advance(9)
+    theirs = zenith.renew(theirs.id, epoch=theirs.epoch, ttl_ms=TTL_MS)
+    here.clock.advance(1)
+    assert [task.id for task in acme.recover()] == [mine.id]
+    assert acme.move(mine.id, "cancel").status == "cancelled"
+    assert zenith.move(theirs.id, "finish", epoch=theirs.epoch).status == "done"
+
+
+PROMISES = [
+    the_oldest_is_claimed_once,
+    only_legal_moves_are_made,
+    an_expired_lease_is_taken_over_and_its_holder_fenced,
+    a_renewed_lease_is_kept,
+    a_move_from_outside_fences_the_holder,
+    expired_leases_are_recovered_and_fail_after_too_many_attempts,
+    an_exhausted_task_is_not_taken_over,
+    tenants_do_not_see_each_other,
+]
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_a_machine(here: Place, promise: Callable[[Place, Open], None]) -> None:
+    promise(here, tasks)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("WHERE tenant_id = :tenant_id AND id = :id", "WHERE id = :id"),
+        ("WHERE tenant_id = :tenant_id AND ((status", "WHERE ((status"),
+        ("WHERE tenant_id = :tenant_id AND status = 'running' AND id IN", "WHERE status = 'running' AND id IN"),
+        (" AND epoch = :epoch", ""),
+        ("epoch = epoch + 1,", ""),
+        (", epoch = epoch + 1", ""),
+        ("status = 'running' AND lease_until <= :now_at", "status = 'running'"),
+        ("OR (status = 'running' AND lease_until <= :now_at)", ""),
+        ("lease_until <= :now_at", "lease_until < :now_at"),
+        ("attempts = attempts + 1", "attempts = attempts"),
+        (" AND attempts < 2", ""),
+        ("attempts = 0", "attempts = attempts"),
+        (" AND status IN ('pending', 'running')", ""),
+        ("lease_until = :lease_until_at\n", "lease_until = lease_until\n"),
+        ("ORDER BY id", "ORDER BY id DESC"),
+    ],
+)
+def test_a_defect_is_noticed(here: Place, old: str, new: str) -> None:
+    wrong = type("Wrong", (AsyncTasks,), {"transitions": planted(AsyncTasks.transitions, old, new)})
+    assert notices(here, PROMISES, lambda place, tenant="acme": place.store(wrong, Tasks, tenant), "machine")
+
+
+def test_of_many_claims_at_once_each_gets_another_row(here: Place) -> None:
+    add(here, *IDS)
+    acme = tasks(here)
+    with ThreadPoolExecutor(8) as pool:
+        claims = list(pool.map(lambda number: acme.claim(f"w{number}", ttl_ms=TTL_MS), range(8)))
+    assert sorted(task.id for task in claims if task is not None) == IDS
+
+
+class Job(Struct, frozen=True):
+    id: Id
+    status: Annotated[str, Limited("name_bytes")]
+    holder: Annotated[str, Limited("name_bytes")]
+    lease_until: datetime | None
+    epoch: int
+    attempts: int
+    due_at: datetime | None
+
+
+class AsyncJobs(AsyncTransitions[Job]):
+    """Jobs, each at its time."""
+
+    transitions = TransitionTable(
+        "machine",
+        Job,
+        noun="job",
+        moves={},
+        lease=Lease(ready="pending", held="running", failed="failed", max_attempts=2, due="due_at"),
+    )
+
+
+class Jobs(Transitions[Job]):
+    """The same for synchronous programs."""
+
+
+def test_a_row_is_claimed_when_it_is_due(here: Place) -> None:
+    add(here, *IDS[:3])
+    due = here.clock.now_us() // 1_000_000 + 5
+    value = f"to_timestamp({due})" if here.dialect.native_time else f"{due}000000"
+    here.execute(f"UPDATE machine SET due_at = {value} WHERE id = '{IDS[1]}' RETURNING 1")
+    jobs = here.store(AsyncJobs, Jobs)
+    assert jobs.claim("w", ttl_ms=TTL_MS) is None
+    here.clock.advance(5)
+    claimed = jobs.claim("w", ttl_ms=TTL_MS)
+    assert claimed is not None
+    assert claimed.id == IDS[1]
+    assert jobs.claim("w", ttl_ms=TTL_MS) is None
+
+
+def test_bad_input_is_refused(here: Place) -> None:
+    add(here, IDS[0])
+    acme = tasks(here)
+    wrong: Any
+    calls: list[Callable[[], Any]] = [
+        lambda: acme.move(IDS[0], "explode"),
+        lambda: acme.move(IDS[0], "cancel", epoch=1),
+        lambda: acme.move(IDS[0], "finish"),
+        lambda: acme.move(IDS[0], "cancel", values={"result": "x"}),
+        lambda: acme.move("no id", "cancel"),
+        lambda: acme.claim("", ttl_ms=1),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput):
+            call()
+    for wrong in (0, -1, True, "1", None):
+        with pytest.raises(InvalidInput):
+            acme.claim("w", ttl_ms=wrong)
+    for wrong in (-1, True, "1", 1.0):
+        with pytest.raises(InvalidInput):
+            acme.move(IDS[0], "finish", epoch=wrong)
+    with pytest.raises(LimitExceeded, match="lease_ms"):
+        acme.claim("w", ttl_ms=900_001)
+    assert taken(acme).attempts == 1
+
+
+def test_the_statements_follow_the_rules(here: Place, request: pytest.FixtureRequest) -> None:
+    check_statements(here, AsyncTasks.transitions, request)
