@@ -31,7 +31,13 @@ ROW = ("chat", "main")
 
 
 def scope_of(*keys: str, tenant: str = "acme", limits: Limits | None = None) -> Scope:
-    setting = Setting(clock=SystemClock(), ids=RandomIds(), limits=limits or Limits(), keys=KeyRing(keys))
+    setting = Setting(
+        clock=SystemClock(),
+        ids=RandomIds(),
+        limits=limits or Limits(),
+        session_dependents=(),
+        keys=KeyRing(keys),
+    )
     return Scope(tenant, setting)
 
 
