@@ -7,10 +7,8 @@ is found by walking the handles; a write method without a maker fails the tests 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 from msgspec import Struct
@@ -22,12 +20,11 @@ from holdfast.core.scope import Scope, Setting
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.opening import OwnEngine
 from holdfast.errors import HoldfastError
-from holdfast.handles import Holdfast
 from holdfast.ids import SeededIds
 from holdfast.limits import Limits
 from holdfast.migrations import runner
 from holdfast.stepping import step
-from holdfast.store_lists import store_names
+from holdfast.store_lists import PlatformStores, SyncHandle, store_names
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession, Buffer, BufferedSession
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
@@ -235,11 +232,8 @@ def write_methods() -> list[str]:
     probe = _Probe()
     setting = _setting_of(0)
     found = dict(_stores(TenantHandle(probe, Scope("probe", setting)), ""))
-    own = SimpleNamespace(_engine=probe, _setting=setting)
-    for name, value in inspect.getmembers(Holdfast, lambda member: isinstance(member, property)):
-        store = value.fget(own)
-        if isinstance(store, Blocking):
-            found[name] = store
+    own = _AllTenants(probe, setting)
+    found |= {name: getattr(own, name) for name in store_names(_AllTenants)}
     named = {
         f"{path}.{name}"
         for path, store in found.items()
@@ -247,6 +241,13 @@ def write_methods() -> list[str]:
         if not name.startswith("_") and not probe.is_left_out(getattr(store._async, name))
     }
     return sorted(named - WITH_FILES)
+
+
+class _AllTenants(PlatformStores, SyncHandle):
+    """The stores that are above all tenants, without a database."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
 
 
 def methods_without_maker() -> list[str]:
