@@ -47,6 +47,7 @@ _OF_ALL_TENANTS = {"api_keys", "erasures", "run_queue", "tenants"}
 """Stores that are found on the Holdfast itself, and not on a tenant's handle."""
 _IN_PATH = re.compile(r"{(\w+)}")
 _RAISED = re.compile(r"^    (\w+):", re.MULTILINE)
+_OR_NONE = re.compile(r",? or ``None``( [^.]*)?\.")
 _MARKS = re.compile(r"``([^`]*)``")
 
 
@@ -118,7 +119,7 @@ def route(
         return await call(service, arguments)
 
     function.made_from = (store, method)  # type: ignore[attr-defined]
-    signature_of(function, name, signature, shape.type, _words(method, words))
+    signature_of(function, name, signature, shape.type, _words(method, words, finds=shape.of is _found))
     made = 201 if verb == "POST" and name.startswith(("create_", "start_", "append_", "fork_", "record_")) else 200
     usual = 204 if shape.type is NoneType else made
     return Operation(
@@ -364,8 +365,10 @@ def _raised(method: Method, verb: str, compares: bool) -> tuple[type[HoldfastErr
     return tuple(dict.fromkeys([*named, *usual, *([NoLongerSo] if compares else [])]))
 
 
-def _words(method: Method, words: str) -> str:
-    """The docstring, without what only concerns Python."""
+def _words(method: Method, words: str, *, finds: bool) -> str:
+    """The docstring, without what only concerns Python. What a method does not find is 404 over HTTP."""
     text = words or inspect.cleandoc(method.__doc__ or "")
     text = re.split(r"\n\n?(?:Args|Raises|Returns):\n", text)[0]
+    if finds:
+        text = _OR_NONE.sub(lambda match: f"; 404{match[1] or ' if there is none'}.", text, count=1)
     return _MARKS.sub(r"`\1`", text)
