@@ -75,7 +75,7 @@ class AsyncFeedbacks(TenantStore):
         self,
         connection: Connection,
         acting: Acting,
-        message_id: str,
+        message_id: Id,
         *,
         is_positive: bool,
         feedback_text: str = "",
@@ -109,7 +109,7 @@ class AsyncFeedbacks(TenantStore):
         self,
         connection: Connection,
         acting: Acting,
-        message_id: str,
+        message_id: Id,
         *,
         user: str | None = None,
         is_positive: bool,
@@ -134,7 +134,7 @@ class AsyncFeedbacks(TenantStore):
         return _feedback(connection, row)
 
     @reads
-    async def get(self, connection: Connection, feedback_id: str) -> Feedback:
+    async def get(self, connection: Connection, feedback_id: Id) -> Feedback:
         """One feedback.
 
         Raises:
@@ -150,8 +150,8 @@ class AsyncFeedbacks(TenantStore):
         self,
         connection: Connection,
         *,
-        message_id: str | None = None,
-        session_id: str | None = None,
+        message_id: Id | None = None,
+        session_id: Id | None = None,
         user: str | None = None,
         where: Sequence[Filter] = (),
         limit: int | None = None,
@@ -175,8 +175,8 @@ class AsyncFeedbacks(TenantStore):
         self,
         connection: Connection,
         *,
-        message_id: str | None = None,
-        session_id: str | None = None,
+        message_id: Id | None = None,
+        session_id: Id | None = None,
         user: str | None = None,
         where: Sequence[Filter] = (),
     ) -> int:
@@ -195,7 +195,7 @@ class AsyncFeedbacks(TenantStore):
     async def update(
         self,
         connection: Connection,
-        feedback_id: str,
+        feedback_id: Id,
         *,
         is_positive: bool | None = None,
         feedback_text: str | None = None,
@@ -221,7 +221,7 @@ class AsyncFeedbacks(TenantStore):
         return _feedback(connection, row)
 
     @writes
-    async def delete(self, connection: Connection, feedback_id: str) -> None:
+    async def delete(self, connection: Connection, feedback_id: Id) -> None:
         """Remove feedback for good.
 
         Raises:

@@ -132,7 +132,7 @@ class AsyncApiKeys(Store):
         return found
 
     @reads
-    async def get(self, connection: Connection, key_id: str, *, tenant: str | None = None) -> ApiKey:
+    async def get(self, connection: Connection, key_id: Id, *, tenant: str | None = None) -> ApiKey:
         """One key; with ``tenant``, only if it belongs to that one.
 
         Raises:
@@ -159,7 +159,7 @@ class AsyncApiKeys(Store):
         return Page(keys[:limit], encode_cursor("api_keys", keys[limit - 1].id))
 
     @writes
-    async def revoke(self, connection: Connection, key_id: str, *, tenant: str | None = None) -> ApiKey:
+    async def revoke(self, connection: Connection, key_id: Id, *, tenant: str | None = None) -> ApiKey:
         """Let nobody in with this key any more. Revoking twice is fine, and the first time counts.
 
         Raises:
@@ -172,7 +172,7 @@ class AsyncApiKeys(Store):
         return _key(connection, row)
 
     @writes
-    async def touch(self, connection: Connection, key_id: str) -> None:
+    async def touch(self, connection: Connection, key_id: Id) -> None:
         """Note that a key was used now.
 
         Raises:
@@ -183,7 +183,7 @@ class AsyncApiKeys(Store):
             raise _missing(key_id)
 
     @writes
-    async def delete(self, connection: Connection, key_id: str, *, tenant: str | None = None) -> None:
+    async def delete(self, connection: Connection, key_id: Id, *, tenant: str | None = None) -> None:
         """Remove a key and what is known of it. To keep the trace of who it was, revoke it instead.
 
         Raises:
