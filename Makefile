@@ -11,7 +11,7 @@ LANGGRAPH_CORE = $(addprefix tests/adapters/langgraph/test_,conformance.py delta
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run migrate test adapters conformance check format bench soak reference docs lock clean
+.PHONY: help run migrate quick test adapters conformance check format bench soak reference docs lock clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,14 @@ migrate: ## bring the schema of a database up to date: DATABASE=postgresql://use
 	@$(if $(DATABASE),,echo "make migrate DATABASE=postgresql://user@host/name (or a SQLite file) says which database"; exit 2)
 	@$(ENVIRONMENT) run >/dev/null
 	@exec $(BIN)/holdfast migrate up --database "$(DATABASE)"
+
+quick: ## before each commit, within a minute: every check, the unit tests, the contract on SQLite in memory
+	@$(ENVIRONMENT) test >/dev/null
+	@$(MAKE) --no-print-directory --jobs 2 .static .quick
+
+.PHONY: .quick
+.quick:
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "quick or not leg" tests/test_tidy.py tests/unit tests/contract/test_contract.py $(ARGS)
 
 test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 	@$(ENVIRONMENT) test >/dev/null

@@ -423,6 +423,12 @@ def tables_of_layers_above(layers: list[list[str]]) -> Iterator[str]:
         room = path.partition("/")[0]
         for table in re.findall(r"\bINSERT INTO (\w+)", text):
             owners[table] = min(room, owners.get(table, room), key=height.__getitem__)
+    for source in folder.rglob("*.py"):  # the statements of record stores are made from their declarations
+        for table in re.findall(r'^    table\b[^=]*= "(\w+)"', source.read_text(), re.MULTILINE):
+            owners[table] = source.relative_to(folder).parts[0]
+    for shared in (ROOT / PACKAGE / "core").rglob("*.sql"):  # below all layers
+        for table in re.findall(r"\bINSERT INTO (\w+)", shared.read_text()):
+            owners.pop(table, None)
     for path, text in sorted(texts.items()):
         room = path.partition("/")[0]
         for table in sorted(set(re.findall(r"\b(?:FROM|INTO|UPDATE|JOIN)\s+(\w+)", text))):

@@ -21,6 +21,13 @@ from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
 from .stores.conversation.context import Context, ContextMessage
 from .stores.conversation.deleted_messages import DeletedMessage
 from .stores.conversation.feedback import AsyncFeedbacks, Feedback, Feedbacks
+from .stores.conversation.general_feedback import (
+    AsyncGeneralFeedbacks,
+    GeneralFeedback,
+    GeneralFeedbackChange,
+    GeneralFeedbacks,
+    NewGeneralFeedback,
+)
 from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
 from .stores.conversation.message_log import Message
 from .stores.conversation.messages import AsyncMessages, Messages, NewMessage
@@ -32,13 +39,18 @@ from .stores.conversation.pending_messages import (
     PendingMessages,
 )
 from .stores.conversation.pruning import PrunedSessions
-from .stores.conversation.remarks import AsyncRemarks, Remark, Remarks
 from .stores.conversation.search.search import Hit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
 from .stores.conversation.threads import SERVICE_USER, thread_of
 from .stores.conversation.tokens import TokenCounter
-from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
+from .stores.execution.a2a_push_configs import (
+    A2APushConfig,
+    A2APushConfigChange,
+    A2APushConfigs,
+    AsyncA2APushConfigs,
+    NewA2APushConfig,
+)
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checking import CheckedThreads, DamagedCheckpoint
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -78,9 +90,17 @@ from .stores.memory.crew_memories import (
 )
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.registry.agents import Agent, Agents, AsyncAgents
+from .stores.registry.agents import Agent, AgentChange, Agents, AsyncAgents, NewAgent
 from .stores.registry.blocks import AsyncBlocks, Block, Blocks, NewBlock
-from .stores.registry.tool_servers import AsyncToolServers, NewTool, Tool, ToolServer, ToolServers
+from .stores.registry.tool_servers import (
+    AsyncToolServers,
+    NewTool,
+    NewToolServer,
+    Tool,
+    ToolServer,
+    ToolServerChange,
+    ToolServers,
+)
 from .stores.workspace.retention_rules import Hold, RetentionPolicy
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -101,6 +121,7 @@ __all__ = [
     "DEFAULT_IGNORE",
     "SERVICE_USER",
     "A2APushConfig",
+    "A2APushConfigChange",
     "A2APushConfigs",
     "A2ATask",
     "A2ATasks",
@@ -108,6 +129,7 @@ __all__ = [
     "Activities",
     "Activity",
     "Agent",
+    "AgentChange",
     "AgentMemories",
     "AgentMemory",
     "Agents",
@@ -131,12 +153,12 @@ __all__ = [
     "AsyncErasures",
     "AsyncFeedbacks",
     "AsyncFlows",
+    "AsyncGeneralFeedbacks",
     "AsyncHoldfast",
     "AsyncLeases",
     "AsyncMessages",
     "AsyncObjects",
     "AsyncPendingMessages",
-    "AsyncRemarks",
     "AsyncRetention",
     "AsyncRewinds",
     "AsyncRunQueue",
@@ -192,6 +214,9 @@ __all__ = [
     "Flows",
     "FoundAgentMemory",
     "FoundMemory",
+    "GeneralFeedback",
+    "GeneralFeedbackChange",
+    "GeneralFeedbacks",
     "GroupKey",
     "Held",
     "History",
@@ -207,13 +232,17 @@ __all__ = [
     "MemoryScope",
     "Message",
     "Messages",
+    "NewA2APushConfig",
+    "NewAgent",
     "NewAgentMemory",
     "NewBlock",
     "NewCrewMemory",
+    "NewGeneralFeedback",
     "NewMessage",
     "NewPendingMessage",
     "NewTool",
     "NewToolCall",
+    "NewToolServer",
     "Objects",
     "PackPlace",
     "Page",
@@ -228,8 +257,6 @@ __all__ = [
     "PrunedMemories",
     "PrunedSessions",
     "RandomIds",
-    "Remark",
-    "Remarks",
     "Restored",
     "Retention",
     "RetentionPolicy",
@@ -273,6 +300,7 @@ __all__ = [
     "ToolCalls",
     "ToolOutcome",
     "ToolServer",
+    "ToolServerChange",
     "ToolServers",
     "Tree",
     "TreeChange",

@@ -90,7 +90,7 @@ class DecryptionFailed(Corrupt):
 
 
 class MissingKey(HoldfastError):
-    """There is no encryption key, so no secret can be stored; nothing was changed."""
+    """No secret can be stored without an encryption key: set HOLDFAST_ENCRYPTION_KEY; `holdfast secrets new-key` makes one."""
 
 
 class Closed(HoldfastError):

@@ -10,9 +10,9 @@ from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
 from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
+from .stores.conversation.general_feedback import AsyncGeneralFeedbacks, GeneralFeedbacks
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
-from .stores.conversation.remarks import AsyncRemarks, Remarks
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShares
 from .stores.execution.a2a_push_configs import A2APushConfigs, AsyncA2APushConfigs
@@ -115,7 +115,7 @@ class TenantStores:
     a2a_tasks = StoreField(AsyncA2ATasks, A2ATasks)
     a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
     session_shares = StoreField(AsyncSessionShares, SessionShares)
-    remarks = StoreField(AsyncRemarks, Remarks)
+    general_feedback = StoreField(AsyncGeneralFeedbacks, GeneralFeedbacks)
     tool_servers = StoreField(AsyncToolServers, ToolServers)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)

@@ -19,6 +19,7 @@ from typing import Any, Protocol, cast
 import apsw
 from msgspec import Struct
 
+from holdfast import NewAgent
 from holdfast.address import Library
 from holdfast.clock import FixedClock
 from holdfast.core.blocking import Blocking
@@ -421,7 +422,7 @@ def _move_in(hf: Holdfast) -> None:
 
 def _keep_agents_busy(resident: TenantHandle) -> None:
     """An agent with a block and a run of each kind that nobody claims."""
-    agent = resident.agents.create("Helper", id="helper", tags=["resident"])
+    agent = resident.agents.create(NewAgent(name="Helper", id="helper", tags=["resident"]))
     resident.blocks.set(agent.id, "persona", "kind")
     session = resident.sessions.create(key="resident:runs")
     for ending in ("paused", "waiting", "completed"):

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core import registration
 from holdfast.core.queries import Query
-from holdfast.stores.conversation import contacts, feedback, messages, pending_messages
+from holdfast.stores.conversation import contacts, feedback, message_changes, pending_messages
 from tests.contract.cases import Case, can, cases, play
 from tests.contract.test_sensitivity import LEG, query, without_limit
 
@@ -85,7 +85,7 @@ ON_SAID: Defects = {
     "an update that renews the time of making": query(SAID, "update", "metadata =", "created_at = :now_at, metadata ="),
     "an id that may mean anything": mock.patch.object(feedback, "_same", lambda there, params: there),
     "feedback of all messages of a session": query(
-        messages.queries, "delete_feedback", "AND message_id IN (SELECT value FROM json_each(:ids))", ""
+        message_changes.queries, "delete_feedback", "AND message_id IN (SELECT value FROM json_each(:ids))", ""
     ),
     "any kind of issue": mock.patch.object(feedback, "_issue", return_value="tool"),
 }

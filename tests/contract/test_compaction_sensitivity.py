@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from holdfast.stores.conversation import sessions, tool_pairs
+from holdfast.stores.conversation import originals, sessions, tool_pairs
 from holdfast.stores.conversation.compaction import automatic as compaction_automatic
 from holdfast.stores.conversation.compaction import commit as compaction_commit
 from holdfast.stores.conversation.compaction import plan as compaction_plan
@@ -40,13 +40,11 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "a copy without its feedback": says("archive", "f.message_id = m.id", "f.message_id = m.id AND FALSE"),
     "a copy without its flags": says("archive", "'is_summary', m.is_summary", "'is_summary', 0"),
     "a copy that was read and written again": says("archive", "'content', m.content", "'content', json(m.content)"),
-    "feedback that does not come back": says("restore_feedback", "a.is_rewritten IS FALSE", "a.is_rewritten IS TRUE"),
+    "feedback that does not come back": mock.patch.object(originals.queries.insert_feedback, "many", nobody),
     "messages that stay where they were": says("remove", "DELETE FROM messages", "DELETE FROM feedback"),
-    "a rewriting that forgets the tokens": says("rewrite", "token_count = json_extract(r.new, '$.token_count'),", ""),
-    "a rewriting that is not undone": says("unwrite", "a.is_rewritten IS TRUE", "FALSE"),
-    "an undoing that keeps the new time": says(
-        "unwrite", "json_extract(a.original_message, '$.updated_at')", ":now_at"
-    ),
+    "a rewriting that forgets the tokens": says("overwrite", "token_count = :token_count,", ""),
+    "a rewriting that is not undone": mock.patch.object(compaction_rollback, "overwrite", nobody),
+    "an undoing that keeps the new time": says("overwrite", "updated_at = :updated_at", "updated_at = :now_at"),
     "a summary that stays": says("drop", "DELETE FROM messages", "DELETE FROM feedback"),
     "originals that are kept for ever": says("empty_archive", "compaction_event_id", "id"),
     "an event that can be undone twice": says("mark_rolled_back", "rolled_back_at = :now_at", "rolled_back_at = NULL"),

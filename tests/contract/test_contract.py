@@ -23,9 +23,10 @@ played in ``make soak``."""
 
 
 def marks(leg: str, case: Case) -> list[pytest.MarkDecorator]:
-    """On which leg a case is, and whether it can wait for a deep run."""
+    """On which leg a case is, and whether it can wait for a deep run or is part of the quick one."""
     waits = leg.endswith("connection") and str(case).partition(".")[0] not in USUAL_ON_CONNECTIONS
-    return [pytest.mark.leg(leg), *([pytest.mark.soak] if waits else [])]
+    is_quick = leg.startswith("sqlite memory")
+    return [pytest.mark.leg(leg), *([pytest.mark.soak] if waits else []), *([pytest.mark.quick] if is_quick else [])]
 
 
 PLAYED = [

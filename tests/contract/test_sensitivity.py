@@ -13,7 +13,7 @@ from holdfast.core import filters, paging, registration, scope, text
 from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
 from holdfast.limits import Limits
-from holdfast.stores.conversation import log_reading, message_log, messages, new_entries, sessions
+from holdfast.stores.conversation import log_reading, message_changes, message_log, new_entries, sessions
 from holdfast.stores.lifecycle import purging
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
@@ -54,7 +54,7 @@ def keep_everything(value: str) -> str:
 ABOUT = ("sessions", "session_lists", "messages", "message_changes", "message_reading", "tenants", "values")
 LIVE = " AND (deleted_at IS NULL) IS TRUE"
 HERE, LOG = sessions.queries, message_log.queries
-READ, ONE = log_reading.queries, messages.queries
+READ, ONE = log_reading.queries, message_changes.queries
 DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "messages in the order of their time": query(READ, "list", "ORDER BY seq", "ORDER BY created_at DESC, seq DESC"),
     "the last messages from the wrong end": query(READ, "list_newest", "ORDER BY seq DESC", "ORDER BY seq"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import apsw
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import Holdfast
 from holdfast.clock import SystemClock
 from holdfast.core import text
 from holdfast.core.crypto import MASK, PREFIX, KeyRing, Secret
@@ -27,7 +31,13 @@ ROW = ("chat", "main")
 
 
 def scope_of(*keys: str, tenant: str = "acme", limits: Limits | None = None) -> Scope:
-    setting = Setting(clock=SystemClock(), ids=RandomIds(), limits=limits or Limits(), keys=KeyRing(keys))
+    setting = Setting(
+        clock=SystemClock(),
+        ids=RandomIds(),
+        limits=limits or Limits(),
+        session_dependents=(),
+        keys=KeyRing(keys),
+    )
     return Scope(tenant, setting)
 
 
@@ -193,3 +203,28 @@ def test_a_column_is_declared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert encrypted_columns() == [OBJECT, TOKEN]
     with pytest.raises(ValueError, match=r"vault.token"):
         EncryptedColumn("vault", "token", json=True).declare()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def described(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], dict[str, tuple[str, bool]]]]:
+    """The columns of a table of the schema: their types, and whether they can be null."""
+    connection: Any
+    if request.param == "postgres":
+        connection = psycopg.connect(request.getfixturevalue("postgres_url"))
+        sql = "SELECT column_name, data_type, is_nullable = 'YES' FROM information_schema.columns WHERE table_name = %s"
+    else:
+        Holdfast(str(tmp_path / "a.db")).close()
+        connection = apsw.Connection(str(tmp_path / "a.db"))
+        sql = 'SELECT name, lower(type), NOT "notnull" FROM pragma_table_info(?)'
+    yield lambda table: {row[0]: (row[1], bool(row[2])) for row in connection.execute(sql, (table,))}
+    connection.close()
+
+
+def test_every_declared_column_is_nullable_text_so_that_an_export_can_leave_it_out(described: Any) -> None:
+    def unfit(columns: list[EncryptedColumn]) -> list[str]:
+        fit = [described(each.table).get(each.column) == ("text", True) for each in columns]
+        return [each.column for each, is_fit in zip(columns, fit, strict=True) if not is_fit]
+
+    assert unfit(encrypted_columns()) == []
+    wrong = [EncryptedColumn("contacts", name) for name in ("display_name", "last_seen_at", "nothing")]
+    assert unfit(wrong) == ["display_name", "last_seen_at", "nothing"]

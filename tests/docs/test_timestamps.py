@@ -46,7 +46,9 @@ def test_the_guide_says_which_times_each_table_has(sqlite: apsw.Connection, post
 
 def test_every_row_that_people_change_has_both_times_and_what_comes_back_when_it_was_deleted() -> None:
     times = documented()
-    both = "sessions messages feedback agents core_blocks a2a_tasks a2a_push_configs tool_servers tools remarks"
+    both = (
+        "sessions messages feedback agents core_blocks a2a_tasks a2a_push_configs tool_servers tools general_feedback"
+    )
     kept = "compaction_events agent_memories crewai_flow crewai_flow_state crewai_agent_memory retention_policies run_retention"
     for name in [*both.split(), *kept.split(), "tenants"]:
         assert times[name][:2] == [True, True], name
@@ -72,6 +74,6 @@ def test_a_raw_insert_without_id_and_seq_is_refused(statement: str, sqlite: apsw
 
 
 def test_a_table_that_lost_a_time_would_be_noticed(sqlite: apsw.Connection) -> None:
-    sqlite.execute("ALTER TABLE remarks DROP COLUMN updated_at")
-    found: Any = of_sqlite(sqlite)["remarks"].columns
-    assert [time in found for time in TIMES] != documented()["remarks"]
+    sqlite.execute("ALTER TABLE general_feedback DROP COLUMN updated_at")
+    found: Any = of_sqlite(sqlite)["general_feedback"].columns
+    assert [time in found for time in TIMES] != documented()["general_feedback"]

@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, NewMessage
 from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import branches, messages, sessions
+from holdfast.stores.conversation import branches, message_changes, sessions
 from holdfast.stores.conversation.compaction.events import queries
 from tests.contract.cases.compactions import LONG, POLICY
 
@@ -23,7 +23,7 @@ LISTS = {"places", "rewrites", "rewritten", "ranges"}
 OF_SESSIONS = [
     *(sessions.queries.by_name[name] for name in ("create", "update_by_key", "update", "restore")),
     branches.queries.by_name["show"],
-    messages.queries.by_name["recount"],
+    message_changes.queries.by_name["recount"],
 ]
 
 

@@ -10,12 +10,12 @@ import pytest
 from holdfast import Holdfast
 from holdfast.core.queries import Queries, Statement
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import remarks, shares, threads
-from holdfast.stores.execution import a2a_push_configs, a2a_tasks
+from holdfast.stores.conversation import shares, threads
+from holdfast.stores.execution import a2a_tasks
 from holdfast.stores.execution import of_session as execution_of_session
 from holdfast.stores.memory import agent_memories
 from holdfast.stores.memory import of_session as memory_of_session
-from holdfast.stores.registry import tool_servers
+from tests.contract.cases.record_samples import record_stores
 
 
 @pytest.fixture
@@ -45,16 +45,14 @@ def test_a_list_of_tasks_comes_out_of_an_index_in_order(connection: Any, index: 
     assert "B-TREE" not in found
 
 
-STORES = [
+STORES: list[Any] = [
     a2a_tasks,
-    a2a_push_configs,
     shares,
-    remarks,
     threads,
     execution_of_session,
     memory_of_session,
     agent_memories,
-    tool_servers,
+    *record_stores().values(),
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import log_reading, message_log, messages, sessions
+from holdfast.stores.conversation import log_reading, message_changes, message_log, sessions
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ BY_ID = [
     message_log.queries.append,
     message_log.queries.append_one,
     message_log.queries.live_session,
-    messages.queries.recount,
+    message_changes.queries.recount,
     log_reading.queries.list,
 ]
 

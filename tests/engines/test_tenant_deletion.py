@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, NewMessage, PoolOptions
+from holdfast import AsyncHoldfast, Holdfast, NewAgent, NewMessage, PoolOptions
+from holdfast.core.scope import Scope
+from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
+from holdfast.stepping import step
 from holdfast.stores.lifecycle import tenants
 
 POOL = PoolOptions(min_connections=1, max_connections=4)
@@ -67,7 +71,7 @@ def fill(hf: Holdfast, tenant: str) -> str:
         acme.messages.append_many(session, [NewMessage(role="user", content=f"word {n}") for n in range(5)])
         acme.runs.start(agent="helper", session_id=session)
     acme.messages.search("word")
-    acme.agents.create("helper")
+    acme.agents.create(NewAgent(name="helper"))
     acme.checkpoints.put("thread", id="1", state=b"state")
     acme.activity.record("something", actor="ada")
     return session
@@ -104,7 +108,7 @@ def refused(acme: Any, session: str) -> None:
     writes: list[Callable[[], Any]] = [
         acme.sessions.create,
         lambda: acme.messages.append(session, role="user", content="late"),
-        lambda: acme.agents.create("other"),
+        lambda: acme.agents.create(NewAgent(name="other")),
         lambda: acme.activity.record("late", actor="ada"),
     ]
     for write in writes:
@@ -230,3 +234,32 @@ def test_handles_of_other_processes_see_nothing_once_the_sessions_are_hidden(url
         for read in reads:
             with pytest.raises(HoldfastError):
                 read()
+
+
+def test_what_a_writer_commits_while_it_is_waited_for_goes_too(postgres_url: str) -> None:
+    """The last transaction deletes states before flows, and waits at the flow for a writer that has added a state."""
+    with (
+        Holdfast(postgres_url, pool=POOL) as hf,
+        psycopg.connect(postgres_url) as writer,
+        psycopg.connect(postgres_url) as deleter,
+        psycopg.connect(postgres_url, autocommit=True) as watcher,
+    ):
+        hf.tenant("acme").flows.save("f", method="begin", state={"n": 1})
+        watcher.execute("UPDATE tenants SET deleted_at = now() WHERE id = 'acme'")
+        watcher.execute("DELETE FROM crewai_flow_state")
+        writer.execute("UPDATE crewai_flow SET seq = seq + 1")
+        writer.execute(
+            "INSERT INTO crewai_flow_state (tenant_id, flow_uuid, method_name, seq, state_data, created_at, updated_at) "
+            "VALUES ('acme', 'f', 'next', 2, '{}', now(), now())"
+        )
+        scope = Scope("acme", hf._setting)
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(lambda: step(tenants._remove_rest(PsycopgConnection(deleter), scope)))
+            blocked = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid = %s"
+            while not watcher.execute(blocked, (deleter.info.backend_pid,)).fetchall():
+                assert not done.done(), "it did not wait"
+            writer.commit()
+            done.result()
+        deleter.commit()
+        for table in ("crewai_flow", "crewai_flow_state", "tenants"):
+            assert watcher.execute(f"SELECT COUNT(*) FROM {table}".encode()).fetchall() == [(0,)], table

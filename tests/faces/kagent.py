@@ -31,7 +31,6 @@ class Kagent:
     def use_keys(self, monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
         """Give the server other encryption keys, as if it had been started with them."""
         monkeypatch.setattr(self.server.holdfast._setting, "keys", KeyRing(keys))
-        self.server.service._tenants.clear()
 
     def run(self, work: Any) -> Any:
         """What comes of something that takes this event loop."""

@@ -16,7 +16,7 @@ import zstandard
 from blake3 import blake3
 from click.testing import CliRunner
 
-from holdfast import Holdfast, NewMessage, bundle_lines
+from holdfast import Holdfast, NewAgent, NewMessage, bundle_lines
 from holdfast.bundle_lines import FORMAT
 from holdfast.bundles import Bundle, check_bundle, export_tenant, import_tenant
 from holdfast.cli.commands import root
@@ -260,7 +260,7 @@ def test_the_new_name_of_a_tenant_is_a_name(name: Any, error: type[Exception], b
 def test_any_name_of_a_tenant_travels(name: str, tmp_path: Path) -> None:
     here, there, file = str(tmp_path / "a.db"), str(tmp_path / "b.db"), tmp_path / "x.holdfast"
     with Holdfast(here) as hf:
-        hf.tenant(name).agents.create("Ada", id=name)
+        hf.tenant(name).agents.create(NewAgent(name="Ada", id=name))
     assert export_tenant(here, name, file).tenant == name
     assert import_tenant(there, file).tenant == name
     with Holdfast(there) as hf:

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 from click.testing import CliRunner
 
-from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, bundle_lines, new_api_key
+from holdfast import Holdfast, NewAgent, NewMessage, NewToolCall, TenantHandle, bundle_lines, new_api_key
 from holdfast.bundles import check_bundle, export_tenant, import_tenant
 from holdfast.cli.commands import root
 from holdfast.core.encrypted_columns import EncryptedColumn
@@ -37,7 +37,7 @@ def fill(acme: TenantHandle) -> dict[str, str]:
     acme.branches.fork(session.id, at=300, label="other")
     message = acme.messages.last(session.id, 1)[0]
     acme.feedback.create(message.id, is_positive=True, user="ada")
-    acme.agents.create("Helper", id="helper", tags=["all"])
+    acme.agents.create(NewAgent(name="Helper", id="helper", tags=["all"]))
     acme.blocks.set("helper", "persona", "kind")
     run = acme.runs.start(session.id, agent="helper")
     claimed = acme.leases.claim("w", run_id=run.id)

@@ -65,6 +65,8 @@ def test_no_command_came_or_went_unnoticed() -> None:
         "keys create",
         "keys list",
         "keys revoke",
+        "secrets new-key",
+        "secrets rotate",
         "completion",
         "worker",
         "checkpoints list",

@@ -18,6 +18,7 @@ from holdfast.core.crypto import VARIABLE, KeyRing, Secret
 from holdfast.core.encrypted_columns import EncryptedColumn
 from holdfast.core.scope import Scope
 from tests.faces.process import ServerProcess, command
+from tests.faces.test_cli_hostile_text import HOSTILE, RAW
 
 OLD, NEW = "0" * 64, "1" * 64
 TOKEN = EncryptedColumn("vault", "token")
@@ -73,6 +74,15 @@ def test_a_key_that_is_missing_is_an_error_that_names_the_value_and_the_key(vaul
     assert KeyRing(OLD).key_ids[0] in said
     assert "1 could not be decrypted" in said
     assert "sk-1" not in said
+
+
+def test_nothing_stored_steers_the_terminal(vault: str) -> None:
+    connection = apsw.Connection(vault)
+    connection.execute("UPDATE vault SET tenant_id = ?, id = ?", (HOSTILE, HOSTILE))
+    connection.close()
+    said = rotate(vault, NEW, OLD, expected=1)
+    assert "1 could not be decrypted" in said
+    assert RAW.search(said) is None
 
 
 def test_without_any_key_the_error_says_how_to_make_one(vault: str) -> None:

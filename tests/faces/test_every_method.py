@@ -19,13 +19,14 @@ _HERE = "reads or writes a directory of the machine it is called on, which is no
 _ASKED = "the server itself asks, for every key that comes"
 _STARTED = "what a process is started with, and which of several leads, is no caller's business"
 _GET = "GET of the same thing answers 404 where this returns None"
+_SECRET = "configurations hold credentials; the operations that exist leave them out of their answers"
 
 WHY_NOT = {
     "tenants.maintain": "the server does it by itself, in the background",
     "sessions.buffered": "keeps what is not saved yet in the memory of one process",
     "messages.last": "GET .../messages/last does it, through messages.list, which loads no more than an answer may have",
-    "agents.find": _GET,
-    "blocks.find": _GET,
+    **{f"{name}.find": _GET for name in ("agents", "blocks", "general_feedback", "tool_servers")},
+    **{f"a2a_push_configs.{name}": _SECRET for name in ("create", "get", "find", "update", "delete", "count")},
     "snapshots.tree": "a whole tree is not one answer: GET .../tree gives pages, through snapshots.entries",
     "workspaces.capture": _HERE,
     "workspaces.capture_upper": _HERE,

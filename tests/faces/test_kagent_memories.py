@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import AgentChange
 from tests.faces.in_process import Reply
 from tests.faces.kagent import Kagent, bad, good
 
@@ -187,7 +188,7 @@ def test_an_agent_keeps_its_type_and_config_and_posting_it_again_updates_it(kage
     changed = good(kagent.put("/api/agents", {"agent_ref": "ns/a", "type": "BYO", "workload_type": "sandbox"}), 201)
     assert (changed["type"], changed["config"], changed["workload_type"]) == ("BYO", config, "sandbox")
     assert good(kagent.post("/api/agents", {"agent_ref": "ns/a", "config": {}}), 201)["config"] == {}
-    kagent.run(kagent.tenant.agents.update(made["id"], description="kept", model="m"))
+    kagent.run(kagent.tenant.agents.update(made["id"], change=AgentChange(description="kept", model="m")))
     good(kagent.post("/api/agents", first), 201)
     there = kagent.run(kagent.tenant.agents.get(made["id"]))
     assert (there.description, there.model, there.metadata["config"]) == ("kept", "m", config)
@@ -305,7 +306,7 @@ def test_feedback_comes_back_as_it_was_given(kagent: Kagent, issue: str | None, 
 
 
 def test_feedback_is_listed_the_oldest_first_over_all_pages(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.api.kagent.remarks.PAGE", 2)
+    monkeypatch.setattr("holdfast.api.kagent.feedback.PAGE", 2)
     for number in range(5):
         good(kagent.post("/api/feedback", {"feedback_text": str(number)}))
         assert len(good(kagent.get("/api/feedback"))) == number + 1

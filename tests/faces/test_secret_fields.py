@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import UNSET, Struct, UnsetType
 
-from holdfast.api import wire
+from holdfast.api import schemas
 from holdfast.cli.output import print_json
 from holdfast.encryption import MASK, Secret
 from holdfast.errors import InvalidInput
@@ -29,15 +29,15 @@ class Channel(Struct):
     credentials: Secret[dict[str, Any]] | UnsetType | None = UNSET
 
 
-DECODER = msgspec.json.Decoder(Channel, dec_hook=wire.read_secret)
+DECODER = msgspec.json.Decoder(Channel, dec_hook=schemas.read_secret)
 WHOLE = Channel("a", Secret(PLAIN), Secret({"key": PLAIN}))
 
 
 def test_an_answer_shows_the_mask() -> None:
-    assert json.loads(wire.encode(WHOLE)) == {"name": "a", "token": MASK, "credentials": MASK}
+    assert json.loads(schemas.encode(WHOLE)) == {"name": "a", "token": MASK, "credentials": MASK}
     surrogate = msgspec.structs.replace(WHOLE, name="\ud800")
-    assert PLAIN not in wire.encode(surrogate).decode()
-    assert wire.encode(Channel("a")) == b'{"name":"a","token":null}'
+    assert PLAIN not in schemas.encode(surrogate).decode()
+    assert schemas.encode(Channel("a")) == b'{"name":"a","token":null}'
 
 
 def test_a_list_shows_the_mask() -> None:
@@ -45,7 +45,7 @@ def test_a_list_shows_the_mask() -> None:
         items: list[Channel]
         next: str | None = None
 
-    body = asyncio.run(wire.encode_within(Page([WHOLE] * 3), 10_000))
+    body = asyncio.run(schemas.encode_within(Page([WHOLE] * 3), 10_000))
     assert (PLAIN.encode() in body, body.count(MASK.encode())) == (False, 6)
 
 
@@ -61,11 +61,11 @@ def test_a_command_prints_the_mask() -> None:
 
 def test_a_request_is_read_as_secrets_and_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     body = json.dumps({"name": "a", "token": PLAIN, "credentials": {"key": PLAIN}}).encode()
-    read = wire.decode(body, DECODER)
+    read = schemas.decode(body, DECODER)
     assert (read.token.reveal(), read.credentials.reveal()) == (PLAIN, {"key": PLAIN})
     logging.getLogger("holdfast.api").warning("read %r", read)
     assert PLAIN not in repr(read) + caplog.text
-    cleared = wire.decode(b'{"name": "a", "token": null}', DECODER)
+    cleared = schemas.decode(b'{"name": "a", "token": null}', DECODER)
     assert (cleared.token, cleared.credentials) == (None, UNSET)
 
 
@@ -74,23 +74,23 @@ def test_a_request_is_read_as_secrets_and_shown_nowhere(caplog: pytest.LogCaptur
 )
 def test_what_cannot_be_a_secret_is_refused_and_not_repeated(body: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(body))) as caught:
-        wire.decode(json.dumps({"name": "a", **body}).encode(), DECODER)
+        schemas.decode(json.dumps({"name": "a", **body}).encode(), DECODER)
     assert PLAIN not in str(caught.value)
 
 
 def test_the_mask_is_passed_on_to_the_store_which_refuses_it() -> None:
-    read = wire.decode(json.dumps({"name": "a", "token": MASK, "credentials": MASK}).encode(), DECODER)
+    read = schemas.decode(json.dumps({"name": "a", "token": MASK, "credentials": MASK}).encode(), DECODER)
     assert (read.token.reveal(), read.credentials.reveal()) == (MASK, MASK)
 
 
 def test_the_document_says_what_a_secret_is() -> None:
-    schema = msgspec.json.schema(Channel, schema_hook=wire.secret_schema)["$defs"]["Channel"]["properties"]
+    schema = msgspec.json.schema(Channel, schema_hook=schemas.secret_schema)["$defs"]["Channel"]["properties"]
     said = json.dumps(schema)
     assert said.count('"format": "password"') == 2
     assert MASK in said
 
 
-@pytest.mark.parametrize("hook", [wire.read_secret, lambda kind, value: wire.secret_schema(kind)])
+@pytest.mark.parametrize("hook", [schemas.read_secret, lambda kind, value: schemas.secret_schema(kind)])
 def test_other_types_are_none_of_our_business(hook: Any) -> None:
     with pytest.raises(NotImplementedError):
         hook(object, "x")

@@ -299,7 +299,7 @@ def test_the_data_folder_is_made_for_its_owner_only_and_one_that_is_there_stays_
         assert started.serve("--data-dir", name).exit_code == 0
         assert started.options["place"] == str(started.folder / name / "holdfast.db")
         assert (started.folder / name).stat().st_mode & 0o777 == mode
-    assert [*there.iterdir()] == []
+    assert [each.name for each in there.iterdir()] == ["encryption.key"]
     assert started.serve("--data-dir", "unused", "--database", ":memory:").exit_code == 0
     assert not (started.folder / "unused").exists()
 

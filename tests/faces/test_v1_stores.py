@@ -1,4 +1,4 @@
-"""The stores that came last to /v1, operation by operation: links, tasks, tools, memories, remarks, erasures, diagnostics."""
+"""Stores over /v1, operation by operation: links, tasks, tools, memories, feedback, erasures, diagnostics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import SessionKey
+from holdfast import SessionKey, column
 from holdfast.api.operations import AREAS
 from holdfast.api.redaction import WITHHELD, without_secrets
 from holdfast.api.resources import OPERATIONS
@@ -136,7 +136,7 @@ def test_what_a_receiver_asks_for_is_kept_and_in_no_answer(here: Here) -> None:
     assert shown["url"] == "https://withheld@example.com:8443/hook?withheld#withheld"
     assert shown["authentication"] == {"schemes": ["Bearer"], "credentials": WITHHELD}
     assert shown["headers"] == [{"X-Api-Key": WITHHELD, "Accept": "*/*"}]
-    (kept,) = here.run(here.tenant.a2a_push_configs.list("t", user="ada"))
+    (kept,) = here.run(here.tenant.a2a_push_configs.list(where=[column("user").eq("ada")]))
     assert kept.config == HOOK, "whoever tells the receiver has all of it"
 
 
@@ -223,7 +223,7 @@ def test_wherever_a_secret_is_put_under_its_name_it_is_not_shown(value: Any, way
 
 def test_a_server_of_tools_is_made_changed_hidden_and_restored(here: Here) -> None:
     body = {"kind": "MCP", "description": "d", "tools": [{"name": "b"}, {"name": "a", "description": "x"}]}
-    made = here.good("PUT", "/tool-servers/ns%2Fs", {**body, "connected_at": NOW})
+    made = here.good("PUT", "/tool-servers/ns%2Fs", {**body, "last_connected_at": NOW})
     assert (made["name"], made["kind"], made["last_connected_at"]) == ("ns/s", "MCP", NOW)
     assert here.good("GET", "/tool-servers/ns%2Fs?kind=MCP") == made
     here.bad("GET", "/tool-servers/ns%2Fs", status=404)
@@ -233,8 +233,8 @@ def test_a_server_of_tools_is_made_changed_hidden_and_restored(here: Here) -> No
     here.good("DELETE", "/tool-servers/ns%2Fs?kind=MCP", status=204)
     here.bad("DELETE", "/tool-servers/ns%2Fs?kind=MCP", status=404)
     assert here.good("GET", "/tools")["items"] == []
-    assert here.good("POST", "/tool-servers/ns%2Fs/restore", {"kind": "MCP"})["name"] == "ns/s"
-    here.bad("POST", "/tool-servers/never/restore", {}, 404)
+    assert here.good("POST", "/tool-servers/ns%2Fs/restore?kind=MCP")["name"] == "ns/s"
+    here.bad("POST", "/tool-servers/never/restore", status=404)
     assert [each["name"] for each in here.good("GET", "/tools")["items"]] == ["c"]
 
 
@@ -286,19 +286,21 @@ def test_what_crews_remember_is_counted_by_dimensions_and_noted_as_used(here: He
     assert here.good("POST", "/memories/touch", {"ids": [ids[0], NEVER]}) == {"count": 1}
 
 
-# Remarks
+# General feedback
 
 
-def test_a_remark_is_made_listed_and_removed(here: Here) -> None:
+def test_general_feedback_is_confined_to_a_user(here: Here) -> None:
     body = {"feedback_text": "wrong", "is_positive": False, "issue_type": "factual", "user": "ada"}
-    made = here.good("POST", "/remarks", body, 201)
-    here.good("POST", "/remarks", {"feedback_text": "good", "is_positive": True, "user": "ada"}, 201)
-    assert [each["feedback_text"] for each in here.good("GET", "/remarks?user=ada")["items"]] == ["wrong", "good"]
-    assert here.good("GET", "/remarks?user=bob")["items"] == []
-    assert here.good("DELETE", f"/remarks/{made['id']}?user=bob") == {"done": False}
-    assert here.good("DELETE", f"/remarks/{made['id']}?user=ada") == {"done": True}
-    here.bad("POST", "/remarks", {**body, "issue_type": "ugly"})
-    here.bad("POST", "/remarks", {**body, "feedback_text": ""})
+    made = here.good("POST", "/general-feedback", body, 201)
+    here.good("POST", "/general-feedback", {"feedback_text": "good", "is_positive": True, "user": "ada"}, 201)
+    found = here.good("GET", "/general-feedback?user=ada")["items"]
+    assert [each["feedback_text"] for each in found] == ["wrong", "good"]
+    assert here.good("GET", "/general-feedback?user=bob")["items"] == []
+    assert here.good("GET", "/general-feedback/count?user=ada") == {"count": 2}
+    here.bad("DELETE", f"/general-feedback/{made['id']}?user=bob", status=404)
+    here.good("DELETE", f"/general-feedback/{made['id']}?user=ada", status=204)
+    here.bad("POST", "/general-feedback", {**body, "issue_type": "ugly"})
+    here.bad("POST", "/general-feedback", {**body, "feedback_text": ""})
 
 
 # What waits, and policies of agents

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from holdfast import Strategy
 from holdfast.core.blocking import Blocking
 from holdfast.core.filters import Filter, column, meta
+from holdfast.core.records import AsyncRecords
 from holdfast.errors import InvalidInput
 from tests.workloads.workload_compactions import Shorten
 
@@ -172,12 +173,30 @@ def arguments(method: Callable[..., Any], pool: Pool) -> tuple[list[Any], dict[s
         required = parameter.default is inspect.Parameter.empty
         if parameter.name == "self" or not (required or parameter.name in WANTED or pool.random.random() < share):
             continue
-        value = pool.value(parameter.name, hints[parameter.name])
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            args += _key(method, parameter.name, pool)
+            continue
+        value = pool.value(parameter.name, _hint(method, parameter.name, hints))
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             kwargs[parameter.name] = value
         else:
             args.append(value)
     return args, kwargs
+
+
+def _key(method: Any, name: str, pool: Pool) -> list[Any]:
+    """The parts of a record's key or name."""
+    declared = method.__self__._async.declared
+    fields = declared.natural if name == "name" and declared.natural else declared.key
+    return [pool.value(each.name, str) for each in fields]
+
+
+def _hint(method: Any, name: str, hints: Mapping[str, Any]) -> Any:
+    """The type of a parameter; those of record stores follow from the store."""
+    store = getattr(getattr(method, "__self__", None), "_async", None)
+    if not isinstance(store, AsyncRecords) or name not in ("new", "change"):
+        return hints[name]
+    return store.new_type if name == "new" else store.change_type
 
 
 WANTED = ("role",)

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from msgspec import Struct
 
-from holdfast import FixedClock, Holdfast, Limits, NewMessage, PoolOptions, TenantHandle
+from holdfast import FixedClock, Holdfast, Limits, NewAgent, NewMessage, PoolOptions, TenantHandle
 from holdfast.core.blocking import Blocking, blocking
 from holdfast.core.queries import Query
 from holdfast.core.store import TenantStore, reads
@@ -28,7 +28,8 @@ from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Connection
 from holdfast.errors import HoldfastError
 from holdfast.ids import parse as parse_id
-from holdfast.stores.conversation import branches, log_reading, message_log, messages, sessions
+from holdfast.stores.conversation import branches, log_reading, message_changes, message_log, sessions
+from tests.contract.cases.record_samples import record_stores
 from tests.contract.cases.world import uuid_of
 from tests.differential.sides import StepIds, shape
 from tests.isolation.arguments import Pool, arguments, methods, stores
@@ -152,6 +153,9 @@ def seen_by_owner(database: Database) -> tuple[list[Struct], list[str]]:
     cursors += [theirs.pending_messages.list_groups(limit=1).next, theirs.contacts.list(limit=1).next]
     cursors += [theirs.feedback.list(limit=1).next]
     channels += [*theirs.activity.list(), *theirs.snapshots.list()]
+    records = [getattr(theirs, name) for name in record_stores()]
+    channels += [row for store in records for row in store.list()]
+    cursors += [store.list(limit=1).next for store in records]
     cursors += [theirs.activity.list(limit=1).next, theirs.snapshots.list(limit=1).next]
     driven, more = seen_of_runs(theirs)
     return [*sessions, *messages, *channels, *driven], [cursor for cursor in [*cursors, *more] if cursor]
@@ -219,7 +223,7 @@ def shadowing(database: Database) -> tuple[list[Planned], list[str]]:
     runs = [(str(row[1]), str(row[2])) for row in rows["runs"]]
     plan += [("runs", "start", [session], {"id": id, "agent": "shadow"}) for id, session in runs]
     plan += [("leases", "claim", ["shadow"], {"run_id": id}) for id, _ in runs[::2]]
-    plan += [("agents", "create", ["Shadow"], {"id": row[1]}) for row in rows["agents"]]
+    plan += [("agents", "create", [NewAgent("Shadow", id=row[1])], {}) for row in rows["agents"]]
     for row in rows["sessions"]:
         plan += directed(str(row[1]), key=row[2], user=row[3])
     return plan, [*sessions, *(id for _, id in messages), *(id for id, _ in runs)]
@@ -341,7 +345,7 @@ FORGETFUL = [
         ("sqlite", sessions.queries, name)
         for name in ("get", "find", "list", "count", "update", "delete", "restore", "purge")
     ],
-    *[("sqlite", messages.queries, name) for name in ("get", "update", "delete")],
+    *[("sqlite", message_changes.queries, name) for name in ("get", "update", "delete")],
     *[("sqlite", log_reading.queries, name) for name in ("list", "list_newest", "shown", "ranges", "count")],
     *[("sqlite", branches.queries, name) for name in ("list", "find", "head")],
     ("postgres", log_reading.queries, "ranges"),

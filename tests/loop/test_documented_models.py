@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, NewAgent
 from holdfast.loop import Loop, tool
 from tests.docs.markdown import blocks
 
@@ -77,7 +77,7 @@ def _dumped(block: dict[str, Any]) -> Any:
 def drive(model: Any) -> list[Any]:
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme")
-        acme.agents.create("Guide", id="guide", system="Be brief.")
+        acme.agents.create(NewAgent(name="Guide", id="guide", system="Be brief."))
         session = acme.sessions.create(agent="guide")
         acme.messages.append(session.id, role="user", content="How is the weather in Oslo?")
         run = acme.runs.start(session.id)

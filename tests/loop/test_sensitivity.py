@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from holdfast import ToolOutcome
 from holdfast.loop import sorting
-from holdfast.loop.commands import CallTools, ToMake
+from holdfast.loop.commands import CallTools
 from holdfast.loop.driving import Driver
+from holdfast.loop.events import ToMake
 from tests.loop.test_crash_points import crash_everywhere
 from tests.loop.worlds import World
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Block, CompactionPolicy, Holdfast, Message, NewBlock, Usage
+from holdfast import Block, CompactionPolicy, Holdfast, Message, NewAgent, NewBlock, Usage
 from holdfast.loop import (
     Event,
     Loop,
@@ -19,7 +19,7 @@ from tests.loop.worlds import World
 
 
 def test_the_model_gets_the_agent_its_blocks_and_what_fits(small_world: World) -> None:
-    small_world.acme.agents.create("Ada", id="tester", system="Be brief.")
+    small_world.acme.agents.create(NewAgent(name="Ada", id="tester", system="Be brief."))
     small_world.acme.blocks.save("tester", [NewBlock(label="persona", value="I am Ada.")])
     turns: list[Turn] = []
 

@@ -108,7 +108,7 @@ DIFFERENCES = [
         "DROP INDEX feedback_by_user; CREATE INDEX feedback_by_user ON feedback (tenant_id, user_id)",
         "index feedback.feedback_by_user is 'CREATE INDEX feedback_by_user ON feedback",
     ),
-    ("DROP TABLE remarks", "table remarks is missing"),
+    ("DROP TABLE general_feedback", "table general_feedback is missing"),
 ]
 
 
@@ -129,7 +129,7 @@ def test_every_difference_is_named(printed: Place) -> None:
     assert found == [
         "column feedback.metadata is missing",
         "index feedback.feedback_by_user is missing",
-        "table remarks is missing",
+        "table general_feedback is missing",
         "column feedback.more is not part of the schema",
     ]
 
@@ -180,10 +180,13 @@ ALTERED = [
     ),
     ("ALTER TABLE sessions RESET (fillfactor)", "table sessions is '', not 'fillfactor=70'"),
     (
-        "ALTER TABLE remarks DROP CONSTRAINT remarks_issue_type_check",
-        "constraint remarks.remarks_issue_type_check is miss",
+        "ALTER TABLE general_feedback DROP CONSTRAINT general_feedback_issue_type_check",
+        "constraint general_feedback.general_feedback_issue_type_check is miss",
     ),
-    ("ALTER TABLE remarks DROP CONSTRAINT remarks_pkey", "constraint remarks.remarks_pkey is missing"),
+    (
+        "ALTER TABLE general_feedback DROP CONSTRAINT general_feedback_pkey",
+        "constraint general_feedback.general_feedback_pkey is missing",
+    ),
     (
         (
             "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; "

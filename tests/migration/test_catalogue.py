@@ -27,7 +27,7 @@ CHOSEN: dict[tuple[str, str], Any] = {
     ("branches", "origin"): "fork",
     ("compaction_policies", "scope"): "agent",
     ("feedback", "issue_type"): "tool",
-    ("remarks", "issue_type"): "tool",
+    ("general_feedback", "issue_type"): "tool",
     ("runs", "status"): "pending",
     ("runs", "finished_at"): None,
     ("runs", "lease_until"): None,

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import pytest
 
-from holdfast import NewMessage, NewToolCall, ToolOutcome
+from holdfast import AgentChange, NewAgent, NewMessage, NewToolCall, ToolOutcome
 from holdfast.errors import AlreadyExists, Conflict, Fenced
 from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, Look, LoopsAtWork, Process, Scenario, Simulation, mixed
 from holdfast.testing.sim.simulation import Report
@@ -46,7 +46,7 @@ class AgentRecords(Scenario):
             if there.name == id:
                 await self.rename(process, id, there.version)
         await self.make(process, f"doomed-{first}")
-        await process.insist(lambda: process.tenant("acme").agents.upsert(f"doomed-{first}", name="x"))
+        await process.insist(lambda: process.tenant("acme").agents.upsert(NewAgent(id=f"doomed-{first}", name="x")))
         await process.insist(lambda: process.tenant("acme").agents.delete(f"doomed-{first}"))
         assert await process.insist(lambda: process.tenant("acme").agents.find(f"doomed-{first}")) is None
         listed = await process.insist(process.tenant("acme").agents.list)
@@ -56,7 +56,7 @@ class AgentRecords(Scenario):
     async def make(self, process: Process, id: str) -> None:
         try:
             await process.insist(
-                lambda: process.tenant("acme").agents.create(id, id=id, tags=["all"], system="be kind")
+                lambda: process.tenant("acme").agents.create(NewAgent(name=id, id=id, tags=["all"], system="be kind"))
             )
         except AlreadyExists:
             process.say(f"finds {id} there, from a try whose answer was lost")
@@ -64,7 +64,9 @@ class AgentRecords(Scenario):
     async def rename(self, process: Process, id: str, version: int) -> None:
         try:
             await process.insist(
-                lambda: process.tenant("acme").agents.update(id, name=f"{id} renamed", version=version)
+                lambda: process.tenant("acme").agents.update(
+                    id, change=AgentChange(name=f"{id} renamed"), version=version
+                )
             )
         except Conflict:
             process.say(f"finds {id} renamed, by a try whose answer was lost")

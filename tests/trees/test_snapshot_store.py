@@ -289,7 +289,7 @@ def test_as_many_as_a_list_may_have_and_one_more(world: World) -> None:
         world.record()
     assert len(world.acme.snapshots.list()) == LIMITS.list_rows
     world.record()
-    with pytest.raises(LimitExceeded, match="list_rows = 8: page them"):
+    with pytest.raises(LimitExceeded, match="list_rows = 8 snapshots: page them"):
         world.acme.snapshots.list()
     assert len(world.acme.snapshots.list(limit=5)) == 5
 

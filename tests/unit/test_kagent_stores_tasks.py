@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, TenantHandle
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, NewA2APushConfig, TenantHandle, column
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
 from holdfast.stores.execution.a2a_tasks import put_together, taken_apart
@@ -270,89 +270,37 @@ def test_saves_of_one_task_at_once_leave_one_of_them_whole(tmp_path: Path) -> No
     asyncio.run(story())
 
 
-def test_a_configuration_is_replaced_under_its_id_and_keeps_its_place(acme: TenantHandle, clock: FixedClock) -> None:
-    configs = acme.a2a_push_configs
-    first = configs.save("t", {"url": "a"}, id="b")
-    clock.advance(1)
-    second = configs.save("t", {"url": "b"})
-    assert (first.id, second.id) == ("b", "t"), "without an id, the task's"
-    clock.advance(1)
-    changed = configs.save("t", {"z": 1, "a": "\x00\ud800"}, id="b")
-    assert list(configs.list("t")) == [changed, second]
-    assert list(changed.config) == ["z", "a"]
-    assert (changed.created_at, changed.updated_at) == (first.created_at, first.created_at + timedelta(seconds=2))
-
-
-CONFIGS_REFUSED: list[Any] = [
-    pytest.param({"config": []}, InvalidInput, "dictionary", id="a list"),
-    pytest.param({"config": {1: 2}}, InvalidInput, "string keys", id="keys that are numbers"),
-    pytest.param({"config": {"x": {1}}}, InvalidText, "set", id="a set"),
-    pytest.param({"config": {"x": "y" * 100}}, LimitExceeded, "metadata_bytes", id="over the limit"),
-    pytest.param({"config": {"x": [[[[[]]]]]}}, LimitExceeded, "json_depth", id="too deep"),
-    pytest.param({"id": ""}, InvalidInput, "id of a push configuration must not be empty", id="an empty id"),
-    pytest.param({"id": "x" * 256}, LimitExceeded, "name_bytes", id="an id over the limit"),
-    pytest.param({"task_id": ""}, InvalidInput, "must not be empty", id="no task"),
-    pytest.param({"user": ""}, InvalidInput, "user must not be empty", id="an empty user"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "error", "words"), CONFIGS_REFUSED)
-def test_what_is_no_configuration_is_refused(
-    acme: TenantHandle, wrong: dict[str, Any], error: type[Exception], words: str
-) -> None:
-    sent: dict[str, Any] = {"task_id": "t", "config": {"url": "u"}, **wrong}
-    with pytest.raises(error, match=words):
-        acme.a2a_push_configs.save(sent.pop("task_id"), sent.pop("config"), **sent)
-    assert acme.a2a_push_configs.of_everybody("t") == []
-
-
-def test_whoever_tells_sees_all_of_a_tenant_and_users_see_their_own(hf: Place, acme: TenantHandle) -> None:
-    for user in ("bob", None, "ada"):
-        acme.a2a_push_configs.save("t", {"of": user}, user=user)
-    hf.tenant("zenith").a2a_push_configs.save("t", {"of": "zenith"})
-    assert [each.config["of"] for each in acme.a2a_push_configs.of_everybody("t")] == [None, "ada", "bob"]
-    assert [each.config["of"] for each in acme.a2a_push_configs.list("t", user="bob")] == ["bob"]
-    assert acme.a2a_push_configs.delete("t", user="eve") == 0
-    assert acme.a2a_push_configs.delete("t", user="bob") == 1
-    assert len(acme.a2a_push_configs.of_everybody("t")) == 2
-
-
-def test_configurations_over_the_limit_are_not_listed_and_can_be_removed(acme: TenantHandle) -> None:
-    for number in range(5):
-        acme.a2a_push_configs.save("t", {}, id=str(number))
-    assert len(acme.a2a_push_configs.list("t")) == 5
-    acme.a2a_push_configs.save("t", {}, id="5")
-    for listed in (acme.a2a_push_configs.list, acme.a2a_push_configs.of_everybody):
-        with pytest.raises(LimitExceeded, match="list_rows = 5"):
-            listed("t")
-    assert acme.a2a_push_configs.delete("t", id="5") == 1
-    assert acme.a2a_push_configs.delete("t", id="5") == 0
-    assert acme.a2a_push_configs.delete("t") == 5
-
-
 def test_configurations_are_hidden_restored_and_purged_with_their_task(acme: TenantHandle) -> None:
     acme.a2a_tasks.save("t", {})
-    acme.a2a_push_configs.save("t", {"n": 1})
-    acme.a2a_push_configs.save("u", {"n": 2})
+    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"n": 1}))
+    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="u", config={"n": 2}))
     acme.a2a_tasks.delete("t")
-    assert acme.a2a_push_configs.list("t") == []
-    assert acme.a2a_push_configs.delete("t") == 0, "what is hidden is not removed"
+    assert acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")]) == []
+    assert acme.a2a_push_configs.clear("t") == 0, "what is hidden is not removed"
     acme.a2a_tasks.restore("t")
-    assert [each.config for each in acme.a2a_push_configs.list("t")] == [{"n": 1}]
+    assert [
+        each.config for each in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
+    ] == [{"n": 1}]
     acme.a2a_tasks.purge("t")
-    assert acme.a2a_push_configs.of_everybody("t") == []
-    assert [each.config for each in acme.a2a_push_configs.list("u")] == [{"n": 2}]
+    assert acme.a2a_push_configs.list(where=[column("task_id").eq("t")]) == []
+    assert [
+        each.config for each in acme.a2a_push_configs.list(where=[column("task_id").eq("u"), column("user").eq("")])
+    ] == [{"n": 2}]
 
 
 def test_a_task_is_not_restored_while_a_new_configuration_has_the_name_of_its_own(acme: TenantHandle) -> None:
     acme.a2a_tasks.save("t", {"n": 1})
-    acme.a2a_push_configs.save("t", {"n": 1})
+    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"n": 1}))
     acme.a2a_tasks.delete("t")
-    acme.a2a_push_configs.save("t", {"n": 2})
+    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"n": 2}))
     with pytest.raises(Conflict):
         acme.a2a_tasks.restore("t")
     assert acme.a2a_tasks.find("t") is None, "nothing of it is half restored"
-    assert [each.config for each in acme.a2a_push_configs.list("t")] == [{"n": 2}]
-    acme.a2a_push_configs.delete("t")
+    assert [
+        each.config for each in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
+    ] == [{"n": 2}]
+    acme.a2a_push_configs.clear("t")
     assert acme.a2a_tasks.restore("t").task == {"n": 1}
-    assert [each.config for each in acme.a2a_push_configs.list("t")] == [{"n": 1}]
+    assert [
+        each.config for each in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
+    ] == [{"n": 1}]

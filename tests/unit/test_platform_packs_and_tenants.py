@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import FixedClock, Holdfast, Limits, TenantHandle
+from holdfast import FixedClock, Holdfast, Limits, NewAgent, TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.core.packs import folder_of
 from holdfast.core.queries import Query
@@ -373,7 +373,7 @@ Call = Callable[[TenantHandle], object]
     [
         lambda there: there.sessions.create(),
         lambda there: there.contacts.upsert("telegram", "7"),
-        lambda there: there.agents.create("helper"),
+        lambda there: there.agents.create(NewAgent(name="helper")),
     ],
     ids=["session", "contact", "agent"],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Holdfast, Limits, address, ids, schema
+from holdfast import Holdfast, Limits, NewAgent, address, ids, schema
 from holdfast.clock import FixedClock, Stopwatch, monotonic_s
 from holdfast.core import objects, packs
 from holdfast.core.packs import PackPlace, folder_of
@@ -125,7 +125,7 @@ def test_a_row_without_its_parent_is_named_once(tmp_path: Path) -> None:
     url = str(tmp_path / "a.db")
     with Holdfast(url) as hf:
         for number in range(3):
-            hf.tenant("acme").agents.create("A", id=str(number))
+            hf.tenant("acme").agents.create(NewAgent(name="A", id=str(number)))
             hf.tenant("acme").blocks.set(str(number), "persona", "x")
     raw = apsw.Connection(url)
     raw.execute("PRAGMA foreign_keys = OFF; DELETE FROM agents")

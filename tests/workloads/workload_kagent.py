@@ -1,4 +1,4 @@
-"""Makers for what agents of other frameworks keep over HTTP: A2A tasks, shares, tools, expiring memories and remarks."""
+"""Makers for what agents of other frameworks keep over HTTP: A2A tasks, shares and expiring memories."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.stores.memory.agent_memories import NewAgentMemory
-from holdfast.stores.registry.tool_servers import NewTool
 from tests.workloads.workloads import Arguments, World, maker
 
 TASKS = ("task-1", "task-2", "task-3")
 AGENTS = ("helper", "writer")
-SERVERS = ("kagent/tools", "kagent/search")
 
 
 @maker("a2a_tasks.save")
@@ -45,15 +43,10 @@ def _purge(world: World) -> Arguments:
     return (world.random.choice((*TASKS, "absent")),), {}
 
 
-@maker("a2a_push_configs.save")
-def _config(world: World) -> Arguments:
-    config = {"url": "https://example.test/hook", "token": world.text()}
-    return (world.random.choice(TASKS), config), {"id": world.random.choice((None, "other"))}
-
-
-@maker("a2a_push_configs.delete", before="a2a_push_configs.save")
-def _delete_config(world: World) -> Arguments:
-    return (world.random.choice(TASKS),), {"id": world.random.choice((None, "other"))}
+@maker("a2a_push_configs.clear", before="a2a_push_configs.upsert")
+def _clear_configs(world: World) -> Arguments | None:
+    there = world.tenant.a2a_push_configs.list()
+    return ((there[0].task_id,), {"user": there[0].user, "id": world.random.choice((None, "other"))}) if there else None
 
 
 @maker("session_shares.create", before="sessions.create")
@@ -78,35 +71,6 @@ def _use(world: World) -> Arguments | None:
 def _unshare(world: World) -> Arguments | None:
     token = _token(world)
     return None if token is None else ((token[0],), {"token": token[1]})
-
-
-@maker("remarks.create")
-def _remark(world: World) -> Arguments:
-    issue = world.random.choice((None, "tool"))
-    return (world.text() or "fine",), {"is_positive": issue is None, "issue_type": issue, "message_number": 7}
-
-
-@maker("remarks.delete", before="remarks.create")
-def _unsay(world: World) -> Arguments | None:
-    there = world.tenant.remarks.list()
-    return ((world.random.choice(there).id,), {}) if there else None
-
-
-@maker("tool_servers.upsert")
-def _server(world: World) -> Arguments:
-    tools = [NewTool(f"tool-{world.random.randrange(5)}", world.text()) for _ in range(1 + world.random.randrange(3))]
-    return (world.random.choice(SERVERS),), {"kind": "RemoteMCPServer", "tools": tools}
-
-
-@maker("tool_servers.delete", before="tool_servers.upsert")
-def _delete_server(world: World) -> Arguments | None:
-    there = world.tenant.tool_servers.list()
-    return ((world.random.choice(there).name,), {"kind": "RemoteMCPServer"}) if there else None
-
-
-@maker("tool_servers.restore", before="tool_servers.delete")
-def _restore_server(world: World) -> Arguments:
-    return (world.random.choice(SERVERS),), {"kind": "RemoteMCPServer"}
 
 
 @maker("agent_memories.add")

@@ -23,31 +23,6 @@ SAFETY: tuple[Safety, ...] = ("idempotent", "at_most_once", "ask")
 # Agents and blocks
 
 
-@maker("agents.create")
-def _create_agent(world: World) -> Arguments:
-    id = world.name("agent")
-    return (id.title(),), {"id": id, "tags": ["all", id], "tool_ids": ["mail"], "system": world.text()}
-
-
-@maker("agents.upsert")
-def _upsert_agent(world: World) -> Arguments:
-    there = _agent(world)
-    return (there.id if there else world.name("agent"),), {"name": "Renamed", "tags": ["all"], "system": world.text()}
-
-
-@maker("agents.update", before="agents.create")
-def _update_agent(world: World) -> Arguments | None:
-    there = _agent(world)
-    changes = {"tags": ["changed"], "metadata": {"text": world.text()}}
-    return None if there is None else ((there.id,), {**changes, "version": there.version})
-
-
-@maker("agents.delete", before="agents.create")
-def _delete_agent(world: World) -> Arguments | None:
-    there = _agent(world)
-    return None if there is None else ((there.id,), {})
-
-
 @maker("blocks.save", before="agents.create")
 def _save_blocks(world: World) -> Arguments | None:
     there = _agent(world)

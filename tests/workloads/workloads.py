@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from holdfast.clock import FixedClock
 from holdfast.core.blocking import Blocking
+from holdfast.core.crypto import KeyRing
 from holdfast.core.scope import Scope, Setting
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.opening import OwnEngine
@@ -210,7 +211,8 @@ def _setting_of(number: int) -> Setting:
     clock = FixedClock()
     clock.advance(7.0 * number)
     ids = SeededIds(number, start_ms=clock.now_us() // 1000)
-    return Setting(clock=clock, ids=ids, limits=Limits(), session_dependents=SESSION_DEPENDENTS)
+    keys = KeyRing("k" * 32, nonces=Random(number).randbytes)
+    return Setting(clock=clock, ids=ids, limits=Limits(), session_dependents=SESSION_DEPENDENTS, keys=keys)
 
 
 _STEPS_BEFORE = 5
@@ -496,6 +498,7 @@ from tests.workloads import (  # noqa: E402
     workload_crewai,  # noqa: F401
     workload_kagent,  # noqa: F401
     workload_keys,  # noqa: F401
+    workload_records,  # noqa: F401
     workload_retention,  # noqa: F401
     workload_rewinds,  # noqa: F401
     workload_runs,  # noqa: F401

@@ -117,11 +117,8 @@ def route(
     async def function(service: Service, **arguments: Any) -> Any:
         return await call(service, arguments)
 
-    function.__name__ = name
     function.made_from = (store, method)  # type: ignore[attr-defined]
-    function.__doc__ = _words(method, words)
-    function.__annotations__ = {**{each: hint for each, (hint, _) in signature.items()}, "return": shape.type}
-    function.__signature__ = _python_signature(signature)  # type: ignore[attr-defined]
+    signature_of(function, name, signature, shape.type, _words(method, words))
     made = 201 if verb == "POST" and name.startswith(("create_", "start_", "append_", "fork_", "record_")) else 200
     usual = 204 if shape.type is NoneType else made
     return Operation(
@@ -164,8 +161,9 @@ class _Call:
         tenant = arguments.get("tenant", "")
         store = self._found(service, arguments)
         if_match = arguments.pop("if_match", None)
-        if if_match is not None and if_match.strip() != "*":
-            arguments["version"] = _version(if_match)
+        version = version_of(if_match)
+        if version is not None:
+            arguments["version"] = version
         if arguments.get("where") is not None:
             arguments["where"] = filters(arguments["where"], self._row or Session)
         told = arguments.get(self._tells)
@@ -201,7 +199,7 @@ def _taken(path: str, method: Method, leave_out: Sequence[str], plain: Sequence[
     for name, parameter in inspect.signature(method).parameters.items():
         if name != "self" and name not in leave_out:
             default = UNSET if parameter.default is inspect.Parameter.empty else parameter.default
-            found[name] = (_wire_type("" if name in plain else name, hints[name]), default)
+            found[name] = (wire_type("" if name in plain else name, hints[name]), default)
     missing = set(_IN_PATH.findall(path)) - set(found) - {"tenant"}
     if missing:
         raise ValueError(f"{path} names {missing}, which the method does not take")
@@ -217,7 +215,7 @@ def _signature(verb: str, path: str, taken: Taken, name: str, *, compares: bool)
     if verb in ("GET", "DELETE"):
         found.update({each: _in_query(each, *rest[each]) for each in rest})
     elif rest:
-        body = _body(name, rest)
+        body = body_type(name, rest)
         found["body"] = (body, UNSET)
         if "id" in rest and "id" not in in_path:
             found["idempotency_key"] = (IdempotencyKey, None)
@@ -238,7 +236,8 @@ def _in_query(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
     return (kind if default is UNSET else kind | None), default
 
 
-def _body(name: str, fields: Taken) -> Any:
+def body_type(name: str, fields: Taken) -> Any:
+    """The type of a body with these fields; those with a default need not be there."""
     defined: list[Any] = [
         (each, kind) if default is UNSET else (each, kind | UnsetType, UNSET)
         for each, (kind, default) in sorted(fields.items(), key=lambda item: item[1][1] is not UNSET)
@@ -248,22 +247,25 @@ def _body(name: str, fields: Taken) -> Any:
     return msgspec.defstruct(title, defined, namespace={"__doc__": doc}, frozen=True, forbid_unknown_fields=True)
 
 
-def _python_signature(signature: Taken) -> inspect.Signature:
+def signature_of(function: Any, name: str, taken: Taken, returned: Any, words: str) -> None:
+    """Give a function the name, the parameters and the words that an operation is read from."""
     kinds = inspect.Parameter
     parameters = [kinds("service", kinds.POSITIONAL_OR_KEYWORD)]
-    for name, (_, default) in sorted(signature.items(), key=lambda item: item[1][1] is not UNSET):
+    for each, (_, default) in sorted(taken.items(), key=lambda item: item[1][1] is not UNSET):
         empty = kinds.empty if default is UNSET else default
-        parameters.append(kinds(name, kinds.KEYWORD_ONLY, default=empty))
-    return inspect.Signature(parameters)
+        parameters.append(kinds(each, kinds.KEYWORD_ONLY, default=empty))
+    function.__name__, function.__doc__ = name, words
+    function.__annotations__ = {**{each: hint for each, (hint, _) in taken.items()}, "return": returned}
+    function.__signature__ = inspect.Signature(parameters)
 
 
-def _wire_type(name: str, hint: Any) -> Any:
+def wire_type(name: str, hint: Any) -> Any:
     """The type of an argument as it travels."""
     bare = without_none(hint)
     if get_origin(bare) in (Mapping, dict):
         return Metadata if name == "metadata" else dict[str, get_args(bare)[1]]  # type: ignore[misc]
     if get_origin(bare) in (Sequence, list):
-        return list[_wire_type(name, get_args(bare)[0])]  # type: ignore[misc]
+        return list[wire_type(name, get_args(bare)[0])]  # type: ignore[misc]
     if bare is str:
         return Uuid if name in _UUIDS else str
     if bare is int:
@@ -291,7 +293,7 @@ def _shape(hint: Any) -> _Shape:
     if bare is SearchPage:
         return _Shape(HitPage, lambda found: HitPage([*found], found.next, found.complete, found.sessions_behind))
     if get_origin(bare) is Page:
-        page = _several(get_args(bare)[0], with_next=True)
+        page = page_type(get_args(bare)[0])
         return _Shape(page, lambda rows: page(list(rows), rows.next))
     if get_origin(bare) in (Sequence, list):
         several = _several(get_args(bare)[0], with_next=False)
@@ -307,6 +309,11 @@ def _shape(hint: Any) -> _Shape:
     if NoneType in choices(hint) and bare is not NoneType:
         return _Shape(bare, _found)
     return _Shape(bare, lambda result: result)
+
+
+def page_type(row: Any) -> Any:
+    """The type of a page of rows."""
+    return _several(row, with_next=True)
 
 
 @cache
@@ -335,7 +342,14 @@ def _has_version(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct) and "version" in kind.__struct_fields__
 
 
-def _version(if_match: str) -> int:
+def version_of(if_match: str | None) -> int | None:
+    """The version that ``If-Match`` names, if it names one.
+
+    Raises:
+        InvalidInput: it is no ETag of a version.
+    """
+    if if_match is None or if_match.strip() == "*":
+        return None
     written = if_match.strip().strip('"')
     if not written.isascii() or not written.isdecimal() or len(written) > 15:
         raise InvalidInput(f'If-Match takes one ETag as it was read, such as "7", not {if_match[:60]!r}')

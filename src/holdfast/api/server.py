@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from holdfast.background import BackgroundOptions
 from holdfast.encryption import Keys
@@ -88,26 +89,29 @@ def serve(
     )
     listening = bind(host, port, allow_remote=allow_remote)
     with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
-        connections = descriptors.connections(limits)
-        config = uvicorn.Config(
-            build(service, local_only=not allow_remote, access=access),
-            http=protocol_of(limits, connections),
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            ws="none",
-            server_header=False,
-            proxy_headers=False,  # the address of a caller is that of the connection, whatever a header says
-            backlog=descriptors.BACKLOG,
-            timeout_keep_alive=limits.idle_s,
-            timeout_graceful_shutdown=limits.grace_s,
-        )
+        config = _config(build(service, local_only=not allow_remote, access=access), limits)
         server = _Server(config, service, lambda: on_ready(address_of(listening), service.drawn_key))
         try:
             server.run(sockets=[listening])
         finally:
             if service.failure is not None:  # some releases of uvicorn exit, others return
                 raise service.failure from None
+
+
+def _config(app: ASGIApp, limits: ServerLimits) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=protocol_of(limits, descriptors.connections(limits)),
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,  # the address of a caller is that of the connection, whatever a header says
+        backlog=descriptors.BACKLOG,
+        timeout_keep_alive=limits.idle_s,
+        timeout_graceful_shutdown=limits.grace_s,
+    )
 
 
 def bind(host: str, port: int, *, allow_remote: bool = False) -> socket.socket:

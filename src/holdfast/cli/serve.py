@@ -358,7 +358,7 @@ def _shown(address: str, place: str, key: str | None, key_words: str | None) -> 
         raise
 
 
-def _announce(address: str, place: str, key: str | None, key_words: str | None) -> None:
+def _announce(address: str, place: str, key: str | None, key_words: str | None = None) -> None:
     print_line(f"Holdfast is ready at {address}  (database: {describe(place)}; stop with Ctrl-C)")
     if key is not None:
         print_line(f"The key that may do everything, shown this once: {key}")

@@ -31,7 +31,6 @@ KEY_ID_BYTES = 6
 """A multiple of three: then all values of one key begin with the same characters of base64, and SQL can find them."""
 NONCE_BYTES = 12
 TAG_BYTES = 16
-HOW_TO_MAKE_A_KEY = f"make one with `holdfast secrets new-key` and set {VARIABLE}, or pass encryption_key="
 
 
 class Secret(Generic[T_co]):
@@ -233,7 +232,7 @@ class KeyRing:
     def _current(self) -> bytes:
         for key_id in self._keys:
             return key_id
-        raise MissingKey(f"there is no encryption key, so no secret can be stored: {HOW_TO_MAKE_A_KEY}")
+        raise MissingKey
 
     def _require_key(self, key_id: bytes, what: str) -> None:
         if key_id not in self._keys:

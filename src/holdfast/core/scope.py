@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..clock import Clock
+from ..clock import MINUTE_US, Clock
 from ..errors import InvalidInput
 from ..ids import IdSource
 from ..limits import Limits
@@ -76,6 +76,11 @@ class Scope(Setting):
         """Parameters of a query, with the tenant among them."""
         values["tenant_id"] = self.stored_tenant
         return values
+
+    def params_now(self, **values: Any) -> dict[str, Any]:
+        """``params``, with the time and its minute."""
+        now = self.clock.now_us()
+        return self.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
 
 def name(value: object, what: str, limits: Limits, *, limit: str = "name_bytes") -> str:

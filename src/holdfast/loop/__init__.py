@@ -9,7 +9,7 @@
     ending = loop.drive(acme, run.id)
 """
 
-from .commands import Ending, Event
+from .events import Ending, Event
 from .loops import Loop
 from .plan import Progress
 from .replies import Reply, ToolRequest, Turn

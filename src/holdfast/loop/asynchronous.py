@@ -17,8 +17,9 @@ from holdfast.errors import Conflict, Fenced, HoldfastError, NotFound, OutcomeUn
 
 from . import commands as do
 from .blocking import BEATS, TRIES, calls_of, wait_s
-from .commands import Command, Ending, Failure, StoreCommand
+from .commands import Command, StoreCommand
 from .driving import Driving
+from .events import Ending, Failure
 from .making import in_thread, make_call_async
 from .plan import Plan, log
 from .tools import Answer, batches

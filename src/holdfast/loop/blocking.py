@@ -16,8 +16,9 @@ from holdfast.clock import from_us, pause
 from holdfast.errors import Conflict, Fenced, HoldfastError, NotFound, OutcomeUnknown, Unavailable
 
 from . import commands as do
-from .commands import Command, Ending, Failure, StoreCommand
+from .commands import Command, StoreCommand
 from .driving import Driving
+from .events import Ending, Failure
 from .making import finished, in_thread, make_call
 from .plan import Plan, log
 from .tools import Answer, Call, batches

@@ -23,58 +23,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import CompactionPolicy, NewMessage, NewToolCall, Summarizer, ToolOutcome, Usage
 
+from .events import Event, ToMake
 from .replies import Turn
-
-EndStatus = Literal["completed", "failed", "paused", "waiting", "cancelled", "released", "fenced", "busy"]
-EventKind = Literal["asking", "token", "reply", "waiting", "calling", "called", "step", "compacted", "ended"]
-
-
-class Ending(Struct, frozen=True):
-    """How driving a run came to an end.
-
-    ``completed``, ``failed`` and ``cancelled`` are the run's own ends; ``paused`` goes on at ``pause_until``, ``waiting`` when
-    somebody resumes it, ``released`` as soon as anybody claims it. ``fenced``: somebody else drives it now. ``busy``: somebody
-    else held it from the beginning. ``text`` is what the model said last.
-    """
-
-    status: EndStatus
-    run_id: str
-    iteration: int
-    stop_reason: str | None = None
-    error: str | None = None
-    pause_until: datetime | None = None
-    text: str = ""
-
-
-class Event(Struct, frozen=True):
-    """Something that happened while a run was driven. Events are told, not kept: after a crash some are told again."""
-
-    kind: EventKind
-    run_id: str
-    iteration: int
-    data: Any = None
-
-
-class Failure(Struct, frozen=True):
-    """A model that raised instead of answering."""
-
-    error: Exception
-
-
-class ToMake(Struct, frozen=True):
-    """A call that is begun in the ledger and to be made now."""
-
-    id: str
-    name: str
-    input: Any
-    attempt: int
 
 
 class Command(Struct, frozen=True):

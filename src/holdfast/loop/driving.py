@@ -48,7 +48,8 @@ from holdfast import (
 from holdfast.errors import Conflict, Fenced, HoldfastError, InvalidInput, NotFound
 
 from . import commands as do
-from .commands import Command, Ending, Event, EventKind, Failure, ToMake
+from .commands import Command
+from .events import Ending, EndStatus, Event, EventKind, Failure, ToMake
 from .pending_files import bring_files
 from .plan import Plan, Progress
 from .replies import Requested, Said, Turn, recorded_reply, said_of
@@ -86,7 +87,7 @@ def claim_and_drive(plan: Plan, run_id: str, *, holder: str, ttl_ms: int) -> Dri
     if run is not None:
         return (yield from drive(plan, run))
     run = yield do.GetRun(run_id)
-    status: do.EndStatus = "busy" if run.status in ("pending", "running") else run.status
+    status: EndStatus = "busy" if run.status in ("pending", "running") else run.status
     return Ending(status, run.id, run.iteration, run.stop_reason, run.error, run.pause_until)
 
 
@@ -107,7 +108,7 @@ def drive(plan: Plan, run: Run) -> Driving[Ending]:
             ending = yield from driver.fail(f"{type(error).__name__}: {error}")
     except Fenced as error:
         there = yield do.GetRun(run.id)
-        status: do.EndStatus = "cancelled" if there.status == "cancelled" else "fenced"
+        status: EndStatus = "cancelled" if there.status == "cancelled" else "fenced"
         ending = Ending(status, run.id, there.iteration, there.stop_reason, there.error or str(error))
     yield from driver.tell("ended", ending)
     return ending
@@ -483,7 +484,7 @@ class Driver:
         now: datetime = yield do.Now()
         return now + timedelta(seconds=seconds)
 
-    def _ending(self, status: do.EndStatus, **more: Any) -> Ending:
+    def _ending(self, status: EndStatus, **more: Any) -> Ending:
         return Ending(status, self.run.id, self.iteration, text=self.said, **more)
 
 

@@ -11,8 +11,8 @@ from holdfast import AsyncTenantHandle, Run, Summarizer, TenantHandle
 from holdfast.errors import InvalidInput
 
 from . import asynchronous, blocking
-from .commands import Ending, Event
 from .driving import Driving, claim_and_drive, drive
+from .events import Ending, Event
 from .plan import CHILD_POLL_S, CONTEXT_TOKENS, MAX_ITERATIONS, Plan, Progress, Workspace
 from .replies import ToolRequest
 from .tools import Tool, tool

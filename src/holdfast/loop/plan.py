@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast import Run, Summarizer, ToolOutcome, Usage
 
-from .commands import Event
+from .events import Event
 from .replies import Requested, Said, ToolRequest
 from .tools import Tool
 

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.upkeep import keep_up
 
 from .asynchronous import RELEASE_S
-from .commands import Ending
+from .events import Ending
 from .loops import TTL_MS, Loop, this_process
 
 Handler = Loop | Callable[[AsyncTenantHandle, Run], Loop | Awaitable[Loop]]

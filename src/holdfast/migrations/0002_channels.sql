@@ -117,7 +117,7 @@ CREATE TABLE session_share_uses (
 CREATE INDEX session_share_uses_by_user ON session_share_uses (tenant_id, user_id);
 
 -- Feedback on no message in particular.
-CREATE TABLE remarks (
+CREATE TABLE general_feedback (
     tenant_id      {text} NOT NULL,
     user_id        {text} NOT NULL DEFAULT '',
     id             {id}   NOT NULL,
@@ -134,7 +134,7 @@ CREATE TABLE remarks (
 
 -- down
 
-DROP TABLE remarks;
+DROP TABLE general_feedback;
 DROP TABLE session_share_uses;
 DROP TABLE session_shares;
 DROP TABLE feedback;

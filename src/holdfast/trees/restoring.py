@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from hmac import compare_digest
 from types import MappingProxyType
@@ -25,15 +24,13 @@ from ..errors import Conflict, Stale
 from . import guarding
 from .asking import Asking, Contents, Wanted
 from .entries import Entry, raw
+from .open_folders import OpenFolders
 from .patching import Patch, patch
 from .reading import stat_of
-from .walking import Stat, open_root
+from .walking import Stat
 
 PLAIN_BITS = 0o1777
 """What of a mode is ever set: never what makes a program run as somebody else."""
-HANDLES_MOST = 64
-"""Directories that are kept open at once."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _THERE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -148,7 +145,7 @@ class _Restoring:
         self, root: str, wanted: Mapping[str, Entry], expected: Mapping[str, Stat], advance: Callable[[int], None]
     ) -> None:
         self._wanted, self._expected, self._advance = wanted, expected, advance
-        self._folders = _Folders(root)
+        self._folders = OpenFolders(root)
         self._touched: set[str] = set()
         self._kept: list[str] = []
         self._bytes = self._names = 0
@@ -352,58 +349,6 @@ class _Restoring:
     def _new_name(self) -> str:
         self._names += 1
         return f"{self._prefix}{self._names}"
-
-
-class _Folders:
-    """Directories below a root, by handles; the ones used last stay open."""
-
-    def __init__(self, root: str) -> None:
-        self._root = open_root(root)
-        self._open: OrderedDict[str, int] = OrderedDict()
-        self.opened_up: set[str] = set()
-        """Those that nobody could have written to."""
-
-    def at(self, path: str) -> int:
-        """The handle of a directory.
-
-        Raises:
-            FileNotFoundError: it is not there.
-            Stale: there is something else in its place.
-        """
-        if not path:
-            return self._root
-        handle = self._open.get(path)
-        if handle is not None:
-            self._open.move_to_end(path)
-            return handle
-        parent, _, name = path.rpartition("/")
-        try:
-            handle = os.open(name, _FOLDER, dir_fd=self.at(parent))
-        except OSError as error:
-            if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                raise Stale(f"{path!r} is no directory any longer") from error
-            raise
-        self._keep(path, handle)
-        return handle
-
-    def _keep(self, path: str, handle: int) -> None:
-        mode = os.fstat(handle).st_mode
-        if mode & 0o700 != 0o700:
-            os.fchmod(handle, stat.S_IMODE(mode) | 0o700)
-            self.opened_up.add(path)
-        self._open[path] = handle
-        if len(self._open) > HANDLES_MOST:
-            os.close(self._open.popitem(last=False)[1])
-
-    def forget(self) -> None:
-        """Directories may be others from now on."""
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-    def close(self) -> None:
-        """Nothing more comes."""
-        self.forget()
-        os.close(self._root)
 
 
 def _opened_new(name: str, folder: int) -> int:

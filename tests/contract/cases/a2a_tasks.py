@@ -6,6 +6,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+from holdfast import NewA2APushConfig, column
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidFilter, NotFound
 from tests.contract.cases.suite import contract
@@ -124,21 +125,26 @@ async def _a_deleted_task_can_be_restored_until_its_id_is_taken(world: World, na
     tenant = world.tenant(name)
     tasks, configs = tenant.a2a_tasks, tenant.a2a_push_configs
     await tasks.save("t", task_of("t", 2))
-    await configs.save("t", {"url": "u"})
+    await configs.upsert(NewA2APushConfig(task_id="t", config={"url": "u"}))
     assert await tasks.delete("t") is True
     assert await tasks.delete("t") is False
     assert await tasks.find("t") is None
-    assert (await tasks.list(), await configs.list("t")) == ([], [])
+    assert (await tasks.list(), await configs.list(where=[column("task_id").eq("t"), column("user").eq("")])) == (
+        [],
+        [],
+    )
     restored = await tasks.restore("t")
     assert restored.task == task_of("t", 2)
-    assert [each.config for each in await configs.list("t")] == [{"url": "u"}]
+    assert [each.config for each in await configs.list(where=[column("task_id").eq("t"), column("user").eq("")])] == [
+        {"url": "u"}
+    ]
     world.clock.advance(1)
     await tasks.delete("t")
     await tasks.save("t", task_of("t", 1))
     again = await tasks.find("t")
     assert again is not None
     assert again.task == task_of("t", 1), "nothing of the deleted one is in it"
-    assert await configs.list("t") == []
+    assert await configs.list(where=[column("task_id").eq("t"), column("user").eq("")]) == []
     with raises(Conflict, saying="another task"):
         await tasks.restore("t")
     world.clock.advance(1)
@@ -156,18 +162,18 @@ async def _a_task_belongs_to_the_session_of_its_context(world: World, name: str)
     world.clock.advance(90)
     await tenant.a2a_tasks.save("t", task_of("t", 2), context_id="c", user="ada")
     await tenant.a2a_tasks.save("t", {"of": "bob"}, context_id="c", user="bob")
-    await tenant.a2a_push_configs.save("t", {"url": "u"}, user="ada")
+    await tenant.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"url": "u"}, user="ada"))
     used = await tenant.sessions.get(session.id)
     assert used.updated_at == from_us(world.clock.now_us()), "a task that goes on is a session in use"
     await tenant.sessions.delete(session.id)
     assert await tenant.a2a_tasks.find("t", user="ada") is None
-    assert await tenant.a2a_push_configs.list("t", user="ada") == []
+    assert await tenant.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("ada")]) == []
     assert await tenant.a2a_tasks.find("t", user="bob") is not None
     await tenant.sessions.restore(session.id)
     found = await tenant.a2a_tasks.find("t", user="ada")
     assert found is not None
     assert found.task == task_of("t", 2)
-    assert len(await tenant.a2a_push_configs.list("t", user="ada")) == 1
+    assert len(await tenant.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("ada")])) == 1
     await tenant.sessions.purge(session.id)
     assert await tenant.a2a_tasks.find("t", user="ada") is None
     with raises(NotFound):

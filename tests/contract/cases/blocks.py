@@ -6,6 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from holdfast import NewAgent
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from holdfast.limits import Limits
@@ -18,7 +19,7 @@ from tests.contract.cases.world import World, raises
 @contract()
 async def blocks_are_saved_and_loaded_as_a_whole(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create("Ada", id="ada")
+    await acme.agents.create(NewAgent(name="Ada", id="ada"))
     assert await acme.blocks.list("ada") == []
     new = [
         NewBlock(label="persona", value="".join(TEXTS), description="who I am", limit_bytes=5_000),
@@ -45,7 +46,7 @@ async def blocks_are_saved_and_loaded_as_a_whole(world: World) -> None:
 @contract()
 async def a_whole_save_can_ask_that_nothing_has_changed(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create("Ada", id="ada")
+    await acme.agents.create(NewAgent(name="Ada", id="ada"))
     assert await acme.blocks.save("ada", [NewBlock(label="a")], expected=[]) != []
     read = await acme.blocks.list("ada")
     await acme.blocks.append("ada", "a", "more")
@@ -60,7 +61,7 @@ async def a_whole_save_can_ask_that_nothing_has_changed(world: World) -> None:
 @contract()
 async def blocks_are_changed_one_by_one_by_version(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create("Ada", id="ada")
+    await acme.agents.create(NewAgent(name="Ada", id="ada"))
     made = await acme.blocks.set("ada", "persona", "kind", description="who", limit_bytes=100, version=0)
     assert (made.value, made.description, made.limit_bytes, made.version) == ("kind", "who", 100, 1)
     assert await acme.blocks.get("ada", "persona") == made == await acme.blocks.find("ada", "persona")
@@ -86,7 +87,7 @@ async def blocks_are_changed_one_by_one_by_version(world: World) -> None:
 @contract(limits=Limits(blocks=2, block_bytes=10))
 async def a_block_stays_within_its_size_and_an_agent_within_its_blocks(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create("Ada", id="ada")
+    await acme.agents.create(NewAgent(name="Ada", id="ada"))
     made = await acme.blocks.set("ada", "small", "ééé", limit_bytes=6)
     for call in (
         partial(acme.blocks.append, "ada", "small", "x"),
@@ -125,7 +126,7 @@ async def a_block_stays_within_its_size_and_an_agent_within_its_blocks(world: Wo
 @contract("concurrency")
 async def of_many_appends_to_a_block_none_is_lost(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create("Ada", id="ada")
+    await acme.agents.create(NewAgent(name="Ada", id="ada"))
     done = await world.together(*[partial(acme.blocks.append, "ada", "notes", str(number)) for number in range(16)])
     assert all(isinstance(each, Block) for each in done), done
     block = await acme.blocks.get("ada", "notes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from holdfast import NewAgent
 from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
@@ -203,7 +204,7 @@ async def whoever_has_the_name_of_a_deleted_tenant_next_finds_nothing_of_it(worl
         lambda: acme.checkpoints.put("thread", id="1", state=b"the private state"),
         lambda: acme.flows.save("f", method="m", state={"secret": 1}),
         lambda: acme.objects.put([b"body"], holder="somebody"),
-        lambda: acme.agents.create("helper"),
+        lambda: acme.agents.create(NewAgent(name="helper")),
     )
     for make in keeping:
         await make()

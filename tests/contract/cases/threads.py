@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast import NewA2APushConfig, column
 from holdfast.errors import Conflict
 from holdfast.stores.conversation.threads import SERVICE_USER, thread_of
 from holdfast.stores.memory.crew_memories import NewCrewMemory
@@ -91,15 +92,17 @@ async def _what_the_service_user_stored_under_the_key_goes_with_the_session(worl
     await fill(tenant, "k", SERVICE_USER, "the graph's")
     for user in ("ada", SERVICE_USER):
         await tenant.a2a_tasks.save("t", {"id": "t"}, context_id="k", user=user)
-        await tenant.a2a_push_configs.save("t", {"url": "u"}, id="c", user=user)
+        await tenant.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"url": "u"}, id="c", user=user))
     await tenant.sessions.delete(session.id)
     assert await kept(tenant, "k", "ada") == await kept(tenant, "k", SERVICE_USER) == [None, None]
     assert await tenant.a2a_tasks.find("t", user=SERVICE_USER) is None
-    assert await tenant.a2a_push_configs.list("t", user=SERVICE_USER) == []
+    assert await tenant.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq(SERVICE_USER)]) == []
     await tenant.sessions.restore(session.id)
     assert await kept(tenant, "k", SERVICE_USER) == ["the graph's"] * 3
     assert await tenant.a2a_tasks.find("t", user=SERVICE_USER) is not None
-    assert len(await tenant.a2a_push_configs.list("t", user=SERVICE_USER)) == 1
+    assert (
+        len(await tenant.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq(SERVICE_USER)])) == 1
+    )
     await tenant.sessions.purge(session.id)
     assert await kept(tenant, "k", SERVICE_USER) == [None, None]
     assert await tenant.checkpoints.list(user=SERVICE_USER) == []

@@ -1,25 +1,32 @@
-"""Tool servers: what a server has now replaces what it had, and deleting can be undone."""
+"""Tool servers: the tools of a server are those it has now. ``records.py`` has what they share with other records."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.clock import from_us
-from holdfast.errors import InvalidFilter, NotFound
-from holdfast.stores.registry.tool_servers import NewTool
+from holdfast.errors import InvalidInput, LimitExceeded
+from holdfast.limits import Limits
+from holdfast.stores.registry.tool_servers import NewTool, NewToolServer, ToolServerChange
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, raises
 
 
-async def _the_tools_of_a_server_are_those_it_has_now(world: World, name: str) -> None:
-    servers = world.tenant(name).tool_servers
+@contract()
+async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
+    servers = world.tenant().tool_servers
     now = from_us(world.clock.now_us())
-    made = await servers.upsert("ns/s", kind="K", description="d", tools=[NewTool("a"), NewTool("b", "B")])
-    assert (made.name, made.kind, made.description, made.last_connected_at) == ("ns/s", "K", "d", None)
-    assert await servers.find("ns/s", kind="K") == made
+    made = await servers.create(NewToolServer("ns/s", "K", "d", tools=[NewTool("a"), NewTool("b", "B")]))
+    assert (made.kind, made.last_connected_at) == ("K", None)
     assert await servers.find("ns/s") is None, "of another kind"
     world.clock.advance(1)
-    again = await servers.upsert("ns/s", kind="K", tools=[NewTool("b", "new"), NewTool("c")], connected_at=now)
-    assert (again.created_at, again.last_connected_at) == (made.created_at, now)
+    tools = [NewTool("b", "old"), NewTool("b", "new"), NewTool("c")]
+    again = await servers.upsert(NewToolServer("ns/s", "K", last_connected_at=now, tools=tools))
+    assert (again.created_at, again.last_connected_at, again.description) == (made.created_at, now, "")
+    unset = await servers.upsert(NewToolServer("ns/s", "K", "d", tools=tools))
+    assert unset.last_connected_at == now, "what is unset stays"
+    await servers.update("ns/s", "K", change=ToolServerChange(description="other"))
     found = await servers.tools()
     assert [(each.name, each.server, each.kind, each.description) for each in found] == [
         ("b", "ns/s", "K", "new"),
@@ -28,44 +35,37 @@ async def _the_tools_of_a_server_are_those_it_has_now(world: World, name: str) -
     assert (found[0].created_at, found[0].updated_at) == (now, from_us(world.clock.now_us()))
 
 
-async def _servers_and_tools_are_listed_by_name(world: World, name: str) -> None:
-    servers = world.tenant(name).tool_servers
+@contract()
+async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) -> None:
+    servers = world.tenant().tool_servers
     for name, kind in (("b", ""), ("a", "y"), ("a", "x")):
-        await servers.upsert(name, kind=kind, tools=[NewTool(text or "t", text) for text in TEXTS])
-    assert [(each.name, each.kind) for each in await servers.list()] == [("a", "x"), ("a", "y"), ("b", "")]
-    page = await servers.list(limit=2)
-    rest = await servers.list(limit=2, cursor=page.next)
-    assert [(each.name, each.kind) for each in [*page, *rest]] == [("a", "x"), ("a", "y"), ("b", "")]
+        await servers.upsert(NewToolServer(name, kind, tools=[NewTool(text, text) for text in TEXTS]))
     of_one = await servers.tools(server="a", kind="y")
-    assert {each.name for each in of_one} == {text or "t" for text in TEXTS}
+    assert {(each.name, each.description) for each in of_one} == {(text, text) for text in TEXTS}
     assert len(await servers.tools()) == 3 * len(of_one)
     assert await servers.tools(server="c") == []
     assert await world.tenant("zenith").tool_servers.tools() == []
-    with raises(InvalidFilter):
-        await servers.list(cursor="nonsense")
+    await servers.delete("a", "y")
+    assert await servers.tools(server="a", kind="y") == []
+    await servers.restore("a", "y")
+    assert await servers.tools(server="a", kind="y") == of_one
+    await servers.delete("a", "y")
+    await servers.upsert(NewToolServer("a", "y", tools=[NewTool("new")]))
+    assert [each.name for each in await servers.tools(server="a", kind="y")] == ["new"]
 
 
-async def _a_deleted_server_comes_back_with_its_tools_or_anew(world: World, name: str) -> None:
-    servers = world.tenant(name).tool_servers
-    made = await servers.upsert("s", tools=[NewTool("a")])
-    await servers.delete("s")
-    assert (await servers.find("s"), await servers.list(), await servers.tools()) == (None, [], [])
-    with raises(NotFound):
-        await servers.delete("s")
-    assert await servers.restore("s") == made
-    assert [each.name for each in await servers.tools()] == ["a"]
-    await servers.delete("s")
-    await servers.upsert("s", tools=[NewTool("b")])
-    assert [each.name for each in await servers.tools()] == ["b"]
-    with raises(NotFound):
-        await servers.restore("absent")
-
-
-@contract()
-async def tool_servers_are_kept_listed_and_deleted(world: World) -> None:
-    for part in (
-        _the_tools_of_a_server_are_those_it_has_now,
-        _servers_and_tools_are_listed_by_name,
-        _a_deleted_server_comes_back_with_its_tools_or_anew,
-    ):
-        await part(world, part.__name__)
+@contract(limits=Limits(tools=2, list_rows=3))
+async def what_is_no_tool_is_refused(world: World) -> None:
+    servers = world.tenant().tool_servers
+    wrong: list[Any] = ["text", [{"name": "x"}], 3, None, NewTool("a"), [NewTool("")], [NewTool(7)]]  # type: ignore[arg-type]
+    for tools in wrong:
+        with raises(InvalidInput, saying="tool"):
+            await servers.upsert(NewToolServer("s", tools=tools))
+    with raises(LimitExceeded, saying="tools of a tool server: 3"):
+        await servers.create(NewToolServer("s", tools=[NewTool(name) for name in "abc"]))
+    assert await servers.list() == []
+    for name in "ab":
+        await servers.create(NewToolServer(name, tools=[NewTool("x"), NewTool("y")]))
+    with raises(LimitExceeded, saying="those of one server"):
+        await servers.tools()
+    assert len(await servers.tools(server="a")) == 2

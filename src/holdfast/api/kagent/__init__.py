@@ -14,7 +14,7 @@ anything: it translates between that protocol and the stores.
 | LangGraph checkpoint and writes | ``checkpoints``, under the thread that belongs to the session |
 | CrewAI memory and flow state | ``crew_memories`` and ``flows``, under the same thread |
 | agent, tool server, tool | ``agents``, ``tool_servers`` |
-| feedback | ``remarks`` |
+| feedback | ``feedback`` and ``general_feedback`` |
 
 ``request.py`` says who asks and what an answer looks like, ``redaction.py`` what is secret, ``sealing.py`` how it is stored;
 each other module has the routes of one kind of thing.

@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, field
 from starlette.responses import Response
 
 import holdfast
-from holdfast import Agent, NewTool
+from holdfast import Agent, AgentChange, NewTool, NewToolServer, column
 from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
 
 from .request import Ask, agent_id, bare, enveloped, route
@@ -52,7 +52,7 @@ class ToolOfServer(Struct, frozen=True):
     description: str = ""
 
 
-class NewToolServer(Struct, rename="camel"):
+class ToolServerBody(Struct, rename="camel"):
     """A tool server with the tools that were discovered on it."""
 
     ref: str
@@ -90,7 +90,7 @@ class Version(Struct, frozen=True):
 
 
 _AGENT = msgspec.json.Decoder(NewAgent)
-_SERVER = msgspec.json.Decoder(NewToolServer)
+_SERVER = msgspec.json.Decoder(ToolServerBody)
 
 
 @route("GET", "/health")
@@ -129,9 +129,8 @@ async def register_agent(ask: Ask) -> Response:
     for _ in range(TRIES):
         there = await ask.tenant.agents.get(id)
         try:
-            agent = await ask.tenant.agents.update(
-                id, agent_type=body.type, metadata={**there.metadata, **changes}, version=there.version
-            )
+            change = AgentChange(agent_type=body.type or UNSET, metadata={**there.metadata, **changes})
+            agent = await ask.tenant.agents.update(id, change=change, version=there.version)
         except Conflict:
             continue  # changed meanwhile: read it again, so that no other change is lost
         return enveloped(_agent(agent), "Successfully created agent", 201)
@@ -184,9 +183,8 @@ async def register_tool_server(ask: Ask) -> Response:
     if body.group_kind not in KINDS:
         raise InvalidInput(f"groupKind is one of {', '.join(KINDS)}, not {body.group_kind!r}")
     tools = [NewTool(each.name, each.description) for each in body.discovered_tools]
-    made = await ask.tenant.tool_servers.upsert(
-        body.ref, kind=body.group_kind, description=body.description, tools=tools
-    )
+    new = NewToolServer(name=body.ref, kind=body.group_kind, description=body.description, tools=tools)
+    made = await ask.tenant.tool_servers.upsert(new)
     shown = ToolServerShown(made.name, made.kind, body.discovered_tools)
     return enveloped(shown, "Successfully created ToolServer", 201)
 
@@ -195,11 +193,11 @@ async def register_tool_server(ask: Ask) -> Response:
 async def delete_tool_server(ask: Ask) -> Response:
     """Hide a tool server, of whichever kind it is, with its tools."""
     ref = f"{ask.names['namespace']}/{ask.names['name']}"
-    there = [each for each in await ask.tenant.tool_servers.list() if each.name == ref]
+    there = await ask.tenant.tool_servers.list(where=[column("name").eq(ref)])
     if not there:
         raise NotFound("ToolServer not found")
     for each in there:
-        await ask.tenant.tool_servers.delete(each.name, kind=each.kind)
+        await ask.tenant.tool_servers.delete(each.name, each.kind)
     return enveloped({}, "Successfully deleted ToolServer")
 
 

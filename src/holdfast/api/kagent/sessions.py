@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
-from holdfast import Filter, Message, Session, column
+from holdfast import Filter, Message, NewAgent, Session, column
 from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, NotFound
 
 from ..schemas import encode, moment
@@ -220,7 +220,7 @@ async def registered(ask: Ask, reference: str, agent_type: str = AGENT_TYPE) -> 
     id = agent_id(reference)
     if await ask.tenant.agents.find(id) is None:
         try:
-            await ask.tenant.agents.create(reference, id=id, agent_type=agent_type)
+            await ask.tenant.agents.create(NewAgent(name=reference, id=id, agent_type=agent_type))
         except AlreadyExists:
             return id
     return id

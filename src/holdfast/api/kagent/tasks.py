@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from holdfast import A2ATask
+from holdfast import A2ATask, NewA2APushConfig, column
 from holdfast.errors import InvalidInput, NotFound
 
 from . import redaction
@@ -81,14 +81,17 @@ async def save_push_config(ask: Ask) -> Response:
     id = config.get("id")
     if id is not None and not isinstance(id, str):
         raise InvalidInput("the id of a push notification configuration is text")
-    saved = await ask.tenant.a2a_push_configs.save(ask.names["task_id"], config, id=id or None, user=ask.user)
+    task = ask.names["task_id"]
+    new = NewA2APushConfig(task_id=task, config=config, id=id or task, user=ask.user)
+    saved = await ask.tenant.a2a_push_configs.upsert(new)
     return enveloped({**saved.config, "id": saved.id}, "Successfully saved push notification configuration", 201)
 
 
 @route("GET", _CONFIGS)
 async def list_push_configs(ask: Ask) -> Response:
     """Whom to tell about a task."""
-    found = await ask.tenant.a2a_push_configs.list(ask.names["task_id"], user=ask.user)
+    own = [column("task_id").eq(ask.names["task_id"]), column("user").eq(ask.user)]
+    found = await ask.tenant.a2a_push_configs.list(where=own)
     configs = [{**each.config, "id": each.id} for each in found]
     return enveloped(configs, "Successfully listed push notification configurations")
 
@@ -96,17 +99,16 @@ async def list_push_configs(ask: Ask) -> Response:
 @route("GET", _CONFIGS + "/{config_id}")
 async def get_push_config(ask: Ask) -> Response:
     """One of them."""
-    found = await ask.tenant.a2a_push_configs.list(ask.names["task_id"], user=ask.user)
-    for each in found:
-        if each.id == ask.names["config_id"]:
-            return enveloped({**each.config, "id": each.id}, "Successfully retrieved push notification configuration")
-    raise NotFound("Push notification configuration not found")
+    found = await ask.tenant.a2a_push_configs.find(ask.names["task_id"], ask.names["config_id"], ask.user)
+    if found is None:
+        raise NotFound("Push notification configuration not found")
+    return enveloped({**found.config, "id": found.id}, "Successfully retrieved push notification configuration")
 
 
 @route("DELETE", _CONFIGS + "/{config_id}")
 async def delete_push_config(ask: Ask) -> Response:
     """Tell one of them no longer."""
-    await ask.tenant.a2a_push_configs.delete(ask.names["task_id"], id=ask.names["config_id"], user=ask.user)
+    await ask.tenant.a2a_push_configs.clear(ask.names["task_id"], id=ask.names["config_id"], user=ask.user)
     return Response(None, 204)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from holdfast import A2APushConfig, AsyncA2APushConfigs, AsyncA2ATasks
+from holdfast import A2APushConfig, AsyncA2APushConfigs, AsyncA2ATasks, NewA2APushConfig, column
 
 from ..derived import route
 from ..operations import operation
@@ -47,20 +47,22 @@ class PushConfigList(Struct, frozen=True):
 @operation("POST", _CONFIGS)
 async def save_push_config(service: Service, *, tenant: str, task_id: str, body: NewPushConfig) -> A2APushConfig:
     """Keep a configuration, in place of the one with its id. Secrets in it are kept, and not in the answer."""
-    return _shown(await service.tenant(tenant).a2a_push_configs.save(task_id, **given(body)))
+    new = NewA2APushConfig(task_id=task_id, **given(body))
+    return _shown(await service.tenant(tenant).a2a_push_configs.upsert(new))
 
 
 @operation("GET", _CONFIGS)
 async def list_push_configs(service: Service, *, tenant: str, task_id: str, user: User = None) -> PushConfigList:
     """The configurations of a task that one user made, without what is secret in them."""
-    found = await service.tenant(tenant).a2a_push_configs.list(task_id, user=user)
+    own = [column("task_id").eq(task_id), column("user").eq(user or "")]
+    found = await service.tenant(tenant).a2a_push_configs.list(where=own)
     return PushConfigList([_shown(each) for each in found])
 
 
 @operation("GET", _ONE + "/all-push-configs", need="admin")
 async def list_all_push_configs(service: Service, *, tenant: str, task_id: str) -> PushConfigList:
     """The configurations of a task, whoever made them, without what is secret in them."""
-    found = await service.tenant(tenant).a2a_push_configs.of_everybody(task_id)
+    found = await service.tenant(tenant).a2a_push_configs.list(where=[column("task_id").eq(task_id)])
     return PushConfigList([_shown(each) for each in found])
 
 
@@ -76,5 +78,5 @@ ROUTES = [
     route("DELETE", _ONE, "a2a_tasks", AsyncA2ATasks.delete, "delete_a2a_task"),
     route("POST", _ONE + "/restore", "a2a_tasks", AsyncA2ATasks.restore, "restore_a2a_task"),
     route("POST", _ONE + "/purge", "a2a_tasks", AsyncA2ATasks.purge, "purge_a2a_task"),
-    route("DELETE", _CONFIGS, "a2a_push_configs", AsyncA2APushConfigs.delete, "delete_push_configs"),
+    route("DELETE", _CONFIGS, "a2a_push_configs", AsyncA2APushConfigs.clear, "delete_push_configs"),
 ]

@@ -7,9 +7,9 @@ from holdfast import (
     AsyncCompactions,
     AsyncContacts,
     AsyncFeedbacks,
+    AsyncGeneralFeedbacks,
     AsyncMessages,
     AsyncPendingMessages,
-    AsyncRemarks,
     AsyncSessions,
     Contact,
     Feedback,
@@ -18,6 +18,7 @@ from holdfast import (
 )
 
 from ..derived import route
+from ..record_routes import records
 
 T = "/v1/tenants/{tenant}"
 S = T + "/sessions/{session_id}"
@@ -181,8 +182,6 @@ ROUTES = [
     route("GET", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.get, "get_feedback"),
     route("PATCH", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.update, "update_feedback"),
     route("DELETE", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.delete, "delete_feedback"),
-    # Remarks: feedback on an agent that is not about a message of a session here
-    route("GET", T + "/remarks", "remarks", AsyncRemarks.list, "list_remarks", area="feedback"),
-    route("POST", T + "/remarks", "remarks", AsyncRemarks.create, "create_remark", area="feedback"),
-    route("DELETE", T + "/remarks/{id}", "remarks", AsyncRemarks.delete, "delete_remark", area="feedback"),
+    # General feedback: not about a message of a session here
+    *records(T + "/general-feedback", "general_feedback", AsyncGeneralFeedbacks, area="feedback", within=["user"]),
 ]

@@ -18,6 +18,7 @@ from holdfast import (
 )
 
 from ..derived import route
+from ..record_routes import records
 from .conversation import S, T
 
 _A = T + "/agents/{agent_id}"
@@ -27,16 +28,10 @@ _THREAD = T + "/threads/{thread_id}"
 _F = T + "/flows/{flow_uuid}"
 _M = T + "/memories"
 _AM = T + "/agent-memories"
-_TS = T + "/tool-servers"
 
 ROUTES = [
     # Agents and their blocks
-    route("GET", T + "/agents", "agents", AsyncAgents.list, "list_agents"),
-    route("POST", T + "/agents", "agents", AsyncAgents.create, "create_agent"),
-    route("GET", _A, "agents", AsyncAgents.get, "get_agent"),
-    route("PUT", _A, "agents", AsyncAgents.upsert, "upsert_agent"),
-    route("PATCH", _A, "agents", AsyncAgents.update, "update_agent"),
-    route("DELETE", _A, "agents", AsyncAgents.delete, "delete_agent"),
+    *records(T + "/agents", "agents", AsyncAgents, key="agent_id"),
     route("GET", _A + "/blocks", "blocks", AsyncBlocks.list, "list_blocks"),
     route("PUT", _A + "/blocks", "blocks", AsyncBlocks.save, "save_blocks", leave_out=["expected"]),
     route("GET", _A + "/blocks/{label}", "blocks", AsyncBlocks.get, "get_block"),
@@ -146,12 +141,6 @@ ROUTES = [
         need="admin",
     ),
     # Tools
-    route("GET", _TS, "tool_servers", AsyncToolServers.list, "list_tool_servers", area="tools"),
-    route("GET", _TS + "/{name}", "tool_servers", AsyncToolServers.find, "find_tool_server", area="tools"),
-    route("PUT", _TS + "/{name}", "tool_servers", AsyncToolServers.upsert, "upsert_tool_server", area="tools"),
-    route("DELETE", _TS + "/{name}", "tool_servers", AsyncToolServers.delete, "delete_tool_server", area="tools"),
-    route(
-        "POST", _TS + "/{name}/restore", "tool_servers", AsyncToolServers.restore, "restore_tool_server", area="tools"
-    ),
+    *records(T + "/tool-servers", "tool_servers", AsyncToolServers, area="tools"),
     route("GET", T + "/tools", "tool_servers", AsyncToolServers.tools, "list_tools"),
 ]

@@ -2,6 +2,7 @@
 
 from .fields import Filterable, Key, Limited, Metadata, Names, Natural, Searchable, Tags
 from .store import AsyncRecords, AsyncSoftRecords, Records, SoftRecords
+from .values import check_version
 
 __all__ = [
     "AsyncRecords",
@@ -16,4 +17,5 @@ __all__ = [
     "Searchable",
     "SoftRecords",
     "Tags",
+    "check_version",
 ]

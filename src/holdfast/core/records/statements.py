@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from ...engines.dialect import Dialect
-from ..queries import Queries, Query, parse
+from ..queries import Queries
 from .fields import Declaration, Field, Tags
 
 
@@ -19,11 +19,8 @@ class GeneratedQueries(Queries):
     """The queries of one record store."""
 
     def __init__(self, table: str, declared: Declaration[Any], *, live: str, soft: bool) -> None:
+        super().__init__("", f"{table}.sql", declared.row)
         self._declared, self._table, self._live, self._soft = declared, table, live, soft
-
-    @cached_property
-    def by_name(self) -> dict[str, Query]:
-        return parse(self.text, self._declared.row)
 
     @cached_property
     def text(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 from msgspec import UNSET, Struct
 
 from ...engines.protocol import Connection, Row
-from ...errors import AlreadyExists, Conflict, InvalidFilter, InvalidInput, NotFound
+from ...errors import AlreadyExists, InvalidFilter, InvalidInput, NotFound
 from .. import scope as scopes
 from .. import text
 from ..blocking import Blocking, blocking
@@ -21,7 +21,7 @@ from ..rows import mapper
 from ..store import TenantStore, reads, writes
 from .fields import Declaration, Field, declare, filter_columns
 from .statements import GeneratedQueries, lower_ascii, search_condition
-from .values import after, cursor_of, is_same, stored, stored_again, with_article
+from .values import after, check_version, cursor_of, is_same, stored, stored_again, with_article
 
 R = TypeVar("R", bound=Struct)
 N = TypeVar("N", bound=Struct)
@@ -43,6 +43,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     noun: ClassVar[str]
     nouns: ClassVar[str]
     """Several of them; ``noun`` with an s if it is not given."""
+    a_noun: ClassVar[str]
     order: ClassVar[Sequence[str]] = ()
     """Fields that a list is sorted by instead of the key; with ``-`` in front of each, downwards."""
     live: ClassVar[str] = ""
@@ -64,7 +65,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         if isinstance(row, TypeVar):
             return  # not a store, but another base of stores
         cls.declared = declare(row, cls.new_type, cls.change_type, cls.order, cls.extra)
-        cls.nouns = getattr(cls, "nouns", f"{cls.noun}s")
+        cls.nouns, cls.a_noun = getattr(cls, "nouns", f"{cls.noun}s"), with_article(cls.noun)
         cls.queries = GeneratedQueries(cls.table, cls.declared, live=cls.live, soft=cls._soft)
         cls.filters = filter_columns(cls.declared)
 
@@ -77,8 +78,8 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         Raises:
             AlreadyExists: there is another record with this key or name.
         """
-        values = self._new_values(new)
-        params = self._now(values)
+        new = self._checked(new)
+        params = self._now(self._new_values(new))
         row = await self._insert(connection, params)
         if row is None:
             row = await self._one(connection, self.queries.get, params)
@@ -97,8 +98,8 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         Raises:
             AlreadyExists: another record has this name.
         """
-        values = self._new_values(new)
-        params = self._now(values)
+        new = self._checked(new)
+        params = self._now(self._new_values(new))
         row = await self._insert(connection, params)
         if row is None:
             by_name = bool(self.declared.natural) and all(
@@ -155,7 +156,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         if cursor is not None:
             query = self.queries.list_after
             params |= after(cursor, self.table, order)
-        rows = mapper(self._row, connection.dialect)(await query.all(connection, params, clause))
+        rows = mapper(self.declared.row, connection.dialect)(await query.all(connection, params, clause))
         return page(rows, limit, limits, self.nouns, lambda row: cursor_of(self.table, order, row))
 
     @reads
@@ -201,16 +202,15 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
                 await self.queries.delete_tags.all(connection, params)
         await self.queries.delete.all(connection, params)
 
+    def _prepare(self, new: N) -> N:
+        """Called before a record is created: check and fill in what the types do not say."""
+        return new
+
     async def _after_save(self, connection: Connection, given: Struct, row: R) -> None:
         """Called in the transaction of ``create``, ``upsert`` and ``update``, after the record was written."""
 
     async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
         """Called in the transaction of ``delete``, before a record is removed for good; ``params`` has its key."""
-
-    @property
-    def _row(self) -> type[R]:
-        row: type[R] = self.declared.row
-        return row
 
     def _at(self, key: Sequence[str], fields: Sequence[Field] = ()) -> dict[str, Any]:
         """The parameters that identify a record, by its key or by these fields."""
@@ -218,17 +218,19 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         missing = [self.declared.defaults.get(each.name, UNSET) for each in fields[len(key) :]]
         if len(key) > len(fields) or UNSET in missing:
             names = ", ".join(each.name for each in fields)
-            raise InvalidInput(f"{with_article(self.noun)} is identified by {names}, not by {len(key)} values: {key!r}")
+            raise InvalidInput(f"{self.a_noun} is identified by {names}, not by {len(key)} values: {key!r}")
         limits = self._scope.limits
         pairs = zip(fields, [*key, *missing], strict=True)
         return self._scope.params(**{each.column: stored(each, value, limits, self.noun) for each, value in pairs})
 
+    def _checked(self, new: N) -> N:
+        if not isinstance(new, self.new_type):
+            wanted = with_article(self.new_type.__name__)
+            raise InvalidInput(f"{self.a_noun} is created from {wanted}, not from {type(new).__name__}")
+        return self._prepare(new)
+
     def _new_values(self, new: N) -> dict[str, Any]:
         """The fields of a new record in the form that is stored, by column."""
-        if not isinstance(new, self.new_type):
-            raise InvalidInput(
-                f"{with_article(self.noun)} is created from a {self.new_type.__name__}, not {type(new).__name__}"
-            )
         found: dict[str, Any] = {}
         for field in self.declared.given:
             value = getattr(new, field.name)
@@ -242,9 +244,8 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     def _changes(self, change: C) -> dict[str, Any]:
         """The fields that a change sets, in the form that is stored, by name."""
         if not isinstance(change, self.change_type):
-            raise InvalidInput(
-                f"{with_article(self.noun)} is changed by a {self.change_type.__name__}, not {type(change).__name__}"
-            )
+            wanted = with_article(self.change_type.__name__)
+            raise InvalidInput(f"{self.a_noun} is changed by {wanted}, not by {type(change).__name__}")
         given = [(each, getattr(change, each.name)) for each in self.declared.editable]
         limits = self._scope.limits
         return {each.name: stored(each, value, limits, self.noun) for each, value in given if value is not UNSET}
@@ -256,7 +257,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         return self._made(connection, await query.one(connection, params))
 
     def _made(self, connection: Connection, row: Row | None) -> R | None:
-        return None if row is None else mapper(self._row, connection.dialect)([row])[0]
+        return None if row is None else mapper(self.declared.row, connection.dialect)([row])[0]
 
     async def _insert(self, connection: Connection, params: dict[str, Any]) -> R | None:
         """The new record, or ``None`` if its key or its name is taken."""
@@ -283,15 +284,9 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         return row
 
     def _check_version(self, row: R, key: Sequence[str], version: int | None) -> None:
-        if version is None:
-            return
-        if isinstance(version, bool) or not isinstance(version, int):
-            raise InvalidInput(f"version must be a whole number, not {version!r}")
-        if "version" not in self.declared.fields:
+        if version is not None and "version" not in self.declared.fields:
             raise InvalidInput(f"{self.nouns} have no versions; leave version out")
-        if row.version != version:  # type: ignore[attr-defined]
-            found = row.version  # type: ignore[attr-defined]
-            raise Conflict(f"{self._named(key)} has version {found}, not {version}; read it again")
+        check_version(getattr(row, "version", 0), version, self._named(key))
 
     async def _change(self, connection: Connection, row: R, changes: dict[str, Any]) -> R:
         """Write what differs. The record is locked."""

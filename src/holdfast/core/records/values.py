@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, get_origin
 
 from ...clock import from_us, to_us
-from ...errors import InvalidInput
+from ...errors import Conflict, InvalidFilter, InvalidInput
 from ...ids import parse as parse_id
 from ...limits import Limits
 from .. import scope as scopes
@@ -55,6 +55,20 @@ def is_same(field: Field, value: Any, row: Any) -> bool:
     return bool((from_us(value) if field.kind == "time" else value) == there)
 
 
+def check_version(current: int, expected: int | None, what: str) -> None:
+    """Compare the version that a caller expects, if it expects one.
+
+    Raises:
+        Conflict: it is another one.
+    """
+    if expected is None:
+        return
+    if not isinstance(expected, int) or isinstance(expected, bool):
+        raise InvalidInput(f"version must be a whole number, not {_shown(expected)}")
+    if current != expected:
+        raise Conflict(f"{what} has version {current}, not {expected}; read it again")
+
+
 def cursor_of(listing: str, order: Sequence[Field], row: Any) -> str:
     """The cursor that starts after a row."""
     values = [getattr(row, each.name) for each in order]
@@ -72,14 +86,23 @@ def after(cursor: str, listing: str, order: Sequence[Field]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each, value in zip(order, values, strict=True):
         if each.kind == "id":
-            value = parse_id(value, "cursor")
+            value = _id_in_cursor(value)
         found[f"after_{each.column}"] = text.escape(value) if isinstance(value, str) else value
     return found
 
 
+def _id_in_cursor(value: str) -> str:
+    try:
+        return parse_id(value, "cursor")
+    except InvalidInput as error:
+        raise InvalidFilter(str(error)) from None
+
+
 def with_article(noun: str) -> str:
-    """The noun with "a" or "an"."""
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+    """The noun with "a" or "an", if it can be counted."""
+    if noun.endswith("feedback"):
+        return noun
+    return f"{'an' if noun[0] in 'aeiouA' else 'a'} {noun}"
 
 
 def _id(field: Field, value: Any, limits: Limits, what: str) -> str:

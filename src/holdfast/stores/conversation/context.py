@@ -17,11 +17,12 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...core import text
+from ...core.checks import whole_number
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.scope import Scope
 from ...engines.protocol import Connection
-from ...errors import InvalidInput, LimitExceeded, NotFound, Unavailable
+from ...errors import LimitExceeded, NotFound, Unavailable
 from . import views
 from .log_reading import read_log
 from .message_log import Message, Role
@@ -78,9 +79,7 @@ class Budget:
     """
 
     def __init__(self, max_tokens: int, count: TokenCounter) -> None:
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-            raise InvalidInput(f"max_tokens must be a whole number from 1 on, not {max_tokens!r}")
-        self.most, self.count = max_tokens, count
+        self.most, self.count = whole_number(max_tokens, "max_tokens", least=1), count
 
 
 class Found:

@@ -18,34 +18,30 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from ...clock import MINUTE_US
-from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
+from ...core.checks import id_batch, list_of, whole_number
 from ...core.filters import Filter, Filterable, id_list
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
-from ...core.queries import Queries, Query
-from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes, writes_heavily
 from ...engines.offload import compute
 from ...engines.protocol import Connection
-from ...errors import InvalidInput, NotFound
+from ...errors import InvalidInput
 from ...ids import parse as parse_id
 from ...offload import INLINE_CHARS, is_large
 from . import deleted_messages, views
 from .branches import lock_head
 from .compaction.automatic import compact_if_attached
 from .compaction.rollback import forget_originals
-from .contents import stored_content
 from .context import Budget, Context, build_context
 from .deleted_messages import DeletedMessage
 from .log_reading import count_log, fitting, read_log, view_of
+from .message_changes import change, find, queries, recount
 from .message_log import HEAVY_CHARS, Append, Entry, Message, append_group
-from .new_entries import flag, new_entries, new_entry, tokens
+from .new_entries import flag, new_entries, new_entry
 from .search.index import forget, reconsider
 from .search.search import Search, SearchPage
-from .tokens import TokenCounter, counted, counter_of
+from .tokens import TokenCounter, counter_of
 
-queries = Queries(__package__, "messages.sql", Message)
 _SEQ_MOST = 2**63 - 1
 _FIRST = "00000000-0000-0000-0000-000000000000"
 
@@ -119,8 +115,7 @@ class AsyncMessages(TenantStore):
             Conflict: there is a message with one of the ids and other content, or only some of them are there.
             LimitExceeded: there are more than ``batch_rows``.
         """
-        if not isinstance(messages, Sequence) or not all(isinstance(each, NewMessage) for each in messages):
-            raise InvalidInput("messages must be a list of NewMessage")
+        list_of(NewMessage, messages, "messages")
         self._scope.limits.check("batch_rows", len(messages), "messages")
         if not messages:
             return []
@@ -141,7 +136,7 @@ class AsyncMessages(TenantStore):
         Raises:
             NotFound: there is none in a live session.
         """
-        return await self._get(connection, message_id)
+        return await find(connection, self._scope, message_id)
 
     @reads
     async def last(self, connection: Connection, session_id: str, count: int = 50) -> Sequence[Message]:
@@ -241,31 +236,7 @@ class AsyncMessages(TenantStore):
         Raises:
             NotFound: there is no such message in a live session.
         """
-        limits = self._scope.limits
-        # The session first and then the message, as everybody does; and read again, because somebody may have been first.
-        session_id = (await self._get(connection, message_id)).session_id
-        head = await lock_head(connection, self._scope.params(session_id=session_id))
-        before = await self._get(connection, message_id, queries.lock)
-        stored = None if content is None else stored_content(content, before.kind, limits)
-        if stored is not None and token_count is None:
-            token_count = counted(self._scope, content, stored)
-        params = self._at_now(
-            id=before.id,
-            session_id=session_id,
-            content=stored,
-            metadata=None if metadata is None else scopes.metadata(metadata, limits),
-            token_count=None if token_count is None else tokens(token_count),
-            is_preserved=None if is_preserved is None else flag(is_preserved, "is_preserved"),
-        )
-        row = await queries.update.one(connection, params)
-        if row is None:
-            raise NotFound(f"there is no message {message_id} here")
-        after = mapper(Message, connection.dialect)([row[:-1]])[0]
-        more_tokens = after.token_count - before.token_count if views.shows(head.view, row[-1]) else 0
-        await self._recount(connection, params, removed=0, more_tokens=more_tokens)
-        if content is not None:
-            await reconsider(connection, params, [after.id], only_these=True)
-        return after
+        return await change(connection, self._scope, message_id, content, metadata, token_count, is_preserved)
 
     @writes_heavily
     async def delete(
@@ -292,7 +263,7 @@ class AsyncMessages(TenantStore):
             gone |= await forget_originals(connection, params)
         if gone:
             shown = [tokens for _, tokens, place in rows if views.shows(head.view, place)]
-            await self._recount(connection, params, removed=len(shown), more_tokens=-sum(shown))
+            await recount(connection, params, removed=len(shown), more_tokens=-sum(shown))
             await forget(connection, params)
         return len(gone | purged)
 
@@ -311,7 +282,7 @@ class AsyncMessages(TenantStore):
             back, there = await deleted_messages.bring_back(connection, params)
         if back:
             shown = [tokens for tokens, place in there if views.shows(head.view, place)]
-            await self._recount(connection, params, removed=-len(shown), more_tokens=sum(shown))
+            await recount(connection, params, removed=-len(shown), more_tokens=sum(shown))
             await reconsider(connection, params, [*back])
         return len(back)
 
@@ -395,23 +366,10 @@ class AsyncMessages(TenantStore):
             await compact_if_attached(self._engine, self._scope, append.session_id)
         return done.messages
 
-    async def _recount(self, connection: Connection, params: dict[str, Any], *, removed: int, more_tokens: int) -> None:
-        """Let the session's counters follow a change, which is undone if the session was deleted meanwhile."""
-        params.update(removed=removed, more_tokens=more_tokens)
-        if await queries.recount.one(connection, params) is None:
-            raise NotFound(f"there is no session {params['session_id']} here")
-
-    async def _get(self, connection: Connection, message_id: str, query: Query | None = None) -> Message:
-        row = await (query or queries.get).one(connection, self._scope.params(id=parse_id(message_id, "message id")))
-        if row is None:
-            raise NotFound(f"there is no message {message_id} here")
-        return mapper(Message, connection.dialect)([row])[0]
-
     def _stretch(self, session_id: str, after: int, before: int | None) -> dict[str, Any]:
         before = views.BLOCK if before is None else before
         for place in (after, before):
-            if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place <= _SEQ_MOST:
-                raise InvalidInput(f"a place in the log is a whole number from 0 on, not {place!r}")
+            whole_number(place, "a place in the log", most=_SEQ_MOST)
         return self._scope.params(
             session_id=parse_id(session_id, "session id"),
             after=min(after, views.LAST),
@@ -419,15 +377,10 @@ class AsyncMessages(TenantStore):
         )
 
     def _several(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> dict[str, Any]:
-        if isinstance(message_ids, str) or not isinstance(message_ids, Sequence):
-            raise InvalidInput("message_ids must be a list of ids")
-        self._scope.limits.check("batch_rows", len(message_ids), "message ids")
-        ids = [parse_id(each, "message id") for each in message_ids]
-        return self._at_now(session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect))
-
-    def _at_now(self, **values: Any) -> dict[str, Any]:
-        now = self._scope.clock.now_us()
-        return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
+        ids = id_batch(message_ids, "message_ids", self._scope.limits)
+        return self._scope.params_now(
+            session_id=parse_id(session_id, "session id"), ids=id_list(ids, connection.dialect)
+        )
 
 
 class Messages(Blocking[AsyncMessages]):

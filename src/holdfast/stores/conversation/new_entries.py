@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from ...core import scope as scopes
 from ...core import text
+from ...core.checks import whole_number
 from ...engines.offload import Progress
 from ...errors import InvalidInput
 from ...ids import parse as parse_id
@@ -17,7 +18,6 @@ from .tokens import counted
 
 ROLES = get_args(Role)
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-_MESSAGE = "message"
 _TOKENS_MOST = 2**31 - 1
 
 
@@ -39,11 +39,6 @@ def new_entry(
         InvalidInput: something about it is not acceptable.
     """
     own_id = scope.ids.new() if id is None else parse_id(id, "message id")
-    alone = metadata is None and is_preserved is False and is_summary is False
-    if alone and kind is _MESSAGE and token_count is None and type(role) is str and role in ROLES:
-        # Most messages are nothing but a role and content, so that there is nothing else to look at.
-        stored = stored_content(content, kind, scope.limits)
-        return Entry(own_id, kind, role, stored, counted(scope, content, stored), "{}", False, False)
     if kind == "message":
         if role not in ROLES:
             raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -90,6 +85,4 @@ def tokens(count: int) -> int:
     Raises:
         InvalidInput: it is none.
     """
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _TOKENS_MOST:
-        raise InvalidInput(f"token_count must be a whole number from 0 to {_TOKENS_MOST:,}, not {count!r}")
-    return count
+    return whole_number(count, "token_count", most=_TOKENS_MOST)

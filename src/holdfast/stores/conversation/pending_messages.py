@@ -17,6 +17,7 @@ from ...clock import MICROSECONDS, from_us, to_us
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
+from ...core.checks import id_batch, list_of
 from ...core.filters import id_list
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
@@ -295,8 +296,7 @@ class AsyncPendingMessages(TenantStore):
 
     def _new(self, messages: Sequence[NewPendingMessage]) -> list[dict[str, Any]]:
         """Check everything before anything is written."""
-        if not isinstance(messages, Sequence) or not all(isinstance(each, NewPendingMessage) for each in messages):
-            raise InvalidInput("messages must be a list of NewPendingMessage")
+        list_of(NewPendingMessage, messages, "messages")
         limits, now = self._scope.limits, self._scope.clock.now_us()
         limits.check("batch_rows", len(messages), "messages")
         new = [
@@ -325,10 +325,7 @@ class AsyncPendingMessages(TenantStore):
         )
 
     def _ids(self, message_ids: Sequence[str]) -> Sequence[str]:
-        if isinstance(message_ids, str) or not isinstance(message_ids, Sequence):
-            raise InvalidInput("message_ids must be a list of ids")
-        self._scope.limits.check("batch_rows", len(message_ids), "message ids")
-        return [parse_id(each, "message id") for each in message_ids]
+        return id_batch(message_ids, "message_ids", self._scope.limits)
 
 
 class PendingMessages(Blocking[AsyncPendingMessages]):

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...clock import MINUTE_US
+from ...core.checks import whole_number
 from ...core.queries import Queries, Query
 from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine
@@ -72,8 +73,8 @@ async def prune(
     of_sessions, of_archives = _age_us(idle, "idle"), _age_us(archives, "archives")
     if of_sessions is None and of_archives is None:
         raise InvalidInput("say what is old enough: idle= for sessions, archives= for originals and deleted messages")
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise InvalidInput(f"limit must be a whole number from 1 on, not {limit!r}")
+    if limit is not None:
+        whole_number(limit, "limit", least=1)
     gone, put_away = PrunedSessions(), PrunedSessions()
     if of_sessions is not None:
         gone = await _prune_sessions(engine, scope, of_sessions, limit, purge, drop)

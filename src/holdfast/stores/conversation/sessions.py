@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from ...clock import MINUTE_US, to_us
+from ...clock import to_us
 from ...core import acting as actings
 from ...core import scope as scopes
 from ...core import text
@@ -25,10 +25,9 @@ from ...core.queries import Queries
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, in_steps, reads, writes, writes_acting, writes_heavily
 from ...engines.protocol import Connection, Engine, Row
-from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
+from ...errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
-from ...limits import Limits
 from ..objects.registration import register_tenant
 from . import session_lists, threads
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
@@ -36,6 +35,7 @@ from .buffer.memory import Buffers
 from .keys import SessionKey
 from .pruning import PrunedSessions, prune
 from .search.index import forget
+from .session_names import missing, new_session, of_user, same, stored_key, stored_names
 
 
 class Session(Struct, frozen=True):
@@ -58,7 +58,6 @@ class Session(Struct, frozen=True):
 
 UPSERT_TRIES = 3
 """How often an upsert looks for its session and tries to make it."""
-
 queries = Queries(__package__, "sessions.sql", Session)
 
 
@@ -94,7 +93,7 @@ class AsyncSessions(TenantStore):
         """
         user = acting.user if user is None else user
         agent = acting.agent if agent is None else agent
-        params = self._new(key=key, user=user, agent=agent, metadata=metadata, id=id)
+        params = new_session(self._scope, key=key, user=user, agent=agent, metadata=metadata, id=id)
         if not isinstance(unique, bool):
             raise InvalidInput(f"unique must be true or false, not {unique!r}")
         params["identifier_rank"] = threads.OWN_KEY if unique else params["id"]
@@ -103,10 +102,10 @@ class AsyncSessions(TenantStore):
         if row is not None:
             return _session(connection, row)
         if id is not None and (there := await queries.get.one(connection, params)) is not None:
-            return _same(_session(connection, there), params)
-        taken = text.unescape(params["identifier"])
+            return same(_session(connection, there), params)
+        taken = f"the key {text.unescape(params['identifier'])!r}{of_user(user)}"
         raise AlreadyExists(
-            f"there is a live session with the key {taken!r}{_of(user)}; find it, upsert it, or share the key with unique=False"
+            f"there is a live session with {taken}; find it, upsert it, or share the key with unique=False"
         )
 
     @writes_acting
@@ -129,10 +128,10 @@ class AsyncSessions(TenantStore):
         Raises:
             InvalidInput: the key is none.
         """
-        _stored_key(key, self._scope.limits)
+        stored_key(key, self._scope.limits)
         user = acting.user if user is None else user
         made_for = acting.agent if agent is None else agent
-        new = self._new(key=key, user=user, agent=made_for, metadata=metadata)
+        new = new_session(self._scope, key=key, user=user, agent=made_for, metadata=metadata)
         new["identifier_rank"] = threads.OWN_KEY
         changes = {**new, "agent_id": None if agent is None else new["agent_id"]}
         changes["metadata"] = None if metadata is None else new["metadata"]
@@ -155,7 +154,7 @@ class AsyncSessions(TenantStore):
         """
         session = await find_session(connection, self._scope, session_id)
         if session is None or (session.deleted_at is not None and not deleted):
-            raise _missing(session_id)
+            raise missing(session_id)
         return session
 
     @reads
@@ -168,7 +167,7 @@ class AsyncSessions(TenantStore):
             Conflict: several users have a session under this key, and no user was given.
         """
         limits = self._scope.limits
-        params = self._scope.params(identifier=_stored_key(key, limits))
+        params = self._scope.params(identifier=stored_key(key, limits))
         if user is not None:
             params["user_id"] = scopes.name(user, "user", limits)
             rows = await queries.find.all(connection, params, index="sessions_by_identifier")
@@ -245,7 +244,7 @@ class AsyncSessions(TenantStore):
             Conflict: it is no longer as ``expected``.
         """
         limits = self._scope.limits
-        params = self._at_now(
+        params = self._scope.params_now(
             id=parse_id(session_id, "session id"),
             agent_id=None if agent is None else scopes.name(agent, "agent", limits),
             metadata=None if metadata is None else scopes.metadata(metadata, limits),
@@ -253,14 +252,12 @@ class AsyncSessions(TenantStore):
         await _check_expected(connection, params, expected)
         row = await queries.update.one(connection, params)
         if row is None:
-            raise _missing(session_id)
+            raise missing(session_id)
         return _session(connection, row)
 
     async def delete(self, session_id: str, *, expected: Session | None = None) -> None:
         """Hide a session and everything below it. Its key is free at once; ``restore`` undoes it. With ``expected``, only if it
-        has not changed since.
-
-        A buffer of it, with all that was not saved, is dropped.
+        has not changed since. A buffer of it, with all that was not saved, is dropped.
 
         Raises:
             NotFound: there is no such live session.
@@ -279,11 +276,16 @@ class AsyncSessions(TenantStore):
         """
         there = await find_session(connection, self._scope, session_id)
         if there is None:
-            raise _missing(session_id)
+            raise missing(session_id)
         if there.deleted_at is None:
             return there
         async with connection.savepoint():
-            row = await self._bring_back(connection, there)
+            try:
+                row = await queries.restore.one(connection, self._scope.params(id=there.id))
+            except AlreadyExists:
+                key = f"{there.key!r}{of_user(there.user)}"
+                raise Conflict(f"the key {key} belongs to another session by now") from None
+            await threads.show(connection, self._scope, stored_names(there))
         if row is None:
             raise Conflict(f"session {session_id} was changed meanwhile; try again")
         return _session(connection, row)
@@ -333,29 +335,15 @@ class AsyncSessions(TenantStore):
         user = now.user if user is None else user
         stored_user = "" if user is None else scopes.name(user, "user", limits)
         named = None if agent is None else text.unescape(scopes.name(agent, "agent", limits))
-        return face_of(await self._buffers.open(_stored_key(key, limits), stored_user, named, now.agent))
-
-    async def _bring_back(self, connection: Connection, there: Session) -> Row | None:
-        try:
-            row = await queries.restore.one(connection, self._scope.params(id=there.id))
-        except AlreadyExists:
-            raise Conflict(f"the key {there.key!r}{_of(there.user)} belongs to another session by now") from None
-        try:
-            await threads.show(connection, self._scope, _stored_names(there))
-        except AlreadyExists:
-            raise Conflict(
-                f"a task, checkpoint, flow or memory under the key {there.key!r}{_of(there.user)} was made again since the"
-                " session was deleted; delete that one first"
-            ) from None
-        return row
+        return face_of(await self._buffers.open(stored_key(key, limits), stored_user, named, now.agent))
 
     @writes
     async def _delete(self, connection: Connection, session_id: str, expected: Session | None) -> None:
-        params = self._at_now(id=parse_id(session_id, "session id"))
+        params = self._scope.params_now(id=parse_id(session_id, "session id"))
         await _check_expected(connection, params, expected)
         row = await queries.delete.one(connection, params)
         if row is None:
-            raise _missing(session_id)
+            raise missing(session_id)
         names = {"id": params["id"], "identifier": row[0], "user_id": row[1], "identifier_rank": row[2]}
         await threads.hide(connection, self._scope, names)
 
@@ -363,38 +351,15 @@ class AsyncSessions(TenantStore):
         params = self._scope.params(id=parse_id(session_id, "session id"))
         there = await find_session(connection, self._scope, session_id)
         if there is None:
-            raise _missing(session_id)
+            raise missing(session_id)
         await threads.check_removable(connection, self._scope, there.id)
-        await threads.purge(connection, self._scope, _stored_names(there), live=there.deleted_at is None)
+        await threads.purge(connection, self._scope, stored_names(there), live=there.deleted_at is None)
         await queries.run_all("purge_", connection, params)
         await forget(connection, params)
         if await queries.purge.one(connection, params) is None:
-            raise _missing(session_id)
+            raise missing(session_id)
 
     _purge = writes_heavily(_purge_there)
-
-    def _new(
-        self,
-        *,
-        key: str | SessionKey | None,
-        user: str | None,
-        agent: str | None,
-        metadata: Mapping[str, Any] | None,
-        id: str | None = None,
-    ) -> dict[str, Any]:
-        limits = self._scope.limits
-        new_id = self._scope.ids.new() if id is None else parse_id(id, "session id")
-        return self._at_now(
-            id=new_id,
-            identifier=new_id if key is None else _stored_key(key, limits),
-            user_id="" if user is None else scopes.name(user, "user", limits),
-            agent_id="" if agent is None else scopes.name(agent, "agent", limits),
-            metadata=scopes.metadata(metadata, limits),
-        )
-
-    def _at_now(self, **values: Any) -> dict[str, Any]:
-        now = self._scope.clock.now_us()
-        return self._scope.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
 
 class Sessions(Blocking[AsyncSessions]):
@@ -420,29 +385,8 @@ async def find_session(connection: Connection, scope: scopes.Scope, session_id: 
     return None if row is None else _session(connection, row)
 
 
-def _stored_names(session: Session) -> dict[str, Any]:
-    return {
-        "id": session.id,
-        "identifier": text.escape(session.key),
-        "user_id": text.escape(session.user),
-        "identifier_rank": threads.OWN_KEY if session.is_unique else session.id,
-    }
-
-
 def _session(connection: Connection, row: Row) -> Session:
     return mapper(Session, connection.dialect)([row])[0]
-
-
-def _stored_key(key: str | SessionKey, limits: Limits) -> str:
-    return scopes.name(str(key) if isinstance(key, SessionKey) else key, "key", limits, limit="key_bytes")
-
-
-def _missing(session_id: str) -> NotFound:
-    return NotFound(f"there is no session {session_id} here")
-
-
-def _of(user: str | None) -> str:
-    return f" of the user {user!r}" if user else ""
 
 
 async def _check_expected(connection: Connection, params: Mapping[str, Any], expected: Session | None) -> None:
@@ -451,12 +395,3 @@ async def _check_expected(connection: Connection, params: Mapping[str, Any], exp
     # Everything is compared, not only the time: two changes can happen within one tick of the clock.
     if there is not None and _session(connection, there) != expected:
         raise Conflict(f"session {params['id']} has been changed since; read it again")
-
-
-def _same(there: Session, params: Mapping[str, Any]) -> Session:
-    """The session already under an id, if it is what a repeated create would have made."""
-    wanted = [text.unescape(params[name]) for name in ("identifier", "user_id", "agent_id")]
-    same = wanted == [there.key, there.user, there.agent]
-    if there.deleted_at is not None or not same or there.is_unique != (params["identifier_rank"] == threads.OWN_KEY):
-        raise Conflict(f"there is another session with the id {there.id}")
-    return there

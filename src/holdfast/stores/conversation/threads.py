@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core import text
 from ...core.queries import Queries
 from ...core.scope import Scope
 from ...engines.protocol import Connection
+from ...errors import AlreadyExists, Conflict
 
 PREFIX = "session:"
 _HIDDEN = "deleted:"
@@ -48,10 +50,17 @@ async def show(connection: Connection, scope: Scope, session: dict[str, Any]) ->
     """Bring back what was hidden with a session.
 
     Raises:
-        AlreadyExists: something else has its name by now.
+        Conflict: something else has its name by now.
     """
-    for dependent in scope.session_dependents:
-        await dependent.show(connection, scope, _names(scope, session))
+    try:
+        for dependent in scope.session_dependents:
+            await dependent.show(connection, scope, _names(scope, session))
+    except AlreadyExists:
+        user = f" of the user {text.unescape(session['user_id'])!r}" if session["user_id"] else ""
+        raise Conflict(
+            f"a task, checkpoint, flow or memory under the key {text.unescape(session['identifier'])!r}{user} was made again"
+            " since the session was deleted; delete that one first"
+        ) from None
 
 
 async def purge(connection: Connection, scope: Scope, session: dict[str, Any], *, live: bool) -> None:

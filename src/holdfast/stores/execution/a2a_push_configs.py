@@ -1,112 +1,73 @@
-"""Push configurations of A2A tasks: whom to tell, and how, that a task went on.
+"""Push configurations of A2A tasks: whom to notify of a task's progress, and how.
 
-A configuration is kept as it was given; what it says of how to prove who is calling is in it too, so whoever can read it can
-call. Those of one ``user`` are not seen by another. They are hidden, restored and purged with their task.
+A configuration is stored as it was given, credentials included, so whoever can read it can call its receiver. It belongs to a
+user, who is a part of its key, and is hidden, restored and purged with its task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
-from ...core import scope as scopes
-from ...core import text
-from ...core.blocking import Blocking, blocking
+from ...core.blocking import blocking
 from ...core.queries import Queries
-from ...core.rows import Column, mapper
-from ...core.store import TenantStore, reads, writes
+from ...core.records import AsyncRecords, Filterable, Key, Limited, Records
+from ...core.rows import Column
+from ...core.store import writes
 from ...engines.protocol import Connection
-from ...errors import InvalidInput, LimitExceeded
-from ..objects.registration import register_tenant
 
 
 class A2APushConfig(Struct, frozen=True):
-    """Whom to tell about one task."""
+    """Whom to notify of one task."""
 
-    id: str
-    task_id: str
-    user: Annotated[str, Column("user_id")]
-    config: dict[str, Any]
+    task_id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
+    id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
+    user: Annotated[str, Key(), Column("user_id"), Limited("name_bytes"), Filterable()]
+    config: Annotated[dict[str, Any], Limited("metadata_bytes")]
     created_at: datetime
     updated_at: datetime
 
 
-queries = Queries(__package__, "a2a_push_configs.sql", A2APushConfig)
+class NewA2APushConfig(Struct, frozen=True):
+    """A configuration to store. Without an id, it gets that of its task, which may be stored later."""
+
+    task_id: str
+    config: dict[str, Any]
+    id: str | UnsetType = UNSET
+    user: str = ""
 
 
-class AsyncA2APushConfigs(TenantStore):
-    """The push configurations of one tenant's tasks. Those of one ``user`` are not seen by another."""
+class A2APushConfigChange(Struct, frozen=True):
+    """What to change of a configuration."""
 
-    @writes
-    async def save(
-        self,
-        connection: Connection,
-        task_id: str,
-        config: Mapping[str, Any],
-        *,
-        id: str | None = None,
-        user: str | None = None,
-    ) -> A2APushConfig:
-        """Keep a configuration, in place of the one with its id; without an id, that is the task's. The task may come later.
+    config: dict[str, Any] | UnsetType = UNSET
 
-        Raises:
-            InvalidText: it is not JSON.
-            LimitExceeded: it is over ``metadata_bytes``.
-        """
-        if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
-            raise InvalidInput("a push configuration is a dictionary with string keys")
-        stored = text.dump(dict(config), depth=self._scope.limits.json_depth)
-        self._scope.limits.check("metadata_bytes", text.size(stored), "push configuration")
-        name = scopes.name(task_id if id is None else id, "id of a push configuration", self._scope.limits)
-        params = self._at(task_id, user) | {"id": name, "config": stored, "now_at": self._scope.clock.now_us()}
-        await register_tenant(connection, params)
-        row = await queries.save.one(connection, params)
-        assert row is not None
-        return mapper(A2APushConfig, connection.dialect)([row])[0]
 
-    @reads
-    async def list(self, connection: Connection, task_id: str, *, user: str | None = None) -> Sequence[A2APushConfig]:
-        """The configurations of a task, the one made first first."""
-        return await self._listed(connection, queries.list, self._at(task_id, user))
+queries = Queries(__package__, "a2a_push_configs.sql")
 
-    @reads
-    async def of_everybody(self, connection: Connection, task_id: str) -> Sequence[A2APushConfig]:
-        """The configurations of a task, whoever made them; for the one who tells them."""
-        return await self._listed(connection, queries.of_everybody, self._at(task_id, None))
+
+class AsyncA2APushConfigs(AsyncRecords[A2APushConfig, NewA2APushConfig, A2APushConfigChange]):
+    """The push configurations of one tenant's tasks, oldest first."""
+
+    table, noun = "a2a_push_configs", "push configuration"
+    order = ("created_at",)
+    live = "deleted_with = ''"
 
     @writes
-    async def delete(
-        self, connection: Connection, task_id: str, *, id: str | None = None, user: str | None = None
-    ) -> int:
-        """Remove one configuration of a task, or all of them; how many those were."""
-        params, clause = self._at(task_id, user), ""
-        if id is not None:
-            params["id"] = scopes.name(id, "id of a push configuration", self._scope.limits)
-            clause = "\n  AND id = :id"
-        return len(await queries.delete.all(connection, params, clause))
+    async def clear(self, connection: Connection, task_id: str, *, id: str | None = None, user: str = "") -> int:
+        """Delete one configuration that a user has for a task, or all of them; returns how many there were."""
+        params = self._at((task_id, task_id if id is None else id, user))
+        clause = "" if id is None else "\n  AND id = :id"
+        return len(await queries.clear.all(connection, params, clause))
 
-    async def _listed(self, connection: Connection, query: Any, params: dict[str, Any]) -> Sequence[A2APushConfig]:
-        most = self._scope.limits.list_rows
-        rows = await query.all(connection, {**params, "limit": most + 1})
-        if len(rows) > most:
-            raise LimitExceeded(f"this task has more than list_rows = {most:,} push configurations")
-        return mapper(A2APushConfig, connection.dialect)(rows)
-
-    def _at(self, task_id: str, user: str | None) -> dict[str, Any]:
-        limits = self._scope.limits
-        return self._scope.params(
-            task_id=scopes.name(task_id, "task id", limits),
-            user_id="" if user is None else scopes.name(user, "user", limits),
-        )
+    def _prepare(self, new: NewA2APushConfig) -> NewA2APushConfig:
+        return replace(new, id=new.task_id) if new.id is UNSET else new
 
 
-class A2APushConfigs(Blocking[AsyncA2APushConfigs]):
-    """The push configurations of one tenant's tasks. Those of one ``user`` are not seen by another."""
+class A2APushConfigs(Records[A2APushConfig, NewA2APushConfig, A2APushConfigChange]):
+    """The push configurations of one tenant's tasks, oldest first."""
 
-    save = blocking(AsyncA2APushConfigs.save)
-    list = blocking(AsyncA2APushConfigs.list)
-    of_everybody = blocking(AsyncA2APushConfigs.of_everybody)
-    delete = blocking(AsyncA2APushConfigs.delete)
+    clear = blocking(AsyncA2APushConfigs.clear)

@@ -17,12 +17,13 @@ from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.queries import Queries
+from ...core.records import check_version
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from ...limits import Limits
-from .agents import check_version, find_agent, lock_agent
+from .agents import has_agent, lock_agent
 
 
 class Block(Struct, frozen=True):
@@ -62,7 +63,7 @@ class AsyncBlocks(TenantStore):
         """
         params = self._params(agent_id)
         blocks = await _list(connection, params)
-        if not blocks and await find_agent(connection, params) is None:
+        if not blocks and not await has_agent(connection, params):
             raise NotFound(f"there is no agent {agent_id!r} here")
         return blocks
 

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from ...clock import to_us
 from ...core import text
-from ...errors import Conflict, InvalidInput
+from ...core.checks import NUMBER_MOST, whole_number
+from ...errors import Conflict
 from ...ids import Id
 from ..execution.runs import states
 from ..execution.runs.states import Run
@@ -145,6 +146,4 @@ def number(step: int) -> int:
     Raises:
         InvalidInput: it is none.
     """
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**62:
-        raise InvalidInput(f"to_step must be a whole number from 0 on, not {step!r}")
-    return step
+    return whole_number(step, "to_step", most=NUMBER_MOST - 1)

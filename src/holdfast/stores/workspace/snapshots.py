@@ -16,6 +16,7 @@ from ...clock import to_us
 from ...core import objects as bodies
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
+from ...core.checks import whole_number
 from ...core.objects import Packed
 from ...core.paging import Page, after, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
@@ -402,9 +403,7 @@ def number(step: int) -> int:
     Raises:
         InvalidInput: it is none.
     """
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < _STEP_MOST:
-        raise InvalidInput(f"step must be a whole number, not {step!r}")
-    return step
+    return whole_number(step, "step", most=_STEP_MOST - 1)
 
 
 def _of(scope: scopes.Scope, run_id: str | None, step: int | None, kind: str | None) -> tuple[dict[str, Any], str]:

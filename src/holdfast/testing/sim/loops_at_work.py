@@ -15,6 +15,7 @@ from ...loop import Reply, Tool, ToolRequest, Turn
 from ...loop import commands as do
 from ...loop.commands import Command, StoreCommand
 from ...loop.driving import drive
+from ...loop.events import ToMake
 from ...loop.plan import Plan
 from ...loop.tools import Answer, Below, ChildRun, Done, Failed, Snoozed
 from ...stores.execution.runs.ledger import NewToolCall
@@ -73,7 +74,7 @@ class LoopWorker(Worker):
             return await process.sleep(command.seconds)
         return process.random.random() >= 0.05  # whether to go on
 
-    async def make(self, run: Run, call: do.ToMake) -> Answer:
+    async def make(self, run: Run, call: ToMake) -> Answer:
         """Make one call of a tool."""
         assert self.held is not None
         if call.name.startswith(DELEGATE):

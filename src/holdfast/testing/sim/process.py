@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 
 from ...clock import from_us
+from ...core.crypto import KeyRing
 from ...core.scope import Scope, Setting
 from ...engines.sqlite.file import Durability
 from ...errors import Closed, OutcomeUnknown, Unavailable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from .simulation import Simulation
 
 T = TypeVar("T")
+ENCRYPTION_KEY = bytes(32)
+"""The key of every simulated process."""
 TRIES_MOST = 8
 """How often ``insist`` tries a call."""
 
@@ -164,7 +167,11 @@ class Process:
         self.disk.__enter__()
         seed = self.random.getrandbits(64)
         self._setting = Setting(
-            clock=self.clock, ids=SeededIds(seed), limits=Limits(), session_dependents=SESSION_DEPENDENTS
+            clock=self.clock,
+            ids=SeededIds(seed),
+            limits=Limits(),
+            session_dependents=SESSION_DEPENDENTS,
+            keys=KeyRing(ENCRYPTION_KEY, nonces=Random(seed).randbytes),
         )
         self._open()
         self.spawn("main", self.main(self))

@@ -19,6 +19,7 @@ from typing import Any
 from ....clock import from_us
 from ....core import scope as scopes
 from ....core import text
+from ....core.checks import whole_number
 from ....errors import InvalidInput
 from ....stepping import step
 from ..message_log import Message
@@ -312,6 +313,4 @@ def blocking_face_of(buffer: AsyncBufferedSession) -> BufferedSession:
 
 
 def _whole(value: int, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _COUNT_MOST:
-        raise InvalidInput(f"{what} must be a whole number from 0 to {_COUNT_MOST:,}, not {value!r}")
-    return value
+    return whole_number(value, what, most=_COUNT_MOST)

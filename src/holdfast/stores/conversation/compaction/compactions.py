@@ -16,31 +16,30 @@ none, those of the counter (``tokens``).
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ....core import scope as scopes
 from ....core import text
 from ....core.blocking import Blocking, blocking
+from ....core.checks import id_batch, whole_number
 from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
-from ....errors import InvalidInput, LimitExceeded, NotFound, NothingToCompact, OutcomeUnknown
+from ....errors import InvalidInput, NotFound, NothingToCompact, OutcomeUnknown
 from ....ids import parse as parse_id
 from ..branches import find_head
 from ..log_reading import view_of
-from ..search.searchable_text import text_of
 from ..tokens import TOKENS_MOST, counter_of
-from . import attachments, recording, rollback, strategies
+from . import archive, attachments, recording, rollback, strategies
 from .commit import Order, commit, summary_content
-from .events import ArchivedMessage, CompactionEvent, archived_of, events_of, queries
+from .events import ArchivedMessage, CompactionEvent, events_of, queries
 from .plan import Plan, check_plan, make_plan, take_snapshot
 from .policy import CompactionPolicy, checked
 from .strategies import Strategy, Summarizer
+from .summaries import check_function, summary_of
 
 _NUMBER_MOST = 2**62
-_SEARCH_ROWS = 500
 
 
 class AsyncCompactions(TenantStore):
@@ -105,7 +104,7 @@ class AsyncCompactions(TenantStore):
         order = Order(
             plan=plan,
             event_id=event_id,
-            summary=await self._summary(plan, summarize, summary),
+            summary=await summary_of(self._engine, self._scope, plan, summarize, summary),
             summary_id=self._scope.ids.new(),
             copy_ids=[self._scope.ids.new() for _ in plan.rewritten],
             model=None if model is None else scopes.name(model, "model", self._scope.limits),
@@ -157,9 +156,13 @@ class AsyncCompactions(TenantStore):
             summary_id=self._scope.ids.new(),
             preserved=self._ids(preserved_message_ids, "preserved_message_ids"),
             model=None if model is None else scopes.name(model, "model", limits),
-            duration_ms=_count(duration_ms, "duration_ms"),
-            original_tokens=None if original_tokens is None else _count(original_tokens, "original_tokens"),
-            compacted_tokens=None if compacted_tokens is None else _count(compacted_tokens, "compacted_tokens"),
+            duration_ms=whole_number(duration_ms, "duration_ms", most=TOKENS_MOST),
+            original_tokens=None
+            if original_tokens is None
+            else whole_number(original_tokens, "original_tokens", most=TOKENS_MOST),
+            compacted_tokens=None
+            if compacted_tokens is None
+            else whole_number(compacted_tokens, "compacted_tokens", most=TOKENS_MOST),
         )
         return await recording.record(connection, self._scope, given)
 
@@ -234,11 +237,7 @@ class AsyncCompactions(TenantStore):
             NotFound: there is no such live session, or no such event.
             InvalidInput: neither or both were given.
         """
-        params = await self._archive(connection, session_id, event_id, cursor)
-        params["limit"] = rows_to_read(limit, self._scope.limits)
-        rows = await queries.archived.all(connection, params)
-        page = archived_of(connection, rows[:limit])
-        return Page(page, _cursor(rows[limit - 1]) if len(rows) > limit else None)
+        return await archive.list_originals(connection, self._scope, session_id, event_id, limit, cursor)
 
     @reads
     async def search_archive(
@@ -259,21 +258,7 @@ class AsyncCompactions(TenantStore):
             NotFound: there is no such live session.
             InvalidInput: the text is empty.
         """
-        if not isinstance(text, str) or not text:
-            raise InvalidInput("the text to search for must not be empty")
-        wanted = rows_to_read(limit, self._scope.limits)
-        params = await self._archive(connection, session_id, None, cursor)
-        found: list[tuple[ArchivedMessage, str]] = []
-        needle, more = text.casefold(), True
-        while more and len(found) < wanted:
-            rows = await queries.archived.all(connection, {**params, "limit": _SEARCH_ROWS})
-            for row, each in zip(rows, archived_of(connection, rows), strict=True):
-                if needle in text_of(each.message.kind, each.message.content).casefold():
-                    found.append((each, _cursor(row)))
-            more = len(rows) == _SEARCH_ROWS
-            if more:
-                params.update(_after(_cursor(rows[-1])))
-        return Page([each for each, _ in found[:limit]], found[limit - 1][1] if len(found) > limit else None)
+        return await archive.search_originals(connection, self._scope, session_id, text, limit, cursor)
 
     async def attach(
         self,
@@ -302,7 +287,7 @@ class AsyncCompactions(TenantStore):
         policy = checked(policy)
         strategies.find(policy, strategy)
         if summarize is not None:
-            self._check_function(summarize)
+            check_function(self._engine, summarize)
         scope, name = self._target(session_id, agent)
         await self._engine.write(lambda connection: attachments.store(connection, self._scope, scope, name, policy))
         mine = attachments.Attachment(summarize, strategy, policy)
@@ -346,60 +331,14 @@ class AsyncCompactions(TenantStore):
         count, limits = counter_of(self._scope), self._scope.limits
         return make_plan(snapshot, messages, params["session_id"], policy, chosen, count, limits)
 
-    async def _summary(self, plan: Plan, summarize: Summarizer | None, summary: str | None) -> str | None:
-        """The summary a plan needs: the caller's text, or what the caller's function says."""
-        if not plan.needs_summary:
-            return None
-        if summarize is not None:
-            answer = summarize(plan.to_summarize)
-            summary = await self._awaited(answer) if inspect.isawaitable(answer) else answer
-        elif summary is None:
-            raise InvalidInput(
-                f"{len(plan.removed)} messages would be removed, and nothing says what they said: give summarize= or summary="
-            )
-        if not isinstance(summary, str) or not summary.strip():
-            raise InvalidInput("the summary is empty or no text; nothing was changed")
-        content = summary_content(summary)
-        limits, tokens = self._scope.limits, counter_of(self._scope)(content)
-        limits.check("content_bytes", text.size(text.dump(content)), "the summary")
-        if tokens > plan.policy.summary_tokens:
-            raise LimitExceeded(
-                f"the summary has {tokens:,} tokens, over summary_tokens = {plan.policy.summary_tokens:,}"
-            )
-        return summary
-
-    async def _awaited(self, answer: Awaitable[str]) -> str:
-        if self._engine.blocking:
-            if inspect.iscoroutine(answer):
-                answer.close()  # it will not be run, and should not complain about that
-            raise InvalidInput(_NO_LOOP)
-        return await answer
-
     async def _find(self, event_id: str) -> CompactionEvent | None:
         try:
             return await self.get(event_id)
         except NotFound:
             return None
 
-    async def _archive(
-        self, connection: Connection, session_id: str | None, event_id: str | None, cursor: str | None
-    ) -> dict[str, Any]:
-        """The parameters that say which originals are meant, from which on."""
-        if (session_id is None) == (event_id is None):
-            raise InvalidInput("say whose originals: session_id= or event_id=")
-        if event_id is not None:
-            event = await rollback.find_event(connection, self._scope, parse_id(event_id, "event id"))
-            numbers = {"from_number": event.number, "to_number": event.number}
-            return self._of(event.session_id, **numbers, **_after(cursor))
-        params = self._of(str(session_id), from_number=0, to_number=_NUMBER_MOST, **_after(cursor))
-        await view_of(connection, params)
-        return params
-
     def _ids(self, ids: Sequence[str], what: str) -> list[str]:
-        if isinstance(ids, str) or not isinstance(ids, Sequence):
-            raise InvalidInput(f"{what} must be a list of ids")
-        self._scope.limits.check("batch_rows", len(ids), what)
-        return [*dict.fromkeys(parse_id(each, "message id") for each in ids)]
+        return [*dict.fromkeys(id_batch(ids, what, self._scope.limits))]
 
     def _check_ways(
         self,
@@ -416,18 +355,12 @@ class AsyncCompactions(TenantStore):
         if summarize is not None and summary is not None:
             raise InvalidInput("give summarize= or summary=, not both")
         if summarize is not None:
-            self._check_function(summarize)
+            check_function(self._engine, summarize)
             if self._engine.joined:
                 raise InvalidInput(
                     "a function cannot be called inside your transaction, which would stay open for as long as it thinks:"
                     " call plan(), summarise, then compact(plan=..., summary=...)"
                 )
-
-    def _check_function(self, summarize: Summarizer) -> None:
-        if not callable(summarize):
-            raise InvalidInput(f"summarize must be a function, not {type(summarize).__name__}")
-        if self._engine.blocking and inspect.iscoroutinefunction(summarize):
-            raise InvalidInput(_NO_LOOP)
 
     def _target(self, session_id: str | None, agent: str | None) -> tuple[attachments.Target, str]:
         if (session_id is None) == (agent is None):
@@ -457,15 +390,6 @@ class Compactions(Blocking[AsyncCompactions]):
     attached = blocking(AsyncCompactions.attached)
 
 
-_NO_LOOP = "a synchronous Holdfast has no event loop to run an asynchronous summarize in: use AsyncHoldfast, or a plain function"
-
-
-def _count(value: int, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= TOKENS_MOST:
-        raise InvalidInput(f"{what} must be a whole number from 0 to {TOKENS_MOST:,}, not {value!r}")
-    return value
-
-
 def _why_nothing(plan: Plan) -> str:
     if plan.removed or plan.rewritten:
         return "what could go has too few tokens for a summary to be shorter; nothing was changed"
@@ -473,13 +397,3 @@ def _why_nothing(plan: Plan) -> str:
     return (
         f"there is nothing to compact: {stays} (see plan().protected), and nothing else would make the session smaller"
     )
-
-
-def _cursor(row: Sequence[Any]) -> str:
-    """Where a page of originals ended: the number of the event, and of the message."""
-    return encode_cursor("archive", int(row[-1]), int(row[1]))
-
-
-def _after(cursor: str | None) -> dict[str, int]:
-    number, seq = (0, 0) if cursor is None else decode_cursor(cursor, "archive", int, int)
-    return {"after_number": number, "after_seq": seq}

@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from ....clock import MINUTE_US
 from ....core import text
 from ....core.scope import Scope
 from ....engines.protocol import Connection
@@ -189,5 +188,4 @@ async def _settle(
 
 
 def _params(scope: Scope, session_id: str, event_id: str) -> dict[str, Any]:
-    now = scope.clock.now_us()
-    return scope.params(session_id=session_id, id=event_id, event_id=event_id, now_at=now, now_minute=now // MINUTE_US)
+    return scope.params_now(session_id=session_id, id=event_id, event_id=event_id)

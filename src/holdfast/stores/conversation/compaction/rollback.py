@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import structs
 
-from ....clock import MINUTE_US
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, NotFound
@@ -31,10 +30,7 @@ async def roll_back(connection: Connection, scope: Scope, event_id: str) -> Comp
             originals are no longer there.
     """
     event = await find_event(connection, scope, event_id)
-    now = scope.clock.now_us()
-    params = scope.params(
-        session_id=event.session_id, id=event.id, event_id=event.id, now_at=now, now_minute=now // MINUTE_US
-    )
+    params = scope.params_now(session_id=event.session_id, id=event.id, event_id=event.id)
     head = await lock_head(connection, params)
     event = await find_event(connection, scope, event_id)  # as it is now that nobody else can change it
     block = await _check(connection, params, event, head)

@@ -19,26 +19,25 @@ from msgspec import Struct
 
 from ....clock import to_us
 from ....core import scope as scopes
-from ....core import text
 from ....core.blocking import Blocking, blocking
 from ....core.filters import Filter, Filterable, equal_metadata, listed
 from ....core.paging import Page, after, encode_cursor, page, rows_to_read
 from ....core.rows import mapper
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
-from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
+from ....errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ....ids import parse as parse_id
 from ...conversation.messages import NewMessage
-from . import ledger
+from . import ledger, starting
 from .ledger import OPEN, ToolCall, ToolOutcome, Unusual
 from .states import (
     FINAL,
-    MOVES,
     Run,
     Status,
     Verb,
     check_epoch,
     check_holder,
+    left_before,
     lock_hidden,
     lock_run,
     missing,
@@ -105,11 +104,11 @@ class AsyncRuns(TenantStore):
             Fenced: somebody else has claimed the parent since.
             LimitExceeded: the parent is ``run_depth`` deep already.
         """
-        new = self._new(session_id, agent, id, max_attempts, metadata)
-        new.update(await self._below(connection, parent, parent_call, parent_epoch))
+        new = starting.new_run(self._scope, session_id, agent, id, max_attempts, metadata)
+        new.update(await starting.below(connection, self._scope, parent, parent_call, parent_epoch))
         row = await queries.create.one(connection, new)
         if row is None:
-            return await self._started(connection, new)
+            return await starting.find_started(connection, new)
         run = run_of(connection, row)
         await put_in_queue(connection, self._scope, run, new["now_at"])
         return run
@@ -321,7 +320,7 @@ class AsyncRuns(TenantStore):
         """A holder gives its run up, one way or another; the same again is fine."""
         check_epoch(epoch)
         run = await lock_run(connection, self._scope, run_id)
-        if _already(run, epoch, verb, changes):
+        if left_before(run, epoch, verb, changes):
             return run
         check_holder(run, epoch)
         return await self._end(connection, run, verb, **changes)
@@ -362,62 +361,6 @@ class AsyncRuns(TenantStore):
             await self._end(connection, run, verb, **ends)
         return done
 
-    def _new(
-        self,
-        session_id: str,
-        agent: str | None,
-        id: str | None,
-        max_attempts: int | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
-        limits = self._scope.limits
-        new_id = self._scope.ids.new() if id is None else parse_id(id, "run id")
-        return self._scope.params(
-            id=new_id,
-            run_id=new_id,
-            session_id=parse_id(session_id, "session id"),
-            agent_id=None if agent is None else scopes.name(agent, "agent", limits),
-            max_attempts=limits.run_attempts if max_attempts is None else _attempts(max_attempts),
-            metadata=scopes.metadata(metadata, limits),
-            now_at=self._scope.clock.now_us(),
-        )
-
-    async def _below(
-        self, connection: Connection, parent: str | None, call: str | None, epoch: int | None
-    ) -> dict[str, Any]:
-        """Where a new run stands below another."""
-        if parent is None:
-            if call is not None or epoch is not None:
-                raise InvalidInput("parent_call and parent_epoch go with a parent")
-            return {"parent_run_id": None, "parent_call_id": None, "depth": 0}
-        above = await lock_run(connection, self._scope, parent)
-        if epoch is not None:
-            check_holder(above, epoch)
-        if above.status in FINAL:
-            raise Conflict(f"run {above.id} is {above.status}; nothing can be started below it")
-        self._scope.limits.check("run_depth", above.depth + 1, "runs one below the other")
-        stored = None if call is None else ledger.call_id(call, self._scope.limits)
-        if stored is not None:
-            there = await ledger.queries.get.one(connection, self._scope.params(run_id=above.id, id=stored))
-            if there is None:
-                raise NotFound(f"run {above.id} has no call {call!r}; intend it first")
-        return {"parent_run_id": above.id, "parent_call_id": stored, "depth": above.depth + 1}
-
-    async def _started(self, connection: Connection, new: dict[str, Any]) -> Run:
-        """What a start finds that was made before: the run, another one, or no session."""
-        row = await queries.get.one(connection, new)
-        if row is None and new["parent_call_id"] is not None:
-            row = await queries.of_call.one(connection, new)
-        if row is None:
-            raise NotFound(f"there is no session {new['session_id']} here")
-        run = run_of(connection, row)
-        agent = run.agent if new["agent_id"] is None else text.unescape(new["agent_id"])
-        call = None if new["parent_call_id"] is None else text.unescape(new["parent_call_id"])
-        wanted = (new["session_id"], agent, new["parent_run_id"], call)
-        if wanted != (run.session_id, run.agent, run.parent_run_id, run.parent_call_id):
-            raise Conflict(f"there is another run {run.id}, in session {run.session_id}, by this id or for this call")
-        return run
-
 
 class Runs(Blocking[AsyncRuns]):
     """The runs of one tenant."""
@@ -441,25 +384,3 @@ def _ends(scope: scopes.Scope, stop_reason: str | None, pause_until: datetime | 
     if stop_reason is not None:
         return {"stop_reason": scopes.name(stop_reason, "stop_reason", scope.limits)}
     return {} if pause_until is None else {"pause_until_at": moment(pause_until, "pause_until")}
-
-
-def _already(run: Run, epoch: int, verb: Verb, changes: Mapping[str, Any]) -> bool:
-    """Whether a holder has left its run in just this way before."""
-    until = None if run.pause_until is None else to_us(run.pause_until)
-    return (run.status, run.epoch, until, run.stop_reason, run.error) == (
-        MOVES[verb]["running"],
-        epoch,
-        changes.get("pause_until_at"),
-        _said(changes.get("stop_reason")),
-        _said(changes.get("error")),
-    )
-
-
-def _said(stored: str | None) -> str | None:
-    return None if stored is None else text.unescape(stored)
-
-
-def _attempts(value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
-        raise InvalidInput(f"max_attempts must be a whole number from 1 on, not {value!r}")
-    return value

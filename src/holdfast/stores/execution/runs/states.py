@@ -28,6 +28,7 @@ from msgspec import Struct
 from ....clock import MICROSECONDS, to_us
 from ....core import scope as scopes
 from ....core import text
+from ....core.checks import whole_number
 from ....core.queries import Queries
 from ....core.rows import Column, mapper
 from ....engines.protocol import Connection, Row
@@ -247,9 +248,7 @@ def checked_ttl(setting: scopes.Setting, ttl_ms: int) -> int:
         InvalidInput: it is not a whole number from 1 on.
         LimitExceeded: it is over ``lease_ms``.
     """
-    if not isinstance(ttl_ms, int) or isinstance(ttl_ms, bool) or ttl_ms < 1:
-        raise InvalidInput(f"ttl_ms must be a whole number from 1 on, not {ttl_ms!r}")
-    setting.limits.check("lease_ms", ttl_ms, "ttl_ms")
+    setting.limits.check("lease_ms", whole_number(ttl_ms, "ttl_ms", least=1), "ttl_ms")
     return ttl_ms
 
 
@@ -272,3 +271,19 @@ def run_of(connection: Connection, row: Row) -> Run:
 def missing(run_id: str) -> NotFound:
     """The error for a run that is not there."""
     return NotFound(f"there is no run {run_id} here")
+
+
+def left_before(run: Run, epoch: int, verb: Verb, changes: Mapping[str, Any]) -> bool:
+    """Whether a holder has left its run in this way before."""
+    until = None if run.pause_until is None else to_us(run.pause_until)
+    return (run.status, run.epoch, until, run.stop_reason, run.error) == (
+        MOVES[verb]["running"],
+        epoch,
+        changes.get("pause_until_at"),
+        _said(changes.get("stop_reason")),
+        _said(changes.get("error")),
+    )
+
+
+def _said(stored: str | None) -> str | None:
+    return None if stored is None else text.unescape(stored)

@@ -19,6 +19,7 @@ from msgspec.structs import astuple, replace
 from ....clock import MINUTE_US, from_us
 from ....core import scope as scopes
 from ....core import text
+from ....core.checks import NUMBER_MOST, list_of, whole_number
 from ....core.queries import Queries, unless_usual
 from ....core.rows import Column, mapper
 from ....engines.dialect import Dialect
@@ -267,8 +268,7 @@ def new_step(
         LimitExceeded: something about it is too large.
     """
     limits = scope.limits
-    if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 < iteration < 2**62:
-        raise InvalidInput(f"iteration must be a whole number from 1 on, not {iteration!r}")
+    whole_number(iteration, "iteration", least=1, most=NUMBER_MOST - 1)
     stored = text.dump(state, depth=limits.json_depth)
     limits.check("state_bytes", text.size(stored), "state")
     entries = _entries(scope, messages)
@@ -310,24 +310,18 @@ def _fingerprint(given: Any) -> str:
 
 
 def _entries(scope: scopes.Scope, messages: object) -> list[Entry]:
-    if isinstance(messages, tuple) and not messages:
-        return []
-    if not isinstance(messages, Sequence) or not all(isinstance(each, NewMessage) for each in messages):
-        raise InvalidInput("messages must be a list of NewMessage")
-    scope.limits.check("batch_rows", len(messages), "messages")
-    entries = [new_entry(scope, *astuple(each)) for each in messages]
+    new = list_of(NewMessage, messages, "messages")
+    scope.limits.check("batch_rows", len(new), "messages")
+    entries = [new_entry(scope, *astuple(each)) for each in new]
     if len({entry.id for entry in entries}) < len(entries):
         raise InvalidInput("two messages of one step have the same id")
     return entries
 
 
 def _settled(outcomes: object, limits: Limits) -> list[Settled]:
-    if isinstance(outcomes, tuple) and not outcomes:
-        return []
-    if not isinstance(outcomes, Sequence) or not all(isinstance(each, ToolOutcome) for each in outcomes):
-        raise InvalidInput("tool_calls must be a list of ToolOutcome")
-    limits.check("open_tool_calls", len(outcomes), "tool_calls")
-    settled = [_stored_outcome(outcome, limits) for outcome in outcomes]
+    given = list_of(ToolOutcome, outcomes, "tool_calls")
+    limits.check("open_tool_calls", len(given), "tool_calls")
+    settled = [_stored_outcome(outcome, limits) for outcome in given]
     if len({each.id for each in settled}) < len(settled):
         raise InvalidInput("a step finishes a tool call once")
     return settled
@@ -353,8 +347,7 @@ def _checked_usage(usage: object) -> Usage:
     if not isinstance(usage, Usage):
         raise InvalidInput("usage must be a Usage")
     for count in astuple(usage):
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**53:
-            raise InvalidInput(f"a number of tokens is a whole number from 0 on, not {count!r}")
+        whole_number(count, "a number of tokens", most=2**53 - 1)
     return usage
 
 

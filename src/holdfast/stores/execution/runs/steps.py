@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.blocking import Blocking, blocking
+from ....core.checks import whole_number
 from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ....core.rows import mapper
 from ....core.store import TenantStore, reads
 from ....engines.protocol import Connection
-from ....errors import InvalidInput, NotFound
+from ....errors import NotFound
 from ....ids import parse as parse_id
 from . import states
 from .step_log import Step, find_step, queries
@@ -77,6 +78,4 @@ class Steps(Blocking[AsyncSteps]):
 
 
 def _number(iteration: int) -> int:
-    if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 <= iteration < _MOST:
-        raise InvalidInput(f"iteration must be a whole number, not {iteration!r}")
-    return iteration
+    return whole_number(iteration, "iteration", most=_MOST - 1)

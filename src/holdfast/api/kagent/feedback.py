@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from holdfast import Feedback, Page, Remark, Session
+from holdfast import Feedback, GeneralFeedback, NewGeneralFeedback, Page, Session, column
 from holdfast.errors import InvalidInput, NotFound
 
 from .request import Ask, enveloped, route
@@ -60,14 +60,15 @@ async def create_feedback_of_kagent(ask: Ask) -> Response:
     body = ask.body(_NEW)
     about = await _message(ask, body)
     if about is None:
-        remark = await ask.tenant.remarks.create(
-            body.feedback_text,
+        new = NewGeneralFeedback(
+            feedback_text=body.feedback_text,
             is_positive=body.is_positive,
-            issue_type=body.issue_type,
+            issue_type=body.issue_type or "",
             message_number=body.message_id if isinstance(body.message_id, int) else None,
             user=ask.user,
         )
-        return enveloped(_shown(remark, remark.message_number), "Feedback submitted successfully")
+        general = await ask.tenant.general_feedback.create(new)
+        return enveloped(_shown(general, general.message_number), "Feedback submitted successfully")
     if not body.feedback_text:
         raise InvalidInput("feedback_text must not be empty")
     feedback = await ask.tenant.feedback.upsert(
@@ -84,9 +85,10 @@ async def create_feedback_of_kagent(ask: Ask) -> Response:
 @route("GET", "/api/feedback")
 async def list_feedback_of_kagent(ask: Ask) -> Response:
     """What the user has said, the oldest first."""
-    remarks = await _all(lambda cursor: ask.tenant.remarks.list(user=ask.user, limit=PAGE, cursor=cursor))
+    own = [column("user").eq(ask.user)]
+    general = await _all(lambda cursor: ask.tenant.general_feedback.list(where=own, limit=PAGE, cursor=cursor))
     given = await _all(lambda cursor: ask.tenant.feedback.list(user=ask.user, limit=PAGE, cursor=cursor))
-    found = [_shown(each, each.message_number) for each in remarks]
+    found = [_shown(each, each.message_number) for each in general]
     found += [_shown(each, each.metadata.get("message_id", each.message_id)) for each in given]
     found.sort(key=lambda each: each.created_at)
     return enveloped(found, "Successfully listed feedback")
@@ -141,7 +143,7 @@ async def _is_in(ask: Ask, session: Session, id: str) -> bool:
         return False
 
 
-def _shown(given: Remark | Feedback, about: int | str | None) -> FeedbackShown:
+def _shown(given: GeneralFeedback | Feedback, about: int | str | None) -> FeedbackShown:
     return FeedbackShown(
         given.id,
         given.user,

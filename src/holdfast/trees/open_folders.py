@@ -1,0 +1,67 @@
+"""Directories below a root, each opened from the handle of its parent, so that no link can lead out of the root."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import OrderedDict
+
+from ..errors import Stale
+from .walking import open_root
+
+HANDLES_MOST = 64
+"""Directories that are kept open at once."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class OpenFolders:
+    """Directories below a root, by handles; the ones used last stay open."""
+
+    def __init__(self, root: str) -> None:
+        self._root = open_root(root)
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self.opened_up: set[str] = set()
+        """Those that nobody could have written to."""
+
+    def at(self, path: str) -> int:
+        """The handle of a directory.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            Stale: there is something else in its place.
+        """
+        if not path:
+            return self._root
+        handle = self._open.get(path)
+        if handle is not None:
+            self._open.move_to_end(path)
+            return handle
+        parent, _, name = path.rpartition("/")
+        try:
+            handle = os.open(name, _FOLDER, dir_fd=self.at(parent))
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise Stale(f"{path!r} is no directory any longer") from error
+            raise
+        self._keep(path, handle)
+        return handle
+
+    def _keep(self, path: str, handle: int) -> None:
+        mode = os.fstat(handle).st_mode
+        if mode & 0o700 != 0o700:
+            os.fchmod(handle, stat.S_IMODE(mode) | 0o700)
+            self.opened_up.add(path)
+        self._open[path] = handle
+        if len(self._open) > HANDLES_MOST:
+            os.close(self._open.popitem(last=False)[1])
+
+    def forget(self) -> None:
+        """Directories may be others from now on."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.forget()
+        os.close(self._root)

@@ -1,0 +1,25 @@
+"""General feedback: the user is a part of its key. ``records.py`` has what it shares with other records."""
+
+from __future__ import annotations
+
+from holdfast.core.filters import column
+from holdfast.errors import NotFound
+from holdfast.stores.conversation.general_feedback import NewGeneralFeedback
+from tests.contract.cases.suite import contract
+from tests.contract.cases.world import World, raises
+
+
+@contract()
+async def general_feedback_is_each_users_own_and_oldest_first(world: World) -> None:
+    feedback = world.tenant().general_feedback
+    for number in range(5):
+        await feedback.create(NewGeneralFeedback(f"{number}", True, user="ada"))
+    other = await feedback.create(NewGeneralFeedback("mine", False, "tool", message_number=-7, user="bob"))
+    assert [each.feedback_text for each in await feedback.list(where=[column("user").eq("bob")])] == ["mine"]
+    found = await feedback.list(where=[column("user").eq("ada")])
+    assert [each.feedback_text for each in found] == ["0", "1", "2", "3", "4"]
+    for user in ((), ("ada",)):
+        with raises(NotFound, saying="general feedback"):
+            await feedback.delete(other.id, *user)
+    await feedback.delete(other.id.upper(), "bob")
+    assert await feedback.count(where=[column("user").eq("bob")]) == 0
