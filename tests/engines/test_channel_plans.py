@@ -61,7 +61,7 @@ def test_a_list_of_feedback_comes_out_of_an_index_in_order(connection: Any, inde
     column = {"message": "message_id", "session": "session_id", "user": "user_id"}.get(index.rpartition("_")[2])
     where = f" AND {column} = :value" if column else ""
     for page in ("", AFTER["feedback"]):
-        found = plan(connection, feedback.queries.list.statement(Dialect.SQLITE, where + page, index))
+        found = plan(connection, feedback.FEEDBACK.by_name["list"].statement(Dialect.SQLITE, where + page, index))
         assert f"USING INDEX {index}" in found
         assert "B-TREE" not in found
 
