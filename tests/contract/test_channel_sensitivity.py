@@ -62,7 +62,7 @@ ON_PEOPLE: Defects = {
     "a contact that is never seen again": query(
         PEOPLE, "upsert", "last_seen_at = excluded.last_seen_at", "user_id = ''"
     ),
-    "the one seen first": query(PEOPLE, "list", "last_seen_at DESC", "last_seen_at"),
+    "the one seen first": query(contacts.CONTACTS, "list", "last_seen_at DESC", "last_seen_at"),
     "found people in any order": query(PEOPLE, "search", "last_seen_at DESC, id DESC", "channel_type"),
     "usernames are not searched": query(PEOPLE, "search", "search_username >= :prefix", "FALSE"),
     "senders are not counted": query(PEOPLE, "count_found", "search_sender >= :prefix", "FALSE"),
@@ -95,6 +95,7 @@ DEFECTS = {
     "pending_messages": ON_WAITING | forgetful_ones(WAITING) | {"bodies not measured": without_limit("content_bytes")},
     "contacts": ON_PEOPLE
     | forgetful_ones(PEOPLE)
+    | forgetful_ones(contacts.CONTACTS)
     | {limit: without_limit(limit) for limit in ("url_bytes", "display_bytes", "batch_rows")},
     "feedback": ON_SAID
     | forgetful_ones(SAID)

@@ -42,7 +42,7 @@ def test_a_search_looks_each_beginning_up_in_its_index(connection: Any, name: st
 
 def test_a_list_of_contacts_comes_out_of_an_index_in_order(connection: Any) -> None:
     for where in ("", AFTER["contacts"], " AND peer_kind = :peer_kind"):
-        statement = contacts.queries.list.statement(Dialect.SQLITE, where, "contacts_by_recency")
+        statement = contacts.CONTACTS.by_name["list"].statement(Dialect.SQLITE, where, "contacts_by_recency")
         found = plan(connection, statement)
         assert "USING INDEX contacts_by_recency" in found
         assert "B-TREE" not in found
