@@ -40,13 +40,14 @@ test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 	@$(if $(ARGS),,$(MAKE) --no-print-directory adapters)
 
 # Each lane has an environment of its own; NAME-oldest has the oldest release of the framework that its extra allows.
-lane = @echo "$(1)" && PYTHONPATH=src "$$($(ENVIRONMENT) $(1))" -m pytest -n $(WORKERS) --dist $(or $(3),worksteal) $(2) $(ARGS)
+# The last argument is the number of workers: importing CrewAI takes as long as its tests, so a third worker costs more than it saves.
+lane = @echo "$(1)" && PYTHONPATH=src "$$($(ENVIRONMENT) $(1))" -m pytest -n $(or $(4),$(WORKERS)) --dist $(or $(3),worksteal) $(2) $(ARGS)
 
 adapters: ## the tests of the adapters, each in its framework's own environment
 	$(call lane,langgraph,tests/adapters/langgraph tests/adapters/langgraph_import)
 	$(call lane,langgraph-oldest,$(LANGGRAPH_CORE))
-	$(call lane,crewai,tests/adapters/crewai)
-	$(call lane,crewai-oldest,tests/adapters/crewai)
+	$(call lane,crewai,tests/adapters/crewai,,2)
+	$(call lane,crewai-oldest,tests/adapters/crewai,,2)
 	$(call lane,kagent,tests/adapters/kagent,loadfile)
 	$(call lane,a2a,tests/adapters/a2a)
 	$(call lane,a2a-oldest,tests/adapters/a2a)

@@ -234,6 +234,15 @@ async def holdfast(address: str) -> AsyncIterator[Saver]:
 
 
 @asynccontextmanager
+async def holdfast_async(address: str) -> AsyncIterator[Saver]:
+    from holdfast.adapters.langgraph import HoldfastSaver
+
+    async with HoldfastSaver(address) as saver:
+        await saver.asetup()
+        yield saver
+
+
+@asynccontextmanager
 async def nothing_saved(address: str) -> AsyncIterator[Saver]:
     from .unsaved import Unsaved
 
@@ -279,7 +288,7 @@ async def postgres_async(address: str) -> AsyncIterator[Saver]:
 Opened = Callable[[str], Any]
 CONTENDERS: dict[str, tuple[Engine, Opened, bool, bool]] = {
     "Holdfast": ("sqlite", holdfast, False, False),
-    "Holdfast, async": ("sqlite", holdfast, True, False),
+    "Holdfast, async": ("sqlite", holdfast_async, True, False),
     NOTHING_SAVED_SYNC: ("none", nothing_saved, False, False),
     NOTHING_SAVED: ("none", nothing_saved, True, False),
     "SqliteSaver": ("sqlite", sqlite, False, False),
@@ -287,7 +296,7 @@ CONTENDERS: dict[str, tuple[Engine, Opened, bool, bool]] = {
     "AsyncSqliteSaver": ("sqlite", sqlite_async, True, False),
     "AsyncSqliteSaver, DeltaChannel": ("sqlite", sqlite_async, True, True),
     "Holdfast, PostgreSQL": ("postgres", holdfast, False, False),
-    "Holdfast, async, PostgreSQL": ("postgres", holdfast, True, False),
+    "Holdfast, async, PostgreSQL": ("postgres", holdfast_async, True, False),
     "PostgresSaver": ("postgres", postgres, False, False),
     "PostgresSaver, DeltaChannel": ("postgres", postgres, False, True),
     "AsyncPostgresSaver": ("postgres", postgres_async, True, False),

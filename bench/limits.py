@@ -45,10 +45,9 @@ _POSTGRES = (
 _LOOP = (
     "A turn is five calls of the saver, three of which have to be durable before the next, and LangGraph's own work, which"
     " no saver takes away. Every message is compared with what it was at each of them, because a graph may change it in"
-    " place; that is one pass in C now, under a millisecond for a thousand. DeltaChannel hands over what is new only. Tried:"
-    " objects handed out again when nobody has them, places as ranges, all pieces unpacked and all messages decoded at once,"
-    " calls made in the event loop while they are quick, what tasks wrote in one commit with the checkpoint after it, and on"
-    " PostgreSQL a step in one statement, where it can be foreseen how the log will be."
+    " place; that takes under a millisecond for a thousand. DeltaChannel hands over what is new only. Tried: places as"
+    " ranges, all pieces unpacked and all messages decoded at once, what tasks wrote in one commit with the checkpoint after"
+    " it, and on PostgreSQL a step in one statement, if the log is unchanged."
 )
 _FIRST_READ = (
     "Each message is a piece of its own, so that it is stored once: unpacking it and computing its digest, about 8 µs, is more"

@@ -54,9 +54,9 @@ from .stores.execution.a2a_push_configs import (
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checking import CheckedThreads, DamagedCheckpoint
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
-from .stores.execution.checkpoints.foresight import Stored
 from .stores.execution.checkpoints.reading import Checkpoint, Held
-from .stores.execution.checkpoints.task_writes import TaskWrites, Write, Written
+from .stores.execution.checkpoints.saving import Stored
+from .stores.execution.checkpoints.task_writes import TaskWrites, Write
 from .stores.execution.flows import AsyncFlows, Flow, Flows, FlowState, PendingFeedback
 from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, ClaimedRun, Leases, RunQueue
 from .stores.execution.runs.ledger import NewToolCall, PendingCall, ToolCall, ToolOutcome
@@ -308,7 +308,6 @@ __all__ = [
     "Usage",
     "Workspaces",
     "Write",
-    "Written",
     "column",
     "content",
     "meta",

@@ -68,6 +68,16 @@ def parse(url: object, *, library: Library | None = None) -> Address:
     return Address("sqlite", text, library=library or "apsw")
 
 
+def is_in_memory(url: str) -> bool:
+    """Whether an address is that of a database in memory, which has one connection and cannot be opened a second time.
+
+    Raises:
+        InvalidInput: nothing we can open.
+    """
+    where = parse(url)
+    return where.engine == "sqlite" and where.place == ":memory:"
+
+
 def check_there(url: str) -> None:
     """Look whether there is a database to open, for those who want none to be made. PostgreSQL answers for itself.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from . import address
 from .clock import Clock, SystemClock
@@ -69,6 +71,7 @@ class Holdfast(PlatformStores, SyncHandle):
     ) -> None:
         where = address.parse(url, library=sqlite)
         self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
+        self._setting.reopen = _reopening(url, durability=durability, sqlite=sqlite, pool=pool)
         self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool)
         self._arguments = (self._engine, self._setting)
         try:
@@ -127,6 +130,7 @@ class AsyncHoldfast(PlatformStores, AsyncHandle):
     ) -> None:
         where = address.parse(url, library=sqlite)
         self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
+        self._setting.reopen = _reopening(url, durability=durability, sqlite=sqlite, pool=pool)
         self._migrates = _migrates(where, auto_migrate)
         self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool)
         self._arguments = (self._engine, self._setting)
@@ -195,6 +199,34 @@ def _setting(
         caches=None if (file := _file_of(where)) is None else file.with_name(f"{file.name}.cache"),
         keys=KeyRing.of(encryption_key),
     )
+
+
+class _Reopening:
+    """Opens the database of a handle a second time, with the same settings."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self._arguments = arguments
+
+    @contextmanager
+    def sync(self, scope: Scope) -> Iterator[TenantHandle]:
+        """The tenant of a scope for synchronous programs."""
+        with Holdfast(**self._all(scope)) as hf:
+            yield hf.tenant(scope.tenant)
+
+    @asynccontextmanager
+    async def asynchronous(self, scope: Scope) -> AsyncIterator[AsyncTenantHandle]:
+        """The tenant of a scope for asyncio."""
+        async with AsyncHoldfast(**self._all(scope)) as hf:
+            yield hf.tenant(scope.tenant)
+
+    def _all(self, scope: Scope) -> dict[str, Any]:
+        same = {name: getattr(scope, name) for name in ("clock", "count_tokens", "ids", "limits", "packs")}
+        return {**self._arguments, **same, "encryption_key": scope.keys, "auto_migrate": False}
+
+
+def _reopening(url: str, **arguments: Any) -> _Reopening | None:
+    """A database in memory has one connection, and cannot be opened a second time."""
+    return None if address.is_in_memory(url) else _Reopening({"url": url, **arguments})
 
 
 def _pack_place(where: address.Address, packs: str | os.PathLike[str] | PackPlace | None) -> PackPlace | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 from .clock import Clock
@@ -12,6 +13,7 @@ from .core.scope import Scope
 from .drivers import join, turns
 from .engines.joined import JoinedEngine
 from .engines.protocol import Engine
+from .errors import InvalidInput
 from .limits import Limits
 from .store_lists import AsyncHandle, SyncHandle, TenantStores
 from .stores.conversation.tokens import counter_of
@@ -83,6 +85,15 @@ class _AnyTenantHandle(TenantStores):
         """Who acts for this tenant here and now; what nobody said is ``None``."""
         return acting.now(self._scope)
 
+    def _reopening(self) -> Any:
+        if self._engine.joined:
+            raise InvalidInput(
+                "a handle that has joined your connection cannot be opened a second time: join another one"
+            )
+        if self._scope.reopen is None:
+            raise InvalidInput("a database in memory has one connection and cannot be opened a second time: use a file")
+        return self._scope.reopen
+
 
 class AsyncTenantHandle(_AnyTenantHandle, AsyncHandle):
     """Everything of one tenant; no call through it can see another's."""
@@ -99,6 +110,15 @@ class AsyncTenantHandle(_AnyTenantHandle, AsyncHandle):
         engine = JoinedEngine(joined, turns.of_tasks(connection), blocking=False, owner=self._engine)
         return AsyncTenantHandle(TenantEngine(engine, self._scope), self._scope)
 
+    def as_sync(self) -> AbstractContextManager[TenantHandle]:
+        """The same tenant for synchronous code, through a ``Holdfast`` on the same database that the block opens and closes.
+
+        Raises:
+            InvalidInput: the database is in memory, or this handle has joined a connection of yours.
+        """
+        opened: AbstractContextManager[TenantHandle] = self._reopening().sync(self._scope)
+        return opened
+
 
 class TenantHandle(_AnyTenantHandle, SyncHandle):
     """Everything of one tenant; no call through it can see another's."""
@@ -114,3 +134,12 @@ class TenantHandle(_AnyTenantHandle, SyncHandle):
         joined = join.blocking(connection, self._engine.dialect)
         engine = JoinedEngine(joined, turns.of_threads(connection), blocking=True, owner=self._engine)
         return TenantHandle(TenantEngine(engine, self._scope), self._scope)
+
+    def as_async(self) -> AbstractAsyncContextManager[AsyncTenantHandle]:
+        """The same tenant for asyncio, through an ``AsyncHoldfast`` on the same database that the block opens and closes.
+
+        Raises:
+            InvalidInput: the database is in memory, or this handle has joined a connection of yours.
+        """
+        opened: AbstractAsyncContextManager[AsyncTenantHandle] = self._reopening().asynchronous(self._scope)
+        return opened

@@ -235,8 +235,11 @@ def test_nobody_can_tell_them_apart_for_a_long_time(postgres_url: str) -> None:
     _run(postgres_url, max_examples=2_000, stateful_step_count=100)
 
 
+WALKS = [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 10))]
+
+
 @pytest.mark.leg("model, sqlite and postgres together")
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", WALKS)
 def test_a_long_walk_through_many_branches(postgres_url: str, seed: int) -> None:
     """Deeper than the machine goes: dozens of branches, forks of forks of forks."""
     random = Random(seed)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncMessages, Message
+from holdfast.engines.sqlite.pace import Pace
 from holdfast.errors import Closed
-from holdfast.haste import Pace
 from holdfast.testing.disk import Attempt, Disk
 from tests.engines.sqlite_handles import on_disk_async
 

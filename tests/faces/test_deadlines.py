@@ -71,7 +71,7 @@ def problem(method: str, path: str, *, answer_s: float = 0.02, leaves: bool = Fa
         events.append(event)
 
     scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
-    asyncio.run(router(scope, receive, send))
+    asyncio.run(asyncio.wait_for(router(scope, receive, send), 30))
     assert service.metrics.under_way == 0
     return msgspec.json.decode(events[1]["body"]) if events else None
 
@@ -99,7 +99,7 @@ def test_a_request_that_is_not_done_in_time_is_told_what_became_of_it(method: st
 
 
 def test_the_work_of_a_client_that_left_is_cancelled_and_not_answered() -> None:
-    assert problem("GET", "/wait", answer_s=60, leaves=True) is None
+    assert problem("GET", "/wait", answer_s=3600, leaves=True) is None
 
 
 @pytest.mark.parametrize(("method", "type"), [("POST", "OutcomeUnknown"), ("GET", "Unavailable")])

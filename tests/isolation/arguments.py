@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from holdfast import Strategy
 from holdfast.core.blocking import Blocking
+from holdfast.core.crypto import KeyRing
 from holdfast.core.filters import Filter, column, meta
 from holdfast.core.records import AsyncRecords
 from holdfast.errors import InvalidInput
@@ -151,7 +152,7 @@ def stores(holder: object, path: str = "") -> Iterator[tuple[str, Blocking[Any]]
         value = getattr(holder, name)
         if isinstance(value, Blocking):
             yield f"{path}{name}", value
-        elif type(value).__module__.startswith("holdfast.") and not callable(value):
+        elif type(value).__module__.startswith("holdfast.") and not callable(value) and not isinstance(value, KeyRing):
             yield from stores(value, f"{path}{name}.")
 
 

@@ -22,8 +22,8 @@ UNDISTRIBUTED = {
     "commit_bare",
     "commit_one_bare",
     "intend_all",
-    "put_foreseen",
-    "put_writes_foreseen",
+    "put_if_unchanged",
+    "put_writes_if_unchanged",
 }
 """Statements that make several changes in one round trip, and are sent only where the tables are not distributed."""
 

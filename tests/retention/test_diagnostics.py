@@ -124,7 +124,7 @@ def test_the_integrity_of_a_database_is_looked_at(address: str, tmp_path: Path) 
     assert check_integrity(address)
     empty = str(tmp_path / "old.db")
     Holdfast(empty).close()
-    migrate_down(empty, to=1)
-    assert len(check_integrity(empty)) >= 16
+    undone = migrate_down(empty, to=1)
+    assert len(check_integrity(empty)) == len(undone) >= 5
     with pytest.raises(Unavailable):
         check_integrity(str(tmp_path / "none.db"))

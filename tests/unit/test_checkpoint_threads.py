@@ -26,9 +26,9 @@ from holdfast.errors import (
     NotFound,
     Stale,
 )
-from holdfast.stores.execution.checkpoints import lineage, places, task_writes
+from holdfast.stores.execution.checkpoints import ancestry, ranges, task_writes
+from holdfast.stores.execution.checkpoints.ancestry import Kin, Rules
 from holdfast.stores.execution.checkpoints.channel_marks import ChannelMarks
-from holdfast.stores.execution.checkpoints.lineage import Kin, Rules
 from holdfast.stores.execution.checkpoints.reading import Checkpoint, Held
 from holdfast.stores.execution.checkpoints.task_writes import Placed, Write
 from tests.contract.cases.values import GARBAGE_CURSORS
@@ -238,7 +238,7 @@ placed = st.builds(
 def test_the_writes_of_a_task_come_back_in_the_order_of_their_indices(writes: list[Placed]) -> None:
     packed, sealed = task_writes.pack(writes)
     assert task_writes.unpack(packed, sealed) == sorted(writes, key=lambda each: each.index)
-    assert places.places_in(task_writes.unsealed(packed, sealed)) == [
+    assert ranges.places_in(task_writes.unsealed(packed, sealed)) == [
         place for each in sorted(writes, key=lambda each: each.index) for place in each.places
     ]
 
@@ -246,7 +246,7 @@ def test_the_writes_of_a_task_come_back_in_the_order_of_their_indices(writes: li
 def test_writes_that_are_sealed_and_no_writes_are_corrupt() -> None:
     for packed in (b"", b"\xff", b"\x91\x93\x00\xa1a\xc4\x00"):
         with pytest.raises(Corrupt, match="the writes of a task cannot be read"):
-            task_writes.unpack(packed, places.seal([], packed))
+            task_writes.unpack(packed, ranges.seal([], packed))
 
 
 # Copies, forks and leases
@@ -329,7 +329,7 @@ FAMILY = [kin("6", "b"), kin("5", None), kin("4", "b", young=True), kin("3", "a"
 )
 def test_each_rule_keeps_what_it_names(rules: Rules, kept: str) -> None:
     assert {id for _, id in rules.kept(FAMILY)} == set(kept)
-    assert lineage.with_needed(FAMILY, rules.kept(FAMILY)) == rules.kept(FAMILY)
+    assert ancestry.with_needed(FAMILY, rules.kept(FAMILY)) == rules.kept(FAMILY)
     assert rules.since_us(10_000_000) == 10_000_000 - (rules.younger_than_s or 0) * 1_000_000
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.stores.execution.checkpoints.reading import Checkpoint
-from holdfast.stores.execution.checkpoints.task_writes import Write, Written
+from holdfast.stores.execution.checkpoints.task_writes import Write
 from tests.workloads.workloads import Arguments, World, maker
 
 THREADS = ("chat", "work", "copy")
@@ -24,9 +24,6 @@ def _put(world: World) -> Arguments:
         "stamp": parent.stamp if parent else None,
         "metadata": {"step": len(there), "run_id": f"run-{len(there) // 3}"},
         "leans": ["messages"] if parent and world.random.random() < 0.3 else [],
-        "written": [Written(parent.id, "d", [Write(0, "messages", b"", [b"of step %d" % len(there)])])]
-        if parent and len(there) % 2
-        else [],
     }
     return (thread,), kwargs
 

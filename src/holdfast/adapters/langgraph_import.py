@@ -20,7 +20,7 @@ from msgspec import Struct
 from holdfast import TenantHandle, Write
 from holdfast.adapters.langgraph import HoldfastSaver, StrictSerializer
 from holdfast.adapters.langgraph.codec import Encoder, dump_value
-from holdfast.adapters.langgraph.requests import Requests, channels_elsewhere
+from holdfast.adapters.langgraph.translate import Translator, channels_elsewhere
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.extras import needs
 
@@ -132,7 +132,7 @@ class _Mover:
     ) -> None:
         self._source, self._target, self._thread, self._user = source, target, thread_id, user
         self._serde, self._advance = serde, advance
-        self._requests = Requests(user=user, single_writer=False)
+        self._translator = Translator(user=user, single_writer=False)
         self._versions: dict[Key, Any] = {}
         """The versions of the channels of checkpoints that were copied."""
         self.copied = self.verified = self.steps = 0
@@ -160,7 +160,7 @@ class _Mover:
         self._copy_writes(key)
         config = found.parent_config or _config(self._thread, Key(key.namespace, ""))
         new = self._new_versions(key, found)
-        request = self._requests.put(config, found.checkpoint, found.metadata, self._serde, new, remembering=False)
+        request = self._translator.put(config, found.checkpoint, found.metadata, self._serde, new, use_cache=False)
         self._target.checkpoints.put(**request.arguments)
 
     def _new_versions(self, key: Key, found: CheckpointTuple) -> dict[str, Any]:

@@ -24,10 +24,22 @@ class Setting:
     ``count_tokens`` is the caller's own way to count, ``packs`` is where large objects lie, if there is such a place, and
     ``caches`` a directory for what can be found out again. ``session_dependents`` is what follows a session. ``keys`` encrypts
     secrets. ``shared`` is for what cannot be stored and yet belongs to all handles of one Holdfast, such as a function that was
-    attached to a session: each store keeps its own under its name.
+    attached to a session: each store keeps its own under its name. ``reopen`` opens the database a second time, where that is
+    possible.
     """
 
-    __slots__ = ("caches", "clock", "count_tokens", "ids", "keys", "limits", "packs", "session_dependents", "shared")
+    __slots__ = (
+        "caches",
+        "clock",
+        "count_tokens",
+        "ids",
+        "keys",
+        "limits",
+        "packs",
+        "reopen",
+        "session_dependents",
+        "shared",
+    )
 
     def __init__(
         self,
@@ -41,11 +53,13 @@ class Setting:
         caches: Path | None = None,
         shared: dict[str, Any] | None = None,
         keys: KeyRing | None = None,
+        reopen: Any = None,
     ) -> None:
         self.clock, self.ids, self.limits, self.count_tokens = clock, ids, limits, count_tokens
         self.packs, self.caches, self.session_dependents = packs, caches, session_dependents
         self.shared: dict[str, Any] = {} if shared is None else shared
         self.keys = KeyRing() if keys is None else keys
+        self.reopen = reopen
 
 
 class Scope(Setting):
@@ -68,6 +82,7 @@ class Scope(Setting):
             caches=setting.caches,
             shared=setting.shared,
             keys=setting.keys,
+            reopen=setting.reopen,
         )
         self.tenant = tenant
         self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_bytes")

@@ -155,7 +155,7 @@ ALTER TABLE lg_piece ALTER COLUMN body SET STORAGE EXTERNAL;
 -- A prefix of the digest is enough within one log. Not unique: the writer that holds the log avoids duplicates.
 CREATE INDEX lg_piece_by_digest ON lg_piece (tenant_id, log, substr(digest, 1, 3));
 
--- How ids and metadata are encoded: see stores/execution/checkpoints/short_forms.py.
+-- How ids and metadata are encoded: see stores/execution/checkpoints/compact_columns.py.
 CREATE TABLE lg_checkpoint (
     created_at           {time}  NOT NULL,
     thread               {int32} NOT NULL,

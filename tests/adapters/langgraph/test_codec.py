@@ -24,8 +24,8 @@ from holdfast.adapters.langgraph.codec import (
     load_checkpoint,
     load_value,
 )
-from holdfast.adapters.langgraph.memory import Learnt, Memory, Thread
-from holdfast.adapters.langgraph.snapshots import Snapshot
+from holdfast.adapters.langgraph.fingerprint import Fingerprint
+from holdfast.adapters.langgraph.object_cache import CachedThread, Learnt, ObjectCache
 from holdfast.errors import Corrupt
 
 SERDE = StrictSerializer()
@@ -115,24 +115,28 @@ def test_a_large_dictionary_is_taken_apart() -> None:
     assert len(set(changed.pieces) - set(encoder.pieces)) == 1
 
 
-def learnt(value: Any, place: int = 1) -> Thread:
-    thread = Memory().under("t", "stamp")
-    thread.learn(Learnt(value, Snapshot(value)), place)
+def learnt(value: Any, place: int = 1) -> CachedThread:
+    thread = ObjectCache().under("t", "stamp")
+    thread.learn(Learnt(value, Fingerprint(value)), place)
     return thread
+
+
+def place_of(thread: CachedThread, value: Any) -> int | None:
+    return thread.places_of([value])[0]
 
 
 def test_an_object_is_recognised_until_it_is_changed() -> None:
     message = HumanMessage("x" * 100, id="1", additional_kwargs={"a": {"b": [1]}})
     thread = learnt(message)
-    assert thread.place_of(message) == 1
+    assert place_of(thread, message) == 1
     assert Encoder(SERDE, thread).node([message]) == [3, [1]]
-    assert thread.place_of(HumanMessage("x" * 100, id="1", additional_kwargs={"a": {"b": [1]}})) is None
+    assert place_of(thread, HumanMessage("x" * 100, id="1", additional_kwargs={"a": {"b": [1]}})) is None
     message.additional_kwargs["a"]["b"].append(2)
-    assert thread.place_of(message) is None
+    assert place_of(thread, message) is None
     message.additional_kwargs["a"]["b"].pop()
-    assert thread.place_of(message) == 1
+    assert place_of(thread, message) == 1
     message.content = "y"
-    assert thread.place_of(message) is None
+    assert place_of(thread, message) is None
 
 
 def test_what_is_handed_out_is_new_all_the_way_down() -> None:
@@ -140,61 +144,41 @@ def test_what_is_handed_out_is_new_all_the_way_down() -> None:
         "x" * 100, additional_kwargs={"a": {"b": [1]}}, tool_calls=[{"name": "f", "args": {}, "id": "1"}]
     )
     thread = learnt(message)
-    one, other = thread.hand_out(1), thread.hand_out(1)
+    one, other = thread.rebuild([1])[0], thread.rebuild([1])[0]
     assert one == other == message
     one.additional_kwargs["a"]["b"].append(2)
     one.tool_calls.clear()
-    assert other == message == thread.hand_out(1)
-    assert [thread.place_of(each) for each in (one, other, message)] == [None, 1, 1]
+    assert other == message == thread.rebuild([1])[0]
+    assert [place_of(thread, each) for each in (one, other, message)] == [None, 1, 1]
 
 
-def many(count: int = 3) -> Thread:
-    thread = Memory().under("t", "stamp")
+def many(count: int = 3) -> CachedThread:
+    thread = ObjectCache().under("t", "stamp")
     for place in range(count):
         message = AIMessage(f"{place} " * 50, id=str(place))
-        thread.learn(Learnt(message, Snapshot(message)), place)
+        thread.learn(Learnt(message, Fingerprint(message)), place)
     return thread
-
-
-def known_places(thread: Thread, values: list[Any]) -> list[int]:
-    """Where the first of these lie, up to one that is not known or was changed."""
-    return [place for part in thread.known_run(values, 0) for place in part]
-
-
-def identities(messages: list[Any]) -> list[int]:
-    return list(map(id, messages))
-
-
-def test_what_all_have_let_go_of_is_handed_out_again() -> None:
-    thread = many()
-    first = thread.hand_out_all([0, 1, 2])
-    known, whole = identities(first), [each.model_dump() for each in first]
-    del first
-    again = thread.hand_out_all([0, 1, 2])
-    assert identities(again) == known
-    assert [each.model_dump() for each in again] == whole
-    assert known_places(thread, again) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_what_somebody_still_has_is_handed_to_nobody_else(kept: int) -> None:
     thread = many()
-    mine = thread.hand_out_all([0, 1, 2])[kept]
-    theirs = thread.hand_out_all([0, 1, 2])
+    mine = thread.rebuild([0, 1, 2])[kept]
+    theirs = thread.rebuild([0, 1, 2])
     assert theirs[kept] is not mine
     mine.content = "mine"
     assert theirs[kept].content != "mine"
-    assert known_places(thread, [*theirs, mine]) == [0, 1, 2]
+    assert thread.places_of([*theirs, mine]) == [0, 1, 2, None]
 
 
 @pytest.mark.parametrize("part", ["additional_kwargs", "response_metadata", "tool_calls", "invalid_tool_calls"])
 def test_nor_is_an_object_of_which_somebody_has_a_part(part: str) -> None:
     thread = many()
-    mine = getattr(thread.hand_out_all([0, 1, 2])[1], part)
-    theirs = thread.hand_out_all([0, 1, 2])
+    mine = getattr(thread.rebuild([0, 1, 2])[1], part)
+    theirs = thread.rebuild([0, 1, 2])
     _change(mine)
     assert not getattr(theirs[1], part)
-    assert thread.hand_out(1) == theirs[1]
+    assert thread.rebuild([1])[0] == theirs[1]
 
 
 def _change(part: Any) -> None:
@@ -217,17 +201,17 @@ def _change(part: Any) -> None:
 )
 def test_what_was_changed_and_let_go_of_comes_back_as_it_was(change: Any) -> None:
     thread = many()
-    whole = [each.model_dump() for each in thread.hand_out_all([0, 1, 2])]
-    fields = set(thread.hand_out(1).model_fields_set)
-    change(thread.hand_out_all([0, 1, 2])[1])
-    again = thread.hand_out_all([0, 1, 2])
+    whole = [each.model_dump() for each in thread.rebuild([0, 1, 2])]
+    fields = set(thread.rebuild([1])[0].model_fields_set)
+    change(thread.rebuild([0, 1, 2])[1])
+    again = thread.rebuild([0, 1, 2])
     assert [each.model_dump() for each in again] == whole
     assert again[1].model_fields_set == fields
     assert again[1].model_extra == again[0].model_extra
 
 
 def test_a_place_asked_for_twice_gives_two_objects() -> None:
-    one, other = many().hand_out_all([1, 1])
+    one, other = many().rebuild([1, 1])
     assert one is not other
     assert one == other
 
@@ -238,7 +222,7 @@ def test_readers_in_many_threads_never_share_an_object() -> None:
 
     def read(number: int) -> None:
         for turn in range(20):
-            for each in thread.hand_out_all(range(50)):
+            for each in thread.rebuild(range(50)):
                 if each.name is not None:
                     shared.append(number)
                 each.name = f"{number} {turn}"
@@ -258,11 +242,11 @@ def test_readers_in_many_threads_never_share_an_object() -> None:
 
 def test_objects_of_readings_long_past_are_let_go() -> None:
     thread = learnt(HumanMessage("x"))
-    first = thread.hand_out(1)
-    thread.turn()
-    assert thread.place_of(first) == 1
-    thread.turn()
-    assert thread.place_of(first) is None
+    first = thread.rebuild([1])[0]
+    thread.begin_read()
+    assert place_of(thread, first) == 1
+    thread.begin_read()
+    assert place_of(thread, first) is None
 
 
 def test_an_object_changed_while_it_is_written_down_is_not_remembered() -> None:

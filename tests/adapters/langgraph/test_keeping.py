@@ -12,8 +12,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from holdfast import FixedClock, Holdfast, Limits
-from holdfast.adapters.langgraph import HoldfastSaver, Retention
-from holdfast.adapters.langgraph import saver as saver_module
+from holdfast.adapters.langgraph import HoldfastSaver, Retention, operations
 from holdfast.core.queries import Query
 from holdfast.errors import Conflict, Fenced, InvalidInput
 from tests.adapters.langgraph.conftest import Savers
@@ -23,7 +22,7 @@ from tests.adapters.langgraph.test_graphs import Delta
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saver_module, "RETAIN_EVERY", 4)
+    monkeypatch.setattr(operations, "RETAIN_EVERY", 4)
 
 
 def talk(saver: Any, first: int, last: int, **config: Any) -> None:

@@ -19,9 +19,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from holdfast.clock import from_us, to_us
 from holdfast.errors import Corrupt, InvalidInput
 
-from .memory import NOTHING, Learnt, Thread
+from .fingerprint import fingerprint_of, is_recognisable, is_unchanged
+from .object_cache import CachedThread, Learnt
 from .serializer import StrictSerializer
-from .snapshots import can_be_learnt, is_still, snapshot_of
 
 PIECE_FROM = 64
 """Bytes from which on a value is a piece."""
@@ -47,7 +47,7 @@ Piece = bytes | int | tuple[int, int]
 class Encoder:
     """Takes values apart. ``pieces`` are bodies, or places and ranges of places of what the thread has already."""
 
-    def __init__(self, serde: Serde, thread: Thread | None) -> None:
+    def __init__(self, serde: Serde, thread: CachedThread | None) -> None:
         self._serde, self._thread = serde, thread
         self.pieces: list[Piece] = []
         self.learnt: list[tuple[int, Learnt]] = []
@@ -58,7 +58,7 @@ class Encoder:
 
     def begin(self, shape: bytes) -> None:
         """Have a shape as the first piece."""
-        place = None if self._thread is None else self._thread.place_of_body(shape)
+        place = None if self._thread is None else self._thread.place_of_shape(shape)
         self.shape = shape if place is None else None
         self.pieces = [shape if place is None else place]
 
@@ -96,34 +96,48 @@ class Encoder:
         items: list[Any] = []
         small: list[Any] = []
         at = 0
-        while at < len(values):
-            known = self._known_run(values, at)
-            body, learnt = (b"", None) if known else self._written(values[at], values[at - 1] if at else NOTHING)
-            if not known and len(body) < PIECE_FROM:
-                small.append(values[at])
-                at += 1
-                continue
-            self._flush(small, items)
-            if known:
-                self.pieces += [(run[0], run[-1]) for run in known]
+        for is_known, group in groupby(self._places(values), lambda place: place is not None):
+            places = list(group)
+            if is_known:
+                self._flush(small, items)
+                self._add_places(places)
+                _count(items, len(places))
             else:
-                self._add(body, learnt)
-            count = sum(map(len, known)) or 1
-            at += count
-            if items and type(items[-1]) is int and items[-1] > 0:
-                items[-1] += count
-            else:
-                items.append(count)
+                for value in values[at : at + len(places)]:
+                    self._element(value, small, items)
+            at += len(places)
         self._flush(small, items)
         return items
 
-    def _known_run(self, values: list[Any], at: int) -> Sequence[range]:
-        """Where the thread has an element of a list and those after it."""
-        if self._thread is None or not can_be_learnt(values[at]):
-            return ()
-        return self._thread.known_run(values, at, are_untouched=self._untouched)
+    def _element(self, value: Any, small: list[Any], items: list[Any]) -> None:
+        """An element of a list that the thread does not have."""
+        body, learnt = self._written(value)
+        if len(body) < PIECE_FROM:
+            small.append(value)
+            return
+        self._flush(small, items)
+        self._add(body, learnt)
+        _count(items, 1)
+
+    def _places(self, values: Sequence[Any]) -> Sequence[int | None]:
+        """Where the thread has each value."""
+        if self._thread is None:
+            return [None] * len(values)
+        return self._thread.places_of(values, unchanged=self._untouched)
+
+    def _add_places(self, places: Sequence[Any]) -> None:
+        """Add pieces that the thread has, as ranges."""
+        first = last = places[0]
+        for place in places[1:]:
+            if place != last + 1:
+                self.pieces.append((first, last))
+                first = place
+            last = place
+        self.pieces.append((first, last))
 
     def _flush(self, small: list[Any], items: list[Any]) -> None:
+        if not small:
+            return
         whole = len(small) // CHUNK
         for number in range(whole):
             self.pieces.append(self._typed(small[number * CHUNK : (number + 1) * CHUNK]))
@@ -134,23 +148,20 @@ class Encoder:
         small.clear()
 
     def _body(self, value: Any) -> tuple[bytes | int, Learnt | None]:
-        """The place or the bytes of a value that is in no list, and what is to be remembered of it."""
-        if self._thread is not None and can_be_learnt(value):
-            place = self._thread.place_of(value, is_untouched=self._untouched)
-            if place is not None:
-                return place, None
-        return self._written(value, NOTHING)
+        """The place or the bytes of a value that is in no list, and what the thread learns of it."""
+        (place,) = self._places([value])
+        return self._written(value) if place is None else (place, None)
 
-    def _written(self, value: Any, after: Any) -> tuple[bytes, Learnt | None]:
-        """The bytes of a value, and what is to be remembered of it.
+    def _written(self, value: Any) -> tuple[bytes, Learnt | None]:
+        """The bytes of a value, and what the thread learns of it.
 
-        What it was is noted before it is written down and compared afterwards: another thread may be changing it.
+        Another thread may be changing the value: its fingerprint is taken before it is serialized and compared afterwards.
         """
-        if not can_be_learnt(value):
+        if not is_recognisable(value):
             return self._typed(value), None
-        before = snapshot_of(value)
+        before = fingerprint_of(value)
         body = self._typed(value)
-        return body, Learnt(value, before, after) if before is not None and is_still(value, before) else None
+        return body, Learnt(value, before) if before is not None and is_unchanged(value, before) else None
 
     def _typed(self, value: Any) -> bytes:
         kind, data = self._serde.dumps_typed(value)
@@ -170,7 +181,7 @@ class Decoder:
     """Puts values together again from their pieces, given in order with their places; ``None`` where the thread has it."""
 
     def __init__(
-        self, serde: Serde, pieces: Sequence[bytes | None], places: Sequence[int], thread: Thread | None = None
+        self, serde: Serde, pieces: Sequence[bytes | None], places: Sequence[int], thread: CachedThread | None = None
     ) -> None:
         self._serde, self._thread = serde, thread
         self._pieces, self._places, self._at = pieces, places, 0
@@ -199,12 +210,12 @@ class Decoder:
         """The next piece, which is a shape: remembered, or to be."""
         taken = self._take(1)
         place = self._places[taken.start]
-        known = None if self._thread is None else self._thread.body_at(place)
+        known = None if self._thread is None else self._thread.shape_at(place)
         if known is not None:
             return known
         body = self._bodies(taken)[0]
         if self._thread is not None:
-            self._thread.keep(place, body)
+            self._thread.keep_shape(place, body)
         return body
 
     def _list(self, items: Sequence[Any]) -> list[Any]:
@@ -224,32 +235,27 @@ class Decoder:
         taken = self._take(count)
         if self._thread is None:
             return self._load_all(self._bodies(taken))
-        known = self._thread.knows(self._places[taken])
-        if all(known):
-            return self._thread.hand_out_all(self._places[taken])
-        found: list[Any] = []
-        for is_known, numbers in groupby(range(count), known.__getitem__):
-            part = slice(taken.start + len(found), taken.start + len(found) + len(list(numbers)))
-            if is_known:
-                found += self._thread.hand_out_all(self._places[part])
-            else:
-                found += self._new(self._thread, part, found[-1] if found else NOTHING)
-        return found
+        known = self._thread.has(self._places[taken])
+        values: list[Any] = []
+        for is_known, group in groupby(known):
+            part = slice(taken.start + len(values), taken.start + len(values) + len(list(group)))
+            values += self._thread.rebuild(self._places[part]) if is_known else self._decoded(self._thread, part)
+        return values
 
-    def _new(self, thread: Thread, part: slice, after: Any) -> list[Any]:
-        """Values of a list that the thread has not, which it learns."""
+    def _decoded(self, thread: CachedThread, part: slice) -> list[Any]:
+        """Values of a list that the thread does not have, and now learns."""
         bodies = self._bodies(part)
         values = self._load_all(bodies)
-        thread.learn_later(values, self._places[part], lambda: self._load_all(bodies), after)
+        thread.learn_decoded(values, self._places[part], lambda: self._load_all(bodies))
         return values
 
     def _next(self) -> Any:
         taken = self._take(1)
         place = self._places[taken.start]
-        if self._thread is not None and all(self._thread.knows([place])):
-            return self._thread.hand_out(place)
+        if self._thread is not None and all(self._thread.has([place])):
+            return self._thread.rebuild([place])[0]
         value = self._load(self._bodies(taken)[0])
-        if self._thread is not None and can_be_learnt(value) and (was := snapshot_of(value)) is not None:
+        if self._thread is not None and is_recognisable(value) and (was := fingerprint_of(value)) is not None:
             self._thread.learn(Learnt(value, was), place)
         return value
 
@@ -341,6 +347,14 @@ def dump_value(value: Any, encoder: Encoder) -> bytes:
 def load_value(state: bytes, pieces: Sequence[bytes], serde: Serde) -> Any:
     """The value that was dumped."""
     return Decoder(serde, pieces, range(len(pieces))).value(_unpack(state))
+
+
+def _count(items: list[Any], pieces: int) -> None:
+    """Count pieces in the elements of a list."""
+    if items and type(items[-1]) is int and items[-1] > 0:
+        items[-1] += pieces
+    else:
+        items.append(pieces)
 
 
 def _moment(ts: str, id: str) -> int | str:

@@ -10,7 +10,6 @@ from typing import Any
 from langgraph.checkpoint.base import get_checkpoint_id
 
 from holdfast.errors import HoldfastError
-from holdfast.haste import WouldWait
 
 Config = Any
 Place = tuple[str, str, str]
@@ -64,8 +63,6 @@ class Failures:
                 raise earlier
         try:
             yield
-        except WouldWait:
-            raise  # the same call is made again where it may wait
         except HoldfastError as error:
             above = given.get("checkpoint_map", {}).get("")
             if given.get("checkpoint_ns") and above:

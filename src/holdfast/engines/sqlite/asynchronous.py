@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 from ...clock import Stopwatch, monotonic_s
 from ...errors import Closed
-from ...haste import BUSY_WAIT_S, Pace
 from ...stepping import step
 from .. import forks
 from ..dialect import Dialect
@@ -33,6 +32,7 @@ from ..protocol import Call, Group, Row
 from .checkpoints import Checkpoints
 from .errors import Interrupted
 from .file import SqliteConnection, SqliteFile
+from .pace import BUSY_WAIT_S, Pace
 from .writer import GROUP_MOST, Job, Writer
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """SQLite for synchronous callers, from any number of threads.
 
 A lone caller writes in its own thread: no hand-over, no event. When several threads write at once, the first becomes the
-leader and commits for all that wait; whoever is still waiting then leads next. A hasty call leads at once or not at all.
+leader and commits for all that wait; whoever is still waiting then leads next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ...errors import Closed, OutcomeUnknown, Unavailable
-from ...haste import WouldWait, is_hasty
 from .. import forks
 from ..dialect import Dialect
 from ..protocol import Call, Group
@@ -32,7 +31,6 @@ class SqliteEngine:
     distributed: bool | None = False
     blocking = True
     joined = False
-    can_hurry = True
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
@@ -104,8 +102,6 @@ class SqliteEngine:
                 if self._leading.acquire(blocking=False):
                     self._lead()
                     self._stop_leading()
-                elif job.is_hasty and self._withdraw(job):
-                    raise WouldWait
                 else:
                     job.signal.acquire()
         finally:
@@ -143,13 +139,12 @@ class SqliteEngine:
         if inside > 1:
             raise Unavailable(_INSIDE)
 
-    def _withdraw(self, job: _WaitingJob) -> bool:
-        """Take a job out of the queue; ``False`` if a leader has it already."""
+    def _withdraw(self, job: _WaitingJob) -> None:
+        """Take a job out of the queue, unless a leader has it already."""
         try:
             self._waiting.remove(job)
         except ValueError:
-            return False
-        return True
+            return
 
     def _stop_leading(self) -> None:
         """Answer everybody led for and let the next one lead; nothing, if this thread does not lead.
@@ -183,9 +178,8 @@ class SqliteEngine:
         if self._closed:
             for job in jobs:
                 job.error = Closed()
-        elif jobs and not self._writer.run(jobs, patient=not all(job.is_hasty for job in jobs)):
-            for job in jobs:
-                job.error = WouldWait()
+        elif jobs:
+            self._writer.run(jobs)
         self._ran = True
 
     def _wake_next(self) -> None:
@@ -208,11 +202,11 @@ _INSIDE = (
 class _WaitingJob(Job):
     """A job whose thread sleeps on ``signal`` until it is settled or may lead."""
 
-    __slots__ = ("is_hasty", "settled", "signal", "thread")
+    __slots__ = ("settled", "signal", "thread")
 
     def __init__(self, call: Call[Any] | None = None, group: Group[Any, Any] | None = None, item: Any = None) -> None:
         super().__init__(call, group, item)
-        self.settled, self.is_hasty = False, is_hasty()
+        self.settled = False
         self.thread = threading.get_ident()
         self.signal = threading.Lock()
         self.signal.acquire()

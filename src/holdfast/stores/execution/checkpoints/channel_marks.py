@@ -1,7 +1,7 @@
 """Where the values of a checkpoint's channels are, as far as they are not in the checkpoint itself.
 
 The column ``leans`` holds a list of marked names. A channel without a value here has its value at an ancestor, or no value. Which
-of the two follows from the rows of the thread (see ``lineage``): a channel that did not change with this checkpoint has what its
+of the two follows from the rows of the thread (see ``ancestry``): a channel that did not change with this checkpoint has what its
 parent has; one that changed has a value only if something was written to it, or if an ancestor has a snapshot of it.
 """
 

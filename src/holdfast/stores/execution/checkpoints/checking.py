@@ -16,8 +16,8 @@ from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, InvalidInput, NotFound
 from ...objects import objects, packs
 from ...objects.packs import InPack
-from . import piece_log, places, short_forms, task_writes
-from .places import Range
+from . import compact_columns, piece_log, ranges, task_writes
+from .ranges import Range
 from .reading import CheckpointRow, queries
 
 
@@ -81,9 +81,9 @@ async def _looked_at(connection: Connection, scope: Scope, row: Row) -> _Thread:
     stored = await queries.everything.all(connection, params)
     parts = [_checkpoint(connection.dialect, each) for each in stored]
     parts += [_writes(*each) for each in await queries.every_write.all(connection, params)]
-    wanted = places.union(each for part in parts for each in part.ranges)
+    wanted = ranges.union(each for part in parts for each in part.ranges)
     rows = await piece_log.rows_at(connection, scope, log, wanted)
-    wrong = dict.fromkeys(places.places_in(wanted), "a piece of it is missing")
+    wrong = dict.fromkeys(ranges.places_in(wanted), "a piece of it is missing")
     in_packs: dict[int, InPack] = {}
     for place, digest, codec, body in rows:
         del wrong[place]
@@ -100,9 +100,9 @@ def _checkpoint(dialect: Dialect, stored: Row) -> _Part:
         (row,) = mapper(CheckpointRow, dialect)([stored])
     except Corrupt as error:
         return _Part(text.unescape(stored[1]), _id(stored[2]), reason=str(error))
-    head = places.head(row.namespace, row.id, row.parent, row.leans or ())
+    head = ranges.head(row.namespace, row.id, row.parent, row.leans or ())
     try:
-        return _Part(row.namespace, row.id, places.unseal(row.pieces, "it", bytes(row.state), head))
+        return _Part(row.namespace, row.id, ranges.unseal(row.pieces, "it", bytes(row.state), head))
     except Corrupt as error:
         return _Part(row.namespace, row.id, reason=str(error))
 
@@ -110,7 +110,7 @@ def _checkpoint(dialect: Dialect, stored: Row) -> _Part:
 def _id(short: bytes) -> str:
     """An id, or what is left of it."""
     try:
-        return short_forms.id_of(short)
+        return compact_columns.id_of(short)
     except Corrupt:
         return bytes(short).hex()
 
@@ -149,7 +149,7 @@ async def _wrong_in_pack(engine: Engine, scope: Scope, piece: InPack) -> str | N
 def _damaged(thread: _Thread) -> Iterable[DamagedCheckpoint]:
     """The checkpoints that need something that is wrong, each once, with the first reason."""
     reasons: dict[tuple[str, str], str] = {}
-    bad = places.ranges_of(sorted(thread.wrong))
+    bad = ranges.ranges_of(sorted(thread.wrong))
     for part in thread.parts:
         reason = part.reason or next((thread.wrong[place] for place in _common(part.ranges, bad)), None)
         if reason is not None:
@@ -158,8 +158,8 @@ def _damaged(thread: _Thread) -> Iterable[DamagedCheckpoint]:
         yield DamagedCheckpoint(thread.thread_id, thread.user, namespace, id, reason)
 
 
-def _common(ranges: Sequence[Range], bad: Sequence[Range]) -> Iterable[int]:
-    for first, last in ranges:
+def _common(spans: Sequence[Range], bad: Sequence[Range]) -> Iterable[int]:
+    for first, last in spans:
         for begin, end in bad:
             yield from range(max(first, begin), min(last, end) + 1)
 

@@ -19,19 +19,30 @@ from ....core.paging import Page, rows_to_read
 from ....core.queries import Query
 from ....core.store import TenantStore, only_reads, reads, writes
 from ....engines.dialect import Dialect
-from ....engines.protocol import Connection, Row
+from ....engines.protocol import Connection
 from ....errors import AlreadyExists, InvalidInput, NotFound
 from ...objects import packs
 from ...objects.packs import Staged
-from . import arguments, channel_marks, checking, lineage, piece_log, places, reading, saving, short_forms, task_writes
+from . import (
+    ancestry,
+    channel_marks,
+    checking,
+    compact_columns,
+    optimistic,
+    piece_log,
+    pruning,
+    ranges,
+    reading,
+    saving,
+    validation,
+)
 from .checking import CheckedThreads
-from .fences import Lease
-from .foresight import Stored
+from .fencing import Lease
 from .piece_log import NewPiece
-from .places import Range
+from .ranges import Range
 from .reading import Checkpoint, Held, queries
-from .saving import NewCheckpoint, NewTask, Step
-from .task_writes import Write, Written
+from .saving import NewCheckpoint, NewTask, Stored, Terms
+from .task_writes import Write
 
 ANCESTORS_MOST = 20_000
 """Ancestors that are walked back to."""
@@ -42,11 +53,11 @@ FILTERS = {
             "thread_id": ("thread_id", "text"),
             "user": ("user_id", "text"),
             "namespace": ("checkpoint_ns", "text"),
-            "id": (short_forms.spelled_id("checkpoint_id", dialect), "text"),
-            "parent": (short_forms.spelled_id("parent_checkpoint_id", dialect), "text"),
+            "id": (compact_columns.spelled_id("checkpoint_id", dialect), "text"),
+            "parent": (compact_columns.spelled_id("parent_checkpoint_id", dialect), "text"),
             "run_id": ("run_id", "text"),
         },
-        metadata=short_forms.spelled_metadata("metadata", dialect),
+        metadata=compact_columns.spelled_metadata("metadata", dialect),
     )
     for dialect in Dialect
 }
@@ -63,7 +74,6 @@ class AsyncCheckpoints(TenantStore):
         state: bytes,
         pieces: Sequence[bytes | int | Range] = (),
         stamp: str | None = None,
-        next_place: int | None = None,
         namespace: str = "",
         parent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -74,15 +84,12 @@ class AsyncCheckpoints(TenantStore):
         only_after_head: bool = False,
         known_head: str | None = None,
         lease: Lease | None = None,
-        written: Sequence[Written] = (),
     ) -> Stored:
         """Save a checkpoint; the same id again replaces it. A thread comes into being with its first checkpoint.
 
         Args:
             pieces: bodies, or places and ranges of places (the first and the last) at which they lie according to an earlier
                 answer with this ``stamp``.
-            next_place: what the last answer said. If nobody else has added to the thread since, saving takes one message
-                to a PostgreSQL server and back; if somebody has, nothing is lost but that.
             leans: channels without a value here. Ancestors that have the value, or writes that make it up, are kept as long as
                 this checkpoint is.
             changed: those of them that changed with this checkpoint: if nothing was written to such a channel and no ancestor has
@@ -92,7 +99,6 @@ class AsyncCheckpoints(TenantStore):
             known_head: with ``only_after_head``, the newest checkpoint may also be this one: a caller that goes on from an older
                 checkpoint names the newest it knows.
             lease: only if the caller still holds this run.
-            written: what tasks wrote to checkpoints of the thread, saved with it or not at all.
 
         Raises:
             Conflict: ``only_after_head`` was asked for, and another checkpoint is the newest; or the run is not held.
@@ -101,22 +107,21 @@ class AsyncCheckpoints(TenantStore):
         """
         limits = self._scope.limits
         params = self._at(thread_id, user, namespace, id)
-        marks = arguments.marks(leans, changed, snapshots, limits)
+        marks = validation.marks(leans, changed, snapshots, limits)
         params |= {
-            "parent_id": None if parent is None else arguments.id_of(parent, "parent", limits),
-            "metadata": short_forms.short_metadata(metadata, limits),
-            "run_id": arguments.run_of(metadata, limits),
-            "checkpoint": arguments.bytes_of(state, "state"),
+            "parent_id": None if parent is None else validation.id_of(parent, "parent", limits),
+            "metadata": compact_columns.short_metadata(metadata, limits),
+            "run_id": validation.run_of(metadata, limits),
+            "checkpoint": validation.bytes_of(state, "state"),
             "leans": text.dump(marks) if marks else None,
-            "known_head": None if known_head is None else arguments.id_of(known_head, "known head", limits),
+            "known_head": None if known_head is None else validation.id_of(known_head, "known head", limits),
         }
         if params["parent_id"] == params["checkpoint_id"]:
             raise InvalidInput("a checkpoint is not its own parent")
-        head = places.head(namespace, id, parent, marks)
+        head = ranges.head(namespace, id, parent, marks)
         limits.check("content_bytes", len(params["checkpoint"]), "state")
         new = NewCheckpoint(params, head, self._prepared(pieces), only_after_head)
-        tasks = [self._task(thread_id, user, each) for each in arguments.written(written, limits)]
-        return await self._save(Step(new, tasks, stamp, arguments.place_of(next_place), lease))
+        return await self._save(new, Terms(stamp, lease))
 
     async def put_writes(
         self,
@@ -127,7 +132,6 @@ class AsyncCheckpoints(TenantStore):
         new: Sequence[Write],
         task_path: str = "",
         stamp: str | None = None,
-        next_place: int | None = None,
         namespace: str = "",
         user: str | None = None,
         lease: Lease | None = None,
@@ -135,31 +139,30 @@ class AsyncCheckpoints(TenantStore):
         """Save what a task wrote to the checkpoint ``id``, which may itself come later.
 
         A task's write with an index from 0 on is kept as it came first; one with a negative index replaces the one before.
-        ``stamp`` and ``next_place`` are as in ``put``.
+        ``stamp`` and ``lease`` are as in ``put``.
 
         Raises:
             Stale: pieces were removed, or a transaction was undone, since the ``stamp`` was given; nothing was changed.
             Fenced: somebody else has claimed the run of the ``lease`` since.
         """
-        task = self._task(thread_id, user, Written(id, task_id, new, task_path, namespace))
-        return await self._save(Step(None, [task], stamp, arguments.place_of(next_place), lease))
-
-    def _task(self, thread_id: str, user: str | None, written: Written) -> NewTask:
         limits = self._scope.limits
-        params = self._at(thread_id, user, written.namespace, written.id) | {
-            "task_id": arguments.id_of(written.task_id, "task id", limits),
-            "task_path": arguments.path_of(written.task_path, limits),
+        params = self._at(thread_id, user, namespace, id) | {
+            "task_id": validation.id_of(task_id, "task id", limits),
+            "task_path": validation.path_of(task_path, limits),
         }
-        new = arguments.checked(arguments.names(written.new, "writes", limits))
-        return NewTask(params, [(each, self._prepared(each.pieces)) for each in new])
+        checked = validation.checked(validation.names(new, "writes", limits))
+        task = NewTask(params, [(write, self._prepared(write.pieces)) for write in checked])
+        return await self._save(task, Terms(stamp, lease))
 
-    async def _save(self, step: Step) -> Stored:
-        done = await saving.save_as_foreseen(self._engine, self._scope, step)
-        return done or await self._save_with(step, await step.staged(self._engine, self._scope))
+    async def _save(self, new: NewCheckpoint | NewTask, terms: Terms) -> Stored:
+        stored = await optimistic.save(self._engine, self._scope, new, terms)
+        return stored or await self._save_with(new, terms, await saving.stage(self._engine, self._scope, new))
 
     @writes
-    async def _save_with(self, connection: Connection, step: Step, staged: Staged | None) -> Stored:
-        return await saving.save(connection, self._scope, step, staged, may_be_undone=self._engine.joined)
+    async def _save_with(
+        self, connection: Connection, new: NewCheckpoint | NewTask, terms: Terms, staged: Staged | None
+    ) -> Stored:
+        return await saving.save(connection, self._scope, new, terms, staged, may_be_undone=self._engine.joined)
 
     @only_reads
     async def find(
@@ -204,7 +207,7 @@ class AsyncCheckpoints(TenantStore):
         query = queries.history_of_latest if id is None else queries.history
         if type(least) is not int or not 0 <= least <= ANCESTORS_MOST:
             raise InvalidInput(f"least is a whole number from 0 to {ANCESTORS_MOST:,}, not {least!r}")
-        names = [arguments.channel(each) for each in arguments.names(channels, "channels", self._scope.limits)]
+        names = [validation.channel(each) for each in validation.names(channels, "channels", self._scope.limits)]
         params = self._at(thread_id, user, namespace, "-" if id is None else id) | {
             "limit": ANCESTORS_MOST,
             "least": least,
@@ -238,7 +241,7 @@ class AsyncCheckpoints(TenantStore):
         filters = [*wanted, *equal_metadata(metadata), *listed(where)]
         dialect = self._engine.dialect
         clause = FILTERS[dialect].compile(filters, params, dialect, limits) + reading.after(cursor, params)
-        clause += arguments.with_id("=", id, params) + arguments.with_id("<", before, params)
+        clause += validation.with_id("=", id, params) + validation.with_id("<", before, params)
         return await self._whole(lambda: self._page(params, clause, limit))
 
     @reads
@@ -302,7 +305,7 @@ class AsyncCheckpoints(TenantStore):
         """Remove a thread with everything in it; how many checkpoints it had. No such thread is fine."""
         params = self._thread(thread_id, user)
         log = await piece_log.lock(connection, params)
-        return 0 if log is None else await self._delete_all(connection, params, log)
+        return 0 if log is None else await pruning.delete_all(connection, self._scope, params, log)
 
     @writes
     async def delete_runs(self, connection: Connection, run_ids: Sequence[str], *, user: str | None = None) -> int:
@@ -310,13 +313,13 @@ class AsyncCheckpoints(TenantStore):
 
         What a checkpoint of another run cannot do without stays.
         """
-        runs = {arguments.text_of(each, "run id") for each in arguments.names(run_ids, "run ids", self._scope.limits)}
+        runs = {validation.text_of(each, "run id") for each in validation.names(run_ids, "run ids", self._scope.limits)}
         listed_runs = id_list(sorted(runs), connection.dialect)
         params = self._scope.params(run_ids=listed_runs, user_id=self._user(user))
         removed = 0
         for thread_id, user_id in sorted(await queries.threads_of_runs.all(connection, params)):
             at = self._scope.params(thread_id=thread_id, user_id=user_id)
-            removed += await self._keep(connection, at, lineage.Rules(without_runs=frozenset(runs)))
+            removed += await pruning.keep(connection, self._scope, at, ancestry.Rules(without_runs=frozenset(runs)))
         return removed
 
     @writes
@@ -341,70 +344,20 @@ class AsyncCheckpoints(TenantStore):
             without_past_calls: keep no newest one of a call of a subgraph (a namespace such as ``node:<uuid>``) that ended before
                 all that is kept of the graph itself.
         """
-        rules = lineage.Rules(keep, younger_than_s, runs, without_past_calls=bool(without_past_calls))
+        rules = ancestry.Rules(keep, younger_than_s, runs, without_past_calls=bool(without_past_calls))
         removed = 0
-        for thread_id in sorted(set(arguments.names(thread_ids, "thread ids", self._scope.limits))):
-            removed += await self._keep(connection, self._thread(thread_id, user), rules)
+        for thread_id in sorted(set(validation.names(thread_ids, "thread ids", self._scope.limits))):
+            removed += await pruning.keep(connection, self._scope, self._thread(thread_id, user), rules)
         return removed
-
-    async def _keep(self, connection: Connection, params: dict[str, Any], rules: lineage.Rules) -> int:
-        """Remove what is not wanted of one thread, and what only that needed."""
-        log = await piece_log.lock(connection, params)
-        if log is None:
-            return 0
-        since = rules.since_us(self._scope.clock.now_us())
-        rows = await queries.lineage.all(connection, {**params, "thread": log.thread, "since_at": since})
-        family = lineage.of_rows(rows, await self._written_channels(connection, params, log, rows))
-        if not family and rules.keep:
-            return 0  # writes that came before their checkpoint
-        kept = lineage.with_needed(family, rules.kept(family))
-        if not kept:
-            return await self._delete_all(connection, params, log)
-        gone = [
-            {
-                **params,
-                "thread": log.thread,
-                "checkpoint_ns": each.namespace,
-                "checkpoint_id": short_forms.short_id(each.id),
-            }
-            for each in family
-            if each.key not in kept
-        ]
-        if gone:
-            await queries.delete.many(connection, gone)
-            await queries.delete_writes.many(connection, gone)
-            await piece_log.collect(connection, self._scope, log)
-        return len(gone)
-
-    async def _written_channels(
-        self, connection: Connection, params: dict[str, Any], log: piece_log.Log, rows: Sequence[Row]
-    ) -> Mapping[lineage.Key, frozenset[str]]:
-        """The channels written to each checkpoint, if any checkpoint has a channel whose value may be with an ancestor."""
-        if not any(row[3] for row in rows):
-            return {}
-        found: dict[lineage.Key, frozenset[str]] = {}
-        for namespace, id, packed, sealed in await queries.every_write.all(
-            connection, {**params, "thread": log.thread}
-        ):
-            key = namespace, short_forms.stored_id(id)
-            found[key] = found.get(key, frozenset()) | {each.channel for each in task_writes.unpack(packed, sealed)}
-        return found
-
-    async def _delete_all(self, connection: Connection, params: dict[str, Any], log: piece_log.Log) -> int:
-        whole = {**params, "thread": log.thread}
-        removed = await queries.delete_all.all(connection, whole)
-        await queries.delete_all_writes.all(connection, whole)
-        await piece_log.delete_thread(connection, self._scope, log)
-        return len(removed)
 
     def _prepared(self, pieces: Sequence[bytes | int | Range]) -> Sequence[NewPiece | int | Range]:
         return [
             each if type(each) is int or type(each) is tuple else piece_log.prepare(self._piece(each))
-            for each in arguments.pieces(pieces, places.PLACES_MOST)
+            for each in validation.pieces(pieces, ranges.PLACES_MOST)
         ]
 
     def _piece(self, piece: object) -> bytes:
-        body = arguments.bytes_of(piece, "a piece")
+        body = validation.bytes_of(piece, "a piece")
         self._scope.limits.check("content_bytes", len(body), "piece")
         return body
 
@@ -420,7 +373,7 @@ class AsyncCheckpoints(TenantStore):
         at = "" if namespace == "" else scopes.name(namespace, "namespace", limits, limit="key_bytes")
         return self._thread(thread_id, user) | {
             "checkpoint_ns": at,
-            "checkpoint_id": arguments.id_of(id, "checkpoint id", limits),
+            "checkpoint_id": validation.id_of(id, "checkpoint id", limits),
         }
 
 

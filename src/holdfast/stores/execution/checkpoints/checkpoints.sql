@@ -12,42 +12,54 @@ ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id) DO UPDATE SET
     pieces = excluded.pieces,
     leans = excluded.leans;
 
--- part: as_foreseen
--- The log, locked and with new pieces in it, two at most, if it is as the caller knew it: see foresight.py. Who waited for
--- another writer sees that the log has changed, because a row that is locked is looked at again.
-WITH log AS (
+-- name: log_and_places @postgres
+-- The log of a thread, and where it has two pieces. See optimistic.py.
+SELECT t.number, t.log, l.next_place, l.stamp::text,
+       (SELECT p.place FROM lg_piece AS p
+        WHERE p.tenant_id = :tenant_id AND p.log = t.log
+          AND substr(p.digest, 1, 3) = substr(:one::bytea, 1, 3) AND p.digest = :one),
+       (SELECT p.place FROM lg_piece AS p
+        WHERE p.tenant_id = :tenant_id AND p.log = t.log
+          AND substr(p.digest, 1, 3) = substr(:other::bytea, 1, 3) AND p.digest = :other)
+FROM lg_thread AS t
+JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
+WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id;
+
+-- part: unchanged_log
+-- The log, locked and with up to two new pieces, if it is what the caller believes. A statement that waited for another writer
+-- compares the row as that writer left it.
+WITH found AS (
     SELECT t.number AS thread, t.log FROM lg_thread AS t
     JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
     WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id
       AND l.stamp = :stamp AND l.next_place = :next_place
     FOR UPDATE
-), ready AS (
-    SELECT thread, log FROM log
+), log AS (
+    SELECT thread, log FROM found
     WHERE NOT EXISTS (SELECT 1 FROM lg_piece AS p
-                      WHERE p.tenant_id = :tenant_id AND p.log = log.log
+                      WHERE p.tenant_id = :tenant_id AND p.log = found.log
                         AND substr(p.digest, 1, 3) = substr(:one::bytea, 1, 3) AND p.digest = :one)
       AND NOT EXISTS (SELECT 1 FROM lg_piece AS p
-                      WHERE p.tenant_id = :tenant_id AND p.log = log.log
+                      WHERE p.tenant_id = :tenant_id AND p.log = found.log
                         AND substr(p.digest, 1, 3) = substr(:other::bytea, 1, 3) AND p.digest = :other)
 ), added AS (
     INSERT INTO lg_piece (tenant_id, log, place, digest, codec, body)
-    SELECT :tenant_id, log, :next_place, :one::bytea, :one_codec::smallint, :one_body::bytea FROM ready WHERE :count > 0
+    SELECT :tenant_id, log, :next_place, :one::bytea, :one_codec::smallint, :one_body::bytea FROM log WHERE :count > 0
     UNION ALL
-    SELECT :tenant_id, log, :next_place + 1, :other::bytea, :other_codec::smallint, :other_body::bytea FROM ready
+    SELECT :tenant_id, log, :next_place + 1, :other::bytea, :other_codec::smallint, :other_body::bytea FROM log
     WHERE :count > 1
 ), moved AS (
-    UPDATE lg_log AS l SET next_place = l.next_place + :count FROM ready
-    WHERE l.tenant_id = :tenant_id AND l.number = ready.log AND :count > 0
+    UPDATE lg_log AS l SET next_place = l.next_place + :count FROM log
+    WHERE l.tenant_id = :tenant_id AND l.number = log.log AND :count > 0
 )
 
--- name: put_foreseen @postgres
--- A checkpoint, if the log is as the caller knew it.
-/*part as_foreseen*/
+-- name: put_if_unchanged @postgres
+/*part unchanged_log*/
 INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
                            checkpoint, pieces, leans, created_at)
 SELECT :tenant_id, thread, :checkpoint_ns, :checkpoint_id, :parent_id, :run_id, :metadata,
        :checkpoint, :pieces, :leans, :now_at
-FROM ready
+FROM log
 RETURNING 1;
 
 -- name: head
@@ -164,12 +176,11 @@ VALUES (:tenant_id, :thread, :checkpoint_ns, :checkpoint_id, :task_id, :task_pat
 ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHING
 RETURNING 1;
 
--- name: put_writes_foreseen @postgres
--- What a task wrote, if the log is as the caller knew it.
-/*part as_foreseen*/
+-- name: put_writes_if_unchanged @postgres
+/*part unchanged_log*/
 INSERT INTO lg_checkpoint_write (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces)
 SELECT :tenant_id, thread, :checkpoint_ns, :checkpoint_id, :task_id, :task_path, :writes, :pieces
-FROM ready
+FROM log
 RETURNING 1;
 
 -- name: task
@@ -225,7 +236,7 @@ SELECT tenant_id, :target /*pg ::integer*/, checkpoint_ns, checkpoint_id, task_i
 FROM lg_checkpoint_write WHERE tenant_id = :tenant_id AND thread = :thread
 ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHING;
 
--- name: lineage
+-- name: ancestry
 -- Who descends from whom, and who cannot do without an ancestor.
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, leans/*pg ::text*/, run_id, created_at > :since_at
 FROM lg_checkpoint

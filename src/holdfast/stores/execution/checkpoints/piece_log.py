@@ -29,8 +29,8 @@ from ....errors import Corrupt, InvalidInput, Stale
 from ...objects import objects
 from ...objects.packs import InPack, Staged
 from ...objects.registration import register_tenant
-from . import places
-from .places import CHECKSUM_BYTES, Range
+from . import ranges
+from .ranges import CHECKSUM_BYTES, Range
 
 OBJECT = 9
 """The codec of a piece that is an object: its body is the object's digest."""
@@ -53,11 +53,10 @@ class Log(Struct, frozen=True):
 
 
 class Added(Struct, frozen=True):
-    """Where pieces lie in a log, and how the log is now."""
+    """Where pieces are in a log, and the stamp of the log now."""
 
     stamp: str
     places: list[int | Range]
-    next_place: int
 
 
 class NewPiece(Struct, frozen=True):
@@ -139,16 +138,16 @@ async def add(
     after = scope.ids.new() if may_be_undone and new else log.stamp
     await _insert(connection, scope, log, new, after, staged)
     at = [found[each.packed.digest] if isinstance(each, NewPiece) else each for each in pieces]
-    return Added(after, at, log.next_place + len(new))
+    return Added(after, at)
 
 
-async def read(connection: Connection, scope: Scope, log: int, ranges: Iterable[Range]) -> dict[int, Body]:
+async def read(connection: Connection, scope: Scope, log: int, spans: Iterable[Range]) -> dict[int, Body]:
     """The pieces at these places, each looked at, or where in a pack they lie; a place where there is none is left out.
 
     Raises:
         Corrupt: a piece is not what it was.
     """
-    rows = await rows_at(connection, scope, log, places.union(ranges))
+    rows = await rows_at(connection, scope, log, ranges.union(spans))
     small = [row for row in rows if row[2] != OBJECT]
     found: dict[int, Body] = dict(
         zip(map(itemgetter(0), small), bodies.unpack_all([row[1:] for row in small]), strict=True)
@@ -174,8 +173,8 @@ async def collect(connection: Connection, scope: Scope, log: Log) -> int:
     """Remove from a locked log what nothing needs; how many pieces that were."""
     used = [row[0] for row in await queries.used.all(connection, scope.params(log=log.number))]
     used += [row[0] for row in await queries.used_by_writes.all(connection, scope.params(log=log.number))]
-    live = places.union(each for sealed in set(used) for each in places.load(bytes(sealed)[CHECKSUM_BYTES:]))
-    dead = places.without((1, log.next_place - 1), live)
+    live = ranges.union(each for sealed in set(used) for each in ranges.load(bytes(sealed)[CHECKSUM_BYTES:]))
+    dead = ranges.without((1, log.next_place - 1), live)
     if not dead:
         return 0
     params = scope.params(log=log.number, stamp=scope.ids.new(), **_as_argument(dead))
@@ -249,10 +248,10 @@ def _check_places(given: Sequence[int | Range], log: Log, stamp: str | None) -> 
         )
 
 
-def _as_argument(ranges: Sequence[Range]) -> dict[str, Any]:
+def _as_argument(spans: Sequence[Range]) -> dict[str, Any]:
     """Ranges as both engines take them: JSON, and two arrays."""
-    firsts, lasts = [first for first, _ in ranges], [last for _, last in ranges]
-    return {"ranges": text.dump([list(each) for each in ranges]), "firsts": firsts, "lasts": lasts}
+    firsts, lasts = [first for first, _ in spans], [last for _, last in spans]
+    return {"ranges": text.dump([list(each) for each in spans]), "firsts": firsts, "lasts": lasts}
 
 
 def _holder(log: int) -> str:

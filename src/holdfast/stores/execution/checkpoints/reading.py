@@ -19,8 +19,8 @@ from ....engines.protocol import Connection, Engine, Row
 from ....errors import Corrupt, LimitExceeded
 from ...objects import packs
 from ...objects.packs import InPack
-from . import channel_marks, piece_log, places, short_forms, task_writes
-from .places import Range
+from . import channel_marks, compact_columns, piece_log, ranges, task_writes
+from .ranges import Range
 from .task_writes import Placed, TaskWrites
 
 T = TypeVar("T")
@@ -35,9 +35,9 @@ class CheckpointRow(Struct, frozen=True):
 
     thread: int
     namespace: Annotated[str, Column("checkpoint_ns")]
-    id: Annotated[str, Column("checkpoint_id", load=short_forms.ids_of)]
-    parent: Annotated[str | None, Column("parent_checkpoint_id", load=short_forms.ids_of)]
-    metadata: Annotated[dict[str, Any], Column("metadata", load=short_forms.metadata_of)]
+    id: Annotated[str, Column("checkpoint_id", load=compact_columns.ids_of)]
+    parent: Annotated[str | None, Column("parent_checkpoint_id", load=compact_columns.ids_of)]
+    metadata: Annotated[dict[str, Any], Column("metadata", load=compact_columns.metadata_of)]
     state: Annotated[bytes, Column("checkpoint")]
     pieces: bytes
     leans: list[str] | None
@@ -174,7 +174,7 @@ def after(cursor: str | None, params: dict[str, Any]) -> str:
     if cursor is None:
         return ""
     id, thread, namespace = decode_cursor(cursor, "checkpoints", str, int, str)
-    params.update(after_id=short_forms.short_id(text.escape(id)), after_ns=text.escape(namespace))
+    params.update(after_id=compact_columns.short_id(text.escape(id)), after_ns=text.escape(namespace))
     params["after_thread"] = min(thread, _THREADS_MOST)  # a forged cursor may hold any number
     return "\n  AND (checkpoint_id, thread, checkpoint_ns) < (:after_id, :after_thread, :after_ns)"
 
@@ -195,26 +195,26 @@ async def _until_whole(read: Callable[[], Awaitable[T]]) -> T:
 
 def _found(connection: Connection, row: Row, thread_id: str) -> _Found:
     stored = mapper(CheckpointRow, connection.dialect)([row[:_WIDTH]])[0]
-    head = places.head(stored.namespace, stored.id, stored.parent, stored.leans or ())
+    head = ranges.head(stored.namespace, stored.id, stored.parent, stored.leans or ())
     what = f"the checkpoint {stored.id} of the thread {thread_id}"
-    ranges = places.unseal(stored.pieces, what, bytes(stored.state), head)
-    return _Found(stored, row[_WIDTH], row[_WIDTH + 1], thread_id, ranges, [])
+    spans = ranges.unseal(stored.pieces, what, bytes(stored.state), head)
+    return _Found(stored, row[_WIDTH], row[_WIDTH + 1], thread_id, spans, [])
 
 
 def _task(task_id: bytes, task_path: str, packed: bytes, sealed: bytes) -> tuple[str, str, list[Placed]]:
-    return short_forms.id_of(task_id), short_forms.path_of(task_path), task_writes.unpack(packed, sealed)
+    return compact_columns.id_of(task_id), compact_columns.path_of(task_path), task_writes.unpack(packed, sealed)
 
 
 async def _add_writes(connection: Connection, scope: Scope, found: Sequence[_Found]) -> None:
     if not found:
         return
     threads: Any = sorted({each.row.thread for each in found})
-    ids: Any = [short_forms.short_id(text.escape(each.row.id)) for each in found]
+    ids: Any = [compact_columns.short_id(text.escape(each.row.id)) for each in found]
     if connection.dialect is Dialect.SQLITE:
         threads, ids = text.dump(threads), text.dump([each.hex().upper() for each in ids])
     by_key = {(each.row.thread, each.row.namespace, each.row.id): each for each in found}
     for row in await queries.writes_of.all(connection, scope.params(threads=threads, checkpoint_ids=ids)):
-        each = by_key.get((row[0], text.unescape(row[1]), short_forms.id_of(row[2])))
+        each = by_key.get((row[0], text.unescape(row[1]), compact_columns.id_of(row[2])))
         if each is not None:
             each.tasks.append(_task(*row[3:]))
 
@@ -235,15 +235,15 @@ async def _filled(connection: Connection, scope: Scope, found: Sequence[_Found],
 def _missing(found: Sequence[_Found], held: Held | None) -> list[Range]:
     """The places that must be read: all, or all that the caller does not hold. What tasks wrote is always read."""
     written = [range for each in found for range in _written(each)]
-    consist = places.union(range for each in found for range in each.ranges)
+    consist = ranges.union(range for each in found for range in each.ranges)
     if held is not None and held.stamp == found[0].stamp:
-        have = places.union((first, last) for first, last in held.places)
-        consist = [rest for whole in consist for rest in places.without(whole, have)]
-    return places.union([*consist, *written])
+        have = ranges.union((first, last) for first, last in held.places)
+        consist = [rest for whole in consist for rest in ranges.without(whole, have)]
+    return ranges.union([*consist, *written])
 
 
 def _written(found: _Found) -> Iterable[Range]:
-    return places.ranges_of(place for _, _, writes in found.tasks for each in writes for place in each.places)
+    return ranges.ranges_of(place for _, _, writes in found.tasks for each in writes for place in each.places)
 
 
 def _checkpoint(found: _Found, pieces: Mapping[int, Any]) -> Checkpoint:
@@ -255,7 +255,7 @@ def _checkpoint(found: _Found, pieces: Mapping[int, Any]) -> Checkpoint:
         parent=row.parent,
         metadata=row.metadata,
         state=bytes(row.state),
-        pieces=list(map(pieces.get, places.places_in(found.ranges))),
+        pieces=list(map(pieces.get, ranges.places_in(found.ranges))),
         places=found.ranges,
         stamp=found.stamp,
         leans=channel_marks.leaning(row.leans or ()),

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from ....errors import Corrupt
-from . import places
-from .places import Range
+from . import ranges
+from .ranges import Range
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, str, bytes, int]]).decode
@@ -26,16 +26,6 @@ class Write(Struct, frozen=True):
     channel: str
     value: bytes = b""
     pieces: Sequence[bytes | int | Range] = ()
-
-
-class Written(Struct, frozen=True):
-    """What a task wrote to the checkpoint ``id``, on its way into the store."""
-
-    id: str
-    task_id: str
-    new: Sequence[Write]
-    task_path: str = ""
-    namespace: str = ""
 
 
 class TaskWrites(Struct, frozen=True):
@@ -59,8 +49,8 @@ def pack(writes: Sequence[Placed]) -> tuple[bytes, bytes]:
     """Writes as the two columns of a row, in the order of their indices."""
     writes = sorted(writes, key=lambda each: each.index)
     packed = _encode([(each.index, each.channel, each.value, len(each.places)) for each in writes])
-    ranges = places.ranges_of(place for each in writes for place in each.places)
-    return packed, places.seal(ranges, packed)
+    spans = ranges.ranges_of(place for each in writes for place in each.places)
+    return packed, ranges.seal(spans, packed)
 
 
 def unpack(packed: bytes, sealed: bytes) -> list[Placed]:
@@ -69,7 +59,7 @@ def unpack(packed: bytes, sealed: bytes) -> list[Placed]:
     Raises:
         Corrupt: the row is damaged.
     """
-    rest = iter(places.places_in(unsealed(packed, sealed)))
+    rest = iter(ranges.places_in(unsealed(packed, sealed)))
     try:
         return [
             Placed(index, channel, value, list(islice(rest, count))) for index, channel, value, count in _decode(packed)
@@ -80,7 +70,7 @@ def unpack(packed: bytes, sealed: bytes) -> list[Placed]:
 
 def unsealed(packed: bytes, sealed: bytes) -> list[Range]:
     """The places of a row's pieces."""
-    return places.unseal(sealed, "what a task wrote to a checkpoint", bytes(packed))
+    return ranges.unseal(sealed, "what a task wrote to a checkpoint", bytes(packed))
 
 
 def merged(before: Sequence[Placed], new: Sequence[Placed]) -> list[Placed]:

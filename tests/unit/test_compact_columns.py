@@ -16,7 +16,7 @@ from holdfast.core import text
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import Corrupt, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
-from holdfast.stores.execution.checkpoints.short_forms import (
+from holdfast.stores.execution.checkpoints.compact_columns import (
     id_of,
     ids_of,
     metadata_of,

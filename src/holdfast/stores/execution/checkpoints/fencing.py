@@ -8,7 +8,7 @@ from ....core.scope import Scope
 from ....engines.protocol import Connection
 from ....errors import Conflict
 from ..runs.states import check_holder, lock_run
-from . import short_forms
+from . import compact_columns
 from .reading import queries
 
 Lease = tuple[str, int]
@@ -53,4 +53,4 @@ async def _head(connection: Connection, params: dict[str, Any]) -> bytes | None:
 
 
 def _shown(short: bytes | None) -> str:
-    return "None" if short is None else short_forms.stored_id(short)
+    return "None" if short is None else compact_columns.stored_id(short)

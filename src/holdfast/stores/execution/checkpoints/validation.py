@@ -9,9 +9,9 @@ from ....core import scope as scopes
 from ....core import text
 from ....errors import HoldfastError, InvalidFilter, InvalidInput
 from ....limits import Limits
-from . import channel_marks, short_forms
-from .places import Range
-from .task_writes import Write, Written
+from . import channel_marks, compact_columns
+from .ranges import Range
+from .task_writes import Write
 
 
 def run_of(metadata: Mapping[str, Any] | None, limits: Limits) -> str | None:
@@ -28,13 +28,6 @@ def checked(new: Sequence[Write]) -> Sequence[Write]:
         bytes_of(each.value, "the value of a write")
         channel(each.channel)
     return new
-
-
-def written(given: Sequence[Written], limits: Limits) -> Sequence[Written]:
-    """What tasks wrote, if that is what it is."""
-    if not all(isinstance(each, Written) for each in names(given, "what tasks wrote", limits)):
-        raise InvalidInput("what tasks wrote comes as a list of Written")
-    return given
 
 
 def names(values: Sequence[Any], what: str, limits: Limits) -> Sequence[Any]:
@@ -56,13 +49,6 @@ def pieces(given: Sequence[bytes | int | Range], most: int) -> Sequence[bytes | 
     if ranges and len(given) + sum(last - first for first, last in ranges) > most:
         raise wrong
     return given
-
-
-def place_of(value: object) -> int | None:
-    """The place that an answer said a log would go on at."""
-    if value is None or (type(value) is int and value >= 1):
-        return value
-    raise InvalidInput("next_place is the number that the last answer said, from 1 on")
 
 
 def channel(name: object) -> str:
@@ -87,14 +73,14 @@ def marks(leans: Sequence[Any], changed: Sequence[Any], snapshots: Sequence[Any]
 
 def id_of(value: object, what: str, limits: Limits) -> bytes:
     """An id that the caller gave, as it is stored."""
-    return short_forms.short_id(scopes.name(value, what, limits))
+    return compact_columns.short_id(scopes.name(value, what, limits))
 
 
 def path_of(value: object, limits: Limits) -> str:
     """The path of a task, as it is stored."""
     stored = text_of(value, "task path")
     limits.check("metadata_bytes", text.size(stored), "task path")
-    return short_forms.short_path(stored)
+    return compact_columns.short_path(stored)
 
 
 def text_of(value: object, what: str, error: type[HoldfastError] = InvalidInput) -> str:
@@ -116,5 +102,5 @@ def with_id(sign: Literal["=", "<"], id: str | None, params: dict[str, Any]) -> 
     if id is None:
         return ""
     name = "exact_id" if sign == "=" else "before_id"
-    params[name] = short_forms.short_id(text_of(id, "the id of a checkpoint", InvalidFilter))
+    params[name] = compact_columns.short_id(text_of(id, "the id of a checkpoint", InvalidFilter))
     return f"\n  AND checkpoint_id {sign} :{name}"

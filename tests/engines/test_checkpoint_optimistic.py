@@ -1,10 +1,11 @@
-"""A step of a graph that was foreseen takes one message to PostgreSQL, whatever happens to the answer and whoever else writes."""
+"""A step of a graph takes one message to PostgreSQL, and is saved once, whoever else writes and whichever answer is lost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 from holdfast import Holdfast, PoolOptions, Stored, TenantHandle, Write
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Stale
+from holdfast.stores.execution.checkpoints import optimistic
 from tests.engines.postgres_handles import database_of
 from tests.engines.proxy import Moment, Proxy
 from tests.servers import PgBouncer, PostgresServer
@@ -43,10 +45,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def known(last: Stored) -> dict[str, Any]:
-    return {"stamp": last.stamp, "next_place": last.next_place}
-
-
 def put(acme: TenantHandle, id: str, *pieces: Any, **kwargs: Any) -> Stored:
     return acme.checkpoints.put("t", id=id, state=b"", pieces=pieces, **kwargs)
 
@@ -55,51 +53,125 @@ def write(acme: TenantHandle, task: str, *pieces: Any, **kwargs: Any) -> Stored:
     return acme.checkpoints.put_writes("t", id="1", task_id=task, new=[Write(0, "a", b"", pieces)], **kwargs)
 
 
-def test_a_step_that_was_foreseen_is_one_statement_and_no_other_is(acme: TenantHandle, asked: list[str]) -> None:
-    last = put(acme, "1", b"one")
+def first_words(asked: list[str]) -> list[str]:
+    return [sql.split()[0] for sql in asked]
+
+
+def test_a_step_after_one_that_this_process_saved_is_one_statement(acme: TenantHandle, asked: list[str]) -> None:
+    put(acme, "1", b"one")
+    last = put(acme, "2", b"one")
     asked.clear()
     for step in range(4):
         new = [b"%d of %d" % (number, step) for number in range(step % 3)]
-        last = put(acme, f"2{step}", (1, last.next_place - 1), *new, **known(last))
-        last = write(acme, f"{step}", 1, b"task %d" % step, **known(last))
-    assert len(asked) == 8
-    asked.clear()
-    put(acme, "3", b"two", stamp=last.stamp)
-    assert len(asked) > 4
-    asked.clear()
-    put(acme, "4", b"three", **known(last))  # it ended before another was added
-    assert len(asked) > 5
+        last = put(acme, f"3{step}", 1, *new, stamp=last.stamp)
+        last = write(acme, f"{step}", 1, b"task %d" % step, stamp=last.stamp)
+    assert first_words(asked) == ["WITH"] * 8
+    assert acme.checkpoints.verify().damaged == []
 
 
-def test_behind_a_pooler_it_is_one_statement_of_a_transaction(
+def test_what_this_process_does_not_know_of_the_log_is_read(
+    acme: TenantHandle, postgres_url: str, asked: list[str]
+) -> None:
+    put(acme, "1", b"one")
+    asked.clear()
+    assert put(acme, "2", b"two").places == [2]
+    assert first_words(asked) == ["SELECT", "WITH"]
+    with Holdfast(postgres_url) as other:
+        put(other.tenant("acme"), "3", b"three")
+    asked.clear()
+    assert put(acme, "4", b"three", b"four").places == [3, 4]
+    assert first_words(asked) == ["WITH", "SELECT", "WITH"], "another process has added to it"
+    asked.clear()
+    assert put(acme, "5", b"one").places == [1]
+    assert first_words(asked) == ["WITH", "SELECT", "WITH"], "the log has the piece already"
+    assert acme.checkpoints.verify().damaged == []
+
+
+def test_only_so_many_logs_are_remembered(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimistic, "MAX_LOGS", 2)
+    for step in range(2):
+        for name in "abc":
+            acme.checkpoints.put(name, id=f"{step}", state=b"", pieces=[b"%d" % step])
+    assert [thread for *_, thread in acme._scope.shared["checkpoint_logs"]] == ["c"]
+
+
+def test_a_writer_that_is_always_late_saves_in_a_transaction(
+    acme: TenantHandle, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(acme, "1", b"one")
+
+    async def late(*_: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(optimistic, "_write", late)
+    asked.clear()
+    assert put(acme, "2", b"two").places == [2]
+    assert first_words(asked)[: optimistic.TRIES + 1] == ["SELECT"] * optimistic.TRIES + ["BEGIN"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda acme: put(acme, "2", b"one", b"two", b"three", b"four"),
+        lambda acme: put(acme, "2", Random(1).randbytes(9_000)),
+        lambda acme: put(acme, "2", parent="1", only_after_head=True),
+        lambda acme: acme.checkpoints.put("new", id="1", state=b"", pieces=[b"one"]),
+    ],
+    ids=["many pieces", "a large piece", "only after the newest", "a new thread"],
+)
+def test_other_steps_are_saved_in_a_transaction(acme: TenantHandle, asked: list[str], step: Any) -> None:
+    put(acme, "1", b"one")
+    asked.clear()
+    step(acme)
+    assert "BEGIN" in asked
+    assert acme.checkpoints.verify().damaged == []
+
+
+def test_a_checkpoint_that_exists_is_replaced(acme: TenantHandle) -> None:
+    for piece in (b"one", b"two", b"three"):
+        put(acme, "1", piece)
+        write(acme, "x", piece)
+    (found,) = acme.checkpoints.list("t")
+    assert list(found.pieces) == [b"three"]
+    assert list(found.tasks[0].writes[0].pieces) == [b"one"], "the first write of an index stays"
+
+
+def test_behind_a_pooler_each_statement_is_a_transaction(
     postgres_url: str, pgbouncer: PgBouncer, asked: list[str]
 ) -> None:
     with Holdfast(pgbouncer.url(database_of(postgres_url)), auto_migrate=True) as hf:
         last = put(hf.tenant("acme"), "1", b"one")
         asked.clear()
-        put(hf.tenant("acme"), "2", 1, b"two", **known(last))
-        assert [sql.split()[0] for sql in asked[:-1]] == ["BEGIN", "WITH"]
+        put(hf.tenant("acme"), "2", 1, b"two", stamp=last.stamp)
+        assert first_words(asked[-3:-1]) == ["BEGIN", "WITH"]
         assert asked[-1].endswith("COMMIT")
 
 
 @pytest.mark.parametrize("moment", ["answer", "request"])
 def test_a_step_whose_answer_is_lost_is_saved_once(
-    moment: Moment, postgres_server: PostgresServer, postgres_url: str
+    moment: Moment, postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Proxy(postgres_server) as proxy, Holdfast(proxy.url(database_of(postgres_url)), pool=SMALL) as hf:
         acme = hf.tenant("acme")
         last = put(acme, "1", b"one")
+        execute, armed = PsycopgConnection.execute, list[str]()
+
+        def cut(self: PsycopgConnection, sql: str, args: Any = ()) -> Any:
+            if sql.startswith("WITH found") and len(armed) <= number:
+                armed.append(sql)
+                proxy.arm(moment)
+            return execute(self, sql, args)
+
+        monkeypatch.setattr(PsycopgConnection, "execute", cut)
         for number in range(CUTS):
             new = b"%d" % number
-            proxy.arm(moment)
             if number % 2:
-                last = put(acme, f"2{number:03}", (1, last.next_place - 1), new, **known(last))
+                last = put(acme, f"2{number:03}", 1, new, stamp=last.stamp)
             else:
-                last = write(acme, f"{number:03}", 1, new, **known(last))
+                last = write(acme, f"{number:03}", 1, new, stamp=last.stamp)
             assert not proxy.is_armed
             assert last.places == [1, number + 2]
-            assert last.next_place == number + 3
-        assert proxy.cuts == CUTS
+        assert proxy.cuts == len(armed) == CUTS
         assert len(acme.checkpoints.list("t")) == 1 + CUTS // 2
         assert acme.checkpoints.verify().damaged == []
 
@@ -115,7 +187,7 @@ def test_whoever_waited_for_a_transaction_of_somebody_else_is_refused_what_it_kn
 ) -> None:
     last = put(acme, "1", b"one")
     with _another_writes(acme, postgres_url) as raw:
-        waiting = aside.submit(put, acme, "3", 1, b"own", **known(last))
+        waiting = aside.submit(put, acme, "3", 1, b"own", stamp=last.stamp)
         _until_someone_waits(postgres_url)
         raw.commit()
         assert isinstance(waiting.exception(WAITED_S), Stale)
@@ -123,16 +195,16 @@ def test_whoever_waited_for_a_transaction_of_somebody_else_is_refused_what_it_kn
     assert put(acme, "3", b"own").places == [3]
 
 
-def test_whoever_waited_for_what_was_undone_goes_on_as_foreseen(
+def test_whoever_waited_for_what_was_undone_goes_on(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     last = put(acme, "1", b"one")
     with _another_writes(acme, postgres_url) as raw:
-        waiting = aside.submit(put, acme, "3", 1, b"new", b"own", **known(last))
+        waiting = aside.submit(put, acme, "3", 1, b"new", b"own", stamp=last.stamp)
         _until_someone_waits(postgres_url)
         raw.rollback()
         answer = waiting.result(WAITED_S)
-    assert (answer.places, answer.next_place) == ([1, 2, 3], 4)
+    assert answer.places == [1, 2, 3]
     assert [each.id for each in acme.checkpoints.list("t")] == ["3", "1"]
     assert acme.checkpoints.verify().damaged == []
 
@@ -149,11 +221,11 @@ def test_whoever_waited_for_another_step_takes_the_places_after_it(
             "SELECT log, 2, codec, tenant_id, digest || '\\x00'::bytea, body FROM lg_piece WHERE tenant_id = 'acme'"
         )
         raw.execute("UPDATE lg_log SET next_place = 3 WHERE tenant_id = 'acme'")
-        waiting = aside.submit(put, acme, "3", 1, b"own", **known(last))
+        waiting = aside.submit(put, acme, "3", 1, b"own", stamp=last.stamp)
         _until_someone_waits(postgres_url)
         raw.commit()
         answer = waiting.result(WAITED_S)
-    assert (answer.places, answer.next_place) == ([1, 3], 4)
+    assert answer.places == [1, 3]
 
 
 def test_whoever_adds_nothing_waits_all_the_same_for_what_is_being_removed(
@@ -163,23 +235,23 @@ def test_whoever_adds_nothing_waits_all_the_same_for_what_is_being_removed(
     last = put(acme, "2", b"two")
     with psycopg.connect(postgres_url) as raw:
         assert acme.join(raw).checkpoints.prune(["t"]) == 1
-        waiting = aside.submit(put, acme, "3", 1, **known(last))
+        waiting = aside.submit(put, acme, "3", 1, stamp=last.stamp)
         _until_someone_waits(postgres_url)
         raw.commit()
         assert isinstance(waiting.exception(WAITED_S), Stale)
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_in_a_transaction_of_somebody_else_nothing_is_foreseen(acme: TenantHandle, postgres_url: str) -> None:
+def test_in_a_transaction_of_somebody_else_the_stamp_changes(acme: TenantHandle, postgres_url: str) -> None:
     """Undone, its places are given to others, so whoever remembers them must be refused: the log gets a new stamp."""
     last = put(acme, "1", b"one")
     with psycopg.connect(postgres_url) as raw:
-        joined = acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[1, b"two"], **known(last))
+        joined = acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[1, b"two"], stamp=last.stamp)
         assert joined.stamp != last.stamp
         raw.rollback()
-    assert put(acme, "3", 1, b"three", **known(last)).places == [1, 2]
+    assert put(acme, "3", 1, b"three", stamp=last.stamp).places == [1, 2]
     with pytest.raises(Stale):
-        put(acme, "4", 2, **known(joined))
+        put(acme, "4", 2, stamp=joined.stamp)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a saver remembers: by several threads at once, of objects that change in place, and of such as cannot be copied."""
+"""The cache of a saver: used by several threads at once, for objects that change in place, and for some that cannot be copied."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.adapters.langgraph import HoldfastSaver, Retention
-from holdfast.adapters.langgraph.memory import BODIES_MOST, THREADS_MOST, Memory, Thread
-from holdfast.adapters.langgraph.series import Series
+from holdfast.adapters.langgraph import HoldfastSaver, Retention, object_cache
+from holdfast.adapters.langgraph.object_cache import MAX_SHAPES, MAX_THREADS, CachedThread, ObjectCache
 from holdfast.errors import InvalidInput
 from tests.adapters.langgraph.graphs import thread
 
@@ -82,14 +81,14 @@ def value_of(saver: HoldfastSaver, name: str = "t") -> Any:
 
 def elsewhere(saver: HoldfastSaver) -> HoldfastSaver:
     """A saver that remembers nothing, as in another process."""
-    return HoldfastSaver(str(saver._opening._where), allow=[Locked, Unlike, Holder])
+    return HoldfastSaver(str(saver._database._where), allow=[Locked, Unlike, Holder])
 
 
 class Meanwhile:
     """A store in which something else happens between an answer and its arrival."""
 
     def __init__(self, saver: HoldfastSaver, happens: Callable[[], Any]) -> None:
-        self._store, self._happens = saver._store(), [happens]
+        self._store, self._happens = saver._database.sync_store(), [happens]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -114,17 +113,17 @@ def test_a_reader_is_not_misled_by_what_others_do_meanwhile(
         put(saver, [HumanMessage("d" * 100)], parent=first)
 
     def forgotten() -> None:
-        for number in range(THREADS_MOST):
+        for number in range(MAX_THREADS):
             put(saver, [1], name=f"other {number}")
 
     happens = {"pruned": pruned, "forgotten": forgotten, "deleted": lambda: saver.delete_thread("t")}[what]
     there = Meanwhile(saver, happens)
-    monkeypatch.setattr(saver, "_store", lambda: there)
+    monkeypatch.setattr(saver._database, "sync_store", lambda: there)
     assert [each.content[0] for each in value_of(saver)] == ["a", "b"]
 
 
 def test_many_threads_use_one_saver(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [str(number) for number in range(2 * THREADS_MOST)]
+    names = [str(number) for number in range(2 * MAX_THREADS)]
     for name in names:
         put(saver, [HumanMessage("a" * 100, id=str(each)) for each in range(3)], name)
     before = sys.getswitchinterval()
@@ -148,17 +147,16 @@ def test_many_threads_use_one_saver(saver: HoldfastSaver, monkeypatch: pytest.Mo
         sys.setswitchinterval(before)
 
 
-def test_a_memory_is_used_by_many_threads() -> None:
-    memory, keeping = Memory(), HoldfastSaver(":memory:", retention=Retention(last=1))
-    keeping.retain = lambda names: 0  # type: ignore[method-assign]
+def test_a_cache_is_used_by_many_threads() -> None:
+    cache, keeping = ObjectCache(), HoldfastSaver(":memory:", retention=Retention(last=1))
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
     def work(seed: int) -> None:
         for number in range(5_000):
             name = str((number * 7 + seed * 31) % 100)
-            memory.under(name, "stamp")
-            keeping._retain_now_and_then(name, "")
+            cache.under(name, "stamp")
+            keeping._operations._is_due(name)
 
     try:
         with ThreadPoolExecutor(4) as pool:
@@ -201,7 +199,7 @@ class State(TypedDict, total=False):
 @pytest.mark.parametrize("strict", ["true", "false"])
 def test_no_switch_of_the_environment_changes_what_may_be_saved(strict: str) -> None:
     code = """
-from tests.adapters.langgraph.test_memory import Mine, Theirs, compiled, thread
+from tests.adapters.langgraph.test_object_cache import Mine, Theirs, compiled, thread
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.errors import InvalidInput
 graph = compiled(HoldfastSaver(":memory:"))
@@ -244,7 +242,7 @@ class Counted:
     """A store that notes how many pieces it was asked to keep, and how many it had to read."""
 
     def __init__(self, saver: HoldfastSaver) -> None:
-        self._store = saver._store()
+        self._store = saver._database.sync_store()
         self.new: list[int] = []
         self.read: list[int] = []
 
@@ -265,7 +263,7 @@ def test_of_a_state_that_is_known_nothing_is_sent_and_nothing_read_not_even_its_
     saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = Counted(saver)
-    monkeypatch.setattr(saver, "_store", lambda: counted)
+    monkeypatch.setattr(saver._database, "sync_store", lambda: counted)
     messages = [HumanMessage("a" * 100), HumanMessage("b" * 100)]
     first = put(saver, messages)
     put(saver, messages, parent=first)
@@ -274,7 +272,7 @@ def test_of_a_state_that_is_known_nothing_is_sent_and_nothing_read_not_even_its_
     assert counted.read == [0]
     another = elsewhere(saver)
     counted = Counted(another)
-    monkeypatch.setattr(another, "_store", lambda: counted)
+    monkeypatch.setattr(another._database, "sync_store", lambda: counted)
     assert [value_of(another), value_of(another)] == [messages, messages]
     assert counted.read == [3, 0]
 
@@ -293,21 +291,21 @@ def test_the_shape_of_another_state_is_another(saver: HoldfastSaver) -> None:
 
 
 def test_only_so_many_bytes_are_remembered_as_they_are() -> None:
-    known = Thread("stamp")
-    for place in range(1, BODIES_MOST + 3):
-        known.keep(place, b"shape %d" % place)
-    known.keep(1, b"something else")
-    assert known.body_at(1) == b"shape 1"
-    assert known.place_of_body(b"shape 1") == 1
-    assert known.body_at(BODIES_MOST) is not None
-    assert known.body_at(BODIES_MOST + 1) is None
-    assert known.place_of_body(b"something else") is None
-    assert [list(each) for each in known.places()] == [[1, BODIES_MOST]]
+    known = CachedThread("stamp")
+    for place in range(1, MAX_SHAPES + 3):
+        known.keep_shape(place, b"shape %d" % place)
+    known.keep_shape(1, b"something else")
+    assert known.shape_at(1) == b"shape 1"
+    assert known.place_of_shape(b"shape 1") == 1
+    assert known.shape_at(MAX_SHAPES) is not None
+    assert known.shape_at(MAX_SHAPES + 1) is None
+    assert known.place_of_shape(b"something else") is None
+    assert [list(each) for each in known.held()] == [[1, MAX_SHAPES]]
 
 
 @pytest.mark.parametrize(
     ("source", "new_versions", "looks"),
-    [("input", {}, 0), ("input", {"other": 2}, 0), ("input", {"v": 2}, 1), ("loop", {}, 1), ("loop", {"v": 2}, 1)],
+    [("input", {}, 0), ("input", {"other": 2}, 0), ("input", {"v": 2}, 2), ("loop", {}, 2), ("loop", {"v": 2}, 2)],
 )
 def test_what_no_node_has_seen_since_it_was_read_is_not_looked_at_when_an_input_is_saved(
     saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch, source: Any, new_versions: dict[str, int], looks: int
@@ -315,13 +313,13 @@ def test_what_no_node_has_seen_since_it_was_read_is_not_looked_at_when_an_input_
     put(saver, [HumanMessage("a" * 100), HumanMessage("b" * 100)])
     read = value_of(saver)
     looked: list[Any] = []
-    are_still = Series._are_still
+    is_unchanged = object_cache.is_unchanged
 
-    def look(series: Series, values: Any, start: int) -> bool:
-        looked.append(values)
-        return are_still(series, values, start)
+    def look(value: Any, was: Any) -> bool:
+        looked.append(value)
+        return is_unchanged(value, was)
 
-    monkeypatch.setattr(Series, "_are_still", look)
+    monkeypatch.setattr(object_cache, "is_unchanged", look)
     checkpoint = empty_checkpoint()
     checkpoint |= {"channel_values": {"v": read}, "channel_versions": {"v": 1} | new_versions}
     saver.put(thread("t", checkpoint_ns=""), checkpoint, {"source": source, "step": 2}, new_versions)

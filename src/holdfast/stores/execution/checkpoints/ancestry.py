@@ -12,7 +12,7 @@ from ....core import text
 from ....engines.protocol import Row
 from ....errors import InvalidInput
 from .channel_marks import ChannelMarks, unmarked
-from .short_forms import stored_id
+from .compact_columns import stored_id
 
 Key = tuple[str, str]
 """Namespace and id of a checkpoint."""

@@ -1,11 +1,10 @@
-"""A list of messages is recognised and handed out as a whole, and still every single object is looked at."""
+"""Objects that a graph hands over again are recognised, unless they were changed in place; readers never share one."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from enum import StrEnum
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from holdfast.adapters.langgraph import HoldfastSaver, StrictSerializer
 from holdfast.adapters.langgraph.codec import Encoder
-from holdfast.adapters.langgraph.memory import KEPT, Learnt, Memory, Thread
-from holdfast.adapters.langgraph.series import Series
-from holdfast.adapters.langgraph.snapshots import Snapshot, is_still
+from holdfast.adapters.langgraph.fingerprint import Fingerprint, is_unchanged
+from holdfast.adapters.langgraph.object_cache import RECOGNISED_READS, CachedThread, Learnt, ObjectCache
 from tests.adapters.langgraph.graphs import chat_graph, say, text, thread
-from tests.adapters.langgraph.test_memory import elsewhere, put, value_of
+from tests.adapters.langgraph.test_object_cache import elsewhere, put, value_of
 
 COUNT = 12
 
@@ -34,12 +32,12 @@ def answer(number: int) -> AIMessage:
     )
 
 
-def told(count: int = COUNT) -> Thread:
+def told(count: int = COUNT) -> CachedThread:
     """A thread with questions and answers at the places from 1 on."""
-    found = Memory().under("t", "stamp")
+    found = ObjectCache().under("t", "stamp")
     for number in range(1, count + 1):
         message = answer(number) if number % 2 else HumanMessage(f"{number} " * 50, id=str(number))
-        found.learn(Learnt(message, Snapshot(message)), number)
+        found.learn(Learnt(message, Fingerprint(message)), number)
     return found
 
 
@@ -47,11 +45,7 @@ def all_places(count: int = COUNT) -> list[int]:
     return list(range(1, count + 1))
 
 
-def flat(ranges: Any) -> list[int]:
-    return list(chain.from_iterable(ranges))
-
-
-def known(found: Thread, values: list[Any]) -> list[int | None]:
+def known(found: CachedThread, values: list[Any]) -> list[int | None]:
     """The places of the elements of a list as they would be saved; ``None`` for one that would be written down."""
     pieces = Encoder(StrictSerializer(), found)
     pieces.node(values)
@@ -84,7 +78,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_whatever_is_changed_in_place_is_noticed_and_nothing_else(change: Callable[[Any], Any], at: int) -> None:
     found = told()
-    values = found.hand_out_all(all_places())
+    values = found.rebuild(all_places())
     assert known(found, values) == all_places()
     change(values[at])
     assert known(found, values) == [None if place == at + 1 else place for place in all_places()]
@@ -105,7 +99,7 @@ def test_what_was_changed_in_place_is_stored_and_read_anywhere(tmp_path: Path, c
 
 def test_a_list_is_known_however_it_was_put_together() -> None:
     found = told()
-    values = found.hand_out_all(all_places())
+    values = found.rebuild(all_places())
     assert known(found, values[5:]) == all_places()[5:], "the oldest were left out"
     assert known(found, [*values[:3], *values[7:]]) == [*all_places()[:3], *all_places()[7:]]
     assert known(found, values[::-1]) == all_places()[::-1]
@@ -114,107 +108,52 @@ def test_a_list_is_known_however_it_was_put_together() -> None:
     assert known(found, [*values[:6], another, *values[6:]]) == [*all_places()[:6], None, *all_places()[6:]]
 
 
-def test_places_that_follow_each_other_are_told_as_ranges() -> None:
-    series = Series()
-    messages = [HumanMessage(str(number)) for number in range(6)]
+def test_places_that_follow_each_other_are_saved_as_ranges() -> None:
+    found = ObjectCache().under("t", "stamp")
+    messages = [HumanMessage(f"{number} " * 50) for number in range(6)]
     for message, place in zip(messages, [4, 5, 6, 9, 2, 3], strict=True):
-        series.append(message, place, Snapshot(message))
-    assert series.known(messages, 0) == [range(4, 7), range(9, 10), range(2, 4)]
-    assert series.known(messages[1:4], 1) == [range(5, 7), range(9, 10)]
-    assert series.known(messages[4:], 4) == [range(2, 4)]
-    series.move(3, 7, Snapshot(messages[3]))
-    assert series.known(messages, 0) == [range(4, 8), range(2, 4)]
-    series.cut(5)
-    assert flat(series.known(messages, 0)) == [4, 5, 6, 7, 2]
-    assert series.index_of(messages[5]) is None
+        found.learn(Learnt(message, Fingerprint(message)), place)
+    encoder = Encoder(StrictSerializer(), found)
+    encoder.node(messages)
+    assert encoder.pieces == [(4, 6), (9, 9), (2, 3)]
 
 
-def test_what_comes_one_after_the_other_becomes_one_list() -> None:
+def test_a_list_that_grows_is_known_at_every_step() -> None:
     """A step of an agent after the other, without anybody reading meanwhile: as a list grows, it stays one."""
-    found = Memory().under("t", "stamp")
+    found = ObjectCache().under("t", "stamp")
     values: list[Any] = []
     for place in range(1, 40):
         values.append(answer(place))
-        found.learn(Learnt(values[-1], Snapshot(values[-1])), place)  # as what a task wrote
+        found.learn(Learnt(values[-1], Fingerprint(values[-1])), place)  # as what a task wrote
         assert known(found, values) == list(range(1, place + 1))
-    assert found.known_run(values, 0) == [range(1, 40)]
 
 
-def test_objects_with_something_inside_are_handed_out_again() -> None:
+def parts(value: Any) -> list[Any]:
+    """An object and everything in it that can be changed."""
+    inside = value.__dict__ if hasattr(value, "__dict__") else value
+    values = inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ()
+    return [value, *chain.from_iterable(parts(each) for each in values if isinstance(each, (dict, list)))]
+
+
+def test_every_reader_gets_objects_that_nobody_else_has() -> None:
     found = told()
-    first = found.hand_out_all(all_places())
-    identities, whole = list(map(id, first)), [each.model_dump() for each in first]
-    del first
-    again = found.hand_out_all(all_places())
-    assert list(map(id, again)) == identities
-    assert [each.model_dump() for each in again] == whole
+    readers = [found.rebuild(all_places()) for _ in range(3)]
+    assert readers[0] == readers[1] == readers[2]
+    everything = [id(part) for values in readers for value in values for part in parts(value)]
+    assert len(everything) == len(set(everything)) > 3 * COUNT
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        lambda each: each,
-        lambda each: each.response_metadata,
-        lambda each: each.response_metadata["usage"],
-        lambda each: each.response_metadata["usage"]["out"],
-        lambda each: each.tool_calls[0]["args"]["a"]["b"],
-        lambda each: each.additional_kwargs,
-    ],
-    ids=["itself", "a field", "in a field", "deep in a field", "an argument", "an empty one"],
-)
-def test_only_what_somebody_has_a_part_of_is_made_anew(part: Callable[[Any], Any]) -> None:
+def test_objects_of_the_last_reads_are_recognised_and_no_others_are_kept() -> None:
     found = told()
-    first = found.hand_out_all(all_places())
-    identities, whole = list(map(id, first)), [each.model_dump() for each in first]
-    mine = part(first[4])
-    del first
-    again = found.hand_out_all(all_places())
-    reused = [one == other for one, other in zip(identities, map(id, again), strict=True)]
-    assert reused.count(False) == 1 or isinstance(mine, AIMessage)
-    if isinstance(mine, list):
-        mine.append("mine")
-    elif isinstance(mine, dict):
-        mine["mine"] = True
-    else:
-        mine.content = "mine"
-    assert [each.model_dump() for each in again] == whole
-    assert known(found, again) == all_places()
-
-
-def test_who_still_has_what_was_read_last_gets_what_was_read_before() -> None:
-    found = told()
-    whole = [each.model_dump() for each in found.hand_out_all(all_places())]
-    kept: list[Any] = []
-    seen: list[tuple[int, ...]] = []
-    for _ in range(6):
-        found.turn()
-        kept = found.hand_out_all(all_places())
-        seen.append(tuple(map(id, kept)))
-        assert [each.model_dump() for each in kept] == whole
-    assert len(set(seen)) == 2
-    assert all(one != other for one, other in pairwise(seen))
-
-
-def test_what_is_read_is_longer_than_what_was_let_go_of() -> None:
-    found = told()
-    assert len(found.hand_out_all(all_places(5))) == 5
-    values = found.hand_out_all(all_places())
-    assert [each.id for each in values] == [str(place) for place in all_places()]
-    assert known(found, values) == all_places()
-    del values
-    shorter = found.hand_out_all(all_places(3))
-    assert [each.id for each in shorter] == ["1", "2", "3"]
-
-
-def test_only_a_few_readings_are_kept() -> None:
-    found = told()
-    before = sys.getrefcount(found._snapshots[1].kind)
-    for _ in range(4 * KEPT):
-        found.turn()
-        found.hand_out_all(all_places())
-    assert len(found._readings) == KEPT
-    assert sum(len(each.lists) for each in found._readings) <= KEPT
-    assert sys.getrefcount(found._snapshots[1].kind) - before <= (KEPT + 1) * 2 * COUNT
+    reads = []
+    for _ in range(RECOGNISED_READS + 2):
+        found.begin_read()
+        reads.append(found.rebuild(all_places()))
+    for values in reads[-RECOGNISED_READS:]:
+        assert found.places_of(values) == all_places()
+    for values in reads[:-RECOGNISED_READS]:
+        assert found.places_of(values) == [None] * COUNT
+    assert sum(map(len, found._reads)) == RECOGNISED_READS * COUNT
 
 
 def test_what_was_read_and_changed_before_anybody_looked_is_noticed(tmp_path: Path) -> None:
@@ -270,19 +209,19 @@ class Level(StrEnum):
 )
 def test_what_is_equal_and_of_another_type_is_another(old: Any, new: Any) -> None:
     message = AIMessage("x" * 100, additional_kwargs={"a": {"b": [old]}})
-    was = Snapshot(message)
-    assert is_still(message, was)
+    was = Fingerprint(message)
+    assert is_unchanged(message, was)
     message.additional_kwargs["a"]["b"][0] = new
-    assert not is_still(message, was)
+    assert not is_unchanged(message, was)
 
 
 def test_a_copy_of_what_json_knows_is_one_all_the_way_down() -> None:
     message = answer(1)
-    was = Snapshot(message)
-    for each in (was.rebuilt(), was.rebuilt()):
+    was = Fingerprint(message)
+    for each in (was.rebuild(), was.rebuild()):
         assert each == message
         assert type(each.response_metadata["usage"]["out"][2]) is bool
         each.response_metadata["usage"]["out"].clear()
         each.additional_kwargs["a"] = each.invalid_tool_calls.append(1)
-    assert is_still(message, was)
-    assert was.rebuilt() == message
+    assert is_unchanged(message, was)
+    assert was.rebuild() == message

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
-from holdfast.stores.execution.checkpoints import lineage, places
+from holdfast.stores.execution.checkpoints import ancestry, ranges
+from holdfast.stores.execution.checkpoints.ancestry import Kin
 from holdfast.stores.execution.checkpoints.channel_marks import unmarked
-from holdfast.stores.execution.checkpoints.lineage import Kin
 
 PLACES = st.lists(st.integers(1, 60) | st.integers(1, 2**40), max_size=40)
 
 
 @given(PLACES)
 def test_places_come_back_from_ranges_and_bytes(given_places: list[int]) -> None:
-    ranges = places.ranges_of(given_places)
-    assert places.places_in(ranges) == given_places
-    assert places.load(places.dump(ranges)) == ranges
-    assert places.unseal(places.seal(ranges, b"x", b"y"), "it", b"x", b"y") == ranges
+    spans = ranges.ranges_of(given_places)
+    assert ranges.places_in(spans) == given_places
+    assert ranges.load(ranges.dump(spans)) == spans
+    assert ranges.unseal(ranges.seal(spans, b"x", b"y"), "it", b"x", b"y") == spans
 
 
 @given(
@@ -27,40 +27,40 @@ def test_places_come_back_from_ranges_and_bytes(given_places: list[int]) -> None
         st.integers(1, 60) | st.builds(lambda at, count: (at, at + count - 1), st.integers(1, 60), st.integers(1, 9))
     )
 )
-def test_places_may_be_given_as_ranges(given_places: list[int | places.Range]) -> None:
-    one_by_one = places.flat(given_places)
-    assert places.firsts(given_places) == [places.flat([each])[0] for each in given_places]
-    assert places.ranges_of(given_places) == places.ranges_of(one_by_one)
-    assert places.places_in(places.ranges_of(given_places)) == one_by_one
+def test_places_may_be_given_as_ranges(given_places: list[int | ranges.Range]) -> None:
+    one_by_one = ranges.flat(given_places)
+    assert ranges.firsts(given_places) == [ranges.flat([each])[0] for each in given_places]
+    assert ranges.ranges_of(given_places) == ranges.ranges_of(one_by_one)
+    assert ranges.places_in(ranges.ranges_of(given_places)) == one_by_one
 
 
 @given(st.lists(st.integers(1, 60), max_size=40))
 def test_a_union_and_what_is_left_are_everything(given_places: list[int]) -> None:
-    live = places.union(places.ranges_of(given_places))
-    assert places.places_in(live) == sorted(set(given_places))
-    dead = places.without((1, 60), live)
-    assert sorted([*places.places_in(live), *places.places_in(dead)]) == list(range(1, 61))
+    live = ranges.union(ranges.ranges_of(given_places))
+    assert ranges.places_in(live) == sorted(set(given_places))
+    dead = ranges.without((1, 60), live)
+    assert sorted([*ranges.places_in(live), *ranges.places_in(dead)]) == list(range(1, 61))
     assert all(first <= last for first, last in dead)
 
 
 def test_a_list_that_only_grew_takes_three_bytes() -> None:
-    assert len(places.dump([(1, 1_000)])) == 3
-    assert places.dump([]) == b""
+    assert len(ranges.dump([(1, 1_000)])) == 3
+    assert ranges.dump([]) == b""
 
 
 @pytest.mark.parametrize("written", [b"\x02", b"\x80", b"\x01\x00", b"\x00\x00", b"\x02\xff\xff\xff\xff\xff\x7f"])
 def test_bytes_that_are_no_places_are_damaged(written: bytes) -> None:
     with pytest.raises(Corrupt):
-        places.load(written)
+        ranges.load(written)
 
 
 @given(PLACES, st.binary(min_size=1, max_size=20), st.integers(0, 10_000))
 def test_a_flipped_bit_breaks_the_seal(given_places: list[int], beside: bytes, at: int) -> None:
-    sealed = places.seal(places.ranges_of(given_places), beside)
+    sealed = ranges.seal(ranges.ranges_of(given_places), beside)
     both = bytearray(sealed + beside)
     both[at // 8 % len(both)] ^= 1 << at % 8
     with pytest.raises(Corrupt, match="the checkpoint is damaged"):
-        places.unseal(bytes(both[: len(sealed)]), "the checkpoint", bytes(both[len(sealed) :]))
+        ranges.unseal(bytes(both[: len(sealed)]), "the checkpoint", bytes(both[len(sealed) :]))
 
 
 def kin(id: str, parent: str | None, *marks: str, namespace: str = "", written: str = "") -> Kin:
@@ -71,45 +71,45 @@ def kin(id: str, parent: str | None, *marks: str, namespace: str = "", written: 
 
 def test_what_is_leaned_on_stays() -> None:
     family = [kin("5", "4", "a"), kin("4", "3", "a", "b"), kin("3", "2"), kin("2", "1"), kin("1", None)]
-    assert lineage.newest(family, 1) == {("", "5")}
-    assert lineage.with_needed(family, [("", "5")]) == {("", "5"), ("", "4"), ("", "3")}
-    assert lineage.with_needed(family, [("", "3")]) == {("", "3")}
-    assert lineage.with_needed(family, []) == set()
+    assert ancestry.newest(family, 1) == {("", "5")}
+    assert ancestry.with_needed(family, [("", "5")]) == {("", "5"), ("", "4"), ("", "3")}
+    assert ancestry.with_needed(family, [("", "3")]) == {("", "3")}
+    assert ancestry.with_needed(family, []) == set()
 
 
 def test_one_channel_found_and_another_still_missing() -> None:
     family = [kin("4", "3", "a", "b"), kin("3", "2", "b"), kin("2", "1", "a", "b"), kin("1", None)]
-    assert lineage.with_needed(family, [("", "4")]) == {("", each) for each in "4321"}
+    assert ancestry.with_needed(family, [("", "4")]) == {("", each) for each in "4321"}
     found = [kin("4", "3", "a"), kin("3", "2", "b"), kin("2", "1", "a", "b"), kin("1", None)]
-    assert lineage.with_needed(found, [("", "4")]) == {("", "4"), ("", "3")}
+    assert ancestry.with_needed(found, [("", "4")]) == {("", "4"), ("", "3")}
 
 
 def test_a_circle_and_a_parent_that_is_gone_end_the_walk() -> None:
     circle = [kin("2", "1", "a"), kin("1", "2", "a")]
-    assert lineage.with_needed(circle, [("", "2")]) == {("", "2")}, "nothing of the value is there"
+    assert ancestry.with_needed(circle, [("", "2")]) == {("", "2")}, "nothing of the value is there"
     written = [kin("3", "2", "a"), kin("2", "1", "a", written="a"), kin("1", "2", "a", written="a")]
-    assert lineage.with_needed(written, [("", "3")]) == {("", each) for each in "321"}
-    assert lineage.with_needed([kin("2", "1", "a")], [("", "2")]) == {("", "2")}
+    assert ancestry.with_needed(written, [("", "3")]) == {("", each) for each in "321"}
+    assert ancestry.with_needed([kin("2", "1", "a")], [("", "2")]) == {("", "2")}
 
 
 def test_an_emptied_channel_needs_no_ancestor_and_one_made_of_writes_needs_all_of_them() -> None:
     emptied = [kin("4", "3", "a"), kin("3", "2", "~a"), kin("2", "1"), kin("1", None, written="a")]
-    assert lineage.with_needed(emptied, [("", "4")]) == {("", "4")}
+    assert ancestry.with_needed(emptied, [("", "4")]) == {("", "4")}
     changed = [kin("4", "3", "~a"), kin("3", "2", "~a", written="a"), kin("2", "1"), kin("1", None, written="a")]
-    assert lineage.with_needed(changed, [("", "4")]) == {("", each) for each in "432"}, "a plain value, then a write"
+    assert ancestry.with_needed(changed, [("", "4")]) == {("", each) for each in "432"}, "a plain value, then a write"
     never = [kin("4", "3", "~a"), kin("3", "2", "~a", written="a"), kin("2", "1", "a"), kin("1", None, "b")]
-    assert lineage.with_needed(never, [("", "4")]) == {("", each) for each in "4321"}
+    assert ancestry.with_needed(never, [("", "4")]) == {("", each) for each in "4321"}
     own = [kin("3", "2", "~a", written="a"), kin("2", "1"), kin("1", None)]
-    assert lineage.with_needed(own, [("", "3")]) == {("", "3"), ("", "2")}, "a write that is applied already"
+    assert ancestry.with_needed(own, [("", "3")]) == {("", "3"), ("", "2")}, "a write that is applied already"
 
 
 def test_a_snapshot_is_needed_although_nothing_was_written_since() -> None:
     family = [kin("3", "2", "~a"), kin("2", "1", "+a"), kin("1", None, "a", written="a")]
-    assert lineage.with_needed(family, [("", "3")]) == {("", "3"), ("", "2")}
+    assert ancestry.with_needed(family, [("", "3")]) == {("", "3"), ("", "2")}
 
 
 def test_each_namespace_keeps_its_own_newest() -> None:
     family = [kin("3", "2"), kin("2", None), kin("9", None, namespace="child"), kin("1", None, namespace="child")]
-    assert lineage.newest(family, 1) == {("", "3"), ("child", "9")}
-    assert lineage.newest(family, 5) == {each.key for each in family}
-    assert lineage.newest(family, 0) == set()
+    assert ancestry.newest(family, 1) == {("", "3"), ("child", "9")}
+    assert ancestry.newest(family, 5) == {each.key for each in family}
+    assert ancestry.newest(family, 0) == set()

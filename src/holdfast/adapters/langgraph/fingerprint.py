@@ -1,15 +1,14 @@
-"""What an object was when its bytes were made: to see whether it has been changed since, and to make another like it.
+"""A copy of an object's content: to detect a change in place, and to build an equal object.
 
-A state is mostly messages, and most of what a message could be changed by is empty or cannot be changed. So what can be told
-from the fields themselves is told by comparing dictionaries; only what has something inside is looked at more closely.
+A state is mostly messages, and most fields of a message are empty or immutable. So dictionaries of fields are compared first;
+only fields that contain something mutable are compared in depth.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
 from functools import lru_cache
-from itertools import chain
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
 import ormsgpack
@@ -19,12 +18,6 @@ _new, _put = object.__new__, object.__setattr__
 _put_fields = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 _put_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
 _put_private = BaseModel.__dict__["__pydantic_private__"].__set__
-inside_of, extra_of, fields_of = (
-    attrgetter(f"__{name}__") for name in ("dict", "pydantic_extra", "pydantic_fields_set")
-)
-"""The fields of an object, what it has besides them, and which of them were set."""
-NEVER_FREE = (object(), object())
-"""Stands for parts that nobody could tell to be unused: it is referred to from elsewhere itself."""
 _FIXED = frozenset((str, int, float, bool, bytes, type(None)))
 _NO_LIST: list[Any] = []
 _NO_DICT: dict[str, Any] = {}
@@ -41,8 +34,8 @@ _JSON_ONLY = (
 )
 
 
-class Snapshot:
-    """What an object was when its bytes were made."""
+class Fingerprint:
+    """The content of an object when it was serialized."""
 
     __slots__ = ("_deep", "_dicts", "_lists", "_mark", "exact", "extra", "fields", "kind", "values")
 
@@ -76,17 +69,7 @@ class Snapshot:
         are_alike = all(map(_alike, now, then)) if self._mark is None else _mark(now) == self._mark
         return are_alike and _alike(value.__pydantic_extra__, self.extra)
 
-    def parts(self, value: Any) -> tuple[Any, ...]:
-        """What could be changed inside of an object without touching the object itself."""
-        if self.extra:
-            return NEVER_FREE
-        inside = value.__dict__
-        found = [inside[name] for name in chain(self._lists, self._dicts)]
-        if not all(_collect(inside[name], found) for name in self._deep):
-            return NEVER_FREE
-        return tuple(found)
-
-    def rebuilt(self) -> Any:
+    def rebuild(self) -> Any:
         """A new object like it."""
         value = _new(self.kind)
         values = self.values.copy()
@@ -103,15 +86,15 @@ class Snapshot:
         return value
 
 
-def snapshot_of(value: Any) -> Snapshot | None:
+def fingerprint_of(value: Any) -> Fingerprint | None:
     """What an object is; ``None`` if it cannot be noted, because something in it cannot be copied."""
     try:
-        return Snapshot(value)
+        return Fingerprint(value)
     except Exception:
         return None
 
 
-def is_still(value: Any, was: Snapshot) -> bool:
+def is_unchanged(value: Any, was: Fingerprint) -> bool:
     """Whether an object has not been changed since. What cannot be compared has been."""
     try:
         return (
@@ -124,7 +107,7 @@ def is_still(value: Any, was: Snapshot) -> bool:
         return False
 
 
-def can_be_learnt(value: Any) -> bool:
+def is_recognisable(value: Any) -> bool:
     """Whether an object can be recognised and rebuilt: a message, or another plain pydantic object."""
     if not isinstance(value, BaseModel) or value.__pydantic_private__ is not None:
         return False
@@ -148,18 +131,6 @@ def _copied(value: Any) -> Any:
     if kind is list:
         return [_copied(each) for each in value]
     return deepcopy(value)
-
-
-def _collect(value: Any, found: list[Any]) -> bool:
-    """Add every list and dictionary in a value to these; whether nothing else in it could be changed."""
-    kind = type(value)
-    if kind is dict:
-        found.append(value)
-        return all(_collect(each, found) for each in value.values())
-    if kind is list:
-        found.append(value)
-        return all(_collect(each, found) for each in value)
-    return kind in _FIXED
 
 
 def _mark(values: list[Any]) -> bytes | None:

@@ -1,24 +1,22 @@
-"""Between LangGraph's configs, checkpoints and writes on one side, and calls of our checkpoint store on the other."""
+"""Between LangGraph's configs, checkpoints and writes, and the calls of the checkpoint store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_checkpoint_id
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from holdfast import Checkpoint, Filter, Held, Stored, Write, Written
+from holdfast import Checkpoint, Filter, Held, Stored, Write
 from holdfast.errors import InvalidInput
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
 from .encryption import Cipher, Plain
 from .fencing import Choices
-from .memory import Learnt, Memory, Thread
-from .turns import Turns
+from .object_cache import CachedThread, Learnt, ObjectCache
 
 Config = Any
 DELTA_COUNTERS = "counters_since_delta_snapshot"
@@ -27,57 +25,39 @@ _OWN_CHANNELS = ("__start__", "__pregel_", "branch:to:")
 """Prefixes of the channels that LangGraph makes for itself: mostly empty, and never delta channels."""
 
 
-class Task(NamedTuple):
-    """What a task wrote: the arguments of ``put_writes``."""
-
-    config: Config
-    writes: Sequence[tuple[str, Any]]
-    id: str
-    path: str
-
-
 class Request(Struct):
-    """Arguments for one call of the store, and what is to be remembered when it has been answered."""
+    """Arguments for one call of the store, and what the cache learns when it has been answered."""
 
     arguments: dict[str, Any]
     learnt: Sequence[tuple[int, Learnt]] = ()
     """Objects, each with the number of the piece that it became."""
     shape: bytes | None = None
-    """The first piece, if it is to be remembered as it is."""
-    known: Thread | None = None
-    """What was remembered of the thread when the store was told which pieces it need not read."""
+    """The first piece, if it is a shape that the cache does not have."""
+    cached: CachedThread | None = None
+    """The cached thread when the store was told which pieces it need not read."""
 
     def config(self, id: str) -> Config:
         """The config of a checkpoint in the same thread and namespace."""
         return _config(self.arguments["thread_id"], self.arguments["namespace"], id)
 
 
-class Requests:
+class Translator:
     """Makes requests and reads answers for one saver."""
 
     def __init__(self, *, user: str | None, single_writer: bool, cipher: Cipher | None = None) -> None:
         self.user, self._single_writer = user, single_writer
         self._cipher: Cipher | Plain = cipher or Plain()
-        self.memory = Memory()
-        self._turns = Turns()
+        self.cache = ObjectCache()
         self.choices = Choices()
 
     def find(self, config: Config) -> Request:
         """The checkpoint that a config speaks of."""
         thread, namespace = _place(config)
         id = get_checkpoint_id(config) or None
-        known = self.memory.find(thread)
-        held = None if known is None else Held(known.stamp, known.places())
+        cached = self.cache.find(thread)
+        held = None if cached is None else Held(cached.stamp, cached.held())
         arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held}
-        return Request(arguments, known=known)
-
-    def remembers(self, config: Config) -> bool:
-        """Whether anything is known of the thread that a config speaks of."""
-        return self.memory.find(thread_of(config)) is not None
-
-    def turn(self, config: Config, *, alone: bool) -> AbstractContextManager[None]:
-        """Write to the thread that a config speaks of."""
-        return self._turns.of(thread_of(config), alone=alone)
+        return Request(arguments, cached=cached)
 
     def after(self, request: Request) -> dict[str, Any] | None:
         """Arguments for a list of the newest checkpoint after one that was asked for by its id, where that matters."""
@@ -109,13 +89,13 @@ class Requests:
         serde: Any,
         new_versions: Mapping[str, Any],
         *,
-        remembering: bool,
+        use_cache: bool,
     ) -> Request:
         """Save a checkpoint."""
         thread, namespace = _place(config)
         parent = get_checkpoint_id(config) or None
-        known = self._known(config, remembering=remembering)
-        encoder = Encoder(serde, known)
+        cached = self.cache.find(thread) if use_cache else None
+        encoder = Encoder(serde, cached)
         state = dump_checkpoint(checkpoint, encoder, _untouched(checkpoint, metadata, new_versions))
         arguments = {
             "thread_id": thread,
@@ -124,72 +104,57 @@ class Requests:
             "parent": parent,
             "state": self._cipher.seal(state, "state"),
             "pieces": self._sealed(encoder.pieces),
-            "stamp": None if known is None else known.stamp,
-            "next_place": None if known is None else known.next_place,
+            "stamp": None if cached is None else cached.stamp,
             "metadata": metadata,
             **_channels(checkpoint, metadata, new_versions, has_parent=bool(parent)),
             "user": self.user,
             "lease": _lease(config),
-            "written": [],
             # A fork is made on purpose, and who goes on from what was the newest before is told so.
             "only_after_head": self._single_writer and metadata.get("source") != "fork",
             "known_head": self.choices.head((thread, namespace, parent or "")),
         }
         return Request(arguments, encoder.learnt, encoder.shape)
 
-    def put_writes(self, task: Task, serde: Any, *, remembering: bool) -> Request:
+    def put_writes(
+        self,
+        config: Config,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+        serde: Any,
+        *,
+        use_cache: bool,
+    ) -> Request:
         """Save what a task wrote."""
-        written, learnt = self._written(task, serde, remembering=remembering)
-        thread, known = thread_of(task.config), self._known(task.config, remembering=remembering)
-        arguments = {
-            **structs.asdict(written),
-            "thread_id": thread,
-            "stamp": None if known is None else known.stamp,
-            "next_place": None if known is None else known.next_place,
-            "user": self.user,
-            "lease": _lease(task.config),
-        }
-        return Request(arguments, learnt)
-
-    def add(self, request: Request, task: Task, serde: Any, *, remembering: bool) -> None:
-        """Have what a task wrote saved together with a checkpoint.
-
-        Raises:
-            InvalidInput: they are not written under the same lease, which is looked at once for all.
-        """
-        if _lease(task.config) != request.arguments["lease"]:
-            raise InvalidInput("a checkpoint and what a task wrote are under different leases")
-        written, learnt = self._written(task, serde, remembering=remembering)
-        before = [*request.arguments["pieces"], *_pieces(request.arguments["written"])]
-        request.arguments["written"].append(written)
-        request.learnt = [*request.learnt, *((len(before) + at, each) for at, each in learnt)]
-
-    def _written(self, task: Task, serde: Any, *, remembering: bool) -> tuple[Written, Sequence[tuple[int, Learnt]]]:
-        """What a task wrote as the store takes it, and objects with the numbers of the pieces that they became."""
-        known = self._known(task.config, remembering=remembering)
+        thread, namespace = _place(config)
+        cached = self.cache.find(thread) if use_cache else None
         new: list[Write] = []
         learnt: list[tuple[int, Learnt]] = []
         count = 0
-        for number, (channel, value) in enumerate(task.writes):
-            encoder = Encoder(serde, known)
-            state = dump_value(value, encoder)
-            sealed = self._cipher.seal(state, "value")
-            pieces = self._sealed(encoder.pieces)
-            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, sealed, pieces))
+        for number, (channel, value) in enumerate(writes):
+            encoder = Encoder(serde, cached)
+            state = self._cipher.seal(dump_value(value, encoder), "value")
+            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, state, self._sealed(encoder.pieces)))
             learnt += [(count + at, each) for at, each in encoder.learnt]
-            count += len(pieces)
-        id, namespace = str(task.config["configurable"]["checkpoint_id"]), _place(task.config)[1]
-        return Written(id, task.id, new, task.path, namespace), learnt
-
-    def _known(self, config: Config, *, remembering: bool) -> Thread | None:
-        return self.memory.find(thread_of(config)) if remembering else None
+            count += len(encoder.pieces)
+        arguments = {
+            "thread_id": thread,
+            "namespace": namespace,
+            "id": str(config["configurable"]["checkpoint_id"]),
+            "task_id": task_id,
+            "task_path": task_path,
+            "new": new,
+            "stamp": None if cached is None else cached.stamp,
+            "user": self.user,
+            "lease": _lease(config),
+        }
+        return Request(arguments, learnt)
 
     def learn(self, request: Request, stored: Stored) -> None:
-        """Remember where the pieces of what was saved lie."""
-        thread = self.memory.under(request.arguments["thread_id"], stored.stamp)
-        thread.ends_before(stored.next_place)
+        """Let the cache learn where the pieces of a saved request are."""
+        thread = self.cache.under(request.arguments["thread_id"], stored.stamp)
         if request.shape is not None:
-            thread.keep(stored.places[0], request.shape)
+            thread.keep_shape(stored.places[0], request.shape)
         for number, learnt in request.learnt:
             thread.learn(learnt, stored.places[number])
         if self._single_writer and "parent" in request.arguments:
@@ -210,54 +175,36 @@ class Requests:
         }
 
     def tuple_of(self, found: Checkpoint, serde: Any, request: Request) -> CheckpointTuple:
-        """A checkpoint that was read, with new objects in it, which are recognised when they come back."""
+        """A checkpoint that was read. Its objects are new, and are recognised when the graph hands them over."""
         if request.arguments["id"] is None:
             self.choices.forget((found.thread_id, found.namespace, found.id))
-        known = request.known
-        # What was not read is in this one, even if another is remembered by now.
-        thread = known if known and known.stamp == found.stamp else self.memory.under(found.thread_id, found.stamp)
-        thread.turn()
+        cached = request.cached
+        # Pieces that were not read are in this one, even if the cache has another one by now.
+        thread = cached if cached and cached.stamp == found.stamp else self.cache.under(found.thread_id, found.stamp)
+        thread.begin_read()
         return self._tuple(found, serde, thread)
 
-    def listed(self, found: Checkpoint, serde: Any, seen: Memory) -> CheckpointTuple:
+    def listed(self, found: Checkpoint, serde: Any, seen: ObjectCache) -> CheckpointTuple:
         """One checkpoint of a list, in which each message is decoded once, however many checkpoints have it."""
         thread = seen.under(found.thread_id, found.stamp)
         return self._tuple(found, serde, thread)
 
-    def history(self, ancestors: Iterable[Checkpoint], channels: Sequence[str], serde: Any) -> dict[str, Any]:
-        """What ancestors, the nearest first, wrote to some channels, oldest first, each back to where its value was saved."""
-        remaining = set(channels)
-        written: dict[str, list[Any]] = {name: [] for name in channels}
-        seeds: dict[str, Any] = {}
-        for each in ancestors:
-            for write in reversed(self._writes(each, serde, remaining)):
-                written[write[1]].append(write)
-            values = self._checkpoint(each, serde, None)["channel_values"]
-            for name in [name for name in remaining if name in values]:
-                seeds[name] = values[name]
-                remaining.discard(name)
-            if not remaining:
-                break
-        found: dict[str, Any] = {name: {"writes": written[name][::-1]} for name in channels}
-        for name, seed in seeds.items():
-            found[name]["seed"] = seed
-        return found
-
-    def _tuple(self, found: Checkpoint, serde: Any, thread: Thread) -> CheckpointTuple:
+    def _tuple(self, found: Checkpoint, serde: Any, thread: CachedThread) -> CheckpointTuple:
         parent = None if found.parent is None else _config(found.thread_id, found.namespace, found.parent)
         return CheckpointTuple(
             config=_config(found.thread_id, found.namespace, found.id),
-            checkpoint=self._checkpoint(found, serde, thread),
+            checkpoint=self.checkpoint(found, serde, thread),
             metadata=found.metadata,
             parent_config=parent,
-            pending_writes=self._writes(found, serde, None),
+            pending_writes=self.writes(found, serde, None),
         )
 
-    def _checkpoint(self, found: Checkpoint, serde: Any, thread: Thread | None) -> dict[str, Any]:
+    def checkpoint(self, found: Checkpoint, serde: Any, thread: CachedThread | None) -> dict[str, Any]:
+        """The checkpoint as LangGraph has it."""
         decoder = Decoder(serde, self._opened(found.pieces), _places(found), thread)
         return load_checkpoint(found.id, self._cipher.open(found.state, "state"), decoder)
 
-    def _writes(self, found: Checkpoint, serde: Any, channels: set[str] | None) -> Any:
+    def writes(self, found: Checkpoint, serde: Any, channels: set[str] | None) -> Any:
         """The writes to a checkpoint in the order in which a graph applies them: by path, task and index."""
         return [
             (task.task_id, each.channel, self._value(each, serde))
@@ -279,6 +226,44 @@ class Requests:
         if isinstance(self._cipher, Plain):
             return pieces
         return [None if each is None else self._cipher.open(each, "piece") for each in pieces]
+
+
+class History:
+    """What the ancestors of a checkpoint wrote to some channels, each back to where its value was saved."""
+
+    def __init__(self, translator: Translator, channels: Sequence[str], serde: Any) -> None:
+        self._translator, self._serde = translator, serde
+        self._writes: dict[str, list[Any]] = {name: [] for name in channels}
+        self._seeds: dict[str, Any] = {}
+        self._missing = set(channels)
+        self._seen: set[str] = set()
+
+    def add(self, ancestors: Iterable[Checkpoint]) -> bool:
+        """Add ancestors, the nearest first; whether further ones are needed."""
+        for ancestor in ancestors:
+            if ancestor.id in self._seen:  # a checkpoint was saved again, under a descendant of its own
+                return False
+            self._seen.add(ancestor.id)
+            for write in reversed(self._translator.writes(ancestor, self._serde, self._missing)):
+                self._writes[write[1]].append(write)
+            values = self._translator.checkpoint(ancestor, self._serde, None)["channel_values"]
+            for name in [name for name in self._missing if name in values]:
+                self._seeds[name] = values[name]
+                self._missing.discard(name)
+            if not self._missing:
+                return False
+        return True
+
+    def skip(self, checkpoint: Checkpoint) -> None:
+        """Leave out the checkpoint whose ancestors are added."""
+        self._seen.add(checkpoint.id)
+
+    def result(self) -> dict[str, Any]:
+        """Per channel the writes, the oldest first, and the value before them, if there is one."""
+        return {
+            name: {"writes": writes[::-1], **({"seed": self._seeds[name]} if name in self._seeds else {})}
+            for name, writes in self._writes.items()
+        }
 
 
 def _untouched(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Mapping[str, Any]) -> set[str]:
@@ -312,21 +297,12 @@ def channels_elsewhere(checkpoint: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in missing if not name.startswith(_OWN_CHANNELS)) if missing else []
 
 
-def _pieces(written: Sequence[Written]) -> list[Any]:
-    return [piece for each in written for write in each.new for piece in write.pieces]
-
-
 def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
     return [each for each in pieces if isinstance(each, bytes)]
 
 
 def _places(found: Checkpoint) -> list[int]:
     return list(chain.from_iterable(range(first, last + 1) for first, last in found.places))
-
-
-def thread_of(config: Config) -> str:
-    """The thread that a config speaks of."""
-    return _place(config)[0]
 
 
 def _place(config: Config) -> tuple[str, str]:

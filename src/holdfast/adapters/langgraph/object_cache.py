@@ -1,0 +1,203 @@
+"""Which object of a graph's state is at which place of a thread's log.
+
+A graph hands over its whole state at every step, most of it the same objects as before. The cache recognises them by identity,
+so that they need not be serialized again, and rebuilds them when the state is read, so that they need not be fetched again.
+An object may have been changed in place, so its fingerprint is kept and compared. Every reader gets new objects: two callers
+never share one. An entry that is dropped only costs time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock, RLock
+from typing import Any, NamedTuple
+
+from .fingerprint import Fingerprint, fingerprint_of, is_recognisable, is_unchanged
+
+MAX_THREADS = 64
+"""Threads in the cache; the least recently used one is dropped first."""
+MAX_SHAPES = 64
+"""Shapes of a thread whose bytes are kept: a graph has few."""
+RECOGNISED_READS = 2
+"""Reads whose objects are recognised when a graph hands them over: the last one, and the one before."""
+
+
+class Learnt(NamedTuple):
+    """An object that was serialized, and its fingerprint at that time."""
+
+    value: Any
+    fingerprint: Fingerprint
+
+
+class _Unread(NamedTuple):
+    """Objects that were just decoded and have no fingerprint yet."""
+
+    values: Sequence[Any]
+    places: Sequence[int]
+    decode: Callable[[], Sequence[Any]]
+    """Decodes them once more."""
+
+
+class CachedThread:
+    """The objects of one thread, for one stamp of its log. Safe to use from several threads."""
+
+    def __init__(self, stamp: str, *, recognises: bool = True) -> None:
+        self.stamp, self._recognises = stamp, recognises
+        self._lock = RLock()  # comparing objects runs code of their classes, which may use the saver
+        self._fingerprints: dict[int, Fingerprint] = {}
+        # Per read, the newest first: objects by identity, with their places. An object stays alive here, so no id is reused.
+        self._reads: deque[dict[int, tuple[Any, int]]] = deque([{}], maxlen=RECOGNISED_READS)
+        self._unread: list[_Unread] = []
+        self._held: list[list[int]] = []
+        self._shapes: dict[int, bytes] = {}
+        self._shape_places: dict[bytes, int] = {}
+
+    def begin_read(self) -> None:
+        """Start another read: objects of earlier reads are dropped."""
+        with self._lock:
+            self._settle()
+            self._reads.appendleft({})
+
+    def held(self) -> Sequence[Sequence[int]]:
+        """The ranges of places that need not be fetched."""
+        with self._lock:
+            self._settle()
+            return [list(span) for span in self._held]
+
+    def has(self, places: Sequence[int]) -> list[bool]:
+        """Whether the object at each place can be rebuilt."""
+        with self._lock:
+            self._settle()
+            return list(map(self._fingerprints.__contains__, places))
+
+    def rebuild(self, places: Sequence[int]) -> list[Any]:
+        """New objects, equal to those at these places."""
+        with self._lock:
+            self._settle()
+            values = [self._fingerprints[place].rebuild() for place in places]
+            if self._recognises:
+                self._reads[0].update(zip(map(id, values), zip(values, places, strict=True), strict=True))
+            return values
+
+    def places_of(self, values: Sequence[Any], *, unchanged: bool = False) -> list[int | None]:
+        """The place of each object; ``None`` if it is not known or was changed.
+
+        Args:
+            unchanged: the caller knows that nothing has touched the objects, so they are not compared.
+        """
+        with self._lock:
+            self._settle()
+            return [self._place_of(value, unchanged=unchanged) for value in values]
+
+    def learn(self, learnt: Learnt, place: int) -> None:
+        """Remember that an object is at a place."""
+        with self._lock:
+            self._settle()
+            self._keep(place, learnt.fingerprint)
+            self._recognise(learnt.value, place)
+
+    def learn_decoded(self, values: Sequence[Any], places: Sequence[int], decode: Callable[[], Sequence[Any]]) -> None:
+        """Remember that objects which were just decoded are at these places.
+
+        Fingerprints are taken when they are first needed, of objects that are decoded once more: the caller may change its own,
+        and a program that reads a thread once never pays for them.
+        """
+        with self._lock:
+            self._unread.append(_Unread(values, places, decode))
+
+    def keep_shape(self, place: int, shape: bytes) -> None:
+        """Remember the bytes of a shape."""
+        with self._lock:
+            if place not in self._shapes and len(self._shapes) < MAX_SHAPES:
+                self._shapes[place], self._shape_places[shape] = shape, place
+                self._hold(place)
+
+    def shape_at(self, place: int) -> bytes | None:
+        """The shape at a place, if it is known."""
+        return self._shapes.get(place)
+
+    def place_of_shape(self, shape: bytes) -> int | None:
+        """The place of a shape, if it is known."""
+        return self._shape_places.get(shape)
+
+    def _place_of(self, value: Any, *, unchanged: bool) -> int | None:
+        for read in self._reads:
+            if (known := read.get(id(value))) is not None:
+                place = known[1]
+                return place if unchanged or is_unchanged(value, self._fingerprints[place]) else None
+        return None
+
+    def _recognise(self, value: Any, place: int) -> None:
+        if self._recognises:
+            self._reads[0][id(value)] = value, place
+
+    def _settle(self) -> None:
+        """Take the fingerprints of decoded objects."""
+        while self._unread:
+            unread = self._unread.pop()
+            for value, place, twin in zip(unread.values, unread.places, unread.decode(), strict=True):
+                if is_recognisable(twin) and (fingerprint := fingerprint_of(twin)) is not None:
+                    self._keep(place, fingerprint)
+                    self._recognise(value, place)
+
+    def _keep(self, place: int, fingerprint: Fingerprint) -> None:
+        if place not in self._fingerprints:
+            self._fingerprints[place] = fingerprint
+            self._hold(place)
+
+    def _hold(self, place: int) -> None:
+        held = self._held
+        if held and place == held[-1][1] + 1:
+            held[-1][1] = place
+        elif not held or place > held[-1][1]:
+            held.append([place, place])
+        else:
+            self._held = _ranges({*self._fingerprints, *self._shapes})
+
+
+class ObjectCache:
+    """The cached threads of a saver. Safe to use from several threads.
+
+    A caller that was given a thread goes on with it, even if the cache has another one for the same name by then.
+    """
+
+    def __init__(self, *, recognises: bool = True) -> None:
+        self._recognises, self._lock = recognises, Lock()
+        self._threads: OrderedDict[str, CachedThread] = OrderedDict()
+
+    def find(self, thread_id: str) -> CachedThread | None:
+        """The cached thread of this name."""
+        with self._lock:
+            return self._use(thread_id)
+
+    def under(self, thread_id: str, stamp: str) -> CachedThread:
+        """The cached thread for a stamp. Places that were learnt under another stamp are dropped."""
+        with self._lock:
+            thread = self._use(thread_id)
+            if thread is None or thread.stamp != stamp:
+                thread = self._threads[thread_id] = CachedThread(stamp, recognises=self._recognises)
+                while len(self._threads) > MAX_THREADS:
+                    self._threads.popitem(last=False)
+            return thread
+
+    def drop(self, thread_id: str) -> None:
+        """Drop a thread."""
+        with self._lock:
+            self._threads.pop(thread_id, None)
+
+    def _use(self, thread_id: str) -> CachedThread | None:
+        thread = self._threads.get(thread_id)
+        if thread is not None:
+            self._threads.move_to_end(thread_id)
+        return thread
+
+
+def _ranges(places: Iterable[int]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for place in sorted(places):
+        if ranges and place == ranges[-1][1] + 1:
+            ranges[-1][1] = place
+        else:
+            ranges.append([place, place])
+    return ranges
