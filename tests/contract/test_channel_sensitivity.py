@@ -10,12 +10,14 @@ import pytest
 
 from holdfast.core import registration
 from holdfast.core.queries import Query
+from holdfast.core.records import values
 from holdfast.stores.conversation import contacts, feedback, message_changes, pending_messages
 from tests.contract.cases import Case, can, cases, play
 from tests.contract.test_sensitivity import LEG, query, without_limit
 
 STORES = ("pending_messages", "contacts", "feedback")
 WAITING, PEOPLE, SAID = pending_messages.queries, contacts.queries, feedback.queries
+READ = feedback.FEEDBACK
 Defects = dict[str, AbstractContextManager[Any]]
 TENANT = "tenant_id = :tenant_id"
 UNSEEN = ("by_id", "lock", "lock_stale", "regroup")
@@ -60,7 +62,7 @@ ON_PEOPLE: Defects = {
     "a contact that is never seen again": query(
         PEOPLE, "upsert", "last_seen_at = excluded.last_seen_at", "user_id = ''"
     ),
-    "the one seen first": query(PEOPLE, "list", "last_seen_at DESC", "last_seen_at"),
+    "the one seen first": query(contacts.CONTACTS, "list", "last_seen_at DESC", "last_seen_at"),
     "found people in any order": query(PEOPLE, "search", "last_seen_at DESC, id DESC", "channel_type"),
     "usernames are not searched": query(PEOPLE, "search", "search_username >= :prefix", "FALSE"),
     "senders are not counted": query(PEOPLE, "count_found", "search_sender >= :prefix", "FALSE"),
@@ -75,26 +77,30 @@ ON_SAID: Defects = {
     "an opinion that stays": query(
         SAID, "upsert", "is_positive = excluded.is_positive", "is_positive = feedback.is_positive"
     ),
-    "feedback of deleted sessions": query(SAID, "list", "AND (s.deleted_at IS NULL) IS TRUE", ""),
-    "feedback of deleted sessions is counted": query(SAID, "count", "AND (s.deleted_at IS NULL) IS TRUE", ""),
-    "feedback of deleted sessions is found": query(SAID, "get", "AND (s.deleted_at IS NULL) IS TRUE", ""),
+    "feedback of deleted sessions": query(READ, "list", "AND (s.deleted_at IS NULL) IS TRUE", ""),
+    "feedback of deleted sessions is counted": query(READ, "count", "AND (s.deleted_at IS NULL) IS TRUE", ""),
+    "feedback of deleted sessions is found": query(READ, "get", "AND (s.deleted_at IS NULL) IS TRUE", ""),
     "feedback of deleted sessions is changed": query(SAID, "update", "AND (s.deleted_at IS NULL) IS TRUE", ""),
     "feedback of deleted sessions is removed": query(SAID, "delete", "AND (s.deleted_at IS NULL) IS TRUE", ""),
     "feedback on deleted sessions": query(SAID, "session_of", "AND (s.deleted_at IS NULL) IS TRUE", ""),
-    "the newest feedback first": query(SAID, "list", "ORDER BY created_at, id", "ORDER BY created_at DESC"),
+    "the newest feedback first": query(READ, "list", "ORDER BY created_at, id", "ORDER BY created_at DESC"),
     "an update that renews the time of making": query(SAID, "update", "metadata =", "created_at = :now_at, metadata ="),
     "an id that may mean anything": mock.patch.object(feedback, "_same", lambda there, params: there),
     "feedback of all messages of a session": query(
         message_changes.queries, "delete_feedback", "AND message_id IN (SELECT value FROM json_each(:ids))", ""
     ),
-    "any kind of issue": mock.patch.object(feedback, "_issue", return_value="tool"),
+    "any kind of issue": mock.patch.dict(values._BY_KIND, plain=lambda *given: "tool"),
 }
 DEFECTS = {
     "pending_messages": ON_WAITING | forgetful_ones(WAITING) | {"bodies not measured": without_limit("content_bytes")},
     "contacts": ON_PEOPLE
     | forgetful_ones(PEOPLE)
+    | forgetful_ones(contacts.CONTACTS)
     | {limit: without_limit(limit) for limit in ("url_bytes", "display_bytes", "batch_rows")},
-    "feedback": ON_SAID | forgetful_ones(SAID) | {"text not measured": without_limit("text_bytes")},
+    "feedback": ON_SAID
+    | forgetful_ones(SAID)
+    | forgetful_ones(READ)
+    | {"text not measured": without_limit("text_bytes")},
 }
 
 

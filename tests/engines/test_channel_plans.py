@@ -42,7 +42,7 @@ def test_a_search_looks_each_beginning_up_in_its_index(connection: Any, name: st
 
 def test_a_list_of_contacts_comes_out_of_an_index_in_order(connection: Any) -> None:
     for where in ("", AFTER["contacts"], " AND peer_kind = :peer_kind"):
-        statement = contacts.queries.list.statement(Dialect.SQLITE, where, "contacts_by_recency")
+        statement = contacts.CONTACTS.by_name["list"].statement(Dialect.SQLITE, where, "contacts_by_recency")
         found = plan(connection, statement)
         assert "USING INDEX contacts_by_recency" in found
         assert "B-TREE" not in found
@@ -61,7 +61,7 @@ def test_a_list_of_feedback_comes_out_of_an_index_in_order(connection: Any, inde
     column = {"message": "message_id", "session": "session_id", "user": "user_id"}.get(index.rpartition("_")[2])
     where = f" AND {column} = :value" if column else ""
     for page in ("", AFTER["feedback"]):
-        found = plan(connection, feedback.queries.list.statement(Dialect.SQLITE, where + page, index))
+        found = plan(connection, feedback.FEEDBACK.by_name["list"].statement(Dialect.SQLITE, where + page, index))
         assert f"USING INDEX {index}" in found
         assert "B-TREE" not in found
 

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from holdfast import ApiKey, FixedClock, Holdfast, Limits, SeededIds, new_api_key
 from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
+from holdfast.core.tokens import digest
 from holdfast.errors import Conflict, Forbidden, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.stores.lifecycle import api_keys
-from holdfast.stores.lifecycle.api_keys import SCOPES, SHOWN, digest_of, prefix_of
+from holdfast.stores.lifecycle.api_keys import SCOPES, SHOWN, prefix_of
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 KEY = "hf_" + "0123456789abcdef" * 3
@@ -58,7 +59,7 @@ def test_new_keys_are_all_different_and_of_the_form_that_is_taken() -> None:
 
 
 def test_what_is_kept_of_a_key_is_its_sha256_and_what_is_shown_its_beginning() -> None:
-    assert digest_of(KEY) == sha256(KEY.encode()).hexdigest()
+    assert digest(KEY) == sha256(KEY.encode()).hexdigest()
     assert prefix_of(KEY) == "hf_01234567"
 
 
@@ -310,7 +311,7 @@ def test_nothing_in_the_file_is_the_key(tmp_path: Path) -> None:
         connection = apsw.Connection(str(tmp_path / "a.db"))
         ((prefix, stored),) = connection.execute("SELECT prefix, key_hash FROM api_keys")
         connection.close()
-        assert (prefix, stored) == (kept.prefix, digest_of(key))
+        assert (prefix, stored) == (kept.prefix, digest(key))
     for file in tmp_path.iterdir():
         assert key[11:].encode() not in file.read_bytes()
 
@@ -319,7 +320,7 @@ def test_a_digest_that_was_changed_in_the_file_lets_nobody_in(tmp_path: Path) ->
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
         key, _ = made(holdfast, "acme")
         connection = apsw.Connection(str(tmp_path / "a.db"))
-        connection.execute("UPDATE api_keys SET key_hash = ?", (digest_of(new_api_key()),))
+        connection.execute("UPDATE api_keys SET key_hash = ?", (digest(new_api_key()),))
         connection.close()
         with pytest.raises(Forbidden, match="not known here"):
             holdfast.api_keys.verify(key)
@@ -339,7 +340,7 @@ def test_a_key_with_any_digit_changed_is_another(number: int, place: int, by: in
     key = f"hf_{number:048x}"
     digit = format((int(key[3 + place], 16) + by) % 16, "x")
     other = key[: 3 + place] + digit + key[4 + place :]
-    assert digest_of(other) != digest_of(key)
+    assert digest(other) != digest(key)
     assert (prefix_of(other) == prefix_of(key)) == (place >= SHOWN)
 
 

@@ -19,25 +19,21 @@ from ..errors import Conflict, InvalidInput
 from ..ids import parse as parse_id
 from .blocking import Blocking, blocking
 from .filters import Filter
-from .paging import Page, rows_to_read
+from .paging import Page
 from .records.values import is_same
 from .scope import Scope
 from .store import TenantStore, reads, writes
-from .tables import R, Table
+from .tables import ListTable, R
 
 A = TypeVar("A", bound=Struct)
-_ORDER = ("created_at", "id")
 
 
-class LogTable(Table[R]):
-    """One append-only table.
+class LogTable(ListTable[R]):
+    """One append-only table, listed newest first."""
 
-    Args:
-        indexes: for SQLite, which keeps no statistics: the index to use when this field is filtered by equality, in order of
-            preference; the one under ``""`` is used otherwise.
-    """
-
-    template = """
+    template = (
+        ListTable.template
+        + """
 -- name: append
 INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values})
 ON CONFLICT (tenant_id, id) DO NOTHING
@@ -46,25 +42,13 @@ RETURNING {returned};
 -- name: append_all
 INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values});
 
--- name: get
-SELECT {returned} FROM {table} WHERE tenant_id = :tenant_id AND id = :id{visible};
-
--- name: list
-SELECT {returned} FROM {table}/*index*/
-WHERE tenant_id = :tenant_id{visible}/*where*/
-ORDER BY created_at DESC, id DESC
-LIMIT :limit;
-
--- name: count
-SELECT COUNT(*) FROM {table}/*index*/
-WHERE tenant_id = :tenant_id{visible}/*where*/;
-
 -- name: prune
 DELETE FROM {table}
 WHERE tenant_id = :tenant_id AND id IN (
     SELECT id FROM {table} WHERE tenant_id = :tenant_id AND created_at < :before_at ORDER BY created_at, id LIMIT :limit)
 RETURNING 1;
 """
+    )
 
     def __init__(
         self,
@@ -76,8 +60,7 @@ RETURNING 1;
         condition: str = "",
         indexes: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(name, row, noun=noun, nouns=nouns, condition=condition)
-        self._indexes = indexes or {}
+        super().__init__(name, row, noun=noun, nouns=nouns, condition=condition, descending=True, indexes=indexes)
 
     async def append(self, connection: Connection, scope: Scope, entry: Struct, *, id: str | None = None) -> R:
         """Add an entry. The same id with the same content returns the stored row.
@@ -106,52 +89,6 @@ RETURNING 1;
             rows = [self._params(scope, entry, None) for entry in entries]
             await self.by_name["append_all"].many(connection, rows)
 
-    async def get(self, connection: Connection, scope: Scope, id: str) -> R:
-        """The row with this id.
-
-        Raises:
-            NotFound: there is none.
-        """
-        row = await self.one(connection, "get", scope.params(id=parse_id(id, f"{self.noun} id")))
-        if row is None:
-            raise self.missing(id)
-        return row
-
-    async def list(
-        self,
-        connection: Connection,
-        scope: Scope,
-        equal: Mapping[str, Any],
-        *,
-        where: Sequence[Filter] = (),
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> Page[R]:
-        """Rows with these values in these fields (``None`` means any), newest first. With ``limit``, a page.
-
-        Raises:
-            InvalidFilter: a filter or the cursor is not understood.
-            LimitExceeded: without ``limit``, there are more than ``list_rows``.
-        """
-        params = scope.params(limit=rows_to_read(limit, scope.limits))
-        clause = self.where(equal, where, params, connection, scope)
-        clause += self.after(cursor, _ORDER, params, "<")
-        rows = await self.by_name["list"].all(connection, params, clause, self._index(equal))
-        return self.page(self.rows(connection, rows), limit, scope.limits, _ORDER)
-
-    async def count(
-        self, connection: Connection, scope: Scope, equal: Mapping[str, Any], *, where: Sequence[Filter] = ()
-    ) -> int:
-        """The number of rows that ``list`` would return without a limit.
-
-        Raises:
-            InvalidFilter: a filter is not understood.
-        """
-        params = scope.params()
-        clause = self.where(equal, where, params, connection, scope)
-        rows = await self.by_name["count"].all(connection, params, clause, self._index(equal))
-        return int(rows[0][0])
-
     async def prune(self, connection: Connection, scope: Scope, *, before: datetime, limit: int | None = None) -> int:
         """Delete the oldest rows that are older than ``before``, ``batch_rows`` at most; the number deleted. Call it until that
         is 0.
@@ -168,10 +105,6 @@ RETURNING 1;
         params = self.params(asdict(entry), scope.limits)
         params["id"] = scope.ids.new() if id is None else parse_id(id, f"{self.noun} id")
         return scope.params(**params, created_at=scope.clock.now_us())
-
-    def _index(self, equal: Mapping[str, Any]) -> str:
-        used = (index for field, index in self._indexes.items() if equal.get(field) is not None)
-        return next(used, self._indexes.get("", ""))
 
 
 class AsyncLog(TenantStore, Generic[R, A]):

@@ -1,4 +1,4 @@
-"""A table of one of the shapes: grants, overlays, transitions, logs, tokens.
+"""A table with a row type: what the shapes of stores (grants, overlays, transitions, logs, tokens) have in common.
 
 A shape writes its statements once, as a template in the form of a ``.sql`` file (``core/queries.py``); a store declares the table
 and its row type. The statements of a table can be listed (``by_name``), so that the checks that walk all queries see them.
@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from ..engines.protocol import Connection, Row
 from ..errors import InvalidInput, NotFound
+from ..ids import parse as parse_id
 from ..limits import Limits
 from .filters import Filter, Filterable, listed
-from .paging import Page, page
+from .paging import Page, page, rows_to_read
 from .queries import Query, parse
 from .records.fields import fields_of
 from .records.values import after, cursor_of, stored, with_article
@@ -137,3 +138,95 @@ class Table(Generic[R]):
         """
         fields = [self.fields[field] for field in order]
         return page(rows, limit, limits, self.nouns, lambda row: cursor_of(self.name, fields, row))
+
+
+class ListTable(Table[R]):
+    """A table whose rows are read by id, listed in one order, filtered and counted.
+
+    Args:
+        order: the fields that a list is sorted by, the last one unique.
+        descending: whether it is sorted downwards.
+        indexes: for SQLite, which keeps no statistics: the index to use when a field is filtered by equality, in order of
+            preference; the one under ``""`` is used otherwise.
+    """
+
+    template = """
+-- name: get
+SELECT {returned} FROM {table} WHERE tenant_id = :tenant_id AND id = :id{visible};
+
+-- name: list
+SELECT {returned} FROM {table}/*index*/
+WHERE tenant_id = :tenant_id{visible}/*where*/
+ORDER BY {order}
+LIMIT :limit;
+
+-- name: count
+SELECT COUNT(*) FROM {table}/*index*/
+WHERE tenant_id = :tenant_id{visible}/*where*/;
+"""
+
+    def __init__(
+        self,
+        name: str,
+        row: type[R],
+        *,
+        noun: str,
+        nouns: str | None = None,
+        condition: str = "",
+        order: Sequence[str] = ("created_at", "id"),
+        descending: bool = False,
+        indexes: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(name, row, noun=noun, nouns=nouns, condition=condition)
+        self._order, self._descending, self._indexes = order, descending, indexes or {}
+        self.parts["order"] = ", ".join(f"{self.column(field)}{' DESC' if descending else ''}" for field in order)
+
+    async def get(self, connection: Connection, scope: Scope, id: str) -> R:
+        """The row with this id.
+
+        Raises:
+            NotFound: there is none.
+        """
+        row = await self.one(connection, "get", scope.params(id=parse_id(id, f"{self.noun} id")))
+        if row is None:
+            raise self.missing(id)
+        return row
+
+    async def list(
+        self,
+        connection: Connection,
+        scope: Scope,
+        equal: Mapping[str, Any],
+        *,
+        where: Sequence[Filter] = (),
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[R]:
+        """Rows with these values in these fields; ``None`` means any. With ``limit``, a page.
+
+        Raises:
+            InvalidFilter: a filter or the cursor is not understood.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        params = scope.params(limit=rows_to_read(limit, scope.limits))
+        clause = self.where(equal, where, params, connection, scope)
+        clause += self.after(cursor, self._order, params, "<" if self._descending else ">")
+        rows = await self.by_name["list"].all(connection, params, clause, self._index(equal))
+        return self.page(self.rows(connection, rows), limit, scope.limits, self._order)
+
+    async def count(
+        self, connection: Connection, scope: Scope, equal: Mapping[str, Any], *, where: Sequence[Filter] = ()
+    ) -> int:
+        """The number of rows that ``list`` would return without a limit.
+
+        Raises:
+            InvalidFilter: a filter is not understood.
+        """
+        params = scope.params()
+        clause = self.where(equal, where, params, connection, scope)
+        rows = await self.by_name["count"].all(connection, params, clause, self._index(equal))
+        return int(rows[0][0])
+
+    def _index(self, equal: Mapping[str, Any]) -> str:
+        used = (index for field, index in self._indexes.items() if equal.get(field) is not None)
+        return next(used, self._indexes.get("", ""))

@@ -14,25 +14,27 @@ from typing import Annotated, Any
 
 from msgspec import Struct, json
 
-from ...clock import to_us
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.filters import Filter, Filterable, id_list, listed
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.filters import Filter, id_list
+from ...core.paging import Page, rows_to_read
 from ...core.queries import Queries
-from ...core.rows import Column, mapper
+from ...core.records import Limited
+from ...core.rows import Column
 from ...core.store import TenantStore, reads, writes
+from ...core.tables import ListTable
 from ...engines.dialect import Dialect
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded, NotFound, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
-from ...limits import SEARCH_CHARS, Limits
+from ...limits import SEARCH_CHARS
 from ..objects.registration import register_tenant
 
 _BEYOND = "\U0010ffff" * (SEARCH_CHARS + 1)
 """After a beginning, this comes after every text that begins so: none has as many of the last character."""
+_ORDER = ("last_seen_at", "id")
 _TRIES = 100
 """How often a merge starts anew because others have merged the same people meanwhile; each time, one of them got on."""
 
@@ -41,38 +43,31 @@ class Contact(Struct, frozen=True):
     """Somebody on a channel. ``sender_id`` is what the channel calls them, ``user`` what we do."""
 
     id: Id
-    channel_type: str
-    sender_id: str
-    channel_instance: str
-    user: Annotated[str, Column("user_id")]
-    display_name: str
-    username: str
-    avatar_url: str
-    peer_kind: str
-    metadata: dict[str, Any]
+    channel_type: Annotated[str, Limited("name_bytes", empty=False)]
+    sender_id: Annotated[str, Limited("name_bytes", empty=False)]
+    channel_instance: Annotated[str, Limited("name_bytes")]
+    user: Annotated[str, Limited("name_bytes"), Column("user_id")]
+    display_name: Annotated[str, Limited("display_bytes")]
+    username: Annotated[str, Limited("name_bytes")]
+    avatar_url: Annotated[str, Limited("url_bytes")]
+    peer_kind: Annotated[str, Limited("name_bytes")]
+    metadata: Annotated[dict[str, Any], Limited("metadata_bytes")]
     merged_id: Id | None
     first_seen_at: datetime
     last_seen_at: datetime
 
 
-queries = Queries(__package__, "contacts.sql", Contact)
-
-FILTERS = Filterable(
-    {
-        "id": ("id", "id"),
-        "channel_type": ("channel_type", "text"),
-        "sender_id": ("sender_id", "text"),
-        "channel_instance": ("channel_instance", "text"),
-        "user": ("user_id", "text"),
-        "display_name": ("display_name", "text"),
-        "username": ("username", "text"),
-        "peer_kind": ("peer_kind", "text"),
-        "merged_id": ("merged_id", "id"),
-        "first_seen_at": ("first_seen_at", "time"),
-        "last_seen_at": ("last_seen_at", "time"),
-    },
-    metadata="metadata",
+CONTACTS = ListTable(
+    "contacts",
+    Contact,
+    noun="contact",
+    order=_ORDER,
+    descending=True,
+    indexes={"merged_id": "contacts_by_merged", "": "contacts_by_recency"},
 )
+queries = Queries(__package__, "contacts.sql", Contact)
+FILTERS = CONTACTS.filters
+"""What a search can be filtered by too."""
 
 
 class _Moved(Exception):
@@ -103,19 +98,20 @@ class AsyncContacts(TenantStore):
         Raises:
             InvalidInput: an argument is not acceptable.
         """
-        limits = self._scope.limits
-        shown = _optional(display_name, "display_name", limits, "display_bytes")
-        called = _optional(username, "username", limits)
+        named = {
+            "channel_instance": channel_instance,
+            "user": user,
+            "display_name": display_name,
+            "username": username,
+            "avatar_url": avatar_url,
+            "peer_kind": peer_kind,
+        }
+        values: dict[str, Any] = {name: "" if value is None else value for name, value in named.items()}
+        values["metadata"] = {} if metadata is None else metadata
         params = self._scope.params(
             **self._sender(channel_type, sender_id),
+            **CONTACTS.params(values, self._scope.limits),
             id=self._scope.ids.new(),
-            channel_instance=_optional(channel_instance, "channel_instance", limits),
-            user_id=_optional(user, "user", limits),
-            display_name=shown,
-            username=called,
-            avatar_url=_optional(avatar_url, "avatar_url", limits, "url_bytes"),
-            peer_kind=_optional(peer_kind, "peer_kind", limits),
-            metadata=scopes.metadata(metadata, limits),
             search_name=_beginning(display_name),
             search_username=_beginning(username),
             search_sender=_beginning(sender_id),
@@ -123,7 +119,7 @@ class AsyncContacts(TenantStore):
         )
         row = await queries.upsert.one(connection, params)
         assert row is not None
-        contact = mapper(Contact, connection.dialect)([row])[0]
+        contact = CONTACTS.rows(connection, [row])[0]
         if contact.id == params["id"]:
             await register_tenant(connection, params)
         return contact
@@ -135,17 +131,14 @@ class AsyncContacts(TenantStore):
         Raises:
             NotFound: there is none.
         """
-        row = await queries.get.one(connection, self._scope.params(id=parse_id(contact_id, "contact id")))
-        if row is None:
-            raise NotFound(f"there is no contact {contact_id} here")
-        return mapper(Contact, connection.dialect)([row])[0]
+        return await CONTACTS.get(connection, self._scope, contact_id)
 
     @reads
     async def find(self, connection: Connection, channel_type: str, sender_id: str) -> Contact | None:
         """Whom a channel calls so, or ``None``."""
         params = self._scope.params(**self._sender(channel_type, sender_id))
         rows = await queries.find.all(connection, params, index="contacts_by_sender")
-        return mapper(Contact, connection.dialect)(rows)[0] if rows else None
+        return CONTACTS.rows(connection, rows)[0] if rows else None
 
     @reads
     async def get_many(self, connection: Connection, sender_ids: Sequence[str]) -> dict[str, Contact]:
@@ -163,7 +156,7 @@ class AsyncContacts(TenantStore):
         wanted = json.encode(stored).decode() if connection.dialect is Dialect.SQLITE else stored
         params = self._scope.params(sender_ids=wanted)
         rows = await queries.by_sender_ids.all(connection, params, index="contacts_by_sender_id")
-        return {contact.sender_id: contact for contact in mapper(Contact, connection.dialect)(rows)}
+        return {contact.sender_id: contact for contact in CONTACTS.rows(connection, rows)}
 
     @reads
     async def list(
@@ -187,18 +180,14 @@ class AsyncContacts(TenantStore):
             InvalidFilter: a filter or the cursor is not understood.
             LimitExceeded: without ``limit``, there are more than ``list_rows``; or ``search`` is too long.
         """
-        limits = self._scope.limits
-        params = self._scope.params(limit=rows_to_read(limit, limits), **_searched(search))
-        clause = FILTERS.compile(
-            _filters(channel_type, peer_kind, merged_id, where), params, connection.dialect, limits
-        )
-        clause += _after(cursor, params, connection)
-        if search:
-            rows = await queries.search.all(connection, params, clause)
-        else:
-            index = "contacts_by_recency" if merged_id is None else "contacts_by_merged"
-            rows = await queries.list.all(connection, params, clause, index)
-        return _page(mapper(Contact, connection.dialect)(rows), limit, limits.list_rows)
+        equal = {"channel_type": channel_type, "peer_kind": peer_kind, "merged_id": merged_id}
+        if search in (None, ""):
+            return await CONTACTS.list(connection, self._scope, equal, where=where, limit=limit, cursor=cursor)
+        params = self._scope.params(limit=rows_to_read(limit, self._scope.limits), **_searched(search))
+        clause = CONTACTS.where(equal, where, params, connection, self._scope)
+        clause += CONTACTS.after(cursor, _ORDER, params, "<")
+        rows = CONTACTS.rows(connection, await queries.search.all(connection, params, clause))
+        return CONTACTS.page(rows, limit, self._scope.limits, _ORDER)
 
     @reads
     async def count(
@@ -216,10 +205,12 @@ class AsyncContacts(TenantStore):
         Raises:
             InvalidFilter: a filter is not understood.
         """
+        equal = {"channel_type": channel_type, "peer_kind": peer_kind, "merged_id": merged_id}
+        if search in (None, ""):
+            return await CONTACTS.count(connection, self._scope, equal, where=where)
         params = self._scope.params(**_searched(search))
-        filters = _filters(channel_type, peer_kind, merged_id, where)
-        clause = FILTERS.compile(filters, params, connection.dialect, self._scope.limits)
-        row = await (queries.count_found if search else queries.count).one(connection, params, clause)
+        clause = CONTACTS.where(equal, where, params, connection, self._scope)
+        row = await queries.count_found.one(connection, params, clause)
         return int(row[0]) if row else 0
 
     @writes
@@ -284,12 +275,8 @@ class AsyncContacts(TenantStore):
             params = self._scope.params(ids=id_list(ids, connection.dialect), merged_id=merged_id)
             await queries.regroup.all(connection, params)
 
-    def _sender(self, channel_type: str, sender_id: str) -> dict[str, str]:
-        limits = self._scope.limits
-        return {
-            "channel_type": scopes.name(channel_type, "channel_type", limits),
-            "sender_id": scopes.name(sender_id, "sender_id", limits),
-        }
+    def _sender(self, channel_type: str, sender_id: str) -> dict[str, Any]:
+        return CONTACTS.params({"channel_type": channel_type, "sender_id": sender_id}, self._scope.limits)
 
     def _ids(self, contact_ids: Sequence[str]) -> Sequence[str]:
         if isinstance(contact_ids, str) or not isinstance(contact_ids, Sequence):
@@ -311,19 +298,13 @@ class Contacts(Blocking[AsyncContacts]):
     unmerge = blocking(AsyncContacts.unmerge)
 
 
-def _optional(value: object, what: str, limits: Limits, limit: str = "name_bytes") -> str:
-    return "" if value is None or value == "" else scopes.name(value, what, limits, limit=limit)
-
-
 def _beginning(name: str | None) -> str:
     """What a search compares with. Case is folded here and not in the database: engines fold differently."""
     return text.escape((name or "").casefold()[:SEARCH_CHARS])
 
 
-def _searched(search: str | None) -> dict[str, str]:
+def _searched(search: object) -> dict[str, str]:
     """The range of texts that begin so. A range needs no wildcards, so nothing in the search can be one."""
-    if search is None or search == "":
-        return {}
     if not isinstance(search, str):
         raise InvalidInput(f"search must be a string, not {type(search).__name__}")
     folded = search.casefold()
@@ -331,32 +312,3 @@ def _searched(search: str | None) -> dict[str, str]:
         raise LimitExceeded(f"search: {len(folded)} characters is over the limit SEARCH_CHARS = {SEARCH_CHARS}")
     prefix = text.escape(folded)
     return {"prefix": prefix, "beyond": prefix + _BEYOND}
-
-
-def _filters(
-    channel_type: str | None, peer_kind: str | None, merged_id: str | None, where: Sequence[Filter]
-) -> list[Filter]:
-    named = {"channel_type": channel_type, "peer_kind": peer_kind, "merged_id": merged_id}
-    plain = [Filter("eq", value, column=name) for name, value in named.items() if value is not None]
-    return [*plain, *listed(where)]
-
-
-def _after(cursor: str | None, params: dict[str, Any], connection: Connection) -> str:
-    """The condition that a page starts after a cursor."""
-    if cursor is None:
-        return ""
-    after_at, after_id = decode_cursor(cursor, "contacts", int, str)
-    params.update(after_at=after_at, after_id=parse_id(after_id, "cursor"))
-    cast = "::uuid" if connection.dialect.native_time else ""
-    return f"\n  AND (last_seen_at, id) < (:after_at, :after_id{cast})"
-
-
-def _page(contacts: list[Contact], limit: int | None, most: int) -> Page[Contact]:
-    if limit is None:
-        if len(contacts) > most:
-            raise LimitExceeded(f"there are more than list_rows = {most:,} contacts: page them with limit= and cursor=")
-        return Page(contacts)
-    if len(contacts) <= limit:
-        return Page(contacts)
-    last = contacts[limit - 1]
-    return Page(contacts[:limit], encode_cursor("contacts", to_us(last.last_seen_at), last.id))

@@ -17,9 +17,6 @@ ON CONFLICT (tenant_id, channel_type, sender_id) DO UPDATE SET
     last_seen_at = excluded.last_seen_at
 RETURNING /*columns Contact*/ *;
 
--- name: get
-SELECT /*columns Contact*/ * FROM contacts WHERE tenant_id = :tenant_id AND id = :id;
-
 -- name: find
 SELECT /*columns Contact*/ * FROM contacts/*index*/
 WHERE tenant_id = :tenant_id AND channel_type = :channel_type AND sender_id = :sender_id;
@@ -34,16 +31,6 @@ ORDER BY last_seen_at, id;
 SELECT /*columns Contact*/ * FROM contacts
 WHERE tenant_id = :tenant_id AND sender_id = ANY(:sender_ids::text[])
 ORDER BY last_seen_at, id;
-
--- name: list
--- The one seen last first.
-SELECT /*columns Contact*/ * FROM contacts/*index*/
-WHERE tenant_id = :tenant_id/*where*/
-ORDER BY last_seen_at DESC, id DESC
-LIMIT :limit;
-
--- name: count
-SELECT COUNT(*) FROM contacts WHERE tenant_id = :tenant_id/*where*/;
 
 -- name: search
 -- The same, of those with something that begins so. Each kind of beginning is looked up in its index, and then the contacts

@@ -14,18 +14,18 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Struct
 
-from ...clock import to_us
-from ...core import scope as scopes
-from ...core import text
 from ...core.acting import Acting
 from ...core.blocking import Blocking, blocking
-from ...core.filters import Filter, Filterable, listed
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.filters import Filter
+from ...core.paging import Page
 from ...core.queries import Queries
-from ...core.rows import Column, mapper
+from ...core.records import Limited
+from ...core.records.values import is_same
+from ...core.rows import Column
 from ...core.store import TenantStore, reads, writes, writes_acting
-from ...engines.protocol import Connection, Row
-from ...errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
+from ...core.tables import ListTable
+from ...engines.protocol import Connection
+from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 
@@ -40,31 +40,30 @@ class Feedback(Struct, frozen=True):
     id: Id
     message_id: Id
     session_id: Id
-    user: Annotated[str, Column("user_id")]
+    user: Annotated[str, Limited("name_bytes", empty=False), Column("user_id")]
     is_positive: bool
-    feedback_text: str
+    feedback_text: Annotated[str, Limited("text_bytes")]
     issue_type: IssueType | Literal[""]
-    metadata: dict[str, Any]
+    metadata: Annotated[dict[str, Any], Limited("metadata_bytes")]
     created_at: datetime
     updated_at: datetime
 
 
-queries = Queries(__package__, "feedback.sql", Feedback)
-
-FILTERS = Filterable(
-    {
-        "id": ("id", "id"),
-        "message_id": ("message_id", "id"),
-        "session_id": ("session_id", "id"),
-        "user": ("user_id", "text"),
-        "is_positive": ("is_positive", "bool"),
-        "feedback_text": ("feedback_text", "text"),
-        "issue_type": ("issue_type", "text"),
-        "created_at": ("created_at", "time"),
-        "updated_at": ("updated_at", "time"),
+FEEDBACK = ListTable(
+    "feedback",
+    Feedback,
+    noun="feedback",
+    nouns="rows of feedback",
+    condition="""EXISTS (SELECT 1 FROM sessions AS s
+              WHERE s.tenant_id = :tenant_id AND s.id = feedback.session_id AND (s.deleted_at IS NULL) IS TRUE)""",
+    indexes={
+        "message_id": "feedback_by_message",
+        "session_id": "feedback_by_session",
+        "user": "feedback_by_user",
+        "": "feedback_by_time",
     },
-    metadata="metadata",
 )
+queries = Queries(__package__, "feedback.sql", Feedback)
 
 
 class AsyncFeedbacks(TenantStore):
@@ -98,10 +97,10 @@ class AsyncFeedbacks(TenantStore):
         params["session_id"] = await self._session_of(connection, params)
         row = await queries.create.one(connection, params)
         if row is not None:
-            return _feedback(connection, row)
-        there = await queries.by_id.one(connection, params)
-        if there is not None:
-            return _same(_feedback(connection, there), params)
+            return FEEDBACK.rows(connection, [row])[0]
+        existing = await queries.by_id.one(connection, params)
+        if existing is not None:
+            return _same(FEEDBACK.rows(connection, [existing])[0], params)
         raise AlreadyExists(f"the user {user!r} has given feedback on message {message_id}; upsert replaces it")
 
     @writes_acting
@@ -131,7 +130,7 @@ class AsyncFeedbacks(TenantStore):
         params["session_id"] = await self._session_of(connection, params)
         row = await queries.upsert.one(connection, params)
         assert row is not None
-        return _feedback(connection, row)
+        return FEEDBACK.rows(connection, [row])[0]
 
     @reads
     async def get(self, connection: Connection, feedback_id: Id) -> Feedback:
@@ -140,10 +139,7 @@ class AsyncFeedbacks(TenantStore):
         Raises:
             NotFound: there is none in a live session.
         """
-        row = await queries.get.one(connection, self._scope.params(id=parse_id(feedback_id, "feedback id")))
-        if row is None:
-            raise _missing(feedback_id)
-        return _feedback(connection, row)
+        return await FEEDBACK.get(connection, self._scope, feedback_id)
 
     @reads
     async def list(
@@ -163,12 +159,8 @@ class AsyncFeedbacks(TenantStore):
             InvalidFilter: a filter or the cursor is not understood.
             LimitExceeded: without ``limit``, there is more than ``list_rows``.
         """
-        limits = self._scope.limits
-        params = self._scope.params(limit=rows_to_read(limit, limits))
-        filters = _filters(message_id, session_id, user, where)
-        clause = FILTERS.compile(filters, params, connection.dialect, limits) + _after(cursor, params, connection)
-        rows = await queries.list.all(connection, params, clause, _index(message_id, session_id, user))
-        return _page(mapper(Feedback, connection.dialect)(rows), limit, limits.list_rows)
+        equal = {"message_id": message_id, "session_id": session_id, "user": user}
+        return await FEEDBACK.list(connection, self._scope, equal, where=where, limit=limit, cursor=cursor)
 
     @reads
     async def count(
@@ -185,11 +177,8 @@ class AsyncFeedbacks(TenantStore):
         Raises:
             InvalidFilter: a filter is not understood.
         """
-        params = self._scope.params()
-        filters = _filters(message_id, session_id, user, where)
-        clause = FILTERS.compile(filters, params, connection.dialect, self._scope.limits)
-        rows = await queries.count.all(connection, params, clause, _index(message_id, session_id, user))
-        return int(rows[0][0])
+        equal = {"message_id": message_id, "session_id": session_id, "user": user}
+        return await FEEDBACK.count(connection, self._scope, equal, where=where)
 
     @writes
     async def update(
@@ -207,18 +196,19 @@ class AsyncFeedbacks(TenantStore):
         Raises:
             NotFound: there is no such feedback in a live session.
         """
-        params = self._scope.params(
-            id=parse_id(feedback_id, "feedback id"),
-            is_positive=None if is_positive is None else _flag(is_positive),
-            feedback_text=None if feedback_text is None else self._text(feedback_text),
-            issue_type=None if issue_type is None else _issue(issue_type),
-            metadata=None if metadata is None else scopes.metadata(metadata, self._scope.limits),
-            now_at=self._scope.clock.now_us(),
-        )
+        values = {
+            "is_positive": is_positive,
+            "feedback_text": feedback_text,
+            "issue_type": issue_type,
+            "metadata": metadata,
+        }
+        given = {name: value for name, value in values.items() if value is not None}
+        params = dict.fromkeys(values) | FEEDBACK.params(given, self._scope.limits)
+        params |= self._scope.params(id=parse_id(feedback_id, "feedback id"), now_at=self._scope.clock.now_us())
         row = await queries.update.one(connection, params)
         if row is None:
-            raise _missing(feedback_id)
-        return _feedback(connection, row)
+            raise FEEDBACK.missing(feedback_id)
+        return FEEDBACK.rows(connection, [row])[0]
 
     @writes
     async def delete(self, connection: Connection, feedback_id: Id) -> None:
@@ -228,7 +218,7 @@ class AsyncFeedbacks(TenantStore):
             NotFound: there is none in a live session.
         """
         if await queries.delete.one(connection, self._scope.params(id=parse_id(feedback_id, "feedback id"))) is None:
-            raise _missing(feedback_id)
+            raise FEEDBACK.missing(feedback_id)
 
     async def _session_of(self, connection: Connection, params: Mapping[str, Any]) -> str:
         row = await queries.session_of.one(connection, params)
@@ -246,24 +236,18 @@ class AsyncFeedbacks(TenantStore):
         metadata: Mapping[str, Any] | None,
         id: str | None,
     ) -> dict[str, Any]:
-        limits = self._scope.limits
-        return self._scope.params(
-            id=self._scope.ids.new() if id is None else parse_id(id, "feedback id"),
-            message_id=parse_id(message_id, "message id"),
-            user_id="" if user is None else scopes.name(user, "user", limits),
-            is_positive=_flag(is_positive),
-            feedback_text=self._text(feedback_text),
-            issue_type="" if issue_type is None else _issue(issue_type),
-            metadata=scopes.metadata(metadata, limits),
-            now_at=self._scope.clock.now_us(),
-        )
-
-    def _text(self, feedback_text: str) -> str:
-        if not isinstance(feedback_text, str):
-            raise InvalidInput(f"feedback_text must be a string, not {type(feedback_text).__name__}")
-        stored = text.escape(feedback_text)
-        self._scope.limits.check("text_bytes", text.size(stored), "feedback_text")
-        return stored
+        values = {
+            "message_id": message_id,
+            "is_positive": is_positive,
+            "feedback_text": feedback_text,
+            "issue_type": "" if issue_type is None else issue_type,
+            "metadata": {} if metadata is None else metadata,
+        }
+        if user is not None:
+            values["user"] = user
+        params = self._scope.params(user_id="") | FEEDBACK.params(values, self._scope.limits)
+        params["id"] = self._scope.ids.new() if id is None else parse_id(id, "feedback id")
+        return params | {"now_at": self._scope.clock.now_us()}
 
 
 class Feedbacks(Blocking[AsyncFeedbacks]):
@@ -278,69 +262,10 @@ class Feedbacks(Blocking[AsyncFeedbacks]):
     delete = blocking(AsyncFeedbacks.delete)
 
 
-def _feedback(connection: Connection, row: Row) -> Feedback:
-    return mapper(Feedback, connection.dialect)([row])[0]
-
-
-def _missing(feedback_id: str) -> NotFound:
-    return NotFound(f"there is no feedback {feedback_id} here")
-
-
-def _same(there: Feedback, params: Mapping[str, Any]) -> Feedback:
-    """The feedback already under an id, if it is what a repeated create would have made."""
-    written = [text.unescape(params[name]) for name in ("message_id", "user_id", "feedback_text", "issue_type")]
-    if (
-        [there.message_id, there.user, there.feedback_text, there.issue_type] != written
-        or there.is_positive is not params["is_positive"]
-        or not text.identical(there.metadata, text.load(params["metadata"]))
-    ):
-        raise Conflict(f"there is other feedback with the id {there.id}")
-    return there
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput(f"is_positive must be true or false, not {value!r}")
-    return value
-
-
-def _issue(value: str) -> str:
-    if value != "" and value not in ISSUE_TYPES:
-        raise InvalidInput(f"issue_type must be one of {', '.join(ISSUE_TYPES)} or nothing, not {value!r}")
-    return value
-
-
-def _filters(message_id: str | None, session_id: str | None, user: str | None, where: Sequence[Filter]) -> list[Filter]:
-    named = {"message_id": message_id, "session_id": session_id, "user": user}
-    plain = [Filter("eq", value, column=name) for name, value in named.items() if value is not None]
-    return [*plain, *listed(where)]
-
-
-def _index(message_id: str | None, session_id: str | None, user: str | None) -> str:
-    """What tells most about the rows that are wanted."""
-    if message_id is not None:
-        return "feedback_by_message"
-    if session_id is not None:
-        return "feedback_by_session"
-    return "feedback_by_time" if user is None else "feedback_by_user"
-
-
-def _after(cursor: str | None, params: dict[str, Any], connection: Connection) -> str:
-    """The condition that a page starts after a cursor."""
-    if cursor is None:
-        return ""
-    after_at, after_id = decode_cursor(cursor, "feedback", int, str)
-    params.update(after_at=after_at, after_id=parse_id(after_id, "cursor"))
-    cast = "::uuid" if connection.dialect.native_time else ""
-    return f"\n  AND (created_at, id) > (:after_at, :after_id{cast})"
-
-
-def _page(found: list[Feedback], limit: int | None, most: int) -> Page[Feedback]:
-    if limit is None:
-        if len(found) > most:
-            raise LimitExceeded(f"there is more feedback than list_rows = {most:,}: page it with limit= and cursor=")
-        return Page(found)
-    if len(found) <= limit:
-        return Page(found)
-    last = found[limit - 1]
-    return Page(found[:limit], encode_cursor("feedback", to_us(last.created_at), last.id))
+def _same(existing: Feedback, params: Mapping[str, Any]) -> Feedback:
+    """The feedback that has an id, if a repeated ``create`` would have stored the same."""
+    given = ("message_id", "user", "is_positive", "feedback_text", "issue_type", "metadata")
+    fields = [FEEDBACK.fields[name] for name in given]
+    if not all(is_same(field, params[field.column], existing) for field in fields):
+        raise Conflict(f"there is other feedback with the id {existing.id}")
+    return existing

@@ -33,26 +33,6 @@ RETURNING /*columns Feedback*/ *;
 -- Whatever has this id, hidden or not.
 SELECT /*columns Feedback*/ * FROM feedback WHERE tenant_id = :tenant_id AND id = :id;
 
--- name: get
-SELECT /*columns Feedback f*/ * FROM feedback AS f
-JOIN sessions AS s ON s.tenant_id = f.tenant_id AND s.id = f.session_id
-WHERE f.tenant_id = :tenant_id AND f.id = :id AND s.tenant_id = :tenant_id AND (s.deleted_at IS NULL) IS TRUE;
-
--- name: list
--- Oldest first.
-SELECT /*columns Feedback*/ * FROM feedback/*index*/
-WHERE tenant_id = :tenant_id/*where*/
-  AND EXISTS (SELECT 1 FROM sessions AS s
-              WHERE s.tenant_id = :tenant_id AND s.id = feedback.session_id AND (s.deleted_at IS NULL) IS TRUE)
-ORDER BY created_at, id
-LIMIT :limit;
-
--- name: count
-SELECT COUNT(*) FROM feedback/*index*/
-WHERE tenant_id = :tenant_id/*where*/
-  AND EXISTS (SELECT 1 FROM sessions AS s
-              WHERE s.tenant_id = :tenant_id AND s.id = feedback.session_id AND (s.deleted_at IS NULL) IS TRUE);
-
 -- name: update
 -- What is not given stays.
 UPDATE feedback SET

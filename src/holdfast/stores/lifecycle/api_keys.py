@@ -11,7 +11,6 @@ import hmac
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct
@@ -20,13 +19,14 @@ from ...clock import to_us
 from ...core import scope as scopes_of_names
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.paging import Page, decode_cursor, encode_cursor, rows_to_read
+from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.scope import Setting
 from ...core.store import Store, reads, writes
+from ...core.tokens import digest
 from ...engines.protocol import Connection, Engine, Row
-from ...errors import Conflict, Forbidden, InvalidInput, LimitExceeded, NotFound
+from ...errors import Conflict, Forbidden, InvalidInput, NotFound
 from ...ids import Id, parse
 from ..objects.registration import register_tenant
 
@@ -100,7 +100,7 @@ class AsyncApiKeys(Store):
             "name": scopes_of_names.name(name, "the name of a key", limits),
             "tenant_id": self._tenant(tenant),
             "prefix": prefix_of(key),
-            "key_hash": digest_of(key),
+            "key_hash": digest(key),
             "scopes": text.dump(_checked_scopes(scopes)),
             "expires_at": None if expires_at is None else _moment(expires_at),
         }
@@ -152,11 +152,7 @@ class AsyncApiKeys(Store):
         if tenant is not None:
             query, params["tenant_id"] = queries.list_of_tenant, self._tenant(tenant)
         keys = mapper(ApiKey, connection.dialect)(await query.all(connection, params))
-        if limit is None and len(keys) > limits.list_rows:
-            raise LimitExceeded(f"there are more than list_rows = {limits.list_rows:,} keys: page them with limit=")
-        if limit is None or len(keys) <= limit:
-            return Page(keys)
-        return Page(keys[:limit], encode_cursor("api_keys", keys[limit - 1].id))
+        return page(keys, limit, limits, "API keys", lambda key: encode_cursor("api_keys", key.id))
 
     @writes
     async def revoke(self, connection: Connection, key_id: Id, *, tenant: str | None = None) -> ApiKey:
@@ -203,10 +199,10 @@ class AsyncApiKeys(Store):
     async def _find(self, connection: Connection, key: str) -> ApiKey | None:
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             return None
-        digest = digest_of(key)
+        key_hash = digest(key)
         rows = await queries.by_prefix.all(connection, {"prefix": prefix_of(key)})
         for each in mapper(StoredKey, connection.dialect)(rows):
-            if hmac.compare_digest(each.key_hash, digest):
+            if hmac.compare_digest(each.key_hash, key_hash):
                 return _without_digest(each)
         return None
 
@@ -237,11 +233,6 @@ def prefix_of(key: str) -> str:
             "a key is hf_ and 48 hexadecimal digits; new_api_key() draws one, and so does: echo hf_$(openssl rand -hex 24)"
         )
     return key[: len("hf_") + SHOWN]
-
-
-def digest_of(key: str) -> str:
-    """What is kept of a key."""
-    return sha256(key.encode()).hexdigest()
 
 
 def _checked_scopes(scopes: Sequence[str]) -> list[str]:
