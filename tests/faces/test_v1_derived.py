@@ -23,6 +23,7 @@ from holdfast.api.schemas import MessageToAppend, encode
 from holdfast.api.state import Service
 from holdfast.api.streams import Stream
 from holdfast.errors import NotFound
+from holdfast.ids import Id
 
 T = "/v1/tenants/{tenant}"
 
@@ -172,18 +173,18 @@ def test_words_for_python_alone_are_not_told() -> None:
     assert made("PUT", Store.add, words="Other ``words``.").function.__doc__ == "Other `words`."
 
 
-def test_what_is_called_like_an_id_is_one_unless_it_is_any_text() -> None:
+def test_what_is_typed_as_an_id_is_one() -> None:
     class Verified:
-        async def verify(self, *, after: str | None = None) -> Sequence[bool]:
+        async def verify(
+            self, *, after: Id | None = None, ids: Sequence[Id] = (), session_id: str = ""
+        ) -> Sequence[bool]:
             """Verify."""
             return []
 
-    def schema(**more: Any) -> Any:
-        whole = document([made("GET", Verified.verify, **more)])
-        return whole["paths"][T + "/things"]["get"]["parameters"][1]["schema"]
-
-    assert schema()["format"] == "uuid"
-    assert "format" not in schema(plain=["after"])
+    whole = document([made("GET", Verified.verify)])
+    found = {each["name"]: each["schema"] for each in whole["paths"][T + "/things"]["get"]["parameters"]}
+    assert found["after"]["format"] == found["ids"]["items"]["format"] == "uuid"
+    assert "format" not in found["session_id"]
     assert made("GET", Verified.verify).function.__annotations__["return"].__name__ == "BoolList"
 
 

@@ -20,7 +20,7 @@ def test_nobody_sees_what_only_the_engine_gives(method: object) -> None:
 
 def test_a_signature_is_like_any_other() -> None:
     seen = inspect.signature(AsyncMessages.count)
-    assert str(seen) == "(self, session_id: 'str', *, where: 'Sequence[Filter]' = ()) -> 'int'"
+    assert str(seen) == "(self, session_id: 'Id', *, where: 'Sequence[Filter]' = ()) -> 'int'"
     assert seen == inspect.signature(AsyncMessages.count) != inspect.signature(AsyncMessages.get)
     assert str(seen.replace(parameters=[])) == "() -> 'int'"
     assert seen.bind(None, "id").arguments["session_id"] == "id"

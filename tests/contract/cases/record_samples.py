@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
@@ -40,6 +40,8 @@ class Samples:
     def new(self, number: int = 1, **values: Any) -> Any:
         """A new record."""
         made = {each.name: value_of(each, number) for each in self.declared.given}
+        hints = get_type_hints(self.kind.new_type)
+        made |= {name: [_part(get_args(hints[name])[0], number)] for name in self.kind.extra}
         return self.kind.new_type(**(made | values))
 
     def change(self, number: int = 2, only: Sequence[str] | None = None) -> Any:
@@ -71,6 +73,11 @@ class Samples:
     def place(self, record: Struct) -> tuple[Any, ...]:
         """Where a record stands in a list."""
         return tuple(getattr(record, each.name) for each in self.declared.order)
+
+
+def _part(kind: type[Struct], number: int) -> Struct:
+    """One of the things that a record has beside its fields, such as a tool of a tool server."""
+    return kind(**{each.name: f"{each.name} {number}" for each in structs.fields(kind) if each.required})
 
 
 def value_of(field: Field, number: int) -> Any:
