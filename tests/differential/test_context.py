@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, FixedClock, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
+from holdfast import FixedClock, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import LimitExceeded
+from holdfast.types import Context, Message
 from tests.differential.sides import StepIds, shape
 from tests.unit.test_context_choice import check, check_choice, with_partners
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import uuid4
 
-from holdfast import ApiKey, AsyncHoldfast, new_api_key
+from holdfast import AsyncHoldfast, new_api_key
 from holdfast.api.operations import Operation
 from holdfast.api.resources import OPERATIONS
+from holdfast.types import ApiKey
 from tests.faces.in_process import Reply, Running, running
 
 CLOSED = [each for each in OPERATIONS if each.need != "open"]

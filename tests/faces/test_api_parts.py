@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Meta, Struct
 from starlette.types import Message as Event
 
-from holdfast import Filter, Message, Session
+from holdfast import Filter
 from holdfast.api.app import application
 from holdfast.api.handler import operation_routes
 from holdfast.api.idempotency import chosen_id, settled_by
@@ -32,6 +32,7 @@ from holdfast.api.schemas import Problem, decode, encode, moment
 from holdfast.api.schemas import given as fields_given
 from holdfast.api.state import Service
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, NotFound, OutcomeUnknown
+from holdfast.types import Message, Session
 from tests.faces.process import BEARER
 
 TEXT = st.text(st.characters(codec=None))  # type: ignore[arg-type]  # lone surrogates too

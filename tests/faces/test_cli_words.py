@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast import Message, Rewind, Run, Step, ToolCall, TreeChange
 from holdfast.cli import checkpoints, importing, runs, sessions, sim, workspace
 from holdfast.cli.database import describe
 from holdfast.cli.graph_values import Channel
 from holdfast.cli.output import print_json, print_table, printable, shorten
+from holdfast.types import Message, Rewind, Run, Step, ToolCall, TreeChange
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RUN = Run(

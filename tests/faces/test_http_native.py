@@ -374,7 +374,7 @@ def test_what_takes_too_long_is_given_up(method: str, monkeypatch: pytest.Monkey
 
     async def play(client: Client) -> None:
         for name in ("list", "create"):
-            monkeypatch.setattr(f"holdfast.AsyncSessions.{name}", never)
+            monkeypatch.setattr(f"holdfast.types.AsyncSessions.{name}", never)
         reply = await client.server.ask(method, T + "/sessions", {} if method == "POST" else None)
         assert reply.status == 503
         assert reply.json["type"] == ("Unavailable" if method == "GET" else "OutcomeUnknown")

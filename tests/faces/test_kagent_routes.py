@@ -325,8 +325,8 @@ def test_what_takes_too_long_is_given_up_and_says_when_to_come_back(
 
     async def main() -> None:
         async with running(limits=ServerLimits(answer_s=0.05)) as server:
-            for name in [each for each in vars(holdfast.AsyncSessions) if not each.startswith("_")]:
-                monkeypatch.setattr(holdfast.AsyncSessions, name, never)
+            for name in [each for each in vars(holdfast.types.AsyncSessions) if not each.startswith("_")]:
+                monkeypatch.setattr(holdfast.types.AsyncSessions, name, never)
             body = {"agent_ref": "kagent/helper"} if method == "POST" else None
             reply = await server.ask(method, "/api/sessions", body, headers={"x-user-id": "ada"})
             words = bad(reply, 503)

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from holdfast import Message, NewMessage
+from holdfast import NewMessage
 from holdfast.api.openapi import document
 from holdfast.api.operations import Operation
 from holdfast.api.parameters import parameters
 from holdfast.api.resources import OPERATIONS
 from holdfast.api.responses import ARCHIVE_TYPE
 from holdfast.api.schemas import MessageToAppend, Role
+from holdfast.types import Message
 from tests.faces.process import BEARER, WAIT_S, Api, ServerProcess, answered
 
 DOCUMENT = document(OPERATIONS)

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import ApiKey, Holdfast, new_api_key
+from holdfast import Holdfast, new_api_key
 from holdfast.api import ServerLimits, server
 from holdfast.api.server import address_of, bind
 from holdfast.api.state import Service
@@ -28,6 +28,7 @@ from holdfast.cli import serve as serve_command
 from holdfast.cli.commands import _in_one_line, root
 from holdfast.cli.output import shorten
 from holdfast.errors import InvalidInput, MissingExtra, NotFound, Unavailable
+from holdfast.types import ApiKey
 from tests.faces.process import ServerProcess
 
 KEY = "hf_" + "0123456789abcdef" * 3

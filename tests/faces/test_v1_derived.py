@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
-from holdfast import ApiKey, Filter, NewMessage, Page
+from holdfast import Filter, NewMessage, Page
 from holdfast.api.auth import Caller
 from holdfast.api.derived import Count, Named, Whether, route, version_etag
 from holdfast.api.openapi import document
@@ -23,6 +23,7 @@ from holdfast.api.schemas import MessageToAppend, encode
 from holdfast.api.state import Service
 from holdfast.api.streams import Stream
 from holdfast.errors import NotFound
+from holdfast.types import ApiKey
 
 T = "/v1/tenants/{tenant}"
 

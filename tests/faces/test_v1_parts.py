@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import AsyncHoldfast, Filter, Session, errors
+from holdfast import AsyncHoldfast, Filter, errors
 from holdfast.api import audit
 from holdfast.api.audit import SERVER, AuditLog, Denial
 from holdfast.api.auth import Access, AccessOptions, Caller, address_of, networks
@@ -27,6 +27,7 @@ from holdfast.api.schemas import decode, moment
 from holdfast.api.state import Service
 from holdfast.api.streams import Place, event
 from holdfast.errors import Closed, Forbidden, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
+from holdfast.types import Session
 
 ANY = msgspec.json.Decoder()
 

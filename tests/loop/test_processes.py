@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast import Holdfast, Run, TenantHandle
+from holdfast import Holdfast, TenantHandle
 from holdfast.cli.commands import root
 from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
 from holdfast.loop.sorting import REPLY
+from holdfast.types import Run
 from tests.faces.process import command, one_line
 from tests.loop.victims import STEPS
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import FixedClock, Holdfast, Limits, PackPlace, PoolOptions, Snapshot, TenantHandle
+from holdfast import FixedClock, Holdfast, Limits, PackPlace, PoolOptions, TenantHandle
+from holdfast.types import Snapshot
 from tests.packs.conftest import address, bucket, place, s3_server
 
 __all__ = ["address", "bucket", "place", "s3_server"]

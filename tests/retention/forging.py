@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from holdfast import Snapshot, TenantHandle
+from holdfast import TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.engines.protocol import Connection
 from holdfast.stepping import step
@@ -13,6 +13,7 @@ from holdfast.stores.workspace import layers, snapshots
 from holdfast.stores.workspace.layers import NewLayer, Part
 from holdfast.stores.workspace.snapshots import NewSnapshot
 from holdfast.trees.entries import Difference, Entry, Piece, objects_of
+from holdfast.types import Snapshot
 from holdfast.workspaces import capturing
 
 

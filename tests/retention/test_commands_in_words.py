@@ -13,13 +13,14 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import ApiKey, Findings, Hold, Holdfast, RetentionPolicy, Swept
+from holdfast import Holdfast, RetentionPolicy
 from holdfast.cli import doctor, keys, retention
 from holdfast.cli.commands import root
 from holdfast.cli.logs import show_deletions
 from holdfast.clock import from_us
 from holdfast.stores.lifecycle.diagnostics import DamagedSnapshot
 from holdfast.stores.lifecycle.retention.sweeps import Tally
+from holdfast.types import ApiKey, Findings, Hold, Swept
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 LONG_AGO, FAR_OFF = datetime(2001, 2, 3, 4, 5, tzinfo=UTC), datetime(2999, 2, 3, 4, 5, tzinfo=UTC)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncHoldfast, PackPlace, Snapshot, TenantHandle
+from holdfast import AsyncHoldfast, PackPlace, TenantHandle
 from holdfast.core.packs import folder_of
 from holdfast.core.scope import Scope
 from holdfast.erasure import ErasureConsumer
 from holdfast.errors import Conflict, CrossTenant, InvalidInput, NotFound
 from holdfast.stores.objects import packs
+from holdfast.types import Snapshot
 from tests.retention.conftest import MIB, POOL, SMALL, Bench, Lines
 
 DAY = 86_400

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Findings, Holdfast, PackPlace, PoolOptions
+from holdfast import Holdfast, PackPlace, PoolOptions
 from holdfast.core.packs import folder_of
 from holdfast.errors import Unavailable
 from holdfast.schema import check_integrity, migrate_down
 from holdfast.stepping import step
+from holdfast.types import Findings
 from tests.packs.test_pack_faults import Died, Dying
 from tests.retention.conftest import SMALL, Bench, Opens
 

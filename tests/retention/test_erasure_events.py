@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from holdfast import AsyncHoldfast, Erasure
+from holdfast import AsyncHoldfast
 from holdfast.erasure import ErasureConsumer, ErasureRequest, read_event
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.types import Erasure
 from tests.retention.conftest import Lines
 
 EVENT = "identity.user.erased"

@@ -10,10 +10,11 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Erasures, FixedClock, Holdfast
+from holdfast import FixedClock, Holdfast
 from holdfast.errors import NotFound
 from holdfast.stores.lifecycle.erasures import AsyncErasures
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S
+from holdfast.types import Erasures
 from tests.conftest import SOAK
 from tests.retention.conftest import SMALL, Bench, Lines
 from tests.retention.test_kills import Died, DyingEngine

@@ -12,17 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import (
-    AsyncHoldfast,
-    Erasure,
-    FixedClock,
-    Holdfast,
-    Limits,
-    RetentionPolicy,
-    SeededIds,
-    Swept,
-    new_api_key,
-)
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, RetentionPolicy, SeededIds, new_api_key
 from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
@@ -32,6 +22,7 @@ from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.stepping import step
 from holdfast.stores.lifecycle.erasures import WINDOW_S
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
+from holdfast.types import Erasure, Swept
 from tests.retention.forging import body, forge
 
 EVENT = "identity.user.erased"

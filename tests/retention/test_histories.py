@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import FixedClock, Holdfast, Snapshot, TenantHandle
+from holdfast import FixedClock, Holdfast, TenantHandle
+from holdfast.types import Snapshot
 from tests.conftest import SOAK
 from tests.retention.conftest import MIB, POOL
 from tests.retention.forging import body, forge, intact

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, RetentionPolicy, SeededIds, Swept, TenantHandle
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, RetentionPolicy, SeededIds, TenantHandle
 from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, Fenced, InvalidFilter, InvalidInput, LimitExceeded, NotFound
@@ -19,6 +19,7 @@ from holdfast.stepping import step
 from holdfast.stores.lifecycle.retention import plans, sweeps
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep, Tally
 from holdfast.stores.workspace import retention_rules as rules
+from holdfast.types import Swept
 from tests.retention.forging import body, forge
 
 DAY = 86_400

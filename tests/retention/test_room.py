@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import FixedClock, Holdfast, Snapshot, TenantHandle
+from holdfast import FixedClock, Holdfast, TenantHandle
 from holdfast.stepping import step
 from holdfast.stores.lifecycle.retention import room
+from holdfast.types import Snapshot
 from tests.retention.conftest import MIB, Bench, Lines
 from tests.retention.forging import body, forge, intact
 

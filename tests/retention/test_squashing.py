@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Erasures, FixedClock, Holdfast, Snapshot, TenantHandle
+from holdfast import FixedClock, Holdfast, TenantHandle
 from holdfast.core.scope import Scope
 from holdfast.errors import Stale
 from holdfast.stepping import step
 from holdfast.stores.lifecycle.erasures import AsyncErasures
 from holdfast.stores.workspace import layers
 from holdfast.stores.workspace.squashing import Squashing
+from holdfast.types import Erasures, Snapshot
 from tests.retention.conftest import Bench
 from tests.retention.forging import body, forge, intact
 

@@ -261,7 +261,7 @@ def test_a_joined_handle_acts_as_the_one_it_comes_from(tmp_path: Path) -> None:
 def test_the_signature_of_a_call_says_nothing_about_acting() -> None:
     import inspect
 
-    from holdfast import AsyncSessions, Sessions
+    from holdfast.types import AsyncSessions, Sessions
 
     for method in (Sessions.create, AsyncSessions.create, Sessions.upsert):
         assert not {"acting", "connection"} & set(inspect.signature(method).parameters)

@@ -11,22 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import (
-    AsyncBufferedSession,
-    AsyncHoldfast,
-    BufferedSession,
-    FixedClock,
-    Holdfast,
-    Limits,
-    NewMessage,
-    SeededIds,
-    TenantHandle,
-)
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, NewMessage, SeededIds, TenantHandle
 from holdfast.core.scope import Scope
 from holdfast.engines.protocol import Connection
 from holdfast.errors import Conflict, LimitExceeded, OutcomeUnknown, Unavailable
 from holdfast.stores.conversation.buffer.saving import arranged
 from holdfast.tenant_handles import AsyncTenantHandle
+from holdfast.types import AsyncBufferedSession, BufferedSession
 
 
 class Undone(Exception):

@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast import CompactionPolicy, FixedClock, Holdfast, Limits, NewMessage, Plan, SeededIds, TenantHandle
+from holdfast import CompactionPolicy, FixedClock, Holdfast, Limits, NewMessage, SeededIds, TenantHandle
 from holdfast.core.scope import Scope, Setting
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.stores.conversation.branches import Head
 from holdfast.stores.conversation.compaction.attachments import Attached, Attachment, Attachments, of
 from holdfast.stores.conversation.compaction.plan import Protected, Rewrite, Snapshot, check_plan, id_of, place_of
 from holdfast.stores.conversation.views import PLAIN
+from holdfast.types import Plan
 from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result
 from tests.contract.cases.world import uuid_of
 

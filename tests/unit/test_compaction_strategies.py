@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast import Changes, CompactionPolicy, FixedClock, History, Limits, Message, SeededIds
+from holdfast import CompactionPolicy, FixedClock, Limits, SeededIds
 from holdfast.core.scope import Setting
 from holdfast.errors import InvalidInput
 from holdfast.stores.conversation.compaction import strategies
 from holdfast.stores.conversation.compaction.strategies import PRUNED, Hybrid, Summarization, checked, find
 from holdfast.stores.conversation.tokens import MEDIA_TOKENS, TOKENS_MOST, counter_of, estimate, tokens_of
 from holdfast.stores.conversation.tool_pairs import Pairs, calls_in, results_in
+from holdfast.types import Changes, History, Message
 from tests.contract.cases.compactions import LONG, call, result
 from tests.differential import compaction_oracle as oracle
 

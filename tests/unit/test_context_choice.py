@@ -9,21 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import (
-    Context,
-    ContextMessage,
-    FixedClock,
-    Holdfast,
-    Message,
-    NewMessage,
-    PoolOptions,
-    SeededIds,
-    TenantHandle,
-)
+from holdfast import FixedClock, Holdfast, NewMessage, PoolOptions, SeededIds, TenantHandle
 from holdfast.core.scope import Scope
 from holdfast.errors import LimitExceeded, Unavailable
 from holdfast.stores.conversation import context as contexts
 from holdfast.stores.conversation.tool_pairs import calls_in, results_in
+from holdfast.types import Context, ContextMessage, Message
 from tests.differential import compaction_oracle as oracle
 
 

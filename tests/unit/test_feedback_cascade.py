@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast import Holdfast, Message, TenantHandle
+from holdfast import Holdfast, TenantHandle
 from holdfast.stores.lifecycle import purging
+from holdfast.types import Message
 
 
 class Place(NamedTuple):

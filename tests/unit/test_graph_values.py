@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Checkpoint, Write
+from holdfast import Write
 from holdfast.cli import graph_values
 from holdfast.cli.graph_values import Unreadable
+from holdfast.types import Checkpoint
 
 pack = msgspec.msgpack.encode
 PLAIN = st.recursive(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Session, TaskWrites, Write
+from holdfast import Write
 from holdfast.api import ServerLimits
 from holdfast.api.app import build
 from holdfast.api.kagent import checkpoints, is_kagent_path, sessions
@@ -29,6 +29,7 @@ from holdfast.api.routing import Router
 from holdfast.api.state import Service
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput
+from holdfast.types import Session, TaskWrites
 
 USERS = [
     ("user_id=ada", None, "ada"),

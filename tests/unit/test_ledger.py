@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast import Limits, NewToolCall, ToolCall
+from holdfast import Limits, NewToolCall
 from holdfast.clock import to_us
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded
@@ -29,6 +29,7 @@ from holdfast.stores.execution.runs.ledger import (
     begins,
     stored_calls,
 )
+from holdfast.types import ToolCall
 
 STATUSES: tuple[CallStatus, ...] = get_args(CallStatus)
 SAFETY: tuple[Safety, ...] = get_args(Safety)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Activity, AsyncHoldfast, FixedClock, Holdfast, Limits, SeededIds, TenantHandle
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, SeededIds, TenantHandle
 from holdfast.core.filters import column, meta
 from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
@@ -23,6 +23,7 @@ from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, 
 from holdfast.stepping import step
 from holdfast.stores.objects import activity
 from holdfast.stores.objects.activity import Deed
+from holdfast.types import Activity
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 NAMES = itertools.count()

@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import ApiKey, FixedClock, Holdfast, Limits, SeededIds, new_api_key
+from holdfast import FixedClock, Holdfast, Limits, SeededIds, new_api_key
 from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.core.tokens import digest
 from holdfast.errors import Conflict, Forbidden, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.stores.lifecycle import api_keys
 from holdfast.stores.lifecycle.api_keys import SCOPES, SHOWN, prefix_of
+from holdfast.types import ApiKey
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 KEY = "hf_" + "0123456789abcdef" * 3

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import FixedClock, Holdfast, PrunedSessions
+from holdfast import FixedClock, Holdfast
 from holdfast.stores.conversation import pruning
 from holdfast.stores.conversation.sessions import AsyncSessions
+from holdfast.types import PrunedSessions
 
 HOUR = timedelta(hours=1)
 

@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from holdfast import AsyncMessages, AsyncSessions, Messages
+from holdfast.types import AsyncMessages, AsyncSessions, Messages
 
 
 @pytest.mark.parametrize("method", [AsyncMessages.append, Messages.append, AsyncSessions.create, AsyncSessions.get])

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import Holdfast, Limits, Run, TenantHandle
+from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.errors import Conflict, InvalidInput, NotFound, Stale
 from holdfast.trees import restoring as tree_restoring
 from holdfast.trees.restoring import Restored
+from holdfast.types import Run
 from holdfast.workspaces import restoring, rewinding
 
 NOBODY = "01900000-0000-7000-8000-000000000000"

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, Run, TenantHandle, ToolOutcome, Usage
+from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
+from holdfast.types import Run
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 ODD = "nul \0, lone \udcff, Ünïcode 🙂"

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, Run, TenantHandle, ToolOutcome, Usage
+from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, Fenced, HoldfastError, InvalidInput, LimitExceeded, NotFound
 from holdfast.stores.execution.runs.leases import CANDIDATES, HIDDEN_S
+from holdfast.types import Run
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 ODD = "nul \0, lone \udcff, Ünïcode 🙂"

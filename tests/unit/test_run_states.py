@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast import Run
 from holdfast.clock import to_us
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import Conflict, Fenced, InvalidInput
@@ -19,6 +18,7 @@ from holdfast.migrations.files import migrations
 from holdfast.stores.execution.runs import states as run_states
 from holdfast.stores.execution.runs.leases import HIDDEN_S, judge
 from holdfast.stores.execution.runs.states import FINAL, MOVES, Status, Verb, after, check_epoch, check_holder, moment
+from holdfast.types import Run
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 VERBS: tuple[Verb, ...] = get_args(Verb)

@@ -14,13 +14,14 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from holdfast import Entry, Holdfast, Limits
+from holdfast import Holdfast, Limits
 from holdfast.core.objects import Packed, digest_of, unpack
 from holdfast.errors import HoldfastError, InvalidInput, LimitExceeded
 from holdfast.trees import guarding, present, restoring
 from holdfast.trees.archives import Unpacking
 from holdfast.trees.entries import Piece, Tree
 from holdfast.trees.ignoring import Ignores
+from holdfast.types import Entry
 from tests.workspace.fingerprints import SECOND_NS, Fingerprint, fingerprint, put, surroundings
 from tests.workspace.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
 

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from holdfast import Holdfast, Snapshot, TenantHandle
+from holdfast import Holdfast, TenantHandle
 from holdfast.trees import reading, stat_cache
 from holdfast.trees.asking import Contents
+from holdfast.types import Snapshot
 from holdfast.workspaces.restoring import Restoring
 from tests.workspace.fingerprints import change, fingerprint, grow, put
 from tests.workspace.worlds import ticked

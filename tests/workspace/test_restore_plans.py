@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast import Entry, Limits
+from holdfast import Limits
 from holdfast.core.objects import digest_of
 from holdfast.errors import Conflict, Corrupt, InvalidInput, LimitExceeded, NotFound, Stale
 from holdfast.trees import asking, entries, guarding, present, restoring
@@ -21,6 +21,7 @@ from holdfast.trees.asking import Asking, Wanted
 from holdfast.trees.entries import Piece
 from holdfast.trees.ignoring import Ignores
 from holdfast.trees.restoring import Plan, Restored
+from holdfast.types import Entry
 from tests.workspace.fingerprints import fingerprint, put
 
 LIMITS = Limits()

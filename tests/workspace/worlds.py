@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast import AsyncHoldfast, Capture, Holdfast, Snapshot, Tree
+from holdfast import AsyncHoldfast, Holdfast
 from holdfast.trees import stat_cache
+from holdfast.types import Capture, Snapshot, Tree
 
 Described = dict[str, tuple[Any, ...]]
 AN_HOUR_AGO = 3_600 * 10**9
