@@ -29,8 +29,8 @@ from holdfast.types import Message
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import OwnLeg, PostgresPlace
 from tests.engines.postgres_handles import soon
-from tests.migration.citus_rules import UNDISTRIBUTED
-from tests.migration.sharding import GLOBAL
+from tests.migrations.citus_rules import UNDISTRIBUTED
+from tests.migrations.sharding import GLOBAL
 
 GROUPED = ("messages", "concurrency", "tool_calls")
 PLAYED = {False: (*GROUPED, "runs", "run_endings", "checkpoint_steps"), True: GROUPED}

@@ -20,7 +20,7 @@ from holdfast.cli.commands import root
 from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
 from holdfast.loop.sorting import REPLY
 from holdfast.types import Run
-from tests.faces.process import command, one_line
+from tests.api.process import command, one_line
 from tests.loop.victims import STEPS
 
 ROOT = Path(__file__).parents[2]

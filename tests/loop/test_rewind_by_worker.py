@@ -16,7 +16,7 @@ import pytest
 from holdfast import FixedClock, Holdfast, TenantHandle
 from holdfast.errors import Conflict, NotFound
 from holdfast.types import Run
-from tests.faces.in_process import running
+from tests.api.in_process import running
 from tests.loop import writers
 from tests.loop.test_processes import PATIENCE_S, ROOT, is_over, until, worker
 

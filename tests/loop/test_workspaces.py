@@ -15,7 +15,7 @@ from holdfast.loop.commands import CaptureFiles, CommitStep
 from holdfast.loop.driving import claim_and_drive
 from holdfast.loop.plan import Plan
 from holdfast.types import Run
-from tests.workspace.fingerprints import Fingerprint, fingerprint, put
+from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 
 STEPS = 4
 TTL_MS = 1_000

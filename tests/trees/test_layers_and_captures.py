@@ -27,8 +27,8 @@ from holdfast.trees.scanning import Scanned
 from holdfast.trees.stat_cache import Picture
 from holdfast.types import Snapshot
 from holdfast.workspaces import capturing
-from tests.retention.forging import body, forge, intact
-from tests.workspace.worlds import make
+from tests.stores.lifecycle.forging import body, forge, intact
+from tests.workspaces.worlds import make
 
 NEVER = "00000000-0000-7000-8000-000000000000"
 
