@@ -22,12 +22,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from holdfast import Filter, NewMessage, Page, errors
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
+from holdfast.ids import Id
 from holdfast.types import SearchPage, Session
 
 from .idempotency import IdempotencyKey, chosen_id, settled_by
 from .operations import Header, Need, Operation
 from .pagination import PAGE_ROWS, Cursor, Limit, Where, filters
-from .parameters import choices, without_none
+from .parameters import choices, without_none, without_notes
 from .problems import NoLongerSo
 from .schemas import HitPage, MessageToAppend, Metadata, Uuid, given
 from .state import Service
@@ -39,15 +40,11 @@ IfMatch = Annotated[
 Whole = Annotated[int, Meta(ge=0, le=2**53)]
 Moment = Annotated[datetime, Meta(tz=True)]
 
-_UUIDS = {
-    *("session_id", "message_id", "run_id", "event_id", "feedback_id", "contact_id", "message_ids", "contact_ids"),
-    *("activity_id", "hold_id", "rewind_id", "snapshot_id", "before", "after", "parent", "session", "merged_id"),
-    *("snapshot_ids", "key_id"),
-}
 _OF_ALL_TENANTS = {"api_keys", "erasures", "run_queue", "tenants"}
 """Stores that are found on the Holdfast itself, and not on a tenant's handle."""
 _IN_PATH = re.compile(r"{(\w+)}")
 _RAISED = re.compile(r"^    (\w+):", re.MULTILINE)
+_OR_NONE = re.compile(r",? or ``None``( [^.]*)?\.")
 _MARKS = re.compile(r"``([^`]*)``")
 
 
@@ -91,7 +88,6 @@ def route(
     fixed: Mapping[str, Any] | None = None,
     row: type[Struct] | None = None,
     tells: str = "",
-    plain: Sequence[str] = (),
 ) -> Operation:
     """One operation.
 
@@ -105,9 +101,8 @@ def route(
         fixed: arguments that are the same for every request.
         row: what filters are about, where the method does not return it.
         tells: the name of a path's part whose listeners are told.
-        plain: arguments that are any text here, although their name says that they are ids.
     """
-    taken = _taken(path, method, (*leave_out, *(fixed or ())), plain)
+    taken = _taken(path, method, (*leave_out, *(fixed or ())))
     shape = _shape(get_type_hints(method)["return"])
     versioned = _has_version(shape.type)
     compares = "version" in taken
@@ -119,7 +114,7 @@ def route(
         return await call(service, arguments)
 
     function.made_from = (store, method)  # type: ignore[attr-defined]
-    signature_of(function, name, signature, shape.type, _words(method, words))
+    signature_of(function, name, signature, shape.type, _words(method, words, finds=shape.of is _found))
     made = 201 if verb == "POST" and name.startswith(("create_", "start_", "append_", "fork_", "record_")) else 200
     usual = 204 if shape.type is NoneType else made
     return Operation(
@@ -194,13 +189,13 @@ Taken = dict[str, tuple[Any, Any]]
 """Arguments by name: their type, and what they are if nobody says."""
 
 
-def _taken(path: str, method: Method, leave_out: Sequence[str], plain: Sequence[str]) -> Taken:
-    hints = get_type_hints(method)
+def _taken(path: str, method: Method, leave_out: Sequence[str]) -> Taken:
+    hints = get_type_hints(method, include_extras=True)
     found: Taken = {}
     for name, parameter in inspect.signature(method).parameters.items():
         if name != "self" and name not in leave_out:
             default = UNSET if parameter.default is inspect.Parameter.empty else parameter.default
-            found[name] = (wire_type("" if name in plain else name, hints[name]), default)
+            found[name] = (wire_type(name, hints[name]), default)
     missing = set(_IN_PATH.findall(path)) - set(found) - {"tenant"}
     if missing:
         raise ValueError(f"{path} names {missing}, which the method does not take")
@@ -267,8 +262,9 @@ def wire_type(name: str, hint: Any) -> Any:
         return Metadata if name == "metadata" else dict[str, get_args(bare)[1]]  # type: ignore[misc]
     if get_origin(bare) in (Sequence, list):
         return list[wire_type(name, get_args(bare)[0])]  # type: ignore[misc]
-    if bare is str:
-        return Uuid if name in _UUIDS else str
+    if bare == Id:
+        return Uuid
+    bare = without_notes(bare)
     if bare is int:
         return Whole
     if bare is datetime:
@@ -365,8 +361,10 @@ def _raised(method: Method, verb: str, compares: bool) -> tuple[type[HoldfastErr
     return tuple(dict.fromkeys([*named, *usual, *([NoLongerSo] if compares else [])]))
 
 
-def _words(method: Method, words: str) -> str:
-    """The docstring, without what only concerns Python."""
+def _words(method: Method, words: str, *, finds: bool) -> str:
+    """The docstring, without what only concerns Python. What a method does not find is 404 over HTTP."""
     text = words or inspect.cleandoc(method.__doc__ or "")
     text = re.split(r"\n\n?(?:Args|Raises|Returns):\n", text)[0]
+    if finds:
+        text = _OR_NONE.sub(lambda match: f"; 404{match[1] or ' if there is none'}.", text, count=1)
     return _MARKS.sub(r"`\1`", text)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..core.blocking import Blocking, blocking
 from ..core.store import TenantStore, only_reads
+from ..ids import Id
 from ..stores.workspace.rewind_rows import Rewind
 from ..stores.workspace.snapshots import SnapshotKind
 from ..trees.restoring import Restored
@@ -22,7 +23,7 @@ class AsyncWorkspaces(TenantStore):
 
     async def capture(
         self,
-        run_id: str,
+        run_id: Id,
         path: str | os.PathLike[str],
         *,
         step: int | None = None,
@@ -57,7 +58,7 @@ class AsyncWorkspaces(TenantStore):
 
     async def capture_upper(
         self,
-        run_id: str,
+        run_id: Id,
         path: str | os.PathLike[str],
         *,
         base: str,
@@ -92,7 +93,7 @@ class AsyncWorkspaces(TenantStore):
     @only_reads
     async def restore(
         self,
-        snapshot_id: str,
+        snapshot_id: Id,
         path: str | os.PathLike[str],
         *,
         replace: bool = False,
@@ -115,7 +116,7 @@ class AsyncWorkspaces(TenantStore):
 
     async def rewind(
         self,
-        run_id: str,
+        run_id: Id,
         to_step: int,
         path: str | os.PathLike[str] | None,
         *,
@@ -152,7 +153,7 @@ class AsyncWorkspaces(TenantStore):
 
     async def redo(
         self,
-        run_id: str,
+        run_id: Id,
         path: str | os.PathLike[str] | None = None,
         *,
         id: str | None = None,
@@ -174,7 +175,7 @@ class AsyncWorkspaces(TenantStore):
         return await rewinding.redo(run_id, path, id=id, later=later, epoch=epoch, advance=on_progress)
 
     async def finish_rewinds(
-        self, run_id: str | None = None, path: str | os.PathLike[str] | None = None
+        self, run_id: Id | None = None, path: str | os.PathLike[str] | None = None
     ) -> Sequence[Rewind]:
         """Bring the files of pending rewinds and redos, of a run or of all, to where the run is; those that are now finished.
 
@@ -187,7 +188,7 @@ class AsyncWorkspaces(TenantStore):
         return await Rewinding(self._engine, self._scope).finish(run_id, path)
 
     @only_reads
-    async def diff(self, before: str, after: str, *, text: bool = True) -> Sequence[TreeChange]:
+    async def diff(self, before: Id, after: Id, *, text: bool = True) -> Sequence[TreeChange]:
         """What is different between two snapshots, in the order of paths; with ``text``, each as a unified diff.
 
         Times are not looked at. Of files over ``diff_bytes``, of what is no text, and of files after ``diff_total_bytes``, only
@@ -202,7 +203,7 @@ class AsyncWorkspaces(TenantStore):
     @only_reads
     async def export(
         self,
-        snapshot_id: str,
+        snapshot_id: Id,
         path: str | os.PathLike[str],
         *,
         replace: bool = False,
@@ -224,7 +225,7 @@ class AsyncWorkspaces(TenantStore):
 
     async def import_archive(
         self,
-        run_id: str,
+        run_id: Id,
         path: str | os.PathLike[str],
         *,
         step: int | None = None,

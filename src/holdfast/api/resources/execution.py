@@ -74,7 +74,7 @@ ROUTES = [
     route("POST", _C + "/{id}/discard", "tool_calls", AsyncToolCalls.discard, "discard_tool_call", area="runs"),
     route("POST", _C + "/{id}/snooze", "tool_calls", AsyncToolCalls.snooze, "snooze_tool_call", area="runs"),
     # Checkpoints: bytes travel as base64, and a lease as the pair of a run's id and an epoch
-    route("GET", T + "/checkpoints", "checkpoints", AsyncCheckpoints.list, "list_checkpoints", plain=["before"]),
+    route("GET", T + "/checkpoints", "checkpoints", AsyncCheckpoints.list, "list_checkpoints"),
     route("GET", _THREAD + "/checkpoints", "checkpoints", AsyncCheckpoints.history, "list_thread_history"),
     route(
         "GET",
@@ -86,9 +86,7 @@ ROUTES = [
     ),
     route("DELETE", _THREAD, "checkpoints", AsyncCheckpoints.delete, "delete_thread", area="checkpoints"),
     route("POST", T + "/checkpoints/prune", "checkpoints", AsyncCheckpoints.prune, "prune_checkpoints"),
-    route(
-        "PUT", _THREAD + "/checkpoints/{id}", "checkpoints", AsyncCheckpoints.put, "put_checkpoint", plain=["parent"]
-    ),
+    route("PUT", _THREAD + "/checkpoints/{id}", "checkpoints", AsyncCheckpoints.put, "put_checkpoint"),
     route(
         "POST",
         _THREAD + "/checkpoints/{id}/writes",
@@ -105,7 +103,6 @@ ROUTES = [
         AsyncCheckpoints.verify,
         "verify_checkpoints",
         need="admin",
-        plain=["after"],
     ),
     # Flows
     route("GET", T + "/flows", "flows", AsyncFlows.list, "list_flows"),

@@ -68,6 +68,6 @@ async def get_object(service: Service, *, tenant: str, digest: str) -> Octets:
 ROUTES = [
     route("GET", _ALL + "/usage", "objects", AsyncObjects.usage, "get_object_usage"),
     route("POST", _ALL + "/present", "objects", AsyncObjects.has, "look_for_objects", need="read"),
-    route("GET", _ALL + "/verify", "objects", AsyncObjects.verify, "verify_objects", need="admin", plain=["after"]),
+    route("GET", _ALL + "/verify", "objects", AsyncObjects.verify, "verify_objects", need="admin"),
     route("POST", _ALL + "/prune", "objects", AsyncObjects.prune, "prune_objects", need="admin"),
 ]

@@ -72,7 +72,7 @@ class AsyncBranches(TenantStore):
 
     @writes
     async def fork(
-        self, connection: Connection, session_id: str, *, at: int | None = None, label: str | None = None
+        self, connection: Connection, session_id: Id, *, at: int | None = None, label: str | None = None
     ) -> Branch:
         """A new branch that starts after the message ``at``, or after the last one. The session goes on as it was.
 
@@ -87,7 +87,7 @@ class AsyncBranches(TenantStore):
         return await self._fork(connection, params, await lock_head(connection, params), at, "fork")
 
     @writes
-    async def switch(self, connection: Connection, session_id: str, number: int) -> Branch:
+    async def switch(self, connection: Connection, session_id: Id, number: int) -> Branch:
         """Show another branch, and append to it from now on.
 
         Raises:
@@ -98,7 +98,7 @@ class AsyncBranches(TenantStore):
         return await self._show(connection, params, head, _number(number))
 
     @writes
-    async def rewind(self, connection: Connection, session_id: str, *, to: int, label: str | None = None) -> Branch:
+    async def rewind(self, connection: Connection, session_id: Id, *, to: int, label: str | None = None) -> Branch:
         """Go back to the message ``to``, or with 0 to the beginning, and go on from there on a branch of its own.
 
         What came after stays on the branch it is on; ``redo`` goes back to it.
@@ -114,7 +114,7 @@ class AsyncBranches(TenantStore):
         return await self._show(connection, params, head, branch.number)
 
     @writes
-    async def redo(self, connection: Connection, session_id: str) -> Branch:
+    async def redo(self, connection: Connection, session_id: Id) -> Branch:
         """Undo the rewind that made the branch the session shows: back to the branch that was rewound, to its end.
 
         What was appended since the rewind stays on the branch it is on.
@@ -132,7 +132,7 @@ class AsyncBranches(TenantStore):
 
     @reads
     async def list(
-        self, connection: Connection, session_id: str, *, limit: int | None = None, cursor: str | None = None
+        self, connection: Connection, session_id: Id, *, limit: int | None = None, cursor: str | None = None
     ) -> Page[Branch]:
         """The branches of a session in the order they were made, from the one it began with on.
 
@@ -153,7 +153,7 @@ class AsyncBranches(TenantStore):
         return page(branches, limit, limits, "branches", lambda last: encode_cursor("branches", last.number))
 
     @reads
-    async def current(self, connection: Connection, session_id: str) -> int:
+    async def current(self, connection: Connection, session_id: Id) -> int:
         """The number of the branch the session shows; 0 is the one it began with.
 
         Raises:

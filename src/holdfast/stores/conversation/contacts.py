@@ -125,7 +125,7 @@ class AsyncContacts(TenantStore):
         return contact
 
     @reads
-    async def get(self, connection: Connection, contact_id: str) -> Contact:
+    async def get(self, connection: Connection, contact_id: Id) -> Contact:
         """One contact.
 
         Raises:
@@ -166,7 +166,7 @@ class AsyncContacts(TenantStore):
         search: str | None = None,
         channel_type: str | None = None,
         peer_kind: str | None = None,
-        merged_id: str | None = None,
+        merged_id: Id | None = None,
         where: Sequence[Filter] = (),
         limit: int | None = None,
         cursor: str | None = None,
@@ -197,7 +197,7 @@ class AsyncContacts(TenantStore):
         search: str | None = None,
         channel_type: str | None = None,
         peer_kind: str | None = None,
-        merged_id: str | None = None,
+        merged_id: Id | None = None,
         where: Sequence[Filter] = (),
     ) -> int:
         """How many contacts match, by what ``list`` takes.
@@ -214,7 +214,7 @@ class AsyncContacts(TenantStore):
         return int(row[0]) if row else 0
 
     @writes
-    async def merge(self, connection: Connection, contact_ids: Sequence[str]) -> str | None:
+    async def merge(self, connection: Connection, contact_ids: Sequence[Id]) -> str | None:
         """These contacts are one person, and so is everybody who was merged with one of them before.
 
         Returns the ``merged_id`` that all of them have now; ``None``, and nothing happens, with fewer than two contacts.
@@ -236,7 +236,7 @@ class AsyncContacts(TenantStore):
         return merged_id
 
     @writes
-    async def unmerge(self, connection: Connection, contact_ids: Sequence[str]) -> int:
+    async def unmerge(self, connection: Connection, contact_ids: Sequence[Id]) -> int:
         """Take exactly these contacts out of their groups and say how many were in one. A group that is left with one
         member is no group any more."""
         ids = self._ids(contact_ids)

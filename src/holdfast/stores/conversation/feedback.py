@@ -74,7 +74,7 @@ class AsyncFeedbacks(TenantStore):
         self,
         connection: Connection,
         acting: Acting,
-        message_id: str,
+        message_id: Id,
         *,
         is_positive: bool,
         feedback_text: str = "",
@@ -108,7 +108,7 @@ class AsyncFeedbacks(TenantStore):
         self,
         connection: Connection,
         acting: Acting,
-        message_id: str,
+        message_id: Id,
         *,
         user: str | None = None,
         is_positive: bool,
@@ -133,7 +133,7 @@ class AsyncFeedbacks(TenantStore):
         return FEEDBACK.rows(connection, [row])[0]
 
     @reads
-    async def get(self, connection: Connection, feedback_id: str) -> Feedback:
+    async def get(self, connection: Connection, feedback_id: Id) -> Feedback:
         """One feedback.
 
         Raises:
@@ -146,8 +146,8 @@ class AsyncFeedbacks(TenantStore):
         self,
         connection: Connection,
         *,
-        message_id: str | None = None,
-        session_id: str | None = None,
+        message_id: Id | None = None,
+        session_id: Id | None = None,
         user: str | None = None,
         where: Sequence[Filter] = (),
         limit: int | None = None,
@@ -167,8 +167,8 @@ class AsyncFeedbacks(TenantStore):
         self,
         connection: Connection,
         *,
-        message_id: str | None = None,
-        session_id: str | None = None,
+        message_id: Id | None = None,
+        session_id: Id | None = None,
         user: str | None = None,
         where: Sequence[Filter] = (),
     ) -> int:
@@ -184,7 +184,7 @@ class AsyncFeedbacks(TenantStore):
     async def update(
         self,
         connection: Connection,
-        feedback_id: str,
+        feedback_id: Id,
         *,
         is_positive: bool | None = None,
         feedback_text: str | None = None,
@@ -211,7 +211,7 @@ class AsyncFeedbacks(TenantStore):
         return FEEDBACK.rows(connection, [row])[0]
 
     @writes
-    async def delete(self, connection: Connection, feedback_id: str) -> None:
+    async def delete(self, connection: Connection, feedback_id: Id) -> None:
         """Remove feedback for good.
 
         Raises:

@@ -26,6 +26,7 @@ from ...core.store import TenantStore, reads, writes, writes_heavily
 from ...engines.offload import compute
 from ...engines.protocol import Connection
 from ...errors import InvalidInput
+from ...ids import Id
 from ...ids import parse as parse_id
 from ...offload import INLINE_CHARS, is_large
 from . import deleted_messages, views
@@ -79,7 +80,7 @@ class AsyncMessages(TenantStore):
 
     async def append(
         self,
-        session_id: str,
+        session_id: Id,
         *,
         role: str | None = None,
         content: Any,
@@ -107,7 +108,7 @@ class AsyncMessages(TenantStore):
             entry = new_entry(self._scope, *values)
         return (await self._append(session_id, [entry]))[0]
 
-    async def append_many(self, session_id: str, messages: Sequence[NewMessage]) -> list[Message]:
+    async def append_many(self, session_id: Id, messages: Sequence[NewMessage]) -> list[Message]:
         """Add several messages, all or none of them, at consecutive places.
 
         Raises:
@@ -130,7 +131,7 @@ class AsyncMessages(TenantStore):
         return await self._append(session_id, entries)
 
     @reads
-    async def get(self, connection: Connection, message_id: str) -> Message:
+    async def get(self, connection: Connection, message_id: Id) -> Message:
         """One message, on whatever branch it is.
 
         Raises:
@@ -139,7 +140,7 @@ class AsyncMessages(TenantStore):
         return await find(connection, self._scope, message_id)
 
     @reads
-    async def last(self, connection: Connection, session_id: str, count: int = 50) -> Sequence[Message]:
+    async def last(self, connection: Connection, session_id: Id, count: int = 50) -> Sequence[Message]:
         """The last messages of a session, oldest of them first; the rest of the log is not touched.
 
         Raises:
@@ -153,7 +154,7 @@ class AsyncMessages(TenantStore):
     async def list(
         self,
         connection: Connection,
-        session_id: str,
+        session_id: Id,
         *,
         where: Sequence[Filter] = (),
         after: int = 0,
@@ -189,7 +190,7 @@ class AsyncMessages(TenantStore):
 
     @reads
     async def context(
-        self, connection: Connection, session_id: str, *, max_tokens: int, count_tokens: TokenCounter | None = None
+        self, connection: Connection, session_id: Id, *, max_tokens: int, count_tokens: TokenCounter | None = None
     ) -> Context:
         """What to send to the model: system messages, what is preserved, the latest summary, and as many of the newest messages
         as fit into ``max_tokens``, with tool calls and their results whole. The rest of the log is not touched.
@@ -207,7 +208,7 @@ class AsyncMessages(TenantStore):
         return await build_context(connection, self._scope, params, budget)
 
     @reads
-    async def count(self, connection: Connection, session_id: str, *, where: Sequence[Filter] = ()) -> int:
+    async def count(self, connection: Connection, session_id: Id, *, where: Sequence[Filter] = ()) -> int:
         """How many messages of a session match.
 
         Raises:
@@ -221,7 +222,7 @@ class AsyncMessages(TenantStore):
     async def update(
         self,
         connection: Connection,
-        message_id: str,
+        message_id: Id,
         *,
         content: Any = None,
         metadata: Mapping[str, Any] | None = None,
@@ -240,7 +241,7 @@ class AsyncMessages(TenantStore):
 
     @writes_heavily
     async def delete(
-        self, connection: Connection, session_id: str, message_ids: Sequence[str], *, purge: bool = False
+        self, connection: Connection, session_id: Id, message_ids: Sequence[Id], *, purge: bool = False
     ) -> int:
         """Delete exactly these messages of a session, with their feedback, and say how many there were. Their places stay empty,
         and ``restore`` brings them back; with ``purge`` nothing does, and messages that were deleted before are removed too.
@@ -268,7 +269,7 @@ class AsyncMessages(TenantStore):
         return len(gone | purged)
 
     @writes_heavily
-    async def restore(self, connection: Connection, session_id: str, message_ids: Sequence[str]) -> int:
+    async def restore(self, connection: Connection, session_id: Id, message_ids: Sequence[Id]) -> int:
         """Bring deleted messages of a session back, with their feedback, and say how many there were. Each is at its old place,
         on every branch that showed it; one that a compaction had taken out is in its archive again.
 
@@ -290,7 +291,7 @@ class AsyncMessages(TenantStore):
     async def deleted(
         self,
         connection: Connection,
-        session_id: str,
+        session_id: Id,
         *,
         limit: int = 100,
         cursor: str | None = None,
@@ -315,7 +316,7 @@ class AsyncMessages(TenantStore):
         self,
         query: str,
         *,
-        session_id: str | None = None,
+        session_id: Id | None = None,
         user: str | None = None,
         agent: str | None = None,
         limit: int = 20,

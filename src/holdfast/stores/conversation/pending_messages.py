@@ -144,7 +144,7 @@ class AsyncPendingMessages(TenantStore):
 
     @writes
     async def compact(
-        self, connection: Connection, message_ids: Sequence[str], summary: str, *, id: str | None = None
+        self, connection: Connection, message_ids: Sequence[Id], summary: str, *, id: str | None = None
     ) -> PendingMessage | None:
         """Replace messages of one group by their summary, in the place of the first of them.
 

@@ -146,7 +146,7 @@ class AsyncSessions(TenantStore):
         raise Unavailable(f"the session with the key {str(key)!r} is being made and deleted by others; retry")
 
     @reads
-    async def get(self, connection: Connection, session_id: str, *, deleted: bool = False) -> Session:
+    async def get(self, connection: Connection, session_id: Id, *, deleted: bool = False) -> Session:
         """One session; a deleted one only when ``deleted`` is asked for.
 
         Raises:
@@ -231,7 +231,7 @@ class AsyncSessions(TenantStore):
     async def update(
         self,
         connection: Connection,
-        session_id: str,
+        session_id: Id,
         *,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -255,7 +255,7 @@ class AsyncSessions(TenantStore):
             raise missing(session_id)
         return _session(connection, row)
 
-    async def delete(self, session_id: str, *, expected: Session | None = None) -> None:
+    async def delete(self, session_id: Id, *, expected: Session | None = None) -> None:
         """Hide a session and everything below it. Its key is free at once; ``restore`` undoes it. With ``expected``, only if it
         has not changed since. A buffer of it, with all that was not saved, is dropped.
 
@@ -267,7 +267,7 @@ class AsyncSessions(TenantStore):
         self._buffers.drop(parse_id(session_id, "session id"))
 
     @writes
-    async def restore(self, connection: Connection, session_id: str) -> Session:
+    async def restore(self, connection: Connection, session_id: Id) -> Session:
         """Bring a deleted session back, as it was. A live one is returned unchanged.
 
         Raises:
@@ -290,7 +290,7 @@ class AsyncSessions(TenantStore):
             raise Conflict(f"session {session_id} was changed meanwhile; try again")
         return _session(connection, row)
 
-    async def purge(self, session_id: str) -> None:
+    async def purge(self, session_id: Id) -> None:
         """Remove a session, deleted or not, with everything below it, for good. A buffer of it is dropped.
 
         Raises:

@@ -67,7 +67,7 @@ class AsyncSessionShares(TenantStore):
     async def create(
         self,
         connection: Connection,
-        session_id: str,
+        session_id: Id,
         *,
         token: str,
         read_only: bool = True,
@@ -98,7 +98,7 @@ class AsyncSessionShares(TenantStore):
         return await SHARES.issue(connection, self._scope, token, values)
 
     @reads
-    async def list(self, connection: Connection, session_id: str) -> Sequence[SessionShare]:
+    async def list(self, connection: Connection, session_id: Id) -> Sequence[SessionShare]:
         """The links to a live session, in the order in which they were made; none if there is no such session."""
         return await self._all(connection, queries.list, self._session(session_id))
 
@@ -129,7 +129,7 @@ class AsyncSessionShares(TenantStore):
 
     @writes
     async def delete(
-        self, connection: Connection, session_id: str, *, token: str | None = None, number: int | None = None
+        self, connection: Connection, session_id: Id, *, token: str | None = None, number: int | None = None
     ) -> bool:
         """Remove a link to a session, by its token or its number; whether there was one."""
         if (token is None) == (number is None):

@@ -132,7 +132,7 @@ class AsyncApiKeys(Store):
         return found
 
     @reads
-    async def get(self, connection: Connection, key_id: str, *, tenant: str | None = None) -> ApiKey:
+    async def get(self, connection: Connection, key_id: Id, *, tenant: str | None = None) -> ApiKey:
         """One key; with ``tenant``, only if it belongs to that one.
 
         Raises:
@@ -155,7 +155,7 @@ class AsyncApiKeys(Store):
         return page(keys, limit, limits, "API keys", lambda key: encode_cursor("api_keys", key.id))
 
     @writes
-    async def revoke(self, connection: Connection, key_id: str, *, tenant: str | None = None) -> ApiKey:
+    async def revoke(self, connection: Connection, key_id: Id, *, tenant: str | None = None) -> ApiKey:
         """Let nobody in with this key any more. Revoking twice is fine, and the first time counts.
 
         Raises:
@@ -168,7 +168,7 @@ class AsyncApiKeys(Store):
         return _key(connection, row)
 
     @writes
-    async def touch(self, connection: Connection, key_id: str) -> None:
+    async def touch(self, connection: Connection, key_id: Id) -> None:
         """Note that a key was used now.
 
         Raises:
@@ -179,7 +179,7 @@ class AsyncApiKeys(Store):
             raise _missing(key_id)
 
     @writes
-    async def delete(self, connection: Connection, key_id: str, *, tenant: str | None = None) -> None:
+    async def delete(self, connection: Connection, key_id: Id, *, tenant: str | None = None) -> None:
         """Remove a key and what is known of it. To keep the trace of who it was, revoke it instead.
 
         Raises:

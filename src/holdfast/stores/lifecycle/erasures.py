@@ -23,6 +23,7 @@ from ...core.rows import Column, mapper
 from ...core.store import Store, in_steps, reads, writes
 from ...engines.protocol import Connection, Engine
 from ...errors import Conflict, InvalidInput, NotFound
+from ...ids import Id
 from ..workspace import retention_rules as rules
 from .retention.sweeps import Sweep, Swept
 from .tenants import AsyncTenants
@@ -67,7 +68,7 @@ class AsyncErasures(Store):
         connection: Connection,
         tenant: str,
         *,
-        event_id: str = _BY_HAND,
+        event_id: Id = _BY_HAND,
         whole: bool = True,
         requested_at: datetime | None = None,
     ) -> Erasure:

@@ -102,7 +102,7 @@ class AsyncActivities(TenantStore):
         return await LOG.append(connection, self._scope, deed, id=id)
 
     @reads
-    async def get(self, connection: Connection, activity_id: str) -> Activity:
+    async def get(self, connection: Connection, activity_id: Id) -> Activity:
         """One entry.
 
         Raises:

@@ -38,6 +38,7 @@ from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import Conflict, NotFound
+from ...ids import Id
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, show_branch
 from ..execution.runs.states import Run, check_holder, lock_run, put_in_queue, run_of
@@ -59,7 +60,7 @@ class AsyncRewinds(TenantStore):
     async def begin(
         self,
         connection: Connection,
-        run_id: str,
+        run_id: Id,
         *,
         to_step: int,
         id: str | None = None,
@@ -111,7 +112,7 @@ class AsyncRewinds(TenantStore):
     async def redo(
         self,
         connection: Connection,
-        run_id: str,
+        run_id: Id,
         *,
         id: str | None = None,
         epoch: int | None = None,
@@ -139,7 +140,7 @@ class AsyncRewinds(TenantStore):
         return await self._bring_back(connection, run, epoch, found, path)
 
     @writes
-    async def finish(self, connection: Connection, rewind_id: str) -> Rewind:
+    async def finish(self, connection: Connection, rewind_id: Id) -> Rewind:
         """The tree is where the run is. After a redo the run now has the status it had. Repeating it is fine.
 
         Raises:
@@ -156,7 +157,7 @@ class AsyncRewinds(TenantStore):
         return await self._end(connection, rewind)
 
     @reads
-    async def get(self, connection: Connection, rewind_id: str) -> Rewind:
+    async def get(self, connection: Connection, rewind_id: Id) -> Rewind:
         """One rewind.
 
         Raises:
@@ -166,7 +167,7 @@ class AsyncRewinds(TenantStore):
 
     @reads
     async def list(
-        self, connection: Connection, run_id: str, *, limit: int | None = None, cursor: str | None = None
+        self, connection: Connection, run_id: Id, *, limit: int | None = None, cursor: str | None = None
     ) -> Page[Rewind]:
         """The rewinds of a run, the last one first. With ``limit``, a page.
 
@@ -182,7 +183,7 @@ class AsyncRewinds(TenantStore):
         return page(found, limit, limits, "rewinds", lambda last: encode_cursor("rewinds", last.id))
 
     @reads
-    async def pending(self, connection: Connection, run_id: str | None = None) -> Page[Rewind]:
+    async def pending(self, connection: Connection, run_id: Id | None = None) -> Page[Rewind]:
         """The rewinds whose tree is still to be brought to where the run is, of a run or of all, the oldest first.
 
         ``list_rows`` of them at most: when those are done, ask again.

@@ -105,7 +105,7 @@ class AsyncSnapshots(TenantStore):
     """The snapshots of one tenant."""
 
     @reads
-    async def get(self, connection: Connection, snapshot_id: str) -> Snapshot:
+    async def get(self, connection: Connection, snapshot_id: Id) -> Snapshot:
         """One snapshot.
 
         Raises:
@@ -115,7 +115,7 @@ class AsyncSnapshots(TenantStore):
 
     @reads
     async def find(
-        self, connection: Connection, run_id: str, *, step: int | None = None, kind: SnapshotKind | None = None
+        self, connection: Connection, run_id: Id, *, step: int | None = None, kind: SnapshotKind | None = None
     ) -> Snapshot | None:
         """The newest snapshot of a run, or of one of its steps, or of one kind; ``None`` if there is none."""
         return await latest(connection, self._scope, run_id, step=step, kind=kind)
@@ -125,7 +125,7 @@ class AsyncSnapshots(TenantStore):
         self,
         connection: Connection,
         *,
-        run_id: str | None = None,
+        run_id: Id | None = None,
         step: int | None = None,
         kind: SnapshotKind | None = None,
         limit: int | None = None,
@@ -148,7 +148,7 @@ class AsyncSnapshots(TenantStore):
         return page(found, limit, limits, "snapshots", _cursor)
 
     @only_reads
-    async def tree(self, snapshot_id: str) -> Tree:
+    async def tree(self, snapshot_id: Id) -> Tree:
         """Everything in a snapshot, by its path, and what was ignored.
 
         Raises:
@@ -161,7 +161,7 @@ class AsyncSnapshots(TenantStore):
         return await work(self._engine, lambda: layers.tree_of(found))
 
     @only_reads
-    async def entries(self, snapshot_id: str, *, limit: int, cursor: str | None = None) -> TreePage:
+    async def entries(self, snapshot_id: Id, *, limit: int, cursor: str | None = None) -> TreePage:
         """A page of what is in a snapshot, in the order of paths. It costs what a page has, not what the tree has.
 
         Raises:
@@ -181,7 +181,7 @@ class AsyncSnapshots(TenantStore):
         return TreePage(entries[:limit], ignore, next)
 
     @only_reads
-    async def read(self, snapshot_id: str, path: str) -> bytes:
+    async def read(self, snapshot_id: Id, path: str) -> bytes:
         """The content of one file.
 
         Raises:
@@ -202,7 +202,7 @@ class AsyncSnapshots(TenantStore):
         )
 
     @writes
-    async def delete(self, connection: Connection, snapshot_ids: Sequence[str], *, reason: str) -> Sequence[Snapshot]:
+    async def delete(self, connection: Connection, snapshot_ids: Sequence[Id], *, reason: str) -> Sequence[Snapshot]:
         """Remove snapshots, and what of them no other needs; those that were there. Removing them again changes nothing.
 
         The room they took is free after ``objects.prune``.

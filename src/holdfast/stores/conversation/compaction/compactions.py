@@ -27,6 +27,7 @@ from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_re
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
 from ....errors import InvalidInput, NotFound, NothingToCompact, OutcomeUnknown
+from ....ids import Id
 from ....ids import parse as parse_id
 from ..branches import find_head
 from ..log_reading import view_of
@@ -49,7 +50,7 @@ class AsyncCompactions(TenantStore):
     async def plan(
         self,
         connection: Connection,
-        session_id: str,
+        session_id: Id,
         policy: CompactionPolicy | None = None,
         *,
         strategy: Strategy | None = None,
@@ -65,7 +66,7 @@ class AsyncCompactions(TenantStore):
 
     async def compact(
         self,
-        session_id: str,
+        session_id: Id,
         policy: CompactionPolicy | None = None,
         *,
         summarize: Summarizer | None = None,
@@ -120,7 +121,7 @@ class AsyncCompactions(TenantStore):
     async def record(
         self,
         connection: Connection,
-        session_id: str,
+        session_id: Id,
         *,
         strategy: str,
         removed: Sequence[str] = (),
@@ -167,7 +168,7 @@ class AsyncCompactions(TenantStore):
         return await recording.record(connection, self._scope, given)
 
     @writes
-    async def archive(self, connection: Connection, event_id: str, message_ids: Sequence[str]) -> CompactionEvent:
+    async def archive(self, connection: Connection, event_id: Id, message_ids: Sequence[Id]) -> CompactionEvent:
         """Take more messages out of a session, into the archive of a compaction that was recorded before; a rollback brings all
         of them back. Its token counts stay what they were.
 
@@ -181,7 +182,7 @@ class AsyncCompactions(TenantStore):
         return await recording.archive(connection, self._scope, event, ids, self._scope.ids.new())
 
     @writes
-    async def rollback(self, connection: Connection, event_id: str) -> CompactionEvent:
+    async def rollback(self, connection: Connection, event_id: Id) -> CompactionEvent:
         """Undo a compaction: contents, flags, order and counts are what they were, and what was appended since stays.
 
         The newest of a branch is undone first. Afterwards the session can be compacted again.
@@ -194,7 +195,7 @@ class AsyncCompactions(TenantStore):
         return await rollback.roll_back(connection, self._scope, parse_id(event_id, "event id"))
 
     @reads
-    async def get(self, connection: Connection, event_id: str) -> CompactionEvent:
+    async def get(self, connection: Connection, event_id: Id) -> CompactionEvent:
         """One compaction, undone or not.
 
         Raises:
@@ -204,7 +205,7 @@ class AsyncCompactions(TenantStore):
 
     @reads
     async def history(
-        self, connection: Connection, session_id: str, *, limit: int | None = None, cursor: str | None = None
+        self, connection: Connection, session_id: Id, *, limit: int | None = None, cursor: str | None = None
     ) -> Page[CompactionEvent]:
         """The compactions of a session, newest first, undone ones too. With ``limit``, a page.
 
@@ -226,8 +227,8 @@ class AsyncCompactions(TenantStore):
         self,
         connection: Connection,
         *,
-        session_id: str | None = None,
-        event_id: str | None = None,
+        session_id: Id | None = None,
+        event_id: Id | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ArchivedMessage]:
@@ -243,7 +244,7 @@ class AsyncCompactions(TenantStore):
     async def search_archive(
         self,
         connection: Connection,
-        session_id: str,
+        session_id: Id,
         text: str,
         *,
         limit: int = 100,
@@ -264,7 +265,7 @@ class AsyncCompactions(TenantStore):
         self,
         policy: CompactionPolicy | None = None,
         *,
-        session_id: str | None = None,
+        session_id: Id | None = None,
         agent: str | None = None,
         summarize: Summarizer | None = None,
         strategy: Strategy | None = None,
@@ -293,7 +294,7 @@ class AsyncCompactions(TenantStore):
         mine = attachments.Attachment(summarize, strategy, policy)
         attachments.of(self._scope).put(self._scope, scope, name, mine, beside=self._engine.joined)
 
-    async def detach(self, *, session_id: str | None = None, agent: str | None = None) -> None:
+    async def detach(self, *, session_id: Id | None = None, agent: str | None = None) -> None:
         """No longer compact a session, or the sessions of an agent, by itself.
 
         Inside your own transaction, this process keeps the function, which is not called without a policy, and if the
@@ -309,7 +310,7 @@ class AsyncCompactions(TenantStore):
             attachments.of(self._scope).take(self._scope, scope, name)
 
     @reads
-    async def attached(self, connection: Connection, session_id: str) -> CompactionPolicy | None:
+    async def attached(self, connection: Connection, session_id: Id) -> CompactionPolicy | None:
         """The policy by which a session is compacted by itself: its own, else its agent's, else ``None``.
 
         Raises:

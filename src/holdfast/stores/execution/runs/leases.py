@@ -33,6 +33,7 @@ from ....core.blocking import Blocking, blocking
 from ....core.store import Store, TenantStore, writes
 from ....engines.protocol import Connection, Engine
 from ....errors import InvalidInput
+from ....ids import Id
 from ....limits import Limits
 from .states import (
     FINAL,
@@ -78,7 +79,7 @@ class AsyncLeases(TenantStore):
         holder: str,
         *,
         ttl_ms: int = 60_000,
-        run_id: str | None = None,
+        run_id: Id | None = None,
         agents: Sequence[str] | None = None,
     ) -> Run | None:
         """Take the run that has waited longest, of some ``agents`` or of any, or this one; ``None`` if it cannot be had now.
@@ -99,7 +100,7 @@ class AsyncLeases(TenantStore):
         return await taker.take(connection, self._scope, run, is_seen=True)
 
     @writes
-    async def renew(self, connection: Connection, run_id: str, *, epoch: int, ttl_ms: int | None = None) -> Run:
+    async def renew(self, connection: Connection, run_id: Id, *, epoch: int, ttl_ms: int | None = None) -> Run:
         """Hold a run for longer: from now on as long as it was claimed for, or for ``ttl_ms``.
 
         Raises:
@@ -118,7 +119,7 @@ class AsyncLeases(TenantStore):
         return run_of(connection, row)
 
     @writes
-    async def release(self, connection: Connection, run_id: str, *, epoch: int) -> Run:
+    async def release(self, connection: Connection, run_id: Id, *, epoch: int) -> Run:
         """Hand a run over: anybody can claim it at once, and the claim that is given back does not count. Repeating it is fine.
 
         Raises:

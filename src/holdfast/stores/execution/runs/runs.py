@@ -26,6 +26,7 @@ from ....core.rows import mapper
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
 from ....errors import AlreadyExists, Conflict, InvalidInput, Unavailable
+from ....ids import Id
 from ....ids import parse as parse_id
 from ...conversation.messages import NewMessage
 from . import ledger, starting
@@ -83,11 +84,11 @@ class AsyncRuns(TenantStore):
     async def start(
         self,
         connection: Connection,
-        session_id: str,
+        session_id: Id,
         *,
         agent: str | None = None,
         id: str | None = None,
-        parent: str | None = None,
+        parent: Id | None = None,
         parent_call: str | None = None,
         parent_epoch: int | None = None,
         max_attempts: int | None = None,
@@ -114,7 +115,7 @@ class AsyncRuns(TenantStore):
         return run
 
     @reads
-    async def get(self, connection: Connection, run_id: str) -> Run:
+    async def get(self, connection: Connection, run_id: Id) -> Run:
         """One run.
 
         Raises:
@@ -123,7 +124,7 @@ class AsyncRuns(TenantStore):
         return await self._get(connection, run_id)
 
     @reads
-    async def load(self, connection: Connection, run_id: str) -> LoadedRun:
+    async def load(self, connection: Connection, run_id: Id) -> LoadedRun:
         """A run as of one moment, with what is needed to go on; it costs the same however many steps there are.
 
         Raises:
@@ -143,10 +144,10 @@ class AsyncRuns(TenantStore):
         self,
         connection: Connection,
         *,
-        session: str | None = None,
+        session: Id | None = None,
         agent: str | None = None,
         status: Status | None = None,
-        parent: str | None = None,
+        parent: Id | None = None,
         metadata: Mapping[str, Any] | None = None,
         where: Sequence[Filter] = (),
         limit: int | None = None,
@@ -173,7 +174,7 @@ class AsyncRuns(TenantStore):
 
     async def step(
         self,
-        run_id: str,
+        run_id: Id,
         *,
         epoch: int,
         iteration: int,
@@ -221,7 +222,7 @@ class AsyncRuns(TenantStore):
         return await self._engine.write(lambda connection: self._step(connection, new, ends))
 
     @writes
-    async def pause(self, connection: Connection, run_id: str, *, epoch: int, until: datetime | None = None) -> Run:
+    async def pause(self, connection: Connection, run_id: Id, *, epoch: int, until: datetime | None = None) -> Run:
         """Let go of a run until a time, from which on it can be claimed; or, without one, until it is resumed.
 
         Raises:
@@ -235,7 +236,7 @@ class AsyncRuns(TenantStore):
         )
 
     @writes
-    async def resume(self, connection: Connection, run_id: str) -> Run:
+    async def resume(self, connection: Connection, run_id: Id) -> Run:
         """Have a run that is paused, waits or has failed be claimed again, as if it had never been tried. Needs no lease.
 
         One that is pending or running already is returned as it is.
@@ -250,7 +251,7 @@ class AsyncRuns(TenantStore):
         return await move(connection, self._scope, run, "resume", now_us=self._scope.clock.now_us(), attempts=0)
 
     @writes
-    async def finish(self, connection: Connection, run_id: str, *, epoch: int, stop_reason: str) -> Run:
+    async def finish(self, connection: Connection, run_id: Id, *, epoch: int, stop_reason: str) -> Run:
         """The run has come to its end.
 
         Raises:
@@ -262,7 +263,7 @@ class AsyncRuns(TenantStore):
         return await self._leave(connection, run_id, epoch, "finish", stop_reason=reason)
 
     @writes
-    async def fail(self, connection: Connection, run_id: str, *, epoch: int, error: str) -> Run:
+    async def fail(self, connection: Connection, run_id: Id, *, epoch: int, error: str) -> Run:
         """The run cannot go on. ``resume`` can have it tried again.
 
         Raises:
@@ -274,7 +275,7 @@ class AsyncRuns(TenantStore):
         return await self._leave(connection, run_id, epoch, "fail", stop_reason="error", error=said)
 
     @writes
-    async def cancel(self, connection: Connection, run_id: str, *, reason: str | None = None) -> Run:
+    async def cancel(self, connection: Connection, run_id: Id, *, reason: str | None = None) -> Run:
         """End a run from outside, with all that it has started: its holder can write no more, and its open tool calls and the
         runs below it are cancelled too. Needs no lease. Repeating it is fine.
 

@@ -11,6 +11,7 @@ from ....core.rows import mapper
 from ....core.store import TenantStore, reads
 from ....engines.protocol import Connection
 from ....errors import NotFound
+from ....ids import Id
 from ....ids import parse as parse_id
 from . import states
 from .step_log import Step, find_step, queries
@@ -22,7 +23,7 @@ class AsyncSteps(TenantStore):
     """The steps of one tenant's runs."""
 
     @reads
-    async def get(self, connection: Connection, run_id: str, iteration: int) -> Step:
+    async def get(self, connection: Connection, run_id: Id, iteration: int) -> Step:
         """One step.
 
         Raises:
@@ -38,7 +39,7 @@ class AsyncSteps(TenantStore):
     async def list(
         self,
         connection: Connection,
-        run_id: str,
+        run_id: Id,
         *,
         newest_first: bool = False,
         limit: int | None = None,

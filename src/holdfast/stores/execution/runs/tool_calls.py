@@ -31,6 +31,7 @@ from ....core.rows import mapper
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
 from ....errors import Conflict, LimitExceeded, NotFound
+from ....ids import Id
 from ....ids import parse as parse_id
 from . import states
 from .ledger import (
@@ -58,7 +59,7 @@ from .states import Run, check_epoch, check_holder, lock_run, moment
 class AsyncToolCalls(TenantStore):
     """The tool calls of one tenant's runs."""
 
-    async def intend(self, run_id: str, *, epoch: int, calls: Sequence[NewToolCall]) -> Sequence[ToolCall]:
+    async def intend(self, run_id: Id, *, epoch: int, calls: Sequence[NewToolCall]) -> Sequence[ToolCall]:
         """Record calls before they are made, all or none of them, in one commit; it also renews the lease.
 
         The same intent again returns what is there. A call that is there and may be run again is begun once more.
@@ -85,7 +86,7 @@ class AsyncToolCalls(TenantStore):
             return await self._engine.write(lambda connection: self._intend(connection, intent))
 
     @reads
-    async def pending(self, connection: Connection, run_id: str) -> Sequence[PendingCall]:
+    async def pending(self, connection: Connection, run_id: Id) -> Sequence[PendingCall]:
         """The calls of a run that are not finished, oldest first, and what is to be done about each.
 
         Raises:
@@ -100,7 +101,7 @@ class AsyncToolCalls(TenantStore):
         ]
 
     @reads
-    async def get(self, connection: Connection, run_id: str, id: str) -> ToolCall:
+    async def get(self, connection: Connection, run_id: Id, id: str) -> ToolCall:
         """One call.
 
         Raises:
@@ -111,7 +112,7 @@ class AsyncToolCalls(TenantStore):
         return await _get(connection, params)
 
     @reads
-    async def list(self, connection: Connection, run_id: str) -> Sequence[ToolCall]:
+    async def list(self, connection: Connection, run_id: Id) -> Sequence[ToolCall]:
         """All calls of a run, in the order they were intended.
 
         Raises:
@@ -127,7 +128,7 @@ class AsyncToolCalls(TenantStore):
         return mapper(ToolCall, connection.dialect)(rows)
 
     @writes
-    async def snooze(self, connection: Connection, run_id: str, id: str, *, epoch: int, until: datetime) -> ToolCall:
+    async def snooze(self, connection: Connection, run_id: Id, id: str, *, epoch: int, until: datetime) -> ToolCall:
         """The tool, which has done nothing, wants to be called later. That uses up no attempt.
 
         Raises:
@@ -143,7 +144,7 @@ class AsyncToolCalls(TenantStore):
         return await self._change(connection, params, there, "snooze", pause_until_at=until_us, fewer_attempts=fewer)
 
     @writes
-    async def allow(self, connection: Connection, run_id: str, id: str) -> ToolCall:
+    async def allow(self, connection: Connection, run_id: Id, id: str) -> ToolCall:
         """A person allows a call that was held, or to be made again though it may have happened. Needs no lease.
 
         A run that waits for it is woken by ``runs.resume``.
@@ -162,7 +163,7 @@ class AsyncToolCalls(TenantStore):
         return await self._change(connection, params, there, "allow")
 
     @writes
-    async def cancel(self, connection: Connection, run_id: str, id: str, *, reason: str | None = None) -> ToolCall:
+    async def cancel(self, connection: Connection, run_id: Id, id: str, *, reason: str | None = None) -> ToolCall:
         """A call is not to be made, or its result is not waited for; the model is told. Needs no lease. Repeating it is fine.
 
         Raises:
@@ -172,7 +173,7 @@ class AsyncToolCalls(TenantStore):
         return await self._end(connection, run_id, id, "cancel", reason)
 
     @writes
-    async def discard(self, connection: Connection, run_id: str, id: str, *, reason: str | None = None) -> ToolCall:
+    async def discard(self, connection: Connection, run_id: Id, id: str, *, reason: str | None = None) -> ToolCall:
         """A call is dropped: it is neither to be made nor to be spoken of. Needs no lease. Repeating it is fine.
 
         Raises:

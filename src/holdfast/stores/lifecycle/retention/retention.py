@@ -13,6 +13,7 @@ from ....core.rows import mapper
 from ....core.store import TenantStore, in_steps, only_reads, reads, writes_acting
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, InvalidInput, NotFound
+from ....ids import Id
 from ....ids import parse as parse_id
 from ...execution.runs import states
 from ...objects import activity
@@ -31,7 +32,7 @@ class AsyncRetention(TenantStore):
     """How long one tenant's snapshots are kept."""
 
     @reads
-    async def policy(self, connection: Connection, *, run_id: str | None = None) -> RetentionPolicy:
+    async def policy(self, connection: Connection, *, run_id: Id | None = None) -> RetentionPolicy:
         """What holds for the tenant, or for one of its runs.
 
         Raises:
@@ -47,7 +48,7 @@ class AsyncRetention(TenantStore):
         *,
         per_run: int | None = None,
         grace_s: int | None = None,
-        run_id: str | None = None,
+        run_id: Id | None = None,
     ) -> RetentionPolicy:
         """Keep another number of snapshots for each run, or for one run, or keep them for longer or shorter after runs end.
 
@@ -66,7 +67,7 @@ class AsyncRetention(TenantStore):
 
     @writes_acting
     async def clear_policy(
-        self, connection: Connection, acting: Acting, *, run_id: str | None = None
+        self, connection: Connection, acting: Acting, *, run_id: Id | None = None
     ) -> RetentionPolicy:
         """Take back what was set for the tenant, or for one of its runs.
 
@@ -82,7 +83,7 @@ class AsyncRetention(TenantStore):
 
     @writes_acting
     async def keep_checkpoints_for(
-        self, connection: Connection, acting: Acting, run_id: str, *, seconds: int
+        self, connection: Connection, acting: Acting, run_id: Id, *, seconds: int
     ) -> RetentionPolicy:
         """Keep a run's snapshots for so long after its end, if that is longer than the grace; 90 days at most, more is cut down.
 
@@ -99,8 +100,8 @@ class AsyncRetention(TenantStore):
         acting: Acting,
         reason: str,
         *,
-        run_id: str | None = None,
-        session_id: str | None = None,
+        run_id: Id | None = None,
+        session_id: Id | None = None,
         placed_by: str | None = None,
         by_tenant: bool = False,
         id: str | None = None,
@@ -140,7 +141,7 @@ class AsyncRetention(TenantStore):
         return placed
 
     @writes_acting
-    async def release(self, connection: Connection, acting: Acting, hold_id: str, *, reason: str = "") -> Hold:
+    async def release(self, connection: Connection, acting: Acting, hold_id: Id, *, reason: str = "") -> Hold:
         """End a hold. What it held goes when the rules say so.
 
         Raises:
