@@ -31,7 +31,7 @@ quick: ## before each commit, within a minute: every check, the unit tests, the 
 
 .PHONY: .quick
 .quick:
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "quick or not leg" tests/test_tidy.py tests/unit tests/contract/test_contract.py $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "quick or not leg" tests/*.py tests/core tests/stores tests/contract/test_contract.py $(ARGS)
 
 test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 	@$(ENVIRONMENT) test >/dev/null

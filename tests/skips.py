@@ -7,7 +7,7 @@ import os
 import pytest
 
 DECLARED_SKIPS: dict[str, str] = {
-    r"Citus is not installed here": "no package brings Citus; its rules are checked without it, in tests/migration",
+    r"Citus is not installed here": "no package brings Citus; its rules are checked without it, in tests/migrations",
     r"HOLDFAST_WITHOUT=\w+": "the person who started this run said that it must do without that program",
 }
 """Reasons, as patterns, for which a test may be skipped, each with why that is right."""

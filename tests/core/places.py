@@ -16,8 +16,8 @@ from holdfast import FixedClock, Holdfast, Limits, SeededIds
 from holdfast.core.queries import Query
 from holdfast.core.tables import Table
 from holdfast.engines.dialect import Dialect
-from tests.migration.sharding import wrong_with_statement
-from tests.migration.statements import of_table
+from tests.migrations.sharding import wrong_with_statement
+from tests.migrations.statements import of_table
 
 TYPES = {
     Dialect.SQLITE: {"id": "TEXT", "json": "TEXT", "bool": "INTEGER", "time": "INTEGER", "text": "TEXT", "int": "INTEGER"},

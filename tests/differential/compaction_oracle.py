@@ -8,9 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast import CompactionPolicy, Message, NewMessage
+from holdfast import CompactionPolicy, NewMessage
 from holdfast.core.text import dump
 from holdfast.stores.conversation.tokens import estimate
+from holdfast.types import Message
 
 WORDS = ["alpha", "beta \x00", "\ud800", "naïve", "世界", "\U0010f801", "line\nline", '"quoted"', "\\", "x" * 90]
 NUMBERS = [0, -1, 2**63, 10**30, 1.0, 1e16, -1e300, 5e-324, True, None]

@@ -12,9 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast import FixedClock, Limits, NewMessage, NewToolCall, PendingCall, Run, Step, ToolCall, ToolOutcome, Usage
+from holdfast import FixedClock, Limits, NewMessage, NewToolCall, ToolOutcome, Usage
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, Fenced, LimitExceeded, NotFound
+from holdfast.types import PendingCall, Run, Step, ToolCall
 from tests.contract.cases.values import same
 
 OVER = ("completed", "failed", "cancelled")

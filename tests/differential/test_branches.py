@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from holdfast import Filter, Limits, Message, NewMessage, column, meta
+from holdfast import Filter, Limits, NewMessage, column, meta
 from holdfast.core.paging import Page
 from holdfast.stores.conversation.branches import Branches
+from holdfast.types import Message
 from tests.differential.sides import Cursor, Sides
 from tests.differential.test_machine import _empty
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import BufferedSession, FixedClock, Holdfast, NewMessage, PoolOptions, SessionState, TenantHandle
+from holdfast import FixedClock, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import Conflict, HoldfastError
+from holdfast.types import BufferedSession, SessionState
 from tests.contract.cases.values import TEXTS
 from tests.differential.sides import StepIds
 

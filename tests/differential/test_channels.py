@@ -12,21 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from holdfast import (
-    Contact,
-    Contacts,
-    Feedback,
-    Feedbacks,
-    GroupKey,
-    Limits,
-    Message,
-    NewPendingMessage,
-    PendingMessage,
-    PendingMessages,
-    column,
-    meta,
-)
+from holdfast import GroupKey, Limits, NewPendingMessage, column, meta
 from holdfast.core.paging import Page
+from holdfast.types import Contact, Contacts, Feedback, Feedbacks, Message, PendingMessage, PendingMessages
 from tests.contract.cases.world import uuid_of
 from tests.differential import strategies as given
 from tests.differential.sides import Cursor, Sides

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast import AsyncHoldfast, AsyncTenantHandle, CompactionPolicy, FixedClock, Message, PoolOptions, SeededIds
+from holdfast import AsyncHoldfast, AsyncTenantHandle, CompactionPolicy, FixedClock, PoolOptions, SeededIds
+from holdfast.types import Message
 from tests.contract.cases.values import same
 from tests.differential import compaction_oracle as oracle
 

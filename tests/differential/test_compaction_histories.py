@@ -10,17 +10,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast import (
-    CompactionEvent,
-    CompactionPolicy,
-    FixedClock,
-    Holdfast,
-    Message,
-    PoolOptions,
-    SeededIds,
-    TenantHandle,
-)
+from holdfast import CompactionPolicy, FixedClock, Holdfast, PoolOptions, SeededIds, TenantHandle
 from holdfast.errors import Conflict, InvalidInput, NothingToCompact
+from holdfast.types import CompactionEvent, Message
 from tests.contract.cases.values import same
 from tests.differential import compaction_oracle as oracle
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, FixedClock, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
+from holdfast import FixedClock, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import LimitExceeded
+from holdfast.types import Context, Message
 from tests.differential.sides import StepIds, shape
-from tests.unit.test_context_choice import check, check_choice, with_partners
+from tests.stores.conversation.test_context_choice import check, check_choice, with_partners
 
 HISTORIES = 25
 BUDGETS = 6

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from holdfast import Filter, Limits, Message, Messages, NewMessage, Session, Sessions, Tenants
+from holdfast import Filter, Limits, NewMessage
 from holdfast.core.paging import Page
+from holdfast.types import Message, Messages, Session, Sessions, Tenants
 from tests.contract.cases.world import uuid_of
 from tests.differential import strategies as given
 from tests.differential.sides import Cursor, Sides

@@ -12,21 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from holdfast import (
-    CommittedStep,
-    FixedClock,
-    Holdfast,
-    Limits,
-    LoadedRun,
-    NewMessage,
-    NewToolCall,
-    PoolOptions,
-    Run,
-    ToolOutcome,
-    Usage,
-)
+from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, PoolOptions, ToolOutcome, Usage
 from holdfast.clock import from_us
 from holdfast.errors import HoldfastError
+from holdfast.types import CommittedStep, LoadedRun, Run
 from tests.contract.cases.values import same
 from tests.contract.cases.world import uuid_of
 from tests.differential.run_model import RunModel

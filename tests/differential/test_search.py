@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import FixedClock, Hit, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
+from holdfast import FixedClock, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import InvalidInput
 from holdfast.limits import Limits
 from holdfast.stores.conversation.search.query import OCCURRENCES_MOST, PASSING, SearchQuery, parse
 from holdfast.stores.conversation.search.searchable_text import BREAK, Term, text_of, words_of
+from holdfast.types import Hit, Message
 from tests.differential.sides import StepIds
 
 WORDS = (

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from tests.migration.catalogue import of_postgres, of_sqlite
+from tests.migrations.catalogue import of_postgres, of_sqlite
 from tests.tidy import ROOT
 
 PAGE = ROOT / "docs/guide/data-lifecycle.md"

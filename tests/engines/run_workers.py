@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast, NewMessage, NewToolCall, Run, TenantHandle, ToolOutcome
+from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, ToolOutcome
 from holdfast.errors import Fenced
+from holdfast.types import Run
 
 STEPS = 5
 TTL_MS = 400

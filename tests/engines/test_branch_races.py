@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Holdfast, Message, NewMessage, TenantHandle
+from holdfast import Holdfast, NewMessage, TenantHandle
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Connection, Row
 from holdfast.errors import NotFound, Unavailable
@@ -20,6 +20,7 @@ from holdfast.stepping import step
 from holdfast.stores.conversation import log_reading, views
 from holdfast.stores.conversation.branches import AsyncBranches
 from holdfast.stores.conversation.messages import AsyncMessages
+from holdfast.types import Message
 
 WAIT_S = 60.0
 

@@ -11,10 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Holdfast, PoolOptions, Stored, TenantHandle, Write
+from holdfast import Holdfast, PoolOptions, TenantHandle, Write
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Stale
 from holdfast.stores.execution.checkpoints import optimistic
+from holdfast.types import Stored
 from tests.engines.postgres_handles import database_of
 from tests.engines.proxy import Moment, Proxy
 from tests.servers import PgBouncer, PostgresServer

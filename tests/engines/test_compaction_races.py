@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import CompactionPolicy, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
+from holdfast import CompactionPolicy, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import Conflict, HoldfastError, NotFound, NothingToCompact, OutcomeUnknown
 from holdfast.ids import SeededIds
+from holdfast.types import Message
 from tests.engines.postgres_handles import ask, both_styles, database_of, opened, outcome, soon
 from tests.engines.proxy import Proxy
 from tests.servers import PostgresServer

@@ -16,11 +16,12 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast import AsyncHoldfast, CompactionPolicy, Holdfast, Message, NewMessage, PoolOptions, TenantHandle
+from holdfast import AsyncHoldfast, CompactionPolicy, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.core.queries import Query
 from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.stores.conversation import message_log, originals
 from holdfast.stores.conversation.compaction.events import queries
+from holdfast.types import Message
 from tests.contract.cases.compactions import LONG, call, result
 
 ALL = CompactionPolicy(

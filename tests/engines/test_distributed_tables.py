@@ -11,7 +11,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, Message, NewMessage, PoolOptions
+from holdfast import AsyncHoldfast, Holdfast, NewMessage, PoolOptions
 from holdfast.core.queries import Statement
 from holdfast.drivers import asyncpg_own
 from holdfast.drivers import psycopg as psycopg_driver
@@ -25,11 +25,12 @@ from holdfast.stepping import step
 from holdfast.stores.conversation import message_log
 from holdfast.stores.execution.checkpoints import reading
 from holdfast.stores.execution.runs import ledger, step_log
+from holdfast.types import Message
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import OwnLeg, PostgresPlace
 from tests.engines.postgres_handles import soon
-from tests.migration.citus_rules import UNDISTRIBUTED
-from tests.migration.sharding import GLOBAL
+from tests.migrations.citus_rules import UNDISTRIBUTED
+from tests.migrations.sharding import GLOBAL
 
 GROUPED = ("messages", "concurrency", "tool_calls")
 PLAYED = {False: (*GROUPED, "runs", "run_endings", "checkpoint_steps"), True: GROUPED}

@@ -16,7 +16,8 @@ from random import Random
 
 import pytest
 
-from holdfast import Holdfast, RunStatus
+from holdfast import Holdfast
+from holdfast.types import RunStatus
 from tests.engines.run_workers import STEPS, judge, read_effects, start_runs
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Run, Session, Usage
+from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Usage
 from holdfast.engines.postgres.lanes import SPLIT_FROM, Lanes
+from holdfast.types import Run, Session
 from tests.engines.postgres_handles import crowd, soon
 
 

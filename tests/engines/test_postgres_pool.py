@@ -17,6 +17,7 @@ from holdfast.cli.database import with_pool
 from holdfast.engines.postgres.options import split_pool
 from holdfast.engines.postgres.pool import CLOSE_S
 from holdfast.errors import Closed, InvalidInput, SchemaMismatch, Unavailable
+from tests.api.process import ServerProcess
 from tests.engines.other_loops import refused_in_another_loop
 from tests.engines.postgres_handles import (
     SMALL,
@@ -32,7 +33,6 @@ from tests.engines.postgres_handles import (
     wait_for_connections,
 )
 from tests.engines.scripts import run_script
-from tests.faces.process import ServerProcess
 from tests.servers import PostgresServer
 
 

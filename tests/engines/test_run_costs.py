@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Holdfast, NewMessage, NewToolCall, Run, TenantHandle, ToolOutcome, Usage
+from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.core.queries import Query, Statement
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.psycopg import PsycopgConnection
@@ -18,6 +18,7 @@ from holdfast.schema import migrate_up
 from holdfast.stores.execution.runs import ledger, step_log
 from holdfast.stores.execution.runs import states as run_states
 from holdfast.stores.registry import agents, blocks
+from holdfast.types import Run
 
 RUNS, QUEUE, STEPS, CALLS = run_states.queries, run_states.queue, step_log.queries, ledger.queries
 CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PRAGMA")

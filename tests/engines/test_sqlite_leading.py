@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, AsyncMessages, Message
+from holdfast import AsyncHoldfast
 from holdfast.engines.sqlite.pace import Pace
 from holdfast.errors import Closed
 from holdfast.testing.disk import Attempt, Disk
+from holdfast.types import AsyncMessages, Message
 from tests.engines.sqlite_handles import on_disk_async
 
 

@@ -133,6 +133,16 @@ def populate(database: Database, tenant: str, seed: int, only: Collection[str] =
     database.holdfast.tenant(tenant).objects.put([Random(seed).randbytes(5_000)], holder="a pack")
     if not only:
         database.holdfast.api_keys.create(f"hf_{seed:048x}", name="a key", tenant=tenant)
+        _rewind_a_step(database.holdfast.tenant(tenant))
+
+
+def _rewind_a_step(tenant: TenantHandle) -> None:
+    """A run whose step was set aside, which random calls rarely do."""
+    run = tenant.runs.start(tenant.sessions.create().id)
+    lease = tenant.leases.claim("worker", run_id=run.id)
+    assert lease is not None
+    tenant.runs.step(run.id, epoch=lease.epoch, iteration=1, state={"n": 1})
+    tenant.rewinds.begin(run.id, to_step=0, path="/tree", snapshot="then", epoch=lease.epoch)
 
 
 def _removes(method: str) -> bool:

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast import Holdfast, Run, TenantHandle
+from holdfast import Holdfast, TenantHandle
 from holdfast.cli.commands import root
 from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
 from holdfast.loop.sorting import REPLY
-from tests.faces.process import command, one_line
+from holdfast.types import Run
+from tests.api.process import command, one_line
 from tests.loop.victims import STEPS
 
 ROOT = Path(__file__).parents[2]

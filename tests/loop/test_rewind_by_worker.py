@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import FixedClock, Holdfast, Run, TenantHandle
+from holdfast import FixedClock, Holdfast, TenantHandle
 from holdfast.errors import Conflict, NotFound
-from tests.faces.in_process import running
+from holdfast.types import Run
+from tests.api.in_process import running
 from tests.loop import writers
 from tests.loop.test_processes import PATIENCE_S, ROOT, is_over, until, worker
 

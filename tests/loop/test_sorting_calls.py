@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast import Run, ToolCall, ToolOutcome
+from holdfast import ToolOutcome
 from holdfast.errors import Conflict, Fenced
 from holdfast.loop import Event, Loop, Tool, ToolRequest, tool
 from holdfast.loop.plan import Plan
@@ -22,6 +22,7 @@ from holdfast.loop.sorting import OPEN, UNKNOWN, Sorted, sort_calls
 from holdfast.stores.execution.runs import ledger
 from holdfast.stores.execution.runs.ledger import CallStatus, Safety
 from holdfast.stores.execution.runs.states import Status
+from holdfast.types import Run, ToolCall
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CALL = ToolCall(

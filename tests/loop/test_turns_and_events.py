@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Block, CompactionPolicy, Holdfast, Message, NewAgent, NewBlock, Usage
+from holdfast import CompactionPolicy, Holdfast, NewAgent, NewBlock, Usage
 from holdfast.loop import (
     Event,
     Loop,
@@ -15,6 +15,7 @@ from holdfast.loop import (
     Turn,
     tool,
 )
+from holdfast.types import Block, Message
 from tests.loop.worlds import World
 
 

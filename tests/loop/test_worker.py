@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, AsyncTenantHandle, Run
+from holdfast import AsyncHoldfast, AsyncTenantHandle
 from holdfast.errors import InvalidInput, Unavailable
 from holdfast.loop import Loop, Reply, ToolRequest, Turn, subagent, tool
 from holdfast.loop.worker import IDLE_FIRST_S, IDLE_MOST_S, Worker, describe
+from holdfast.types import Run
 
 PATIENCE_S = 60.0
 TENANTS = ("acme", "zenith", "umbra")

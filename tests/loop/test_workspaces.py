@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, FixedClock, Holdfast, Run, TenantHandle
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, TenantHandle
 from holdfast.loop import Loop, Reply, ToolRequest, tool
 from holdfast.loop.blocking import Hands
 from holdfast.loop.commands import CaptureFiles, CommitStep
 from holdfast.loop.driving import claim_and_drive
 from holdfast.loop.plan import Plan
-from tests.workspace.fingerprints import Fingerprint, fingerprint, put
+from holdfast.types import Run
+from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 
 STEPS = 4
 TTL_MS = 1_000

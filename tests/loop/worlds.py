@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast import AsyncHoldfast, FixedClock, Holdfast, Run, TenantHandle, Usage
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, TenantHandle, Usage
 from holdfast.clock import to_us
 from holdfast.errors import HoldfastError
 from holdfast.loop import Call, Ending, Later, Loop, Reply, Snooze, Tool, ToolRequest, Turn, subagent, tool
@@ -21,6 +21,7 @@ from holdfast.loop.blocking import Hands
 from holdfast.loop.commands import Command
 from holdfast.loop.driving import Driving, claim_and_drive
 from holdfast.loop.sorting import REPLY, UNKNOWN
+from holdfast.types import Run
 
 TTL_MS = 10_000
 READY_S = 1_000.0

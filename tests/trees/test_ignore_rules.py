@@ -1,4 +1,4 @@
-"""What each part of a pattern to ignore means, one by one; ``tests/workspace/test_ignoring.py`` compares many with git."""
+"""What each part of a pattern to ignore means, one by one; ``tests/workspaces/test_ignoring.py`` compares many with git."""
 
 from __future__ import annotations
 

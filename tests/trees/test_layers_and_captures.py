@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import FixedClock, Holdfast, Limits, Snapshot, TenantHandle, offload
+from holdfast import FixedClock, Holdfast, Limits, TenantHandle, offload
 from holdfast.core.objects import digest_of, pack
 from holdfast.errors import Corrupt, InvalidInput, NotFound, Stale
 from holdfast.stepping import step
@@ -25,9 +25,10 @@ from holdfast.trees import archives, stat_cache
 from holdfast.trees.entries import Difference, Entry, Piece
 from holdfast.trees.scanning import Scanned
 from holdfast.trees.stat_cache import Picture
+from holdfast.types import Snapshot
 from holdfast.workspaces import capturing
-from tests.retention.forging import body, forge, intact
-from tests.workspace.worlds import make
+from tests.stores.lifecycle.forging import body, forge, intact
+from tests.workspaces.worlds import make
 
 NEVER = "00000000-0000-7000-8000-000000000000"
 

@@ -18,7 +18,7 @@ from holdfast.trees.ignoring import Ignores
 from holdfast.trees.overlay import UpperScan
 from holdfast.trees.scanning import Scan, Scanned
 from holdfast.trees.walking import Skipped
-from tests.workspace.worlds import make
+from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"22", "d/e/c": b"333", "l": "a", "z": None}
 Bodies = dict[bytes, bytes]

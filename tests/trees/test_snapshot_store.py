@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, Snapshot, TenantHandle
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound, Stale
 from holdfast.stepping import step
@@ -21,6 +21,7 @@ from holdfast.stores.workspace.layers import NewLayer, Part
 from holdfast.stores.workspace.snapshots import NewSnapshot, SnapshotUsage
 from holdfast.trees import manifests
 from holdfast.trees.entries import ZEROS, Difference, Entry, Piece
+from holdfast.types import Snapshot
 
 NEVER = "00000000-0000-7000-8000-000000000000"
 LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, checkpoints_per_run=100)

@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound
 from holdfast.trees import walking
 from holdfast.trees.walking import Skipped, Stat, Walk, open_root, unusual
-from tests.workspace.worlds import make
+from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"2", "d/e/c": b"3", "l": "a", "z": None}
 

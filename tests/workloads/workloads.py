@@ -220,7 +220,7 @@ _STEPS_BEFORE = 5
 
 WITH_FILES = frozenset(f"workspaces.{name}" for name in ("finish_rewinds", "import_archive", "redo", "rewind"))
 """Methods that go by files, or change them too. What they write they write through methods of other stores, all of which have
-makers; deaths between those are tried in ``tests/workspace``."""
+makers; deaths between those are tried in ``tests/workspaces``."""
 
 
 def write_methods() -> list[str]:

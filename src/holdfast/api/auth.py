@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from starlette.types import Scope
 
-from holdfast import ApiKey, Clock, SystemClock
+from holdfast import Clock, SystemClock
 from holdfast.clock import monotonic_s, to_us
 from holdfast.errors import Forbidden, HoldfastError, InvalidInput, Unavailable
+from holdfast.types import ApiKey
 
 from .audit import AuditLog, Denial
 from .limits import ServerLimits

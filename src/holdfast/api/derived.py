@@ -20,9 +20,10 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import Filter, NewMessage, Page, SearchPage, Session, errors
+from holdfast import Filter, NewMessage, Page, errors
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.ids import Id
+from holdfast.types import SearchPage, Session
 
 from .idempotency import IdempotencyKey, chosen_id, settled_by
 from .operations import Header, Need, Operation

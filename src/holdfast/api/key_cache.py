@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast import ApiKey
 from holdfast.clock import monotonic_s, to_us
 from holdfast.errors import NotFound
+from holdfast.types import ApiKey
 
 if TYPE_CHECKING:
     from .state import Service

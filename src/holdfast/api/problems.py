@@ -13,8 +13,9 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from holdfast import ApiKey, errors
+from holdfast import errors
 from holdfast.errors import HoldfastError
+from holdfast.types import ApiKey
 
 from .descriptors import OUT_OF_FILES
 from .limits import ServerLimits

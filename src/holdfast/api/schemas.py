@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import DeletedMessage, Hit, Message, NewMessage, Session, Tenant
+from holdfast import NewMessage
 from holdfast.encryption import MASK, Secret, mask_secret
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.offload import is_large
+from holdfast.types import DeletedMessage, Hit, Message, Session, Tenant
 
 T = TypeVar("T")
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast import Checkpoint, Page, TenantHandle
+from holdfast import Page, TenantHandle
 from holdfast.errors import NotFound
+from holdfast.types import Checkpoint
 
 from . import graph_values
 from .database import open_tenant, packs_option, tenant_option

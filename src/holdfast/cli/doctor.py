@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from holdfast import Erasure, Findings, Holdfast
+from holdfast import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.schema import check_integrity
+from holdfast.types import Erasure, Findings
 
 from .database import database_option, describe, open_there, packs_option
 from .output import json_option, print_json, print_line, shorten

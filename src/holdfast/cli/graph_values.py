@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast import Checkpoint, Write
+from holdfast import Write
+from holdfast.types import Checkpoint
 
 FORMAT = 1
 _BYTES_KINDS = (1, 2)

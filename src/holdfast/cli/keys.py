@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import click
 
-from holdfast import ApiKey, Holdfast, SystemClock, new_api_key
+from holdfast import Holdfast, SystemClock, new_api_key
 from holdfast.clock import from_us
+from holdfast.types import ApiKey
 
 from .database import database_option, open_there, store_per_run
 from .output import json_option, print_json, print_line, print_table

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from holdfast import Hold, Holdfast, RetentionPolicy, Swept, address
+from holdfast import Holdfast, RetentionPolicy, address
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.types import Hold, Swept
 
 from .database import database_option, describe, open_async, open_there, packs_option, redis_options, tenant_option
 from .logs import show_deletions

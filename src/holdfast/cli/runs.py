@@ -9,8 +9,9 @@ from typing import Any, TypeVar, get_args
 import click
 import msgspec
 
-from holdfast import Run, RunStatus, Step, TenantHandle, ToolCall
+from holdfast import TenantHandle
 from holdfast.errors import NotFound
+from holdfast.types import Run, RunStatus, Step, ToolCall
 
 from .database import open_tenant, tenant_option
 from .output import json_option, print_json, print_line, print_table, shorten

@@ -10,8 +10,9 @@ from uuid import UUID
 
 import click
 
-from holdfast import Branch, CompactionEvent, CompactionPolicy, Message, Plan, Session, TenantHandle
+from holdfast import CompactionPolicy, TenantHandle
 from holdfast.errors import NotFound
+from holdfast.types import Branch, CompactionEvent, Message, Plan, Session
 
 from .database import database_option, open_tenant, open_there, tenant_option
 from .output import json_option, one_line, print_json, print_line, print_progress, print_table, shorten

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from holdfast import Restored, Rewind, Rewound, Snapshot, TenantHandle, TreeChange
+from holdfast import TenantHandle
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.extras import needs
+from holdfast.types import Restored, Rewind, Rewound, Snapshot, TreeChange
 
 from .database import open_tenant, packs_option, tenant_option
 from .output import (

@@ -11,9 +11,10 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast import AsyncTenantHandle, Run
+from holdfast import AsyncTenantHandle
 from holdfast.clock import from_us, monotonic_s
 from holdfast.errors import Conflict, Fenced, HoldfastError, NotFound, OutcomeUnknown, Unavailable
+from holdfast.types import Run
 
 from . import commands as do
 from .blocking import BEATS, TRIES, calls_of, wait_s

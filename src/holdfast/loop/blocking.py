@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import Run, TenantHandle
+from holdfast import TenantHandle
 from holdfast.clock import from_us, pause
 from holdfast.errors import Conflict, Fenced, HoldfastError, NotFound, OutcomeUnknown, Unavailable
+from holdfast.types import Run
 
 from . import commands as do
 from .commands import Command, StoreCommand

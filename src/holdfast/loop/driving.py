@@ -33,19 +33,9 @@ from uuid import UUID, uuid5
 
 from msgspec import UNSET, Struct
 
-from holdfast import (
-    Block,
-    Capture,
-    CommittedStep,
-    LoadedRun,
-    Message,
-    NewToolCall,
-    Run,
-    ToolCall,
-    ToolOutcome,
-    Usage,
-)
+from holdfast import NewToolCall, ToolOutcome, Usage
 from holdfast.errors import Conflict, Fenced, HoldfastError, InvalidInput, NotFound
+from holdfast.types import Block, Capture, CommittedStep, LoadedRun, Message, Run, ToolCall
 
 from . import commands as do
 from .commands import Command

@@ -7,8 +7,9 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast import AsyncTenantHandle, Run, Summarizer, TenantHandle
+from holdfast import AsyncTenantHandle, Summarizer, TenantHandle
 from holdfast.errors import InvalidInput
+from holdfast.types import Run
 
 from . import asynchronous, blocking
 from .driving import Driving, claim_and_drive, drive

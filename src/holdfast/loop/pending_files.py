@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from holdfast import Rewind, Run
+from holdfast.types import Rewind, Run
 
 from . import commands as do
 from .commands import Command

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast import Run, Summarizer, ToolOutcome, Usage
+from holdfast import Summarizer, ToolOutcome, Usage
+from holdfast.types import Run
 
 from .events import Event
 from .replies import Requested, Said, ToolRequest

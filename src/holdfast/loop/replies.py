@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from holdfast import Agent, Block, Context, Run, Usage
+from holdfast import Usage
 from holdfast.errors import InvalidInput
+from holdfast.types import Agent, Block, Context, Run
 
 if TYPE_CHECKING:
     from .tools import Tool

@@ -8,8 +8,9 @@ from typing import Literal, cast
 
 from msgspec import Struct, field
 
-from holdfast import Run, ToolCall, ToolOutcome
+from holdfast import ToolOutcome
 from holdfast.errors import Conflict
+from holdfast.types import Run, ToolCall
 
 from .plan import Plan
 from .replies import Requested

@@ -21,8 +21,8 @@ from typing import Any, Literal, get_args, get_type_hints, overload
 import msgspec
 from msgspec import Struct
 
-from holdfast import Run
 from holdfast.errors import InvalidInput
+from holdfast.types import Run
 
 Safety = Literal["idempotent", "at_most_once", "ask"]
 ERROR_CHARS = 4_000

@@ -11,9 +11,10 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from holdfast import AsyncHoldfast, AsyncTenantHandle, ClaimedRun, IdSource, RandomIds, Run
+from holdfast import AsyncHoldfast, AsyncTenantHandle, IdSource, RandomIds
 from holdfast.clock import monotonic_s
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.types import ClaimedRun, Run
 from holdfast.upkeep import keep_up
 
 from .asynchronous import RELEASE_S

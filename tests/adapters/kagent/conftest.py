@@ -21,8 +21,8 @@ import httpx
 import pytest
 
 import holdfast
+from tests.api.process import ServerProcess
 from tests.databases import TEMPLATE
-from tests.faces.process import ServerProcess
 from tests.servers import PostgresServer
 
 TRUST = ("--trust", "127.0.0.1")

@@ -29,7 +29,7 @@ from tests.adapters.kagent.wire import (
     state_of,
     writes_of,
 )
-from tests.faces.process import ServerProcess
+from tests.api.process import ServerProcess
 
 
 def test_row_01_every_route_answers_in_its_shape(http: httpx.Client, name: str) -> None:

@@ -9,7 +9,8 @@ from a2a.server.tasks.push_notification_config_store import normalize_push_notif
 from a2a.types.a2a_pb2 import TaskPushNotificationConfig
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from holdfast import A2APushConfig, AsyncTenantHandle, TenantHandle
+from holdfast import AsyncTenantHandle, TenantHandle
+from holdfast.types import A2APushConfig
 
 from .awaited import awaited
 

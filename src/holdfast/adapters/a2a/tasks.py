@@ -19,8 +19,9 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from holdfast import A2ATask, AsyncTenantHandle, TenantHandle
+from holdfast import AsyncTenantHandle, TenantHandle
 from holdfast.errors import InvalidFilter
+from holdfast.types import A2ATask
 
 from .awaited import awaited
 

@@ -10,8 +10,9 @@ from crewai.flow.async_feedback.types import PendingFeedbackContext
 from crewai.flow.persistence.base import FlowPersistence, _persistence_registry
 from pydantic import BaseModel, Field, PrivateAttr
 
-from holdfast import Flows, TenantHandle
+from holdfast import TenantHandle
 from holdfast.errors import InvalidInput
+from holdfast.types import Flows
 
 from ..place import Place
 

@@ -10,8 +10,9 @@ from typing import Any
 from crewai.memory.storage.backend import EmbeddingDimensionMismatchError
 from crewai.memory.types import MemoryRecord, ScopeInfo, embed_texts
 
-from holdfast import CrewMemories, CrewMemory, NewCrewMemory, TenantHandle
+from holdfast import NewCrewMemory, TenantHandle
 from holdfast.errors import DimensionMismatch
+from holdfast.types import CrewMemories, CrewMemory
 
 from ..place import Place
 

@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory
 from crewai.state.provider.json_provider import JsonProvider
 from pydantic import PrivateAttr
 
-from holdfast import Checkpoint, Checkpoints, TenantHandle
+from holdfast import TenantHandle
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.ids import RandomIds
+from holdfast.types import Checkpoint, Checkpoints
 
 from ..place import Place
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
 
-from holdfast import Checkpoint, Limits, Page
+from holdfast import Limits, Page
 from holdfast.errors import InvalidInput, NotFound, Stale, Unavailable
+from holdfast.types import Checkpoint
 
 from .fencing import Failures
 from .object_cache import MAX_THREADS, ObjectCache

@@ -10,8 +10,9 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_check
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from msgspec import Struct
 
-from holdfast import Checkpoint, Filter, Held, Stored, Write
+from holdfast import Filter, Write
 from holdfast.errors import InvalidInput
+from holdfast.types import Checkpoint, Held, Stored
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
 from .encryption import Cipher, Plain

@@ -16,8 +16,9 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
-from holdfast import Checkpoint, TaskWrites, Write, thread_of
+from holdfast import Write, thread_of
 from holdfast.errors import Corrupt, InvalidInput
+from holdfast.types import Checkpoint, TaskWrites
 
 from .request import Ask, enveloped, route
 

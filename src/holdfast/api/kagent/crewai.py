@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from holdfast import CrewMemory, NewCrewMemory, thread_of
+from holdfast import NewCrewMemory, thread_of
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.types import CrewMemory
 
 from .request import Ask, enveloped, route
 

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from holdfast import Feedback, GeneralFeedback, NewGeneralFeedback, Page, Session, column
+from holdfast import NewGeneralFeedback, Page, column
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.types import Feedback, GeneralFeedback, Session
 
 from .request import Ask, enveloped, route
 from .sessions import message_id

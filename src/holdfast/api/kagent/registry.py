@@ -10,8 +10,9 @@ from msgspec import UNSET, Meta, Struct, field
 from starlette.responses import Response
 
 import holdfast
-from holdfast import Agent, AgentChange, NewTool, NewToolServer, column
+from holdfast import AgentChange, NewTool, NewToolServer, column
 from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
+from holdfast.types import Agent
 
 from .request import Ask, agent_id, bare, enveloped, route
 from .sessions import AGENT_TYPE, registered

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
-from holdfast import Filter, Message, NewAgent, Session, column
+from holdfast import Filter, NewAgent, column
 from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, NotFound
+from holdfast.types import Message, Session
 
 from ..schemas import encode, moment
 from . import redaction, sealing

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from holdfast import Session, SessionShare
 from holdfast.errors import Forbidden, NotFound
 from holdfast.ids import new_token
+from holdfast.types import Session, SessionShare
 
 from .request import Ask, enveloped, route
 from .sessions import found_session

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from holdfast import A2ATask, NewA2APushConfig, column
+from holdfast import NewA2APushConfig, column
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.types import A2ATask
 
 from . import redaction
 from .guest_access import visit

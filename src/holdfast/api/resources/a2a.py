@@ -11,7 +11,8 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from holdfast import A2APushConfig, AsyncA2APushConfigs, AsyncA2ATasks, NewA2APushConfig, column
+from holdfast import NewA2APushConfig, column
+from holdfast.types import A2APushConfig, AsyncA2APushConfigs, AsyncA2ATasks
 
 from ..derived import route
 from ..operations import operation

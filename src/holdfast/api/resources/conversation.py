@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast import (
+from holdfast.types import (
     AsyncBranches,
     AsyncCompactions,
     AsyncContacts,

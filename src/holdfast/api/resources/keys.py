@@ -7,8 +7,9 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import ApiKey, new_api_key
+from holdfast import new_api_key
 from holdfast.errors import NotFound
+from holdfast.types import ApiKey
 
 from ..operations import check_scopes, operation
 from ..pagination import PAGE_ROWS, Cursor, Limit

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from holdfast import Message
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
+from holdfast.types import Message
 
 from ..idempotency import IdempotencyKey, chosen_id, settled_by
 from ..operations import operation

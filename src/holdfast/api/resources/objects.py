@@ -10,8 +10,8 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import AsyncObjects
 from holdfast.errors import NotFound
+from holdfast.types import AsyncObjects
 
 from ..derived import Count, route
 from ..operations import operation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
-from holdfast import (
+from holdfast.errors import Conflict, NotFound
+from holdfast.types import (
     Activity,
     AsyncActivities,
     AsyncApiKeys,
@@ -14,7 +15,6 @@ from holdfast import (
     AsyncTenants,
     Hold,
 )
-from holdfast.errors import Conflict, NotFound
 
 from ..auth import Caller
 from ..derived import route

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from holdfast import AsyncSessions, PrunedSessions, Session
 from holdfast.errors import AlreadyExists, Conflict, NotFound
+from holdfast.types import AsyncSessions, PrunedSessions, Session
 
 from ..idempotency import IdempotencyKey, chosen_id, settled_by
 from ..operations import Header, operation

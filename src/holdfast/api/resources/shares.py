@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from holdfast import SessionShare
 from holdfast.errors import NotFound
 from holdfast.ids import new_token
+from holdfast.types import SessionShare
 
 from ..operations import operation
 from ..schemas import Name, Uuid

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from holdfast import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry
 from holdfast.errors import Conflict, NotFound
+from holdfast.types import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry
 
 from ..derived import route
 from ..idempotency import IdempotencyKey, chosen_id, settled_by

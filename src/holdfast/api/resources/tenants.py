@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from holdfast import Tenant
 from holdfast.errors import AlreadyExists, Conflict, NotFound
+from holdfast.types import Tenant
 
 from ..operations import operation
 from ..pagination import PAGE_ROWS, Cursor, Limit

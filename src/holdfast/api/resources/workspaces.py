@@ -11,8 +11,8 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast import Rewound
 from holdfast.errors import Conflict, Fenced, NotFound
+from holdfast.types import Rewound
 
 from ..auth import Caller
 from ..operations import operation

@@ -1,0 +1,82 @@
+"""Servers for the tests of the faces: one on each engine for a whole worker, because starting one takes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.api.kagent import Kagent, open_kagent
+from tests.api.process import Api, ServerProcess
+from tests.api.v1 import Here, open_here
+from tests.databases import TEMPLATE
+from tests.servers import PostgresServer
+
+_NUMBERS = count(1)
+
+
+@pytest.fixture(scope="session")
+def _sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _postgres_http_server(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer, worker_id: str
+) -> Iterator[ServerProcess]:
+    name = f"http_{worker_id}"
+    url = postgres_server.create_database(name, template=TEMPLATE)
+    with ServerProcess(tmp_path_factory.mktemp("server"), "--database", url) as server:
+        yield server
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("_sqlite_server", id="sqlite", marks=pytest.mark.leg("http sqlite")),
+        pytest.param("_postgres_http_server", id="postgres", marks=pytest.mark.leg("http postgres")),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> ServerProcess:
+    """A running server, on each engine. Other tests use it too: do not stop it, and stay within a tenant."""
+    found: ServerProcess = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Api:
+    """A tenant of one's own on a running server."""
+    return Api(server.http, f"tenant-{next(_NUMBERS)}")
+
+
+@pytest.fixture
+def start(tmp_path: Path, closing: Callable[..., ServerProcess]) -> Callable[..., ServerProcess]:
+    """Start a server of one's own."""
+    return lambda *arguments, **environment: closing(ServerProcess(tmp_path, *arguments, **environment))
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Here]:
+    """A server in this process, for the tests of a module."""
+    yield from open_here()
+
+
+@pytest.fixture
+def here(opened: Here) -> Here:
+    """A tenant of this test's own."""
+    return opened.another()
+
+
+@pytest.fixture(scope="module")
+def opened_kagent() -> Iterator[Kagent]:
+    """The same, for those who ask as kagent does."""
+    yield from open_kagent()
+
+
+@pytest.fixture
+def kagent(opened_kagent: Kagent) -> Kagent:
+    """A tenant of this test's own."""
+    return opened_kagent.another()

@@ -1,0 +1,140 @@
+"""Deadlines: what is done in time is left alone, and what is late is told so."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from holdfast.api.handler import operation_routes
+from holdfast.api.idempotency import settled_by
+from holdfast.api.limits import ServerLimits
+from holdfast.api.operations import operation
+from holdfast.api.problems import answer
+from holdfast.api.request import Request
+from holdfast.api.responses import Sendable
+from holdfast.api.routing import Route, Router
+from holdfast.api.state import Service
+from holdfast.errors import InvalidInput
+from tests.api.in_process import running
+
+
+@operation("GET", "/wait", need="open")
+async def wait(service: Service) -> None:
+    """Never finish."""
+    await asyncio.Event().wait()
+
+
+@operation("POST", "/wait", need="open")
+async def wait_to_write(service: Service) -> None:
+    """Never finish, after something may have been written."""
+    with settled_by("an-id"):
+        await asyncio.Event().wait()
+
+
+@operation("GET", "/refuse", need="open")
+async def refuse(service: Service) -> None:
+    """Fail at the very moment the deadline passes."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise InvalidInput("this") from None
+
+
+@operation("GET", "/fail", need="open")
+async def fail(service: Service) -> None:
+    """Fail with a timeout that is not the deadline."""
+    raise TimeoutError("the disk")
+
+
+OPERATIONS = [each.operation for each in (wait, wait_to_write, refuse, fail)]  # type: ignore[attr-defined]
+
+
+def problem(method: str, path: str, *, answer_s: float = 0.02, leaves: bool = False) -> dict[str, Any] | None:
+    """The problem that a request is answered with, if it is answered."""
+    service = Service(":memory:", ServerLimits(answer_s=answer_s))
+    routes = operation_routes(service, OPERATIONS)
+    if leaves:
+        routes = [structs.replace(each, respond=partial(watched, each)) for each in routes]
+    router = Router(service, routes, lambda error, path: answer(error, service.limits))
+    events: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(event: Any) -> None:
+        events.append(event)
+
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
+    asyncio.run(asyncio.wait_for(router(scope, receive, send), 30))
+    assert service.metrics.under_way == 0
+    return msgspec.json.decode(events[1]["body"]) if events else None
+
+
+async def watched(route: Route, request: Request) -> Sendable:
+    """A route that is cancelled when its client leaves."""
+    request.cancel_when_client_leaves()
+    return await route.respond(request)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "type"),
+    [
+        ("GET", "/wait", "Unavailable"),
+        ("POST", "/wait", "OutcomeUnknown"),
+        ("GET", "/refuse", "InvalidInput"),
+        ("GET", "/fail", "about:blank"),
+    ],
+)
+def test_a_request_that_is_not_done_in_time_is_told_what_became_of_it(method: str, path: str, type: str) -> None:
+    found = problem(method, path)
+    assert found is not None
+    assert found["type"] == type
+    assert (found.get("id") == "an-id") is (method == "POST")
+
+
+def test_the_work_of_a_client_that_left_is_cancelled_and_not_answered() -> None:
+    assert problem("GET", "/wait", answer_s=3600, leaves=True) is None
+
+
+@pytest.mark.parametrize(("method", "type"), [("POST", "OutcomeUnknown"), ("GET", "Unavailable")])
+def test_a_request_that_a_stopping_server_cuts_off_is_answered(method: str, type: str) -> None:
+    async def main() -> None:
+        async with running() as server:
+            session = await server.holdfast.tenant("acme").sessions.create()
+            begun, path = asyncio.Event(), f"/v1/tenants/acme/sessions/{session.id}/messages"
+
+            async def never(*arguments: Any, **options: Any) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            messages = server.service.tenant("acme").messages
+            messages.append = messages.list = never  # type: ignore[assignment,method-assign]
+            body = {"role": "user", "content": "one"} if method == "POST" else None
+            asking = asyncio.create_task(server.ask(method, path, body))
+            await begun.wait()
+            server.service.stop()
+            asking.cancel()
+            reply = await asking
+            assert (reply.status, reply.json["type"]) == (503, type)
+            assert "retry-after" in reply.headers
+            assert bool(reply.json.get("id")) is (method == "POST"), "with what to ask again"
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_ended_while_the_server_goes_on_is_not_answered() -> None:
+    async def main() -> None:
+        async with running() as server:
+            asking = asyncio.create_task(server.ask("GET", "/v1/tenants"))
+            await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+    asyncio.run(main())

@@ -1,0 +1,102 @@
+"""The pages about the server and the command line are complete, and what they say to paste works."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.api import AccessOptions, ServerLimits, networks
+from holdfast.api.problems import HttpError, status_of
+from holdfast.api.resources import OPERATIONS
+from holdfast.api.server import HOST, PORT
+from holdfast.cli.commands import root
+from holdfast.cli.serve import serve
+from holdfast.errors import HoldfastError
+from tests.api.process import ADMIN_KEY, WAIT_S, ServerProcess, pasted
+from tests.cli.commands import commands
+
+HERE = f"http://{HOST}:{PORT}"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guide"
+HTTP = (GUIDE / "http.md").read_text()
+COMMAND_LINE = (GUIDE / "command-line.md").read_text()
+
+
+def _section(title: str) -> str:
+    found = re.search(rf"^#+ {re.escape(title)}$(.*?)(?=^## |\Z)", COMMAND_LINE, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {title}"
+    return found.group()
+
+
+def test_the_page_has_every_command_with_its_options_and_no_other() -> None:
+    known = {" ".join(path): each for path, each in commands(root, ("holdfast",))}
+    assert set(re.findall(r"^##+ (holdfast .*)$", COMMAND_LINE, re.MULTILINE)) == set(known)
+    for title, each in known.items():
+        chapter = _section(" ".join(title.split()[:2]))
+        for option in each.params:
+            if getattr(option, "hidden", False):
+                continue  # one that every command has: it is described once, for the server
+            assert option.opts[0] in chapter, f"{title} {option.opts[0]}"
+            if option.envvar:
+                assert str(option.envvar) in chapter
+
+
+def test_the_reference_has_every_operation_and_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "reference" / "http-api.md").read_text()
+    rows = re.findall(r"^\| ([A-Z]+) \| `([^`]+)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted((each.method, each.path) for each in OPERATIONS)
+    made = subprocess.run([sys.executable, "tools/api_reference.py", "--check"], cwd=ROOT, timeout=WAIT_S, check=False)
+    assert made.returncode == 0, "docs/reference/http-api.md is not what the server does: make reference"
+
+
+def test_the_page_has_every_status_of_every_error() -> None:
+    table = dict(re.findall(r"^\| (\d{3}) \| (.*?) \|", HTTP, re.MULTILINE))
+    assert {int(status) for status in table} == {
+        status for each in OPERATIONS for status in each.statuses if status >= 400
+    } | {405, 431}
+    for kind in {kind for each in OPERATIONS for kind in each.errors} - {HoldfastError}:
+        name = kind.name if issubclass(kind, HttpError) else kind.__name__
+        assert f"`{name}`" in table[str(status_of(kind))]
+
+
+def test_the_conversation_on_the_page_works_as_pasted(server: ServerProcess) -> None:
+    lines = [each.replace("$HOLDFAST_KEY", ADMIN_KEY) for each in re.findall(r"^curl .*$", HTTP, re.MULTILINE)]
+    session = pasted(server.http, lines[0], HERE)["id"]
+    answers = [pasted(server.http, line.replace("$SESSION", session), HERE) for line in lines[1:]]
+    assert answers[0]["seq"] == 1
+    assert [each["seq"] for each in answers[1]["items"]] == [2, 3]
+    assert [each["content"][0]["text"] for each in answers[2]["items"]] == ["Hi, Ada.", "Bye"]
+    assert [each["id"] for each in answers[3]["items"]] == [session]
+    server.http.delete("/v1/tenants/acme?cascade=true")
+
+
+def test_the_page_has_every_option_of_the_server_and_every_limit_with_its_number() -> None:
+    page = (GUIDE / "configuration.md").read_text()
+    for option in serve.params:
+        (row,) = re.findall(rf"^\| `{re.escape(option.opts[0])}` \|.*$", page, re.MULTILINE)
+        assert f"`{option.envvar}`" in row
+    limits = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", page, re.MULTILINE))
+    assert {name: float(number.replace(",", "")) for name, number in limits.items()} == {
+        name: float(getattr(ServerLimits(), name)) for name in ServerLimits.__struct_fields__
+    }
+
+
+def test_the_file_on_the_page_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (GUIDE / "configuration.md").read_text()
+    (written,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "holdfast.toml").write_text(written)
+    asked_for: dict[str, Any] = {}
+    monkeypatch.setattr("holdfast.api.serve", lambda place, **options: asked_for.update(options, place=place))
+    monkeypatch.setenv("HOLDFAST_PORT", "9999")
+    done = CliRunner().invoke(root, ["serve", "--config", str(tmp_path / "holdfast.toml"), "--default-tenant", "acme"])
+    assert done.exit_code == 0, done.output
+    assert (asked_for["place"], asked_for["migrate"]) == ("postgresql://holdfast@db/holdfast", True)
+    assert (asked_for["host"], asked_for["port"], asked_for["allow_remote"]) == ("0.0.0.0", 9999, True)
+    assert asked_for["access"] == AccessOptions(trusted=networks(["10.42.0.0/16"]), tenant="acme")
+    assert asked_for["limits"] == ServerLimits(requests_per_s=200.0, request_bytes=8388608)

@@ -1,0 +1,204 @@
+"""The document tells the truth: it is valid, and the server does what it says and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS
+
+from holdfast import NewMessage
+from holdfast.api.openapi import document
+from holdfast.api.operations import Operation
+from holdfast.api.parameters import parameters
+from holdfast.api.resources import OPERATIONS
+from holdfast.api.responses import ARCHIVE_TYPE
+from holdfast.api.schemas import MessageToAppend, Role
+from holdfast.types import Message
+from tests.api.process import BEARER, WAIT_S, Api, ServerProcess, answered
+
+DOCUMENT = document(OPERATIONS)
+LOADED = schemathesis.openapi.from_dict(DOCUMENT)
+CHECKED = [
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+]
+ADDRESS_MOST = 20_000
+"""Characters of a query; much longer ones uvicorn itself refuses, in a few plain words."""
+REFUSED = [*CHECKED, "negative_data_rejection"]
+
+
+@schemathesis.serializer(ARCHIVE_TYPE)
+def _as_it_is(context: Any, value: Any) -> Any:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def test_the_server_hands_out_the_document(server: ServerProcess) -> None:
+    assert answered(server.http.get("/openapi.json")) == DOCUMENT
+
+
+def test_the_document_is_valid_openapi_3_1() -> None:
+    loaded = schemathesis.openapi.from_dict(DOCUMENT)
+    loaded.validate()
+    assert DOCUMENT["openapi"].startswith("3.1")
+    assert sum(1 for _ in loaded.get_all_operations()) == len(OPERATIONS)
+
+
+def test_every_reference_in_the_document_leads_somewhere() -> None:
+    def references(part: Any) -> list[str]:
+        if isinstance(part, dict):
+            own = [part["$ref"]] if "$ref" in part else []
+            return own + [each for value in part.values() for each in references(value)]
+        return [each for value in part for each in references(value)] if isinstance(part, list) else []
+
+    found = set(references(DOCUMENT))
+    assert found
+    for reference in found:
+        here: Any = DOCUMENT
+        for name in reference.removeprefix("#/").split("/"):
+            here = here[name]
+
+
+def test_every_operation_is_described() -> None:
+    for each in OPERATIONS:
+        described = DOCUMENT["paths"][each.path][each.method.lower()]
+        assert described["summary"], each.path
+        assert described["operationId"] == each.function.__name__
+        assert {str(each.status), "400", "500"} <= set(described["responses"])
+        named = set(re.findall(r"{(\w+)}", each.path))
+        assert named == {one["name"] for one in described["parameters"] if one["in"] == "path"}
+
+
+def test_no_two_operations_have_the_same_name_or_address() -> None:
+    assert max(Counter(each.function.__name__ for each in OPERATIONS).values()) == 1
+    assert max(Counter((each.method, each.path) for each in OPERATIONS).values()) == 1
+
+
+def test_every_type_in_the_document_forbids_or_has_what_it_says() -> None:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert schema["description"], name
+        if name.startswith(("New", "Message")) and name not in (
+            "Message",
+            "MessagePage",
+            "MessageList",
+            "MessageScope",
+        ):
+            assert schema["additionalProperties"] is False, name
+
+
+def test_roles_and_fields_of_messages_are_those_of_the_library() -> None:
+    assert Role | None == get_type_hints(Message)["role"]
+    assert set(get_args(Role)) == {"user", "assistant", "system"}
+    assert MessageToAppend.__struct_fields__ == NewMessage.__struct_fields__
+
+
+class _Known:
+    """What is there, for requests that are to find something and change it."""
+
+    def __init__(self, api: Api) -> None:
+        session = api.session(key="k", user="ada")
+        (message,) = api.append(session, "hello")
+        run = answered(api.http.post(f"{api.sessions}/{session['id']}/runs", json={}), 201)
+        agent = answered(api.http.post(f"{api.tenant}/agents", json={"name": "helper"}), 201)
+        self.values = {
+            "tenant": api.name,
+            "session_id": session["id"],
+            "message_id": message["id"],
+            "key": "k",
+            "run_id": run["id"],
+            "agent_id": agent["id"],
+        }
+
+    def put_into(self, case: schemathesis.Case) -> None:
+        case.path_parameters.update({name: self.values[name] for name in case.path_parameters if name in self.values})
+        case.query.pop("cursor", None)
+        if isinstance(case.body, dict) and case.method == "POST":
+            for each in case.body.get("messages", [case.body]):
+                if isinstance(each, dict) and "content" in each:
+                    each.update(kind="message", role="user", content="hello")
+
+
+def _can_be_wrong(operation: Operation) -> bool:
+    """Whether a request can go against the document at all: any text will do for a name in the path."""
+    return operation.has_body or any(each.place == "query" for each in parameters(operation))
+
+
+ENGINES = ("_sqlite_server", "_postgres_http_server")
+HALVES = [pytest.param(ENGINES[place % 2], each, id=each.function.__name__) for place, each in enumerate(OPERATIONS)]
+WRONG = [pytest.param(ENGINES[0], each, id=each.function.__name__) for each in OPERATIONS[::2] if _can_be_wrong(each)]
+ALL = [pytest.param(engine, each, id=f"{engine} {each.function.__name__}") for engine in ENGINES for each in OPERATIONS]
+
+
+@pytest.mark.filterwarnings("ignore")  # the libraries' own
+@pytest.mark.parametrize(("server", "operation"), HALVES, indirect=["server"])
+def test_requests_as_documented_get_documented_answers(operation: Operation, server: ServerProcess, api: Api) -> None:
+    _ask(operation, GenerationMode.POSITIVE, server, api, 2)
+
+
+@pytest.mark.filterwarnings("ignore")  # the libraries' own
+@pytest.mark.parametrize(("server", "operation"), WRONG, indirect=["server"])
+def test_requests_not_as_documented_are_refused_as_documented(
+    operation: Operation, server: ServerProcess, api: Api
+) -> None:
+    _ask(operation, GenerationMode.NEGATIVE, server, api, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore")  # the libraries' own
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
+@pytest.mark.parametrize(("server", "operation"), ALL, indirect=["server"])
+def test_many_requests_get_documented_answers(
+    operation: Operation, mode: GenerationMode, server: ServerProcess, api: Api
+) -> None:
+    """On each engine 20 of either sort to every operation: more than 5,000 requests each."""
+    if mode is GenerationMode.POSITIVE or _can_be_wrong(operation):
+        _ask(operation, mode, server, api, 20)
+
+
+def _is_right_as_sent(operation: Operation, query: Mapping[str, Any]) -> bool:
+    """Whether what is wrong gets lost in the address: one value instead of a list is a list of one, and nothing is not sent."""
+    lists = [each.wire_name for each in parameters(operation) if each.place == "query" and each.repeated]
+    is_list_of_one = any(name in query and not isinstance(query[name], list) for name in lists)
+    return is_list_of_one or any(value is None or value in ([], {}) for value in query.values())
+
+
+def _ask(operation: Operation, mode: GenerationMode, server: ServerProcess, api: Api, examples: int) -> None:
+    found = LOADED[operation.path][operation.method]
+    checks = CHECKS.get_by_names(CHECKED if mode is GenerationMode.POSITIVE else REFUSED)
+    known = _Known(api)
+
+    @settings(max_examples=examples, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=found.as_strategy(generation_mode=mode), real=st.booleans())
+    def ask(case: schemathesis.Case, real: bool) -> None:
+        assume(len(str(case.query)) < ADDRESS_MOST)
+        assume(mode is GenerationMode.POSITIVE or not _is_right_as_sent(operation, case.query))
+        if real and mode is GenerationMode.POSITIVE:
+            known.put_into(case)
+        if any(each.name == "wait_s" for each in parameters(operation)) and mode is GenerationMode.POSITIVE:
+            case.query["wait_s"] = 0
+        response = case.call(base_url=server.url, timeout=WAIT_S, headers=BEARER)
+        case.validate_response(response, checks=checks)
+
+    ask()
+
+
+def test_every_way_to_say_who_asks_is_in_the_document() -> None:
+    found = document(OPERATIONS)
+    schemes = found["components"]["securitySchemes"]
+    assert (schemes["key_header"]["in"], schemes["key_header"]["name"]) == ("header", "X-API-Key")
+    for path, operations in found["paths"].items():
+        for each in operations.values():
+            names = [one["name"] for one in each["parameters"]]
+            assert ("X-User-Id" in names) == ("{tenant}" in path)
+            if "security" in each:
+                assert each["security"] == [{"key": []}, {"key_header": []}]

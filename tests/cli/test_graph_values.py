@@ -1,0 +1,100 @@
+"""Whatever lies in a checkpoint, it is shown or said not to be readable; nothing else happens, and nothing is run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Write
+from holdfast.cli import graph_values
+from holdfast.cli.graph_values import Unreadable
+from holdfast.types import Checkpoint
+
+pack = msgspec.msgpack.encode
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def checkpoint(state: bytes, *pieces: bytes | None) -> Checkpoint:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    return Checkpoint("t", "", "id", None, {}, state, pieces, [[1, len(pieces)]], "stamp", [], moment, [])
+
+
+def with_value(node: Any, *pieces: bytes) -> Checkpoint:
+    shape = pack([4, ["channel"], [0], [], [0]])
+    return checkpoint(pack([1, 0, 7, [0], [], None, [node]]), shape, *pieces)
+
+
+def value_of(found: Checkpoint) -> Any:
+    (channel,) = graph_values.channels(found)
+    return channel.value
+
+
+@given(PLAIN)
+def test_plain_values_come_out_as_they_went_in(value: Any) -> None:
+    body = b"\x03" + pack(value)
+    assert value_of(with_value(body)) == value
+    assert value_of(with_value(1, body)) == value
+    assert value_of(with_value([5], pack(1), body)) == value
+    assert value_of(with_value([6, body])) == value
+    assert value_of(with_value([4, ["k"], [1]], body)) == {"k": value}
+    assert value_of(with_value([3, [1, -1, b"\x03" + pack([value])]], body, b"\x03" + pack([value]))) == [value] * 3
+    assert graph_values.written(Write(0, "c", pack(1), [body])) == value
+
+
+@given(st.binary(max_size=200), st.lists(st.binary(max_size=60), max_size=4))
+def test_whatever_bytes_there_are_nothing_breaks(state: bytes, pieces: list[bytes]) -> None:
+    for found in (checkpoint(state, *pieces), with_value(state, *pieces), with_value([3, [len(pieces)]], *pieces)):
+        try:
+            channels = graph_values.channels(found)
+        except Unreadable:
+            continue
+        assert msgspec.json.encode(channels)
+    assert msgspec.json.encode(graph_values.written(Write(0, "c", state, pieces)))
+
+
+@given(st.integers(0, 127), st.binary(max_size=80))
+def test_objects_of_any_kind_are_data(code: int, data: bytes) -> None:
+    assert msgspec.json.encode(value_of(with_value(b"\x03" + pack(msgspec.msgpack.Ext(code, data)))))
+    named = msgspec.msgpack.Ext(code, pack(["os", "system", "touch it"]))
+    assert "touch it" in str(value_of(with_value(b"\x03" + pack(named)))) or code in (6, 7)
+
+
+def test_sizes_are_those_of_the_values_pieces() -> None:
+    (channel,) = graph_values.channels(with_value([3, [2]], b"\x03" + pack("a" * 100), b"\x03" + pack("b" * 50)))
+    assert channel.size_bytes == 1 + 102 + 1 + 52
+    assert value_of(with_value(b"\x00")) is None
+    assert value_of(with_value(b"\x01" + b"12345")) == {"$bytes": 5}
+    assert value_of(with_value(b"\x07?")) == {"$unreadable": 1}
+
+
+def test_versions_are_what_they_were() -> None:
+    shape = pack([4, ["a", "b"], [0, 1], [], []])
+    counted = graph_values.channels(checkpoint(pack([1, 0, 7, [0, 2], [], None, []]), shape))
+    assert [each.version for each in counted] == [7, 5]
+    named = graph_values.channels(checkpoint(pack([1, 0, None, ["00002.7", 3], [], None, []]), shape))
+    assert [each.version for each in named] == ["00002.7", 3]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        checkpoint(b""),
+        checkpoint(b"\x93\x01\x02"),
+        checkpoint(pack([1, 0, 7, [0], [], None, [1]]), pack([4, ["channel"], [0], [], [0]])),
+        checkpoint(pack([2, 0, 7, [0], [], None, []]), pack([4, ["channel"], [0], [], []])),
+        with_value([9, 1]),
+        with_value(1, *[b"\x03\x01"][:0]),
+    ],
+)
+def test_what_is_no_graphs_state_is_said_to_be_unreadable(found: Checkpoint) -> None:
+    with pytest.raises(Unreadable):
+        graph_values.channels(found)

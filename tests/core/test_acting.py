@@ -1,0 +1,306 @@
+"""Acting is kept in the context: of tasks, of threads, of executors, and of nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import AsyncHoldfast, Holdfast, TenantHandle
+from holdfast.core.acting import Acting, ActingBlock
+from holdfast.errors import HoldfastError
+
+NOBODY = Acting()
+
+
+@pytest.fixture
+def acme() -> Iterator[TenantHandle]:
+    with Holdfast(":memory:") as hf:
+        yield hf.tenant("acme")
+
+
+def test_a_thread_does_not_see_who_acts_where_it_was_started(acme: TenantHandle) -> None:
+    with acme.acting(user="ada"), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(copy_context().run, acme.acting_now).result() == Acting(user="ada")
+        # A thread of a context of its own, whatever this Python lets threads inherit.
+        assert pool.submit(_nowhere, acme.acting_now).result() == NOBODY
+    assert acme.acting_now() == NOBODY
+
+
+def _nowhere(call: Callable[[], Any]) -> Any:
+    from contextvars import Context
+
+    return Context().run(call)
+
+
+def test_what_a_thread_says_stays_in_it(acme: TenantHandle) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def act() -> None:
+        with acme.acting(user="ada"):
+            inside.set()
+            leave.wait(20)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    assert inside.wait(20)
+    assert acme.acting_now() == NOBODY
+    assert acme.sessions.create().user == ""
+    leave.set()
+    thread.join()
+
+
+def test_who_writes_for_others_does_not_write_in_its_own_name(tmp_path: Path) -> None:
+    """Threads that wait share the commit of one that leads; each call is still its caller's."""
+    with Holdfast(str(tmp_path / "a.db")) as hf:
+        acme = hf.tenant("acme")
+        start = threading.Barrier(8)
+
+        def act(user: str) -> list[str]:
+            start.wait(20)
+            made = []
+            for _ in range(20):
+                with acme.acting(user=user):
+                    made.append(acme.sessions.create().user)
+            return made
+
+        with ThreadPoolExecutor(8) as pool:
+            users = [f"user {number}" for number in range(8)]
+            for user, made in zip(users, pool.map(act, users), strict=True):
+                assert made == [user] * 20
+
+
+def test_an_executor_acts_as_its_caller_when_it_is_handed_the_context(acme: TenantHandle) -> None:
+    with acme.acting(user="ada"), ThreadPoolExecutor(2) as pool:
+        made = pool.submit(copy_context().run, acme.sessions.create).result()
+        assert made.user == "ada"
+
+        def deeper() -> Acting:
+            with acme.acting(agent="deep"):
+                return acme.acting_now()
+
+        assert pool.submit(copy_context().run, deeper).result() == Acting(user="ada", agent="deep")
+        assert acme.acting_now() == Acting(user="ada"), "what is said in a copy stays there"
+
+
+def test_tasks_never_see_each_other() -> None:
+    async def work(acme: Any, user: str, turns: int) -> set[str]:
+        seen = set()
+        for _ in range(turns):
+            async with acme.acting(user=user):
+                await asyncio.sleep(0)
+                seen.add((await acme.sessions.create()).user)
+                assert acme.acting_now() == Acting(user=user)
+            assert acme.acting_now() == NOBODY
+            await asyncio.sleep(0)
+        return seen
+
+    async def main() -> None:
+        async with AsyncHoldfast(":memory:") as hf:
+            acme = hf.tenant("acme")
+            users = [f"user {number}" for number in range(10)]
+            found = await asyncio.gather(*(work(acme, user, 5) for user in users))
+            assert found == [{user} for user in users]
+
+    asyncio.run(main())
+
+
+def test_what_a_task_starts_goes_on_acting_as_it_does() -> None:
+    async def main() -> None:
+        async with AsyncHoldfast(":memory:") as hf:
+            acme = hf.tenant("acme")
+            gate = asyncio.Event()
+
+            async def later() -> str:
+                await gate.wait()
+                return (await acme.sessions.create()).user
+
+            with acme.acting(user="ada"):
+                task = asyncio.create_task(later())
+                threaded = await asyncio.to_thread(acme.acting_now)
+            gate.set()
+            assert await task == "ada", "although the block that started it is over"
+            assert threaded == Acting(user="ada")
+            assert (await acme.sessions.create()).user == ""
+            call = acme.sessions.create()
+            with acme.acting(user="ada"):
+                made = await call
+            assert made.user == "", "a call acts as whoever made it, not as whoever awaits it"
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_block_is_left() -> None:
+    async def main() -> None:
+        async with AsyncHoldfast(":memory:") as hf:
+            acme = hf.tenant("acme")
+            seen: list[Acting] = []
+
+            async def work() -> None:
+                try:
+                    with acme.acting(user="ada"):
+                        await asyncio.Event().wait()
+                finally:
+                    seen.append(acme.acting_now())
+
+            task = asyncio.create_task(work())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert seen == [NOBODY]
+
+    asyncio.run(main())
+
+
+def test_one_block_may_be_entered_by_many_and_again(acme: TenantHandle) -> None:
+    block = acme.acting(user="ada")
+    with block, block:
+        assert acme.acting_now() == Acting(user="ada")
+    assert acme.acting_now() == NOBODY
+    with block:
+        assert acme.acting_now() == Acting(user="ada")
+
+    async def enter(gate: asyncio.Barrier) -> Acting:
+        async with block:
+            await gate.wait()
+            found = acme.acting_now()
+            await gate.wait()
+        assert acme.acting_now() == NOBODY
+        return found
+
+    async def main() -> None:
+        gate = asyncio.Barrier(4)
+        assert await asyncio.gather(*(enter(gate) for _ in range(4))) == [Acting(user="ada")] * 4
+
+    asyncio.run(main())
+
+
+def test_blocks_may_be_left_in_any_order(acme: TenantHandle) -> None:
+    """Generators that are suspended inside a block leave it when they please."""
+
+    def act(**who: str) -> Iterator[Acting]:
+        with acme.acting(**who) as found:  # type: ignore[arg-type]
+            yield found
+
+    first, second, third = act(user="ada"), act(agent="helper"), act(sender="7")
+    assert [next(each) for each in (first, second, third)][2] == Acting(user="ada", agent="helper", sender="7")
+    second.close()  # type: ignore[attr-defined]
+    assert acme.acting_now() == Acting(user="ada", agent="helper", sender="7"), "the innermost is still open"
+    third.close()  # type: ignore[attr-defined]
+    assert acme.acting_now() == Acting(user="ada")
+    first.close()  # type: ignore[attr-defined]
+    assert acme.acting_now() == NOBODY
+
+
+def test_a_block_that_is_left_in_another_context_harms_nobody(acme: TenantHandle) -> None:
+    block = acme.acting(user="ada")
+    copy_context().run(block.__enter__)
+    with acme.acting(user="bob"):
+        block.__exit__(None, None, None)
+        assert acme.acting_now() == Acting(user="bob")
+    assert acme.acting_now() == NOBODY
+
+
+def test_an_asynchronous_generator_that_another_task_closes_harms_nobody() -> None:
+    async def main() -> None:
+        async with AsyncHoldfast(":memory:") as hf:
+            acme = hf.tenant("acme")
+
+            async def stream() -> AsyncIterator[Acting]:
+                async with acme.acting(user="ada"):
+                    yield acme.acting_now()
+
+            generator = stream()
+
+            async def begin() -> Acting:
+                return await anext(generator)
+
+            assert await asyncio.create_task(begin()) == Acting(user="ada")
+            with acme.acting(user="bob"):
+                await generator.aclose()  # type: ignore[attr-defined]
+                assert acme.acting_now() == Acting(user="bob")
+            assert acme.acting_now() == NOBODY
+
+    asyncio.run(main())
+
+
+def test_acting_is_of_one_holdfast() -> None:
+    with Holdfast(":memory:") as one, Holdfast(":memory:") as other:
+        with one.tenant("acme").acting(user="ada"):
+            assert one.tenant("acme").acting_now() == Acting(user="ada")
+            assert other.tenant("acme").acting_now() == NOBODY
+            assert other.tenant("acme").sessions.create().user == ""
+
+
+def test_a_joined_handle_acts_as_the_one_it_comes_from(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    with Holdfast(path) as hf:
+        acme = hf.tenant("acme")
+        connection = apsw.Connection(path)
+        connection.execute("BEGIN")
+        joined = acme.join(connection)
+        with acme.acting(user="ada"):
+            assert joined.acting_now() == Acting(user="ada")
+            assert joined.sessions.create().user == "ada"
+        with joined.acting(user="bob"):
+            assert acme.acting_now() == Acting(user="bob")
+        assert joined.sessions.create().user == ""
+        connection.execute("ROLLBACK")
+        connection.close()
+
+
+def test_the_signature_of_a_call_says_nothing_about_acting() -> None:
+    import inspect
+
+    from holdfast.types import AsyncSessions, Sessions
+
+    for method in (Sessions.create, AsyncSessions.create, Sessions.upsert):
+        assert not {"acting", "connection"} & set(inspect.signature(method).parameters)
+
+
+def test_a_call_that_is_run_again_is_still_of_the_same_caller(acme: TenantHandle) -> None:
+    """An engine may run a call twice, after a deadlock, say: who acts was noted when it was made."""
+    ran: list[str] = []
+    engine: Any = acme._engine
+    write = engine.write
+
+    async def twice(call: Any) -> Any:
+        for _ in range(2):
+            try:
+                result = await write(partial(_elsewhere, call))
+            except HoldfastError as error:
+                ran.append(type(error).__name__)
+            else:
+                ran.append(result.user)
+        return result
+
+    engine.write = twice
+    with acme.acting(user="ada"):
+        acme.sessions.upsert("k")
+    assert ran == ["ada", "ada"]
+
+
+async def _elsewhere(call: Any, connection: Any) -> Any:
+    """Run a call as a thread would that knows nothing of the caller."""
+    from contextvars import Context
+
+    coroutine = call(connection)
+    try:
+        Context().run(coroutine.send, None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it suspended")
+
+
+def test_what_acting_gives_is_a_block_and_nothing_is_entered_by_asking(acme: TenantHandle) -> None:
+    assert isinstance(acme.acting(user="ada"), ActingBlock)
+    assert acme.acting_now() == NOBODY

@@ -1,0 +1,176 @@
+"""Migrations in processes of their own: killed before each statement in turn, or several starting at once.
+
+Run as a script, because a process that is to die must not be the one that runs the tests. It forks a child for each try, which is
+safe and quick: this process has no threads and has imported everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+
+from holdfast import Holdfast, PoolOptions
+from holdfast.clock import FixedClock
+from holdfast.drivers.psycopg import PsycopgConnection
+from holdfast.engines.protocol import Connection
+from holdfast.engines.sqlite.file import SqliteFile
+from holdfast.migrations import runner
+from holdfast.stepping import step
+from tests.migrations import catalogue
+
+KILLED = 9
+NEVER = sys.maxsize
+_ONE = PoolOptions(min_connections=1, max_connections=1)
+
+
+class Dying:
+    """A connection whose process ends, at once and with nothing said, before a statement with a certain number."""
+
+    def __init__(self, connection: Connection, *, at: int) -> None:
+        self._connection, self._left = connection, at
+        self.dialect = connection.dialect
+
+    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Any]:
+        self._count()
+        return await self._connection.fetch(sql, args)
+
+    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        self._count()
+        await self._connection.many(sql, rows)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        self._count()
+        async with self._connection.savepoint():
+            yield
+            self._count()  # before the commit
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            os._exit(KILLED)
+
+
+def on(url: str, call: Callable[[Connection], Any]) -> Any:
+    """Run a call on a connection of its own, outside any transaction."""
+    if url.startswith("postgresql"):
+        with psycopg.connect(url, autocommit=True) as raw:
+            return step(call(PsycopgConnection(raw)))
+    connection = SqliteFile(url).connect()
+    try:
+        return step(call(connection))
+    finally:
+        connection.raw.close()
+
+
+def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
+    """The exit status of a child that does this, and what it answers."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = json.dumps(work()).encode()
+        except BaseException as error:  # the child must never get out of here
+            answer = json.dumps(f"{type(error).__name__}: {error}").encode()
+            os.write(write, answer)
+            os._exit(1)
+        os.write(write, answer)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        said = file.read()
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), json.loads(said) if said else None
+
+
+def move(url: str, way: str, *, at: int = NEVER, to: int | None = None) -> list[str]:
+    """Migrate up, or undo everything, and die before statement ``at``; or go to a version."""
+
+    def call(connection: Connection) -> Any:
+        dying = Dying(connection, at=at)
+        return runner.up(dying, FixedClock(), to=to) if way == "up" else runner.down(dying, to=to or 0)
+
+    return [str(each) for each in on(url, call)]
+
+
+def status(url: str) -> list[bool]:
+    """Which migrations are applied."""
+    return [each.applied for each in on(url, runner.status)]
+
+
+def schemas(url: str) -> list[list[str]]:
+    """Everything there is in the schema after no migration, after the first, and so on; nothing goes wrong."""
+    count = len(status(url))
+    found = []
+    for version in range(1, count + 1):
+        move(url, "up", to=version)
+        found.append(catalogue.everything(url))
+    move(url, "down")
+    return [catalogue.everything(url), *found]
+
+
+def kill_at_every_statement(url: str, way: str) -> list[dict[str, Any]]:
+    """Up or down, killed before the first statement, the second, and so on; whatever a try got done, the next goes on from.
+
+    Each try says how it ended, which migrations are applied then, and whether the schema is just that of their number.
+    """
+    whole = schemas(url)
+    if way == "down":
+        move(url, "up")
+    at, tries = 0, []
+    before = status(url).count(True)
+    while not tries or tries[-1]["exit"] == KILLED:
+        code, _ = in_child(partial(move, url, way, at=at))
+        applied = status(url)
+        now = applied.count(True)
+        tries.append({"exit": code, "applied": applied, "is_whole": catalogue.everything(url) == whole[now]})
+        at, before = (at + 1 if now == before else 0), now
+    return tries
+
+
+def start_at_once(url: str, processes: int) -> list[Any]:
+    """Several processes that open the same database, not migrated yet, in the same moment, and write to it."""
+    ready, go = os.pipe(), os.pipe()
+    children = []
+    for number in range(processes):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(go[1])
+            os.write(ready[1], b"x")
+            os.read(go[0], 1)  # nobody writes: it ends when all others have closed it
+            try:
+                answer: Any = _open_and_write(url, number)
+            except BaseException as error:
+                answer = f"{type(error).__name__}: {error}"
+            os.write(write, json.dumps(answer).encode())
+            os._exit(0)
+        os.close(write)
+        children.append((child, read))
+    for _ in range(processes):
+        os.read(ready[0], 1)
+    os.close(go[1])
+    answers = []
+    for child, read in children:
+        with os.fdopen(read, "rb") as file:
+            answers.append(json.loads(file.read()))
+        os.waitpid(child, 0)
+    return answers
+
+
+def _open_and_write(url: str, number: int) -> str:
+    with Holdfast(url, auto_migrate=True, pool=_ONE) as hf:
+        return hf.tenant("acme").sessions.create(key=f"k{number}").key
+
+
+if __name__ == "__main__":
+    what, place, *rest = sys.argv[1:]
+    found = kill_at_every_statement(place, rest[0]) if what == "kill" else start_at_once(place, int(rest[0]))
+    print(json.dumps(found))

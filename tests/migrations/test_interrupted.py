@@ -1,0 +1,78 @@
+"""A migration is wholly done or wholly undone wherever its process is killed, and two that start at once do it once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.engines.dialect import Dialect
+from holdfast.migrations.files import migrations, statements
+from tests.migrations.processes import KILLED
+
+ROOT = Path(__file__).parents[2]
+ENGINES = ["sqlite", "postgres"]
+
+
+def run(*arguments: str) -> Any:
+    """What the script answers."""
+    command = [sys.executable, "-m", "tests.migrations.processes", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """A database that has never been migrated."""
+
+    def of(engine: str) -> str:
+        return str(tmp_path / "a.db") if engine == "sqlite" else request.getfixturevalue("bare_postgres_url")
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("engine", "way"),
+    [
+        ("sqlite", "up"),
+        ("sqlite", "down"),
+        ("postgres", "up"),
+        pytest.param("postgres", "down", marks=pytest.mark.soak),  # over a minute, for what nobody does in a hurry
+    ],
+)
+def test_killed_before_any_statement_a_migration_is_whole_or_absent_and_the_next_process_goes_on(
+    engine: str, way: str, place: Callable[[str], str]
+) -> None:
+    known = migrations(Dialect(engine))
+    tries = run("kill", place(engine), way)
+    # Each migration is at least its own statements, the row that records it, a begin and a commit.
+    assert len(tries) > sum(len(statements(each.up if way == "up" else each.down)) + 3 for each in known)
+    assert [each["exit"] for each in tries] == [KILLED] * (len(tries) - 1) + [0]
+    assert all(each["is_whole"] for each in tries)
+    counts = [each["applied"].count(True) for each in tries]
+    for applied, each in zip(counts, tries, strict=True):
+        assert each["applied"] == [True] * applied + [False] * (len(known) - applied)
+    assert counts == sorted(counts, reverse=way == "down"), "nothing that was done is ever undone"
+    assert set(counts) >= set(range(1, len(known))), "each migration was cut off by itself"
+    assert counts[-1] == (len(known) if way == "up" else 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_processes_that_start_at_once_on_a_new_database_all_work(engine: str, place: Callable[[str], str]) -> None:
+    url = place(engine)
+    assert run("start", url, "6") == [f"k{number}" for number in range(6)]
+    with Holdfast(url) as hf:
+        assert hf.tenant("acme").sessions.count() == 6
+
+
+def test_a_new_file_can_be_made_by_many_at_once_again_and_again(tmp_path: Path) -> None:
+    """Switching a new file to its write-ahead log is the moment at which SQLite is least patient."""
+    for turn in range(8):
+        assert run("start", str(tmp_path / f"{turn}.db"), "4") == [f"k{number}" for number in range(4)]

@@ -1,0 +1,230 @@
+"""Plans: what they carry, what makes another fingerprint, and which are refused; and what is attached to a Holdfast."""
+
+from __future__ import annotations
+
+from threading import Barrier, Thread
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from holdfast import CompactionPolicy, FixedClock, Holdfast, Limits, NewMessage, SeededIds, TenantHandle
+from holdfast.core.scope import Scope, Setting
+from holdfast.errors import InvalidInput, LimitExceeded
+from holdfast.stores.conversation.branches import Head
+from holdfast.stores.conversation.compaction.attachments import Attached, Attachment, Attachments, of
+from holdfast.stores.conversation.compaction.plan import Protected, Rewrite, Snapshot, check_plan, id_of, place_of
+from holdfast.stores.conversation.views import PLAIN
+from holdfast.types import Plan
+from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result
+from tests.contract.cases.world import uuid_of
+
+ROW = (
+    "id", "session", 7, "message", "user", '[{"type":"text","text":"a"}]', 5, "{}", 0, 0, 1, 2, 7,
+)  # fmt: skip
+FIELDS = ("id", "session_id", "seq", "kind", "role", "content", "token_count", "metadata", "is_preserved", "is_summary",
+          "created_at", "updated_at", "place")  # fmt: skip
+HEAD = Head(0, PLAIN, 8, 1)
+
+
+def fingerprint(head: Head = HEAD, counts: tuple[int, int] = (0, 0), **changes: Any) -> str:
+    row = tuple(changes.get(name, value) for name, value in zip(FIELDS, ROW, strict=True))
+    return Snapshot(head, counts, [row]).fingerprint([row])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "other"},
+        {"kind": "adk.event"},
+        {"role": None},
+        {"content": '[{"type": "text","text":"a"}]'},
+        {"token_count": 6},
+        {"metadata": '{"a":1}'},
+        {"is_preserved": 1},
+        {"is_summary": 1},
+        {"place": 8},
+        {"head": replace(HEAD, branch=1)},
+        {"head": replace(HEAD, view=((1, 6), (8, 9)))},
+        {"counts": (1, 1)},
+        {"counts": (0, 1)},
+    ],
+    ids=str,
+)
+def test_whatever_matters_makes_another_fingerprint(change: dict[str, Any]) -> None:
+    assert fingerprint(**change) != fingerprint()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"updated_at": 9}, {"created_at": 9}, {"head": replace(HEAD, next_place=99)}, {"head": replace(HEAD, blocks=5)}],
+)
+def test_what_does_not_matter_makes_none(change: dict[str, Any]) -> None:
+    assert fingerprint(**change) == fingerprint()
+
+
+def test_a_fingerprint_is_of_all_rows_in_their_order() -> None:
+    other = (*ROW[:-1], 8)
+    rows = [ROW, other]
+    both = Snapshot(HEAD, (0, 0), rows)
+    prints = {both.fingerprint(some) for some in ([], [ROW], [other], [ROW, other], [other, ROW])}
+    assert len(prints) == 5
+    assert both.rows_of(["id"]) == rows
+    assert (id_of(ROW), place_of(other)) == ("id", 8)
+
+
+@pytest.fixture
+def acme() -> Any:
+    with Holdfast(":memory:", clock=FixedClock(), ids=SeededIds(3)) as hf:
+        yield hf.tenant("acme")
+
+
+def told(acme: TenantHandle, *contents: Any) -> str:
+    session = acme.sessions.create().id
+    acme.messages.append_many(session, [NewMessage(role="user", content=content) for content in contents])
+    return session
+
+
+def test_a_plan_survives_json(acme: TenantHandle) -> None:
+    session = told(acme, LONG, call("a"), result("a"), LONG, "x", "y")
+    for policy in (POLICY, HYBRID, replace(HYBRID, target_tokens=900)):
+        plan = acme.compactions.plan(session, policy)
+        again = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
+        assert again == plan
+        event = acme.compactions.compact(session, plan=again, summary="s")
+        acme.compactions.rollback(event.id)
+
+
+def test_a_plan_says_what_it_would_save(acme: TenantHandle) -> None:
+    session = told(acme, LONG, LONG, "x", "y")
+    plan = acme.compactions.plan(session, POLICY)
+    assert plan.saved_tokens == plan.covered_tokens == plan.tokens_before - plan.tokens_after
+    pruned = acme.compactions.plan(told(acme, call("a"), result("a"), "x", "y"), replace(HYBRID, target_tokens=900))
+    assert pruned.saved_tokens == pruned.covered_tokens - sum(each.tokens for each in pruned.rewritten)
+    assert isinstance(pruned.rewritten[0], Rewrite)
+    assert isinstance(plan.protected[0], Protected)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"removed": ["not an id"]},
+        {"removed": "text"},
+        {"removed": [7]},
+        {"session_id": "not an id"},
+        {"policy": "hybrid"},
+        {"policy": None},
+        {"rewritten": [Rewrite("not an id", 1, [], 1)]},
+        {"rewritten": [{"message_id": uuid_of("x")}]},
+        {"tokens_before": "many"},
+        {"fingerprint": None},
+        {"covered_tokens": 1.5},
+        {"protected": [1]},
+        {"last_seq": "7"},
+    ],
+    ids=str,
+)
+def test_what_no_plan_can_be_is_refused(acme: TenantHandle, wrong: dict[str, Any]) -> None:
+    session = told(acme, LONG, LONG, "x", "y")
+    plan = acme.compactions.plan(session, POLICY)
+    check_plan(plan)
+    with pytest.raises(InvalidInput, match="plan must be what plan"):
+        check_plan(replace(plan, **wrong))
+    with pytest.raises(InvalidInput):
+        acme.compactions.compact(session, plan=replace(plan, **wrong), summary="s")
+    assert acme.compactions.history(session) == []
+
+
+def test_a_session_may_be_too_long_to_look_at() -> None:
+    with Holdfast(":memory:", limits=Limits(compaction_rows=5)) as hf:
+        acme = hf.tenant("acme")
+        session = told(acme, *["x"] * 5)
+        assert acme.compactions.plan(session).tokens_before == 25
+        acme.messages.append(session, role="user", content="one more")
+        with pytest.raises(LimitExceeded, match="compaction_rows = 5"):
+            acme.compactions.plan(session)
+
+
+def scope(tenant: str = "acme", setting: Setting | None = None) -> Scope:
+    return Scope(
+        tenant, setting or Setting(clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits())
+    )
+
+
+NOTHING = Attachment(None, None, CompactionPolicy())
+
+
+def test_attachments_are_shared_by_the_handles_of_one_holdfast() -> None:
+    setting = Setting(clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits())
+    mine, again, elsewhere = scope(setting=setting), scope(setting=setting), scope()
+    assert not of(mine).may_concern(mine, "s")
+    of(mine).put(mine, "session", "s", NOTHING)
+    assert of(again) is of(mine)
+    assert of(again).may_concern(again, "s")
+    assert not of(again).may_concern(again, "other")
+    assert not of(elsewhere).may_concern(elsewhere, "s")
+    other = scope("other", setting)
+    assert not of(other).may_concern(other, "s")
+
+
+def test_an_agent_concerns_every_session_of_its_tenant_until_it_is_taken_away() -> None:
+    here, there = scope(), scope("other")
+    attachments = Attachments()
+    attachments.put(here, "agent", "writer", NOTHING)
+    attachments.put(here, "agent", "reader", NOTHING)
+    assert attachments.may_concern(here, "any")
+    assert not attachments.may_concern(there, "any")
+    attachments.take(here, "agent", "writer")
+    assert attachments.may_concern(here, "any")
+    attachments.take(here, "agent", "reader")
+    attachments.take(here, "agent", "never there")
+    assert not attachments.may_concern(here, "any")
+
+
+def test_what_is_attached_is_found_by_what_it_is_attached_to() -> None:
+    here, attachments = scope(), Attachments()
+    policy = CompactionPolicy()
+    one, two = Attachment(str, None, policy), Attachment(repr, None, policy)
+    attachments.put(here, "agent", "x", one)
+    attachments.put(here, "session", "x", two)
+    assert attachments.find(here, Attached("agent", "x", policy)) is one
+    assert attachments.find(here, Attached("session", "x", policy)) is two
+    assert attachments.find(here, Attached("session", "y", policy)) is None
+    assert attachments.find(scope("other"), Attached("session", "x", policy)) is None
+
+
+def test_what_may_not_hold_stands_beside_what_does() -> None:
+    here, attachments = scope(), Attachments()
+    policies = [CompactionPolicy(preserve_last=number) for number in range(4)]
+    first, second, third, other = (Attachment(str, None, policy) for policy in policies)
+    attachments.put(here, "agent", "x", first)
+    attachments.put(here, "agent", "x", second, beside=True)
+    newer = Attachment(repr, None, policies[1])
+    attachments.put(here, "agent", "x", newer, beside=True)
+    found = [attachments.find(here, Attached("agent", "x", policy)) for policy in policies]
+    assert found == [first, newer, newer, newer]
+    attachments.put(here, "agent", "x", third)
+    assert {attachments.find(here, Attached("agent", "x", policy)) for policy in policies} == {third}
+    attachments.take(here, "agent", "x")
+    assert attachments.find(here, Attached("agent", "x", other.policy)) is None
+
+
+def test_of_many_who_begin_at_once_one_does() -> None:
+    here, attachments = scope(), Attachments()
+    barrier, began = Barrier(8), list[bool]()
+
+    def begin() -> None:
+        barrier.wait()
+        began.append(attachments.begin(here, "s"))
+
+    threads = [Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(began) == [False] * 7 + [True]
+    assert attachments.begin(here, "another")
+    assert attachments.begin(scope("other"), "s")
+    attachments.end(here, "s")
+    assert attachments.begin(here, "s")

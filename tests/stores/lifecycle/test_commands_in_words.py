@@ -1,0 +1,326 @@
+"""What ``retention``, ``doctor`` and ``keys`` print and refuse: the words for every finding, and options at their edges."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast import Holdfast, RetentionPolicy
+from holdfast.cli import doctor, keys, retention
+from holdfast.cli.commands import root
+from holdfast.cli.logs import show_deletions
+from holdfast.clock import from_us
+from holdfast.stores.lifecycle.diagnostics import DamagedSnapshot
+from holdfast.stores.lifecycle.retention.sweeps import Tally
+from holdfast.types import ApiKey, Findings, Hold, Swept
+
+NOBODY = "01900000-0000-7000-8000-000000000000"
+LONG_AGO, FAR_OFF = datetime(2001, 2, 3, 4, 5, tzinfo=UTC), datetime(2999, 2, 3, 4, 5, tzinfo=UTC)
+MORE = doctor.SHOWN + 3
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file in which the tenant acme has one session."""
+    path = tmp_path_factory.mktemp("prepared") / "agents.db"
+    with Holdfast(str(path)) as holdfast:
+        holdfast.tenant("acme").sessions.create()
+    return path
+
+
+@pytest.fixture
+def database(prepared: Path, tmp_path: Path) -> str:
+    """Such a file, the test's own."""
+    return str(shutil.copy(prepared, tmp_path / "agents.db"))
+
+
+def invoke(database: str, *arguments: str) -> Result:
+    environment = {"HOLDFAST_DATABASE_URL": database, "HOLDFAST_TENANT": "acme", "COLUMNS": "200"}
+    return CliRunner().invoke(root, [*arguments], env=environment)
+
+
+def said(database: str, *arguments: str) -> Any:
+    done = invoke(database, *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ({"orphan_packs": ["a", "b"]}, "2 packs are nobody's: a, b"),
+        ({"unsealed_packs": ["a"]}, "1 packs were written for something that never came: a"),
+        ({"missing_packs": ["a"]}, "1 packs are missing, and objects lie in them: a"),
+        ({"unheld_objects": 1_234}, "1,234 objects are needed by nobody, and wait to be removed"),
+        ({"dangling_refs": 2}, "2 objects are needed and not there"),
+        ({"loose_layers": 3}, "3 layers are needed by nobody"),
+        ({"pending_rewinds": 1}, "1 rewinds are under way, or were broken off"),
+        ({"damaged_snapshots": [DamagedSnapshot("s", "torn\nin two")]}, "snapshot s is damaged: torn in two"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_every_finding_has_its_own_line(found: dict[str, Any], line: str) -> None:
+    assert [each for each in doctor._lines(Findings(**found)) if each] == [line]
+
+
+def test_nothing_found_is_nothing_said(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor._print_tenant("acme", Findings())
+    assert capsys.readouterr().out == ""
+    doctor._print_tenant("acme", Findings(loose_layers=1, dangling_refs=2))
+    assert capsys.readouterr().out == (
+        "acme:\n  2 objects are needed and not there\n  1 layers are needed by nobody\n"
+    ), "what was lost comes first"
+
+
+def test_of_many_things_the_first_few_are_named() -> None:
+    names = [f"p{number}" for number in range(MORE)]
+    assert doctor._named("packs", names) == f"{MORE} packs: {', '.join(names[: doctor.SHOWN])}, ..."
+    assert doctor._named("packs", names[: doctor.SHOWN]).endswith(names[doctor.SHOWN - 1])
+    damaged = [DamagedSnapshot(str(number), "x" * 500) for number in range(MORE)]
+    lines = [each for each in doctor._lines(Findings(damaged_snapshots=damaged)) if each]
+    assert len(lines) == doctor.SHOWN
+    assert all(len(each) < 200 for each in lines)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sound", "tidy"),
+    [
+        ("orphan_packs", ["p"], True, False),
+        ("unsealed_packs", ["p"], True, False),
+        ("unheld_objects", 1, True, False),
+        ("loose_layers", 1, True, False),
+        ("missing_packs", ["p"], False, True),
+        ("dangling_refs", 1, False, True),
+        ("damaged_snapshots", [DamagedSnapshot("s", "r")], False, True),
+        ("pending_rewinds", 1, True, True),
+    ],
+)
+def test_what_was_lost_is_not_sound_and_what_can_be_removed_is_not_tidy(
+    field: str, value: Any, sound: bool, tidy: bool
+) -> None:
+    found = Findings(**{field: value})
+    assert (found.is_sound, found.is_tidy) == (sound, tidy)
+
+
+def test_the_doctor_looks_at_all_tenants_or_at_those_that_are_named(database: str) -> None:
+    with Holdfast(database) as holdfast:
+        holdfast.tenants.create("zenith")
+    assert list(said(database, "doctor")["tenants"]) == ["acme", "zenith"]
+    assert list(said(database, "doctor", "--tenant", "zenith")["tenants"]) == ["zenith"]
+    two = said(database, "doctor", "--tenant", "zenith", "--tenant", "nobody")
+    assert list(two["tenants"]) == ["zenith", "nobody"]
+    with Holdfast(database) as holdfast:
+        assert [each.id for each in holdfast.tenants.list()] == ["acme", "zenith"], "asking makes nobody"
+
+
+def test_the_doctor_goes_through_more_tenants_than_fit_on_a_page(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "a.db")) as holdfast:
+        for number in range(101):
+            holdfast.tenants.create(f"t{number:03}")
+        assert list(doctor._names(holdfast)) == [f"t{number:03}" for number in range(101)]
+
+
+def test_the_doctor_ends_with_one_only_when_somebody_waits_too_long(database: str) -> None:
+    now = datetime.now(UTC)
+    with Holdfast(database) as holdfast:
+        holdfast.erasures.request("acme", requested_at=now - timedelta(hours=23))
+    assert said(database, "doctor")["overdue_erasures"] == []
+    with Holdfast(database) as holdfast:
+        holdfast.erasures.request("zenith", requested_at=now - timedelta(hours=25))
+    done = invoke(database, "doctor", "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["sound"], found["database"]) == (1, False, [])
+    assert [each["tenant"] for each in found["overdue_erasures"]] == ["zenith"]
+
+
+def test_a_repair_removes_what_nobody_needs_and_says_what_has_to_wait(database: str) -> None:
+    with Holdfast(database) as holdfast:
+        objects = holdfast.tenant("acme").objects
+        objects.put([b"let go"], holder="me")
+        objects.release("me")
+    assert said(database, "doctor")["tenants"]["acme"]["unheld_objects"] == 1
+    with Holdfast(database) as holdfast:
+        assert holdfast.tenant("acme").objects.usage().condemned == 0, "looking marks nothing"
+    assert said(database, "doctor", "--repair")["tenants"]["acme"]["unheld_objects"] == 1
+    with Holdfast(database) as holdfast:
+        assert holdfast.tenant("acme").objects.usage().condemned == 1
+
+
+@pytest.mark.parametrize(
+    ("swept", "rows"),
+    [
+        (Swept(), [["0", "0", "everything may stay"]]),
+        (Swept(per_run_cap=Tally(1_000, 2_000)), [["1,000", "2,000", "more than a run keeps"]]),
+        (
+            Swept(per_tenant_cap=Tally(1, 5), grace_expired=Tally(2, 6)),
+            [["2", "6", "the run ended long enough ago"], ["1", "5", "over the tenant's quota"]],
+        ),
+        (Swept(erasure=Tally(1, 1)), [["0", "0", "everything may stay"]]),
+    ],
+    ids=["nothing", "thousands", "two", "erasure"],
+)
+def test_a_plan_is_a_row_for_each_reason_there_is(swept: Swept, rows: list[list[str]]) -> None:
+    assert retention._rows(swept) == rows
+
+
+def test_what_is_left_and_what_is_held_is_said_below_a_plan() -> None:
+    policy = RetentionPolicy(10, 1_500, 7)
+    assert retention._about(Swept(), policy) == []
+    assert retention._about(Swept(used_bytes=0, held_runs=1_001), policy) == [
+        "What is left takes 0 bytes of 1,500 MiB.",
+        "1,001 runs are held, and keep all they have.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run", "session", "words"),
+    [("r", None, "run r"), (None, "s", "session s"), (None, None, "all of acme")],
+    ids=["run", "session", "tenant"],
+)
+def test_what_a_hold_keeps_is_said_in_words(run: str | None, session: str | None, words: str) -> None:
+    assert retention._subject(Hold(NOBODY, run, session, "why", "", False, LONG_AGO), "acme") == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 days"), (86_400, "1 days"), (43_200, "0.5 days"), (7 * 86_400, "7 days")]
+)
+def test_seconds_are_said_in_days(seconds: int, words: str) -> None:
+    assert retention._days(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("days", "seconds"), [(None, None), (0.0, 0), (0.5, 43_200), (1e-9, 0), (24_000.0, 24_000 * 86_400)]
+)
+def test_days_are_kept_in_seconds(days: float | None, seconds: int | None) -> None:
+    assert retention._seconds(days) == seconds
+
+
+@pytest.mark.parametrize("days", [float("nan"), float("inf"), 24_000.1, 1e300])
+def test_days_that_cannot_be_kept_are_refused(days: float) -> None:
+    with pytest.raises(click.UsageError, match="no number of days up to 24,000"):
+        retention._seconds(days)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "saying"),
+    [
+        (["retention", "policy", "--grace-days", "nan"], 2, "no number of days"),
+        (["retention", "policy", "--grace-days", "inf"], 2, "no number of days"),
+        (["retention", "policy", "--grace-days", "-1"], 2, "--grace-days"),
+        (["retention", "policy", "--run", NOBODY, "--keep-days", "nan"], 2, "no number of days"),
+        (["retention", "policy", "--run", NOBODY, "--keep-days", "1"], 1, "there is no run"),
+        (["retention", "policy", "--quota-mib", "-1"], 2, "--quota-mib"),
+        (["retention", "policy", "--quota-mib", str(2**40)], 1, "checkpoint_quota_mib"),
+        (["retention", "policy", "--per-run", str(2**31)], 1, "per_run must be"),
+        (["retention", "policy", "--tenant", "nobody", "--quota-mib", "1"], 1, "nobody"),
+        (["retention", "policy", "--tenant", ""], 1, "tenant must not be empty"),
+        (["retention", "run", "--every", "nan"], 1, "every_s must be a number"),
+        (["retention", "run", "--every", "inf"], 1, "every_s must be a number"),
+        (["retention", "run", "--every", "-1"], 2, "--every"),
+        (["retention", "run", "--log", "."], 1, "Is a directory"),
+        (["retention", "hold", "--reason", "why", "--run", NOBODY, "--session", NOBODY], 1, "not on both"),
+        (["retention", "hold", "--reason", "why", "--session", NOBODY], 1, "there is no session"),
+        (["retention", "release", "--hold", NOBODY], 1, "there is no hold"),
+        (["keys", "create", "--name", "x", "--days", "0"], 2, "--days"),
+        (["keys", "create", "--name", "x", "--days", "36501"], 2, "--days"),
+        (["keys", "create", "--name", "x" * 256], 1, "name_bytes"),
+        (["doctor", "--tenant", ""], 1, "tenant must not be empty"),
+    ],
+    ids=lambda given: "-".join(given)[:60] if isinstance(given, list) else "",
+)
+def test_what_cannot_be_done_is_said_and_nothing_is_changed(
+    database: str, arguments: list[str], status: int, saying: str
+) -> None:
+    done = invoke(database, *arguments)
+    assert (done.exit_code, saying in done.output) == (status, True), done.output
+    assert "unexpected" not in done.output
+    with Holdfast(database) as holdfast:
+        assert [each.id for each in holdfast.tenants.list()] == ["acme"]
+        assert holdfast.tenant("acme").activity.count() == 0
+        assert holdfast.api_keys.list() == []
+
+
+def test_a_policy_is_cleared_before_it_is_set(database: str) -> None:
+    said(database, "retention", "policy", "--per-run", "3", "--grace-days", "2", "--quota-mib", "9")
+    found = said(database, "retention", "policy", "--clear", "--per-run", "4")["policy"]
+    assert found == {"per_run": 4, "quota_mib": 500, "grace_s": 7 * 86_400}
+    assert said(database, "retention", "policy", "--clear", "--tenant", "nobody")["policy"]["per_run"] == 10
+
+
+def test_the_log_of_removals_is_let_go_of_and_holds_nothing_else(tmp_path: Path) -> None:
+    log, file = logging.getLogger("holdfast.retention"), tmp_path / "audit.jsonl"
+    before = list(log.handlers)
+
+    def break_off() -> None:
+        with click.Context(click.Command("x")):
+            show_deletions(str(file))
+            log.info('{"a":"名"}')
+            logging.getLogger("holdfast.retention.other").info("words")
+            logging.getLogger("holdfast.sweeper").info("words")
+            raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError, match="broken off"):
+        break_off()
+    assert (file.read_text("utf-8"), log.handlers, log.propagate) == ('{"a":"名"}\n', before, True)
+
+
+def key(**more: Any) -> ApiKey:
+    fields = {"expires_at": None, "last_used_at": None, "revoked_at": None, **more}
+    return ApiKey(NOBODY, more.pop("tenant", ""), "ci", "hf_01234567", ["read", "write"], from_us(0), *[
+        fields[name] for name in ("expires_at", "last_used_at", "revoked_at")
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [
+        ({}, "good"),
+        ({"expires_at": FAR_OFF}, "good until 2999-02-03 04:05"),
+        ({"expires_at": LONG_AGO}, "expired 2001-02-03 04:05"),
+        ({"revoked_at": LONG_AGO}, "revoked 2001-02-03 04:05"),
+        ({"revoked_at": LONG_AGO, "expires_at": LONG_AGO - timedelta(days=1)}, "revoked 2001-02-03 04:05"),
+    ],
+    ids=["good", "until", "expired", "revoked", "both"],
+)
+def test_the_state_of_a_key_is_said_in_words(given: dict[str, Any], state: str) -> None:
+    assert keys._state(key(**given)) == state
+
+
+def test_a_key_is_a_row_that_says_whose_it_is_and_when_it_was_used() -> None:
+    assert keys._row(key()) == [NOBODY, "hf_01234567", "ci", "(all)", "read write", "never", "good"]
+    used = keys._row(key(tenant="acme", last_used_at=LONG_AGO))
+    assert (used[3], used[5]) == ("acme", "2001-02-03 04:05")
+
+
+@pytest.mark.parametrize("days", [1, 36_500])
+def test_a_key_is_good_for_as_many_days_as_was_said(database: str, days: int) -> None:
+    made = said(database, "keys", "create", "--name", "ci", "--days", str(days))
+    with Holdfast(database) as holdfast:
+        kept = holdfast.api_keys.verify(made["key"])
+    assert kept.expires_at is not None
+    assert abs(kept.expires_at - kept.created_at - timedelta(days=days)) < timedelta(minutes=5)
+    assert (kept.tenant, made["kept"]["id"]) == ("acme", kept.id), "the tenant of the environment"
+
+
+def test_keys_are_listed_by_tenant_or_all_of_them(database: str) -> None:
+    for tenant in ("acme", "zenith", ""):
+        said(database, "keys", "create", "--name", f"of {tenant}", "--tenant", tenant)
+    listed = [each["name"] for each in said(database, "keys", "list")["keys"]]
+    assert listed == ["of acme"]
+    assert [each["name"] for each in said(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
+    assert "good for all tenants" in invoke(database, "keys", "create", "--name", "x", "--tenant", "").output
+
+
+def test_revoking_twice_says_the_same(database: str) -> None:
+    id = said(database, "keys", "create", "--name", "ci")["kept"]["id"]
+    first = said(database, "keys", "revoke", "--id", id)["key"]
+    assert said(database, "keys", "revoke", "--id", id.upper())["key"] == first
+    assert first["revoked_at"] is not None

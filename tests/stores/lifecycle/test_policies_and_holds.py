@@ -1,0 +1,397 @@
+"""What is set for a tenant and a run, what is held and by whom, and rounds over tenants: every branch that needs no files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, RetentionPolicy, SeededIds, TenantHandle
+from holdfast.core.paging import encode_cursor
+from holdfast.core.scope import Scope
+from holdfast.errors import Conflict, Fenced, InvalidFilter, InvalidInput, LimitExceeded, NotFound
+from holdfast.retention import RetentionWorker, Round
+from holdfast.stepping import step
+from holdfast.stores.lifecycle.retention import plans, sweeps
+from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep, Tally
+from holdfast.stores.workspace import retention_rules as rules
+from holdfast.types import Swept
+from tests.stores.lifecycle.forging import body, forge
+
+DAY = 86_400
+NOBODY = "01900000-0000-7000-8000-000000000000"
+USUAL = RetentionPolicy(10, 500, 7 * DAY)
+LIMITS = Limits(list_rows=3, name_bytes=60, text_bytes=40)
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock()
+
+
+@pytest.fixture
+def holdfast(clock: FixedClock) -> Iterator[Holdfast]:
+    with Holdfast(":memory:", clock=clock, limits=LIMITS, ids=SeededIds(8)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def acme(holdfast: Holdfast) -> TenantHandle:
+    return holdfast.tenant("acme")
+
+
+def run_of(there: TenantHandle) -> str:
+    return there.runs.start(there.sessions.create().id).id
+
+
+def actions(there: TenantHandle) -> list[tuple[str, str, str]]:
+    return [(each.action, each.subject_kind, each.actor) for each in there.activity.list()][::-1]
+
+
+@pytest.mark.parametrize(("field", "least"), [("per_run", 1), ("grace_s", 0)])
+def test_the_least_and_the_largest_number_are_taken(acme: TenantHandle, field: str, least: int) -> None:
+    for number in (least, 2**31 - 1):
+        assert getattr(acme.retention.set_policy(**{field: number}), field) == number  # type: ignore[arg-type]
+        assert getattr(acme.retention.policy(), field) == number
+    for number in (least - 1, 2**31):
+        with pytest.raises(InvalidInput, match=f"{field} must be a whole number from {least} on"):
+            acme.retention.set_policy(**{field: number})  # type: ignore[arg-type]
+
+
+def test_the_numbers_that_fit_are_the_same_on_postgres(postgres_url: str) -> None:
+    with Holdfast(postgres_url) as holdfast:
+        there = holdfast.tenant("acme")
+        run = run_of(there)
+        holdfast.tenants.set_quota("acme", checkpoint_quota_mib=2**40 - 1)
+        largest = RetentionPolicy(2**31 - 1, 2**40 - 1, 2**31 - 1)
+        assert there.retention.set_policy(per_run=2**31 - 1, grace_s=2**31 - 1) == largest
+        assert there.retention.set_policy(per_run=2**31 - 1, run_id=run) == largest
+        assert there.retention.plan() == Swept() == there.retention.sweep()
+
+
+def test_one_number_is_changed_without_the_other(acme: TenantHandle) -> None:
+    acme.retention.set_policy(per_run=3)
+    assert acme.retention.set_policy(grace_s=5) == RetentionPolicy(3, 500, 5)
+    assert acme.retention.set_policy(per_run=4) == RetentionPolicy(4, 500, 5)
+
+
+def test_what_a_run_has_of_its_own_counts_more_than_the_tenants(acme: TenantHandle) -> None:
+    run, other = run_of(acme), run_of(acme)
+    acme.retention.set_policy(per_run=3, run_id=run)
+    acme.retention.set_policy(per_run=7)
+    assert (acme.retention.policy(run_id=run).per_run, acme.retention.policy(run_id=other).per_run) == (3, 7)
+    assert acme.retention.clear_policy().per_run == 10
+    assert acme.retention.policy(run_id=run).per_run == 3, "what was set for the run was not set for the tenant"
+    assert acme.retention.clear_policy(run_id=run).per_run == 10
+
+
+def test_clearing_a_run_takes_back_how_long_it_is_kept(acme: TenantHandle) -> None:
+    run = run_of(acme)
+    acme.retention.keep_checkpoints_for(run, seconds=30 * DAY)
+    acme.retention.set_policy(per_run=3, run_id=run)
+    assert acme.retention.policy(run_id=run) == RetentionPolicy(3, 500, 30 * DAY)
+    assert acme.retention.clear_policy(run_id=run) == USUAL
+
+
+def test_clearing_what_was_never_set_changes_nothing(acme: TenantHandle) -> None:
+    run = run_of(acme)
+    assert acme.retention.clear_policy() == USUAL == acme.retention.clear_policy(run_id=run)
+
+
+@pytest.mark.parametrize("wrong", ["", "7", "\x00", 7], ids=ascii)
+def test_a_run_or_session_that_is_no_id_is_refused_everywhere(acme: TenantHandle, wrong: Any) -> None:
+    keeping = acme.retention
+    for call in (
+        lambda: keeping.policy(run_id=wrong),
+        lambda: keeping.set_policy(per_run=1, run_id=wrong),
+        lambda: keeping.clear_policy(run_id=wrong),
+        lambda: keeping.keep_checkpoints_for(wrong, seconds=1),
+        lambda: keeping.hold("why", run_id=wrong),
+        lambda: keeping.hold("why", session_id=wrong),
+        lambda: keeping.hold("why", id=wrong),
+        lambda: keeping.release(wrong),
+    ):
+        with pytest.raises(InvalidInput, match="must be a UUID"):
+            call()
+
+
+def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> None:
+    run = run_of(acme)
+    with acme.acting(user="grace"):
+        acme.retention.set_policy(per_run=3)
+        acme.retention.keep_checkpoints_for(run, seconds=100 * DAY)
+    acme.retention.clear_policy(run_id=run)
+    noted = {(each.subject_kind, each.action): each for each in acme.activity.list()}
+    assert noted["tenant", "retention.policy_set"].details == {"per_run": 3}
+    assert noted["run", "retention.policy_set"].details == {"keep_s": 90 * DAY}, "as it was kept, not as it was asked"
+    assert noted["run", "retention.policy_set"].actor == "grace"
+    assert noted["run", "retention.policy_cleared"].subject_id == run
+    assert (noted["run", "retention.policy_cleared"].actor, noted["run", "retention.policy_cleared"].details) == (
+        "",
+        {},
+    )
+
+
+def test_what_is_refused_is_not_in_the_log(acme: TenantHandle) -> None:
+    for call in (
+        lambda: acme.retention.set_policy(per_run=1, run_id=NOBODY),
+        lambda: acme.retention.clear_policy(run_id=NOBODY),
+        lambda: acme.retention.hold("why", session_id=NOBODY),
+        lambda: acme.retention.release(NOBODY),
+    ):
+        with pytest.raises(NotFound, match=NOBODY):
+            call()
+    assert acme.activity.count() == 0
+
+
+def test_a_hold_on_what_is_not_there_makes_no_tenant(holdfast: Holdfast, acme: TenantHandle) -> None:
+    with pytest.raises(NotFound):
+        acme.retention.hold("why", run_id=NOBODY)
+    assert holdfast.tenants.list() == []
+    acme.retention.hold("everything, also what is still to come")
+    assert [each.id for each in holdfast.tenants.list()] == ["acme"]
+
+
+def test_a_run_of_another_tenant_cannot_be_held(holdfast: Holdfast, acme: TenantHandle) -> None:
+    there = holdfast.tenant("zenith")
+    run = run_of(there)
+    for field, id in (("run_id", run), ("session_id", there.runs.get(run).session_id)):
+        with pytest.raises(NotFound, match=id):
+            acme.retention.hold("why", **{field: id})
+
+
+@pytest.mark.parametrize("reason", ["\x00", "a\ud800", "😀" * 10, " ", "x" * 40], ids=ascii)
+def test_a_hold_may_have_any_reason_and_be_placed_by_anybody(acme: TenantHandle, reason: str) -> None:
+    placed = acme.retention.hold(reason, placed_by=reason, id=NOBODY)
+    assert (placed.reason, placed.placed_by) == (reason, reason)
+    assert acme.retention.hold(reason, id=NOBODY.upper()) == placed
+    assert acme.retention.holds() == [placed]
+    assert acme.retention.release(NOBODY, reason=reason) == placed
+    assert [each.reason for each in acme.activity.list()] == [reason, reason]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"reason": ""}, InvalidInput), ({"reason": None}, InvalidInput), ({"reason": "x" * 41}, LimitExceeded),
+        ({"placed_by": "x" * 61}, LimitExceeded), ({"placed_by": 7}, InvalidInput),
+    ],
+    ids=["empty", "none", "long", "by-long", "by-number"],
+)  # fmt: skip
+def test_a_hold_that_cannot_be_is_not_placed(acme: TenantHandle, given: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        acme.retention.hold(**{"reason": "why", **given})
+    assert acme.retention.holds() == []
+
+
+def test_the_id_of_a_hold_on_one_thing_is_not_that_of_a_hold_on_another(acme: TenantHandle) -> None:
+    run = run_of(acme)
+    session = acme.runs.get(run).session_id
+    acme.retention.hold("why", id=NOBODY)
+    for other in ({"run_id": run}, {"session_id": session}, {"reason": "Why"}):
+        with pytest.raises(Conflict, match=NOBODY):
+            acme.retention.hold(**{"reason": "why", "id": NOBODY, **other})
+    assert [each.run_id for each in acme.retention.holds()] == [None]
+    assert len(acme.activity.list(action="hold.placed")) == 1
+
+
+def test_two_holds_on_one_run_are_released_one_by_one(acme: TenantHandle) -> None:
+    run = run_of(acme)
+    kept = forge(acme, run, [body(1, 40)])
+    first, second = acme.retention.hold("one", run_id=run), acme.retention.hold("other", run_id=run)
+    for hold in (first, second):
+        with pytest.raises(Conflict, match=f"snapshot {kept.id} is held"):
+            acme.snapshots.delete([kept.id], reason="by hand")
+        acme.retention.release(hold.id)
+    assert [each.id for each in acme.snapshots.delete([kept.id], reason="by hand")] == [kept.id]
+
+
+def test_who_releases_is_who_is_acting(acme: TenantHandle) -> None:
+    with acme.acting(user="ada"):
+        hold = acme.retention.hold("why")
+    with acme.acting(user="grace"):
+        acme.retention.release(hold.id)
+    assert actions(acme) == [("hold.placed", "hold", "ada"), ("hold.released", "hold", "grace")]
+
+
+def test_holds_without_limit_are_all_or_nothing(acme: TenantHandle) -> None:
+    placed = [acme.retention.hold(f"case {number}") for number in range(3)]
+    assert acme.retention.holds() == placed
+    placed.append(acme.retention.hold("one more"))
+    with pytest.raises(LimitExceeded, match="list_rows = 3"):
+        acme.retention.holds()
+    page = acme.retention.holds(limit=3)
+    assert [*page, *acme.retention.holds(limit=3, cursor=page.next)] == placed
+    for cursor in (encode_cursor("erasures", NOBODY), encode_cursor("holds", 7), encode_cursor("holds")):
+        with pytest.raises(InvalidFilter, match="cursor"):
+            acme.retention.holds(limit=1, cursor=cursor)
+
+
+@pytest.mark.parametrize("what", ["run", "session", "tenant"])
+def test_a_hold_keeps_what_it_is_on_and_a_plan_says_so(acme: TenantHandle, what: str) -> None:
+    run, other = run_of(acme), run_of(acme)
+    session = acme.runs.get(run).session_id
+    acme.retention.set_policy(per_run=2)
+    for each in (run, other):
+        for number in range(2):
+            forge(acme, each, [body(number, 40)])
+    acme.retention.set_policy(per_run=1)
+    on = {"run": {"run_id": run}, "session": {"session_id": session}, "tenant": {}}[what]
+    acme.retention.hold("case", **on)
+    plan = acme.retention.plan()
+    assert (plan.held_runs, plan.per_run_cap.count) == ((2, 0) if what == "tenant" else (1, 1))
+    assert acme.retention.sweep() == plan
+    assert len(acme.snapshots.list(run_id=run)) == 2
+
+
+def test_a_run_that_is_held_may_take_more_than_its_cap(acme: TenantHandle) -> None:
+    run = run_of(acme)
+    acme.retention.set_policy(per_run=1)
+    hold = acme.retention.hold("case", run_id=run)
+    made = [forge(acme, run, [body(number, 40)]).id for number in range(3)]
+    assert len(acme.snapshots.list()) == 3
+    acme.retention.release(hold.id)
+    made.append(forge(acme, run, [body(9, 40)]).id)
+    assert [each.id for each in acme.snapshots.list()] == made[-1:], "the next capture makes up for it"
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+def test_runs_of_many_pages_are_all_looked_at(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    monkeypatch.setattr(sweeps, "RUNS_PAGE", page)
+    monkeypatch.setattr(sweeps, "BATCH", 1)
+    runs = [run_of(acme) for _ in range(3)]
+    for run in runs:
+        for number in range(3):
+            forge(acme, run, [body(number, 40)])
+    acme.retention.set_policy(per_run=1)
+    expected = Swept(per_run_cap=acme.retention.plan().per_run_cap)
+    assert expected.per_run_cap.count == 6
+    assert acme.retention.sweep() == expected
+    assert [len(acme.snapshots.list(run_id=run)) for run in runs] == [1, 1, 1]
+    assert acme.retention.plan() == Swept() == acme.retention.sweep()
+
+
+def test_a_plan_changes_nothing_and_a_sweep_does_what_it_says(acme: TenantHandle, clock: FixedClock) -> None:
+    ended, live = run_of(acme), run_of(acme)
+    for run in (ended, live):
+        forge(acme, run, [body(1, 40)])
+    acme.runs.cancel(ended)
+    clock.advance(7 * DAY)
+    before = (acme.snapshots.list(), acme.activity.count())
+    plan = step(plans.Plan(acme._engine, Scope("acme", acme._scope)).make())
+    assert (plan.grace_expired.count, plan.count) == (1, 1)
+    assert (acme.snapshots.list(), acme.activity.count()) == before
+    assert acme.retention.sweep() == plan
+
+
+def test_a_tenant_that_is_not_there_is_not_made_by_a_sweep_or_a_plan(holdfast: Holdfast) -> None:
+    nobody = holdfast.tenant("nobody")
+    assert (nobody.retention.plan(), nobody.retention.sweep(), nobody.retention.policy()) == (Swept(), Swept(), USUAL)
+    assert holdfast.tenants.list() == []
+
+
+@pytest.mark.parametrize("idle", [-1, 1.5, "1", True, 2**31], ids=repr)
+def test_a_sweep_takes_a_number_of_seconds(acme: TenantHandle, idle: Any) -> None:
+    with pytest.raises(InvalidInput, match="idle_s must be a whole number from 0 on"):
+        acme.retention.sweep(idle_s=idle)
+
+
+def test_a_sweeper_needs_a_name_and_lets_go_when_it_fails(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    acme.sessions.create()
+    with pytest.raises(InvalidInput, match="holder must not be empty"):
+        acme.retention.sweep(holder="")
+
+    async def fail(self: Sweep) -> Swept:
+        raise Conflict("broken off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sweep, "carry_out", fail)
+        with pytest.raises(Conflict, match="broken off"):
+            acme.retention.sweep(holder="one")
+    assert acme.retention.sweep(holder="other") == Swept(), "nobody has to wait for the lease to end"
+
+
+def test_an_old_sweep_that_lets_go_does_not_let_others_in(acme: TenantHandle, clock: FixedClock) -> None:
+    acme.sessions.create()
+    old, new = (Sweep(acme._engine, Scope("acme", acme._scope)) for _ in range(2))
+    step(old.claim("old"))
+    clock.advance(LEASE_S)
+    step(new.claim("new"))
+    step(old.release())
+    with pytest.raises(Conflict, match="new sweeps"):
+        acme.retention.sweep()
+    with pytest.raises(Fenced, match="somebody else sweeps the tenant 'acme' now"):
+        step(old.erase())
+    step(new.release())
+    assert acme.retention.sweep() == Swept()
+
+
+def test_tallies_add_up() -> None:
+    assert Tally().plus(2, 10).plus(0, 0).plus(1, 5) == Tally(3, 15)
+    swept = Swept(per_tenant_cap=Tally(4, 1), erasure=Tally(2, 1), held_runs=9)
+    assert (swept.count, swept.noting("grace_expired", 1, 8).grace_expired) == (6, Tally(1, 8))
+
+
+def test_errors_and_news_are_said_at_their_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, rules.LOGGER)
+    rules.say({"event": "a", "b": "\ud800"})
+    rules.say({"event": "c"}, is_error=True)
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("INFO", '{"event":"a","b":"\\ud800"}'),
+        ("ERROR", '{"event":"c"}'),
+    ]
+
+
+@pytest.mark.parametrize("every", [0, -1, True, "1", None, float("nan"), float("inf"), 2**31], ids=repr)
+def test_a_worker_rests_for_a_number_of_seconds(every: Any) -> None:
+    with pytest.raises(InvalidInput, match="every_s must be a number of seconds"):
+        RetentionWorker(None, every_s=every)  # type: ignore[arg-type]
+
+
+def test_a_round_counts_who_was_swept_left_to_others_and_who_could_not_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use() -> list[Round]:
+        async with AsyncHoldfast(str(tmp_path / "a.db"), clock=FixedClock()) as holdfast:
+            for name in ("a", "b", "busy"):
+                await holdfast.tenant(name).sessions.create()
+            await Sweep(holdfast._engine, Scope("busy", holdfast._setting)).claim("somebody")
+            await holdfast.erasures.request("b")
+            worker = RetentionWorker(holdfast, holder="me", tenants=["a", "busy", "", "a"])
+            rounds = [await worker.round(idle_s=60)]
+            rounds.append(await RetentionWorker(holdfast, holder="me").round())
+            worker.stop()
+            rounds.append(await worker.round())
+            return rounds
+
+    first, second, stopped = asyncio.run(use())
+    assert first == Round(tenants=1, skipped=2, failed=1), "twice within the minute is once, and b is not looked at"
+    assert second == Round(tenants=1, skipped=1, erased=1)
+    assert stopped == Round()
+    assert " could not be swept: InvalidInput: tenant must not be empty" in caplog.text
+
+
+def test_a_round_reaches_tenants_of_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.retention.PAGE", 2)
+
+    async def use() -> Round:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:
+            for name in ("a", "b", "\x00", "\ud800", "名"):
+                await holdfast.tenants.create(name)
+            return await RetentionWorker(holdfast).round()
+
+    assert asyncio.run(use()) == Round(tenants=5)
+
+
+def test_workers_have_names_of_their_own(tmp_path: Path) -> None:
+    async def use() -> list[str]:
+        async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:
+            return [RetentionWorker(holdfast, ids=SeededIds(seed)).holder for seed in (1, 2)]
+
+    one, other = asyncio.run(use())
+    assert one != other
+    assert one.rpartition(":")[0] == other.rpartition(":")[0], "the process is the same"

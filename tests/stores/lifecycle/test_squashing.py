@@ -1,0 +1,218 @@
+"""Layers that nothing needs for themselves go, and what lay on them stays as it was."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast import FixedClock, Holdfast, TenantHandle
+from holdfast.core.scope import Scope
+from holdfast.errors import Stale
+from holdfast.stepping import step
+from holdfast.stores.lifecycle.erasures import AsyncErasures
+from holdfast.stores.workspace import layers
+from holdfast.stores.workspace.squashing import Squashing
+from holdfast.types import Erasures, Snapshot
+from tests.stores.lifecycle.conftest import Bench
+from tests.stores.lifecycle.forging import body, forge, intact
+
+SIZE = 3_000
+
+
+@pytest.fixture
+def acme() -> Any:
+    with Holdfast(":memory:", clock=FixedClock()) as holdfast:
+        yield holdfast.tenant("acme")
+
+
+def new_run(there: TenantHandle) -> str:
+    return there.runs.start(there.sessions.create().id).id
+
+
+def chain(there: TenantHandle, run: str, trees: list[list[int]], on: Snapshot | None = None) -> list[Snapshot]:
+    """Snapshots, each the difference to the one before."""
+    made: list[Snapshot] = []
+    for tree in trees:
+        there.clock.advance(1)  # type: ignore[attr-defined]
+        made.append(forge(there, run, [body(number, SIZE) for number in tree], on=made[-1] if made else on))
+    return made
+
+
+def squash(there: TenantHandle) -> int:
+    return step(Squashing(there._engine, there._scope).all())
+
+
+def remove(there: TenantHandle, gone: list[Snapshot]) -> None:
+    there.snapshots.delete([each.id for each in gone], reason="test")
+
+
+def numbers(there: TenantHandle, snapshot: Snapshot) -> set[int]:
+    """The bodies in a tree, by their numbers."""
+    return {n for n in range(40) for path in there.snapshots.tree(snapshot.id).entries if path == digest(n)}
+
+
+def digest(number: int) -> str:
+    from holdfast.core.objects import digest_of
+
+    return digest_of(body(number, SIZE)).hex()
+
+
+def stored(there: TenantHandle) -> int:
+    """What is stored when all that nobody holds is gone."""
+    there.objects.prune(grace_s=0)
+    return there.objects.usage().stored_bytes
+
+
+def test_a_chain_whose_beginning_went_begins_where_the_rest_does(acme: TenantHandle) -> None:
+    made = chain(acme, new_run(acme), [[0, 1], [0, 2], [0, 3], [0, 3, 4]])
+    remove(acme, made[:2])
+    assert acme.snapshots.usage().layers == 4
+    assert stored(acme) > 5 * SIZE, "nothing is free yet: the others lie on it"
+    assert squash(acme) == 2
+    assert acme.snapshots.usage().layers == 2
+    assert 3 * SIZE <= stored(acme) < 4 * SIZE, "bodies 1 and 2 are gone, 0, 3 and 4 are there"
+    assert [numbers(acme, each) for each in made[2:]] == [{0, 3}, {0, 3, 4}]
+    assert [acme.snapshots.get(each.id).depth for each in made[2:]] == [0, 1]
+    assert intact(acme, [each.id for each in made[2:]])
+    assert squash(acme) == 0, "once is enough"
+
+
+def test_only_what_lies_between_goes_from_the_middle(acme: TenantHandle) -> None:
+    made = chain(acme, new_run(acme), [[0], [1], [2], [3]])
+    remove(acme, made[1:3])
+    assert squash(acme) == 2
+    assert [numbers(acme, each) for each in (made[0], made[3])] == [{0}, {3}]
+    assert acme.snapshots.usage().layers == 2
+    assert 2 * SIZE <= stored(acme) < 3 * SIZE
+
+
+def test_a_fork_keeps_both_sides(acme: TenantHandle) -> None:
+    run = new_run(acme)
+    root = chain(acme, run, [[0, 1, 2]])[0]
+    left, right = chain(acme, run, [[0, 3], [3]], on=root), chain(acme, run, [[1, 4]], on=root)
+    remove(acme, [root])
+    assert squash(acme) == 1
+    assert [numbers(acme, each) for each in (*left, *right)] == [{0, 3}, {3}, {1, 4}]
+    assert acme.snapshots.usage().layers == 3
+    assert 4 * SIZE <= stored(acme) < 5 * SIZE, "body 2 is gone"
+    assert intact(acme, [each.id for each in (*left, *right)])
+
+
+def test_what_is_captured_afterwards_lies_on_what_was_squashed(acme: TenantHandle) -> None:
+    run = new_run(acme)
+    made = chain(acme, run, [[0], [0, 1], [0, 1, 2]])
+    remove(acme, made[:2])
+    squash(acme)
+    more = chain(acme, run, [[0, 1, 2, 3], [3]], on=acme.snapshots.get(made[2].id))
+    assert [each.depth for each in more] == [1, 2]
+    assert [numbers(acme, each) for each in more] == [{0, 1, 2, 3}, {3}]
+    remove(acme, [made[2], more[0]])
+    assert squash(acme) == 2
+    assert numbers(acme, more[1]) == {3}
+    assert SIZE <= stored(acme) < 2 * SIZE
+
+
+def test_it_is_not_done_where_nothing_can_be_gained(acme: TenantHandle) -> None:
+    run = new_run(acme)
+    first = forge(acme, run, [])
+    many = forge(acme, run, [bytes([n]) * 10 for n in range(200)], on=first)
+    remove(acme, [first])
+    assert squash(acme) == 0, "the list of what is in the tree would take more than the empty layer below"
+    assert len(acme.snapshots.tree(many.id).entries) == 200
+
+
+def test_two_runs_in_one_directory_share_layers_and_part_with_them(local: Bench) -> None:
+    one, other = local.run(), local.run()
+    first = [local.capture(one, size=40_000, of="shared") for _ in range(3)]
+    second = [local.capture(other, size=40_000, of="shared") for _ in range(2)]
+    there = local.tenant()
+    before = {each.id: there.snapshots.read(each.id, "file") for each in second}
+    local.end(one)
+    local.clock.advance(8 * 86_400)
+    assert there.retention.sweep().grace_expired.count == 3
+    local.clock.advance(3_600)
+    there.retention.sweep()
+    assert there.objects.usage().stored_bytes < 3 * 40_000, "what only the first run needed is gone"
+    assert {each.id: there.snapshots.read(each.id, "file") for each in second} == before
+    assert not {each.id for each in first} & {*local.ids()}
+    third = local.capture(other, size=40_000, of="shared")
+    assert len(there.snapshots.read(third.id, "file")) == 40_000
+
+
+def test_what_is_held_keeps_nothing_of_what_was_erased_below_it(acme: TenantHandle) -> None:
+    one, other = new_run(acme), new_run(acme)
+    gone = chain(acme, one, [[0, 1], [0, 1, 2]])
+    kept = chain(acme, other, [[0, 3]], on=gone[1])
+    holdfast_of(acme).erasures.request("acme", event_id="e")
+    hold = acme.retention.hold("a case", run_id=other)
+    assert not holdfast_of(acme).erasures.carry_out("acme").is_finished
+    assert [each.id for each in acme.snapshots.list()] == [kept[0].id]
+    assert intact(acme, [kept[0].id])
+    assert acme.objects.has([digest(number) for number in range(4)]) == [True, False, False, True]
+    acme.retention.release(hold.id)
+    assert holdfast_of(acme).erasures.carry_out("acme").is_finished
+    assert acme.objects.usage().count == 0
+
+
+def holdfast_of(there: TenantHandle) -> Any:
+    """What is above all tenants, on the same database."""
+    return SimpleNamespace(erasures=Erasures(AsyncErasures(there._engine, there._scope)))
+
+
+class Interrupted:
+    """An engine on which something else happens before a write."""
+
+    def __init__(self, engine: Any, at: int, what: Any) -> None:
+        self._engine, self._left, self._what = engine, at, what
+        self.dialect, self.blocking, self.joined = engine.dialect, engine.blocking, engine.joined
+
+    async def read(self, call: Any) -> Any:
+        return await self._engine.read(call)
+
+    async def write(self, call: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            self._what()
+        return await self._engine.write(call)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_capture_or_a_removal_at_the_same_moment_does_no_harm(acme: TenantHandle, at: int) -> None:
+    run = new_run(acme)
+    made = chain(acme, run, [[0, 1], [0, 2], [0, 3]])
+    remove(acme, made[:1])
+    extra: list[Snapshot] = []
+
+    def meanwhile() -> None:
+        extra.extend(chain(acme, run, [[0, 2, 5], [5]], on=made[1]))
+        remove(acme, [made[2]])
+
+    engine = Interrupted(acme._engine, at, meanwhile)
+    step(Squashing(engine, Scope("acme", acme._scope)).all())
+    left = [made[1], *extra] if extra else [made[1], made[2]]
+    assert intact(acme, [each.id for each in left])
+    squash(acme)
+    acme.objects.prune(grace_s=0)
+    assert intact(acme, [each.id for each in left])
+    assert acme.diagnostics.look().is_sound
+
+
+def test_a_layer_that_changed_meanwhile_is_left_alone(acme: TenantHandle) -> None:
+    made = chain(acme, new_run(acme), [[0], [1], [2]])
+    remove(acme, made[:1])
+    row = step(Squashing(acme._engine, acme._scope)._after("00000000-0000-0000-0000-000000000000"))
+    assert row is not None
+    assert squash(acme) == 1
+    manifest = layers.manifest_of(step(_whole(acme, made[1])))
+    squashing = Squashing(acme._engine, acme._scope)
+    with pytest.raises(Stale):
+        step(acme._engine.write(lambda connection: squashing._replace(connection, row, manifest, set())))
+    assert intact(acme, [made[1].id, made[2].id])
+
+
+async def _whole(there: TenantHandle, snapshot: Snapshot) -> Any:
+    from holdfast.trees.entries import Difference
+
+    return Difference([*there.snapshots.tree(snapshot.id).entries.values()])

@@ -1,0 +1,90 @@
+"""Whatever needs a library that is not installed says so with one typed error, and with the line that installs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HoldfastError, MissingExtra
+from holdfast.extras import needs
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+EXTRAS: dict[str, list[str]] = {
+    name: [re.split(r"[\[>=;]", each)[0].strip() for each in wanted]
+    for name, wanted in PYPROJECT["project"]["optional-dependencies"].items()
+    if name != "all"
+}
+"""Each extra, and the packages that it brings."""
+MODULES = {"a2a-sdk": "a2a", "langgraph-checkpoint": "langgraph", "psycopg-pool": "psycopg_pool"}
+"""What a package is imported as, where that is another name."""
+JOINED = """
+their_type = type("Connection", (), {{"__module__": "{module}"}})
+holdfast.AsyncHoldfast(":memory:", sqlite="stdlib").tenant("a").join(their_type())
+"""
+USES = {
+    "postgres": ["holdfast.Holdfast('postgresql://x/y')", "holdfast.AsyncHoldfast('postgresql://x/y')"],
+    "server": ["import holdfast.api", "import holdfast.api.server"],
+    "langgraph": ["import holdfast.adapters.langgraph", "import holdfast.adapters.langgraph_import"],
+    "crewai": ["import holdfast.adapters.crewai"],
+    "a2a": ["import holdfast.adapters.a2a"],
+    "encryption": ["from holdfast.encryption import KeyRing; KeyRing('x' * 32).check()"],
+    "sqlalchemy": [JOINED.format(module="sqlalchemy.ext.asyncio.session").replace("Connection", "AsyncSession")],
+    "aiosqlite": [JOINED.format(module="aiosqlite.core")],
+    "packs": ["holdfast.Holdfast(':memory:', packs='p')"],
+    "erasure": [
+        "from holdfast.erasure import ErasureConsumer; ErasureConsumer(holdfast.AsyncHoldfast(':memory:'), 'redis://x')"
+    ],
+}
+"""What needs each extra."""
+HIDE = """
+import os, sys, traceback
+import holdfast
+from holdfast.errors import MissingExtra
+for hidden in {hidden}:
+    sys.modules[hidden] = None
+for use in {uses}:
+    try:
+        exec(use)
+    except MissingExtra as error:
+        print(error.extra, isinstance(error, ImportError), error.name.partition(".")[0] in {hidden}, error)
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)
+"""
+
+
+def test_something_is_known_to_need_each_extra() -> None:
+    assert USES.keys() == EXTRAS.keys()
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_missing_extra_is_one_typed_error_with_the_line_that_installs_it(extra: str) -> None:
+    hidden = [MODULES.get(package, package) for package in EXTRAS[extra]]
+    code = HIDE.format(hidden=hidden, uses=USES[extra])
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    lines = said.stdout.splitlines()
+    assert len(lines) == len(USES[extra]), said.stdout
+    for line in lines:
+        assert re.fullmatch(
+            rf"{extra} True True this needs [\w.]+: pip install '{re.escape(f'holdfast[{extra}]')}'", line
+        )
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError), needs("server"):
+        import holdfast.nothing_by_this_name  # noqa: F401  # type: ignore[import-not-found]
+
+
+def test_a_library_that_is_there_but_does_not_fit_is_no_missing_extra() -> None:
+    with pytest.raises(ImportError) as caught, needs("server"):
+        from msgspec import nothing_by_this_name  # noqa: F401  # type: ignore[attr-defined]
+    assert not isinstance(caught.value, HoldfastError)
+
+
+def test_both_who_catches_import_errors_and_who_catches_ours_gets_it() -> None:
+    assert issubclass(MissingExtra, ImportError)
+    assert issubclass(MissingExtra, HoldfastError)

@@ -1,0 +1,405 @@
+"""Archives and trees from anybody put nothing outside of the root, and take no more than is theirs."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import tracemalloc
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import Holdfast, Limits
+from holdfast.core.objects import Packed, digest_of, unpack
+from holdfast.errors import HoldfastError, InvalidInput, LimitExceeded
+from holdfast.trees import guarding, present, restoring
+from holdfast.trees.archives import Unpacking
+from holdfast.trees.entries import Piece, Tree
+from holdfast.trees.ignoring import Ignores
+from holdfast.types import Entry
+from tests.workspaces.fingerprints import SECOND_NS, Fingerprint, fingerprint, put, surroundings
+from tests.workspaces.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
+
+LIMITS = Limits()
+ARCHIVES, TREES_MADE = 1_000, 4_000
+"""Mutations, 5,000 in all."""
+
+
+def taken_in(
+    content: bytes, limits: Limits = LIMITS, *, outside_links: bool = False
+) -> tuple[Mapping[str, Entry], dict[bytes, bytes]]:
+    """What an archive comes to: entries, and the objects that they lie in."""
+    unpacking = Unpacking(io.BytesIO(content), limits, outside_links=outside_links)
+    parts: list[Packed] = [each for part in unpacking.parts() for each in part]
+    return unpacking.result().entries, {each.digest: unpack(each.digest, each.codec, each.body) for each in parts}
+
+
+def written(root: Path, entries: Mapping[str, Entry], bodies: Mapping[bytes, bytes], limits: Limits = LIMITS) -> None:
+    """A tree on the disk, by way of all that guards it."""
+    guarding.check(entries, limits, known={})
+    there = present.look(str(root), Tree(entries), now=Ignores([]), limits=limits).entries
+    plan = restoring.plan(entries, there, guarding.check(entries, limits, known=there))
+    steps = restoring.restore(str(root), plan, entries)
+    try:
+        next(steps)
+        while True:
+            steps.send(bodies)
+    except StopIteration:
+        pass
+
+
+class Around:
+    """A root with canaries around it, which are looked at after everything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "around" / "root"
+        self.root.mkdir(parents=True)
+        put(self.root.parent, "canary", b"untouched", at_ns=SECOND_NS)
+        put(self.root.parent, "outside/canary", b"untouched", at_ns=SECOND_NS)
+        os.utime(self.root.parent / "outside", ns=(1, 1))
+        self.before: Fingerprint = surroundings(self.root)
+
+    def is_untouched(self) -> bool:
+        return surroundings(self.root) == self.before
+
+    def clear(self) -> None:
+        for path in self.root.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Around:
+    return Around(tmp_path)
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(ESCAPES) + len(BYTES) >= 60
+
+
+@pytest.mark.parametrize("name", [*ESCAPES, *BYTES])
+def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, around: Around) -> None:
+    content = archive(*ESCAPES[name]) if name in ESCAPES else BYTES[name]()
+    with pytest.raises(InvalidInput) as caught:
+        written(around.root, *taken_in(content))
+    assert str(caught.value)
+    assert around.is_untouched()
+    assert fingerprint(around.root) == {}
+    assert not Path("/tmp/loot").exists()
+
+
+def test_the_store_refuses_them_all_and_records_nothing(tmp_path: Path) -> None:
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = acme.runs.start(acme.sessions.create().id).id
+        file = tmp_path / "archive.tar.zst"
+        for name, content in hostile():
+            file.write_bytes(content)
+            with pytest.raises(InvalidInput):
+                acme.workspaces.import_archive(run, file)
+            assert [*acme.snapshots.list()] == [], name
+        file.write_bytes(packed(harmless()))
+        assert acme.workspaces.import_archive(run, file).snapshot.kind == "imported"
+
+
+def test_a_harmless_archive_is_written_as_it_is(around: Around) -> None:
+    entries, bodies = taken_in(packed(harmless()))
+    written(around.root, entries, bodies)
+    assert around.is_untouched()
+    assert (around.root / "d" / "link").read_bytes() == LOOT * 40
+    assert (around.root / "second").read_bytes() == (around.root / "larger").read_bytes()
+    assert os.stat(around.root / "second").st_nlink == 1, "nothing is linked"
+    named = os.stat(os.fsencode(around.root) + b"/\xc3\xa4\xc3\xb6\xc3\xbc \xff")
+    assert (named.st_mtime_ns, named.st_size) == (1_234_567_890_123_456_789, 5)
+
+
+def test_directories_that_nobody_spoke_of_are_made(around: Around) -> None:
+    written(around.root, *taken_in(archive(member("a/b/c", LOOT), folder("./a"), folder("."))))
+    assert (around.root / "a" / "b" / "c").read_bytes() == LOOT
+    assert sorted(fingerprint(around.root)) == [b"a", b"a/b", b"a/b/c"]
+
+
+def test_links_that_lead_out_are_let_pass_when_that_is_allowed_and_are_not_followed(around: Around) -> None:
+    content = archive(link("out", "../outside"), link("etc", "/etc"), member("file", LOOT))
+    entries, bodies = taken_in(content, outside_links=True)
+    written(around.root, entries, bodies)
+    written(around.root, {**entries, "more": replace(entries["file"], path="more")}, bodies)
+    assert around.is_untouched()
+    assert os.readlink(around.root / "etc") == "/etc"
+
+
+def test_links_within_the_tree_are_let_pass(around: Around) -> None:
+    content = archive(
+        folder("a/b"),
+        link("a/b/up", "../.."),
+        link("a/b/round", "up/a/b/up/a"),
+        link("dangling", "no/where"),
+        link("l", "l2"),
+    )
+    entries, _ = taken_in(content)
+    assert {path for path, entry in entries.items() if entry.kind == "symlink"} == {
+        "a/b/up",
+        "a/b/round",
+        "dangling",
+        "l",
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        (Limits(tree_entries=2), "tree_entries"),
+        (Limits(tree_bytes=100), "tree_bytes"),
+        (Limits(tree_path_bytes=5), "tree_path_bytes"),
+        (Limits(tree_names_bytes=20), "tree_names_bytes"),
+        (Limits(tree_depth=0), "tree_depth"),
+    ],
+)
+def test_each_limit_has_a_name(limits: Limits, named: str) -> None:
+    with pytest.raises(LimitExceeded, match=named):
+        taken_in(packed(harmless()), limits)
+
+
+def test_a_bomb_is_stopped_early_and_takes_no_memory() -> None:
+    bomb = packed(raw(member("bomb", bytes(40 * 1024 * 1024))))
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitExceeded, match="archive_ratio"):
+            taken_in(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    entries, _ = taken_in(bomb, Limits(archive_ratio=100_000))
+    assert entries["bomb"].size == 40 * 1024 * 1024
+
+
+def test_directories_that_nobody_spoke_of_count_as_entries_while_the_archive_is_read() -> None:
+    names = [f"{number}/" + "d/" * 150 + "f" for number in range(100)]
+    content = archive(*(member(name) for name in names), *(member("x") for _ in range(2)))
+    with pytest.raises(LimitExceeded, match="tree_entries"):  # and not the name that is there twice, at the end
+        taken_in(content, Limits(tree_entries=10_000))
+
+
+def test_links_that_take_long_to_follow_are_refused_after_bounded_work() -> None:
+    """Forty links, each through all others and each with a target of two thousand steps: 80,000 steps for each of them."""
+    around = "/".join(["d/.."] * 600)
+    links = [link(f"l{number}", f"{around}/l{number + 1}") for number in range(39)]
+    entries, _ = taken_in(archive(folder("d"), *links), outside_links=True)
+    looked_up = 0
+
+    class Counting(dict[str, Entry]):
+        def get(self, *args: object) -> object:  # type: ignore[override]
+            nonlocal looked_up
+            looked_up += 1
+            return super().get(*args)  # type: ignore[call-overload]
+
+    with pytest.raises(LimitExceeded, match="steps"):
+        guarding.check_links(Counting(entries))
+    assert looked_up <= guarding.LINK_STEPS_FREE + guarding.LINK_STEPS * len(links)
+
+
+def test_an_archive_of_any_tar_program_is_read() -> None:
+    """ustar with a prefix, GNU with long names and binary numbers, pax with global records, and tar from before them."""
+    long = "n" * 90 + "/" + "m" * 90 + "/file"
+    info, content = member(long, LOOT, mtime=12)
+    for style, seen in (
+        (tarfile.USTAR_FORMAT, long),
+        (tarfile.GNU_FORMAT, long),
+        (tarfile.PAX_FORMAT, long),
+    ):
+        buffer = info.tobuf(style) + content + bytes(-len(content) % 512) + bytes(1024)
+        entries, _ = taken_in(packed(buffer))
+        assert (entries[seen].size, entries[seen].mtime_ns) == (len(LOOT), 12 * SECOND_NS)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", pax_headers={"mtime": "7.25", "comment": "all of them"}) as made:
+        made.addfile(*[member("a", LOOT)[0], io.BytesIO(LOOT)])
+    assert taken_in(packed(file.getvalue()))[0]["a"].mtime_ns == 7_250_000_000
+    old = bytearray(member("before/")[0].tobuf(tarfile.USTAR_FORMAT))
+    old[156:157], old[257:265], old[148:156] = b"\0", bytes(8), b" " * 8
+    old[148:156] = b"%06o\0 " % sum(old)
+    assert taken_in(packed(bytes(old) + bytes(1024)))[0]["before"].kind == "dir"
+
+
+def _damaged(content: bytes, random: Random) -> bytes:
+    """An archive with something wrong: bytes changed, moved, cut or said twice, and mostly a checksum that is right."""
+    found = bytearray(content)
+    for _ in range(random.randint(1, 6)):
+        at = random.randrange(len(found))
+        what = random.random()
+        if what < 0.6:
+            found[at] = random.choice((0, 0x2E, 0x2F, 0x35, 0x32, 0xFF, random.randrange(256)))
+        elif what < 0.8:
+            name = random.choice((b"../x", b"/tmp/loot", b"d/../../x", b"a\0b", b"d/link/x", b"d"))
+            block = at // 512 * 512
+            found[block : block + 100] = name.ljust(100, b"\0")
+        elif what < 0.9:
+            block, other = at // 512 * 512, random.randrange(len(found)) // 512 * 512
+            found[block : block + 512] = found[other : other + 512]
+        else:
+            found[at:] = found[at + random.randrange(700) :]
+        if not found:
+            return b""
+    if random.random() < 0.9:
+        for block in range(0, len(found) - 511, 512):
+            if found[block + 257 : block + 262] == b"ustar":
+                found[block + 148 : block + 156] = b" " * 8
+                found[block + 148 : block + 156] = b"%06o\0 " % sum(found[block : block + 512])
+    return bytes(found)
+
+
+def _try_damaged(around: Around, seed: int, count: int) -> tuple[int, int]:
+    good, random = harmless(), Random(seed)
+    refused = accepted = 0
+    for number in range(count):
+        content = _damaged(good, random)
+        try:
+            entries, bodies = taken_in(packed(content))
+        except HoldfastError:
+            refused += 1
+            continue
+        accepted += 1
+        if accepted % 8 == 0:  # the disk is what takes time
+            written(around.root, entries, bodies)
+            assert around.is_untouched(), f"seed {seed}, number {number}"
+            around.clear()
+    assert around.is_untouched()
+    return refused, accepted
+
+
+def test_thousands_of_damaged_archives_put_nothing_outside(around: Around) -> None:
+    refused, accepted = _try_damaged(around, 1, ARCHIVES)
+    assert refused > ARCHIVES / 4
+    assert accepted > ARCHIVES / 50
+    assert not Path("/tmp/loot").exists()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(8))
+def test_a_million_damaged_archives_put_nothing_outside(around: Around, seed: int) -> None:
+    _try_damaged(around, 100 + seed, 125_000)
+
+
+# Trees that somebody has put into the store by another way
+
+
+def entry(path: str, kind: str = "file", **fields: object) -> Entry:
+    body = fields.pop("body", LOOT)
+    assert isinstance(body, bytes)
+    made = Entry(path, kind, 0o644, SECOND_NS)  # type: ignore[arg-type]
+    if kind == "file":
+        lies_in = digest_of(body)
+        made = replace(made, size=len(body), digest=lies_in, pieces=(Piece(lies_in, 0, len(body)),))
+    if kind == "symlink":
+        made = replace(made, target="elsewhere")
+    return replace(made, **fields)
+
+
+def tree(*entries: Entry) -> dict[str, Entry]:
+    return {each.path: each for each in entries}
+
+
+TREES: dict[str, dict[str, Entry]] = {
+    "a parent step": tree(entry("../loot")),
+    "absolute": tree(entry("/tmp/loot")),
+    "here": tree(entry(".")),
+    "nothing": tree(entry("")),
+    "a NUL": tree(entry("a\0b")),
+    "a lone surrogate": tree(entry("\ud800")),
+    "under another name": {"inside": entry("../loot")},
+    "without its directory": tree(entry("a/b")),
+    "in a file": tree(entry("a"), entry("a/b")),
+    "in a link": tree(entry("a", "symlink", target="/tmp"), entry("a/loot")),
+    "a device": tree(entry("null", "device")),
+    "set-uid": tree(entry("sh", mode=0o4755)),
+    "set-gid": tree(entry("sh", mode=0o2755)),
+    "a mode that is none": tree(entry("a", mode=0o100644)),
+    "a mode below zero": tree(entry("a", mode=-1)),
+    "a time beyond all": tree(entry("a", mtime_ns=2**63)),
+    "a size it has not": tree(entry("a", size=10**9)),
+    "pieces below zero": tree(entry("a", size=0, pieces=(Piece(b"x", 0, 5), Piece(b"x", 0, -5)))),
+    "a piece before its object": tree(entry("a", pieces=(Piece(digest_of(LOOT), -5, len(LOOT)),))),
+    "a directory with content": tree(entry("a", "dir", size=5)),
+    "a link to nothing": tree(entry("a", "symlink", target="")),
+    "a link with a NUL": tree(entry("a", "symlink", target="a\0b")),
+    "a link to a surrogate": tree(entry("a", "symlink", target="\ud800")),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_hostile_tree_is_refused_before_anything_is_written(name: str, around: Around) -> None:
+    with pytest.raises(InvalidInput, match="nothing was changed"):
+        written(around.root, TREES[name], {digest_of(LOOT): LOOT})
+    assert fingerprint(around.root) == {}
+    assert around.is_untouched()
+
+
+def test_thousands_of_damaged_trees_put_nothing_outside(around: Around) -> None:
+    names = [
+        "a",
+        "a/b",
+        "..",
+        "../x",
+        "/tmp/loot",
+        "a/../..",
+        "b",
+        "a\0",
+        ".",
+        "a/b/c",
+        "\udcff",
+        "b/",
+        "canary",
+        "a//b",
+    ]
+    random, bodies = Random(7), {digest_of(LOOT): LOOT}
+    done = 0
+    for _ in range(TREES_MADE):
+        kinds = [random.choice(("file", "dir", "symlink")) for _ in range(random.randint(1, 5))]
+        made = [entry(random.choice(names), kind) for kind in kinds]
+        made = [
+            replace(each, target=random.choice(("..", "/tmp", "a", "../outside"))) if each.kind == "symlink" else each
+            for each in made
+        ]
+        try:
+            guarding.check(tree(*made), LIMITS, known={})
+        except InvalidInput:
+            continue
+        done += 1
+        if done % 4 == 0:
+            written(around.root, tree(*made), bodies)  # over whatever the last one has left there
+            assert around.is_untouched()
+    assert done > 100
+    assert not Path("/tmp/loot").exists()
+
+
+def test_somebody_who_puts_links_in_the_way_meanwhile_gains_nothing(
+    around: Around, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every moment at which a directory is opened, another process replaces it by a link that leads out."""
+    wanted = tree(entry("d", "dir"), entry("d/e", "dir"), entry("d/e/canary"), entry("d/canary"))
+    opened = os.open
+    for turn in range(12):
+        around.clear()
+        seen = 0
+
+        def disturbed(path: object, flags: int, *rest: object, turn: int = turn, **how: object) -> int:
+            nonlocal seen
+            if path in ("d", "e") and how.get("dir_fd") is not None:
+                seen += 1
+                if seen == turn + 1:
+                    there = around.root / ("d" if path == "d" else "d/e")
+                    if there.is_dir() and not there.is_symlink():
+                        shutil.rmtree(there)
+                        there.symlink_to(around.root.parent / "outside")
+            return opened(path, flags, *rest, **how)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", disturbed)
+            try:
+                written(around.root, wanted, {digest_of(LOOT): LOOT})
+            except (HoldfastError, OSError):
+                pass
+        assert around.is_untouched(), turn

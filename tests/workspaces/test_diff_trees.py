@@ -1,0 +1,183 @@
+"""What is different between two snapshots: listed, and shown as git would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Limits
+from holdfast.errors import NotFound
+from tests.workspaces.fingerprints import change, fingerprint, grow, put
+from tests.workspaces.worlds import World
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "tree").mkdir()
+    return tmp_path / "tree"
+
+
+def diffed(world: World, root: Path, change: Any, **how: Any) -> dict[str, Any]:
+    """The changes that something makes to a tree."""
+    before = world.capture(root).snapshot.id
+    change()
+    after = world.capture(root).snapshot.id
+    return {each.path: each for each in world.do(world.acme.workspaces.diff(before, after, **how))}
+
+
+def test_every_kind_of_change_is_listed_and_shown(world: World, root: Path) -> None:
+    put(root, "changed.txt", b"one\ntwo\nthree\n")
+    put(root, "removed.txt", b"gone\n")
+    put(root, "bits.sh", b"#!/bin/sh\n")
+    put(root, "old/name.txt", b"the same content\n" * 5)
+    put(root, "picture", b"\x89PNG\0\1\2")
+    put(root, "touched", b"same")
+    (root / "link").symlink_to("changed.txt")
+    (root / "folder").mkdir()
+
+    def changes() -> None:
+        put(root, "changed.txt", b"one\n2\nthree")
+        (root / "removed.txt").unlink()
+        (root / "bits.sh").chmod(0o755)
+        (root / "old" / "name.txt").rename(root / "new name.txt")
+        (root / "old").rmdir()
+        put(root, "picture", b"\x89PNG\0\1\3")
+        put(root, "added.txt", b"new\n")
+        (root / "link").unlink()
+        (root / "link").symlink_to("elsewhere")
+        os.utime(root / "touched", ns=(5, 5))
+
+    found = diffed(world, root, changes)
+    assert {path: each.kind for path, each in found.items()} == {
+        "added.txt": "added",
+        "bits.sh": "mode",
+        "changed.txt": "changed",
+        "link": "changed",
+        "new name.txt": "renamed",
+        "old": "removed",
+        "picture": "changed",
+        "removed.txt": "removed",
+    }
+    assert found["changed.txt"].text == (
+        "diff --git a/changed.txt b/changed.txt\n"
+        "--- a/changed.txt\n+++ b/changed.txt\n@@ -1,3 +1,3 @@\n one\n-two\n-three\n+2\n+three\n\\ No newline at end of file\n"
+    )
+    assert found["added.txt"].text == (
+        "diff --git a/added.txt b/added.txt\nnew file mode 100644\n--- /dev/null\n+++ b/added.txt\n@@ -0,0 +1 @@\n+new\n"
+    )
+    assert "Binary files a/picture and b/picture differ" in found["picture"].text
+    assert found["bits.sh"].text == "diff --git a/bits.sh b/bits.sh\nold mode 100644\nnew mode 100755\n"
+    assert (found["new name.txt"].old_path, found["new name.txt"].size_before) == ("old/name.txt", 85)
+    assert "rename from old/name.txt\nrename to new name.txt\n" in found["new name.txt"].text
+    assert "-changed.txt" in found["link"].text
+    assert "+elsewhere" in found["link"].text
+    assert found["removed.txt"].size_after is None
+
+
+def test_without_text_contents_are_not_read(small: World, root: Path) -> None:
+    put(root, "a", b"1")
+    found = diffed(small, root, lambda: put(root, "a", b"2"), text=False)
+    assert (found["a"].kind, found["a"].text) == ("changed", None)
+
+
+def test_a_large_file_is_only_said_to_differ(tmp_path: Path, root: Path) -> None:
+    world = World(str(tmp_path / "agents.db"), limits=Limits(diff_bytes=100))
+    put(root, "large", b"line\n" * 30)
+    put(root, "small", b"line\n" * 20)
+
+    def changes() -> None:
+        put(root, "large", b"other\n" * 30)
+        put(root, "small", b"other\n" * 10)
+
+    found = diffed(world, root, changes)
+    assert found["large"].text.endswith("Files of more than 100 bytes differ\n")
+    assert "@@" in found["small"].text
+    world.close()
+
+
+def test_names_and_lines_that_are_no_text_can_be_printed(small: World, root: Path) -> None:
+    def changes() -> None:
+        put(root, b"\xff name", b"text\n")
+        put(root, "lines", b"one\r\ntwo\rthree\n")
+        put(root, "latin", b"gr\xfcn\n")
+
+    found = diffed(small, root, changes)
+    for each in found.values():
+        each.text.encode()
+    assert "Binary files" in found["latin"].text
+    assert "+one\r" in found["lines"].text
+
+
+def test_of_nothing_there_is_no_difference(small: World, root: Path) -> None:
+    grow(root, Random(2))
+    assert diffed(small, root, lambda: None) == {}
+    with pytest.raises(NotFound):
+        small.acme.workspaces.diff("00000000-0000-7000-8000-000000000000", small.capture(root).snapshot.id)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_git_applies_it_and_comes_to_the_same_tree(small: World, root: Path, tmp_path: Path, seed: int) -> None:
+    """A patch that is made of all texts, for files of lines: whatever was changed, git makes the one tree of the other."""
+    random = Random(seed)
+    for number in range(12):
+        put(root, f"d{number % 3}/f{number}", "".join(f"line {random.randrange(9)}\n" for _ in range(20)).encode())
+    there = tmp_path / "git"
+    subprocess.run(["cp", "-a", str(root), str(there)], check=True)
+
+    def changes() -> None:
+        for number in random.sample(range(12), 5):
+            path = root / f"d{number % 3}/f{number}"
+            lines = path.read_text().splitlines(keepends=True)
+            lines[random.randrange(20)] = f"changed {number}\n"
+            path.write_text("".join(lines[random.randrange(3) :]))
+        (root / "d0" / "f0").chmod(0o755)
+        (root / "d1" / "f1").unlink()
+        (root / "d2" / "f2").rename(root / "moved")
+        put(root, "new/file", b"last line without end")
+
+    found = diffed(small, root, changes)
+    patch = "".join(each.text for each in found.values() if "040" not in each.text.split("\n", 2)[1])
+    command = ["git", "apply", "--unsafe-paths", "--directory", str(there), "-"]
+    done = subprocess.run(command, input=patch, text=True, capture_output=True, cwd=tmp_path, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr + patch
+    wanted = {path: each for path, each in fingerprint(root, times=False).items() if each[0] == "file"}
+    assert {path: each for path, each in fingerprint(there, times=False).items() if each[0] == "file"} == wanted
+
+
+def test_any_two_trees_differ_in_what_was_changed(tmp_path: Path) -> None:
+    random = Random(11)
+    root = tmp_path / "tree"
+    grow(root, random)
+    with Holdfast(":memory:") as hf:
+        acme = hf.tenant("acme")
+        run = acme.runs.start(acme.sessions.create().id).id
+        for _ in range(15):
+            before, first = fingerprint(root, times=False), acme.workspaces.capture(run, root, ignore_defaults=False)
+            for _ in range(random.randint(1, 4)):
+                change(root, random)
+            after, second = fingerprint(root, times=False), acme.workspaces.capture(run, root, ignore_defaults=False)
+            found = acme.workspaces.diff(first.snapshot.id, second.snapshot.id)
+            named = {each.path for each in found} | {each.old_path for each in found if each.old_path}
+            changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+            assert {os.fsencode(path) for path in named} == changed
+            assert all(each.text for each in found)
+
+
+def test_after_so_many_bytes_files_are_only_said_to_differ(tmp_path: Path, root: Path) -> None:
+    for name in "abc":
+        put(root, name, b"before\n" * 10)
+    with Holdfast(str(tmp_path / "agents.db"), limits=Limits(diff_total_bytes=200)) as hf:
+        acme = hf.tenant("acme")
+        run = acme.runs.start(acme.sessions.create().id).id
+        before = acme.workspaces.capture(run, root).snapshot.id
+        for name in "abc":
+            put(root, name, b"after\n" * 10)
+        after = acme.workspaces.capture(run, root).snapshot.id
+        shown = [each.text or "" for each in acme.workspaces.diff(before, after)]
+    assert ["Files differ, after 200 bytes of others" in text for text in shown] == [False, True, True]
+    assert "-before" in shown[0]

@@ -1,0 +1,314 @@
+"""Going back in place where it is known what the directory was: what is as it was is not read, and nothing is overlooked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from holdfast import Holdfast, TenantHandle
+from holdfast.trees import reading, stat_cache
+from holdfast.trees.asking import Contents
+from holdfast.types import Snapshot
+from holdfast.workspaces.restoring import Restoring
+from tests.workspaces.fingerprints import change, fingerprint, grow, put
+from tests.workspaces.worlds import ticked
+
+
+def a_run(acme: TenantHandle) -> str:
+    """A run to capture for."""
+    return acme.runs.start(acme.sessions.create(agent="helper").id).id
+
+
+@pytest.fixture
+def young() -> Iterator[None]:
+    """What is known of files is used although they were written a moment ago."""
+    with mock.patch.object(stat_cache, "GRAIN_NS", 0):
+        yield
+
+
+@pytest.fixture
+def read() -> Iterator[list[str]]:
+    """The names of files that were read."""
+    found: list[str] = []
+    really = reading.opened
+
+    def opened(handle: int, name: str) -> object:
+        found.append(name)
+        return really(handle, name)
+
+    with mock.patch.object(reading, "opened", opened):
+        yield found
+
+
+@contextmanager
+def a_tree(folders: pytest.TempPathFactory, random: Random) -> Iterator[tuple[TenantHandle, str, Path]]:
+    """Any tree, and a run to capture it for; what is known of files is used at once."""
+    place = folders.mktemp("any")
+    grow(place / "tree", random)
+    with mock.patch.object(stat_cache, "GRAIN_NS", 0), Holdfast(":memory:") as hf:
+        acme = hf.tenant("acme")
+        yield acme, a_run(acme), place / "tree"
+    shutil.rmtree(place)
+
+
+def captured(acme: TenantHandle, run: str, root: Path) -> Snapshot:
+    """A snapshot, before which and after which some time has passed."""
+    ticked()
+    found = acme.workspaces.capture(run, root, ignore_defaults=False).snapshot
+    ticked()
+    return found
+
+
+def several(acme: TenantHandle, root: Path) -> tuple[Snapshot, Snapshot]:
+    """Two snapshots of a directory with fifty files, two of which differ."""
+    run = a_run(acme)
+    for number in range(50):
+        put(root, f"folder {number % 5}/file {number}", b"%d" % number)
+    first = captured(acme, run, root)
+    put(root, "folder 1/file 1", b"ONE")
+    put(root, "folder 2/new", b"new")
+    return first, captured(acme, run, root)
+
+
+def test_what_is_as_it_was_captured_is_not_read(tmp_path: Path, young: None, read: list[str]) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, second = several(acme, root)
+        put(root, "folder 3/file 3", b"3")  # written anew with what was in it
+        ticked()
+        read.clear()
+        done = acme.workspaces.restore(first.id, root, replace=True)
+        assert (done.written, done.removed) == (1, 1)
+        assert set(read) == {"file 3"}
+        read.clear()
+        acme.workspaces.restore(second.id, root, replace=True)
+        assert set(read) <= {"file 1", "file 3", "new"}
+        assert (root / "folder 1" / "file 1").read_bytes() == b"ONE"
+
+
+def test_another_process_knows_it_from_the_file_beside_the_database(
+    tmp_path: Path, young: None, read: list[str]
+) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        first, _ = several(hf.tenant("acme"), root)
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        read.clear()
+        hf.tenant("acme").workspaces.restore(first.id, root, replace=True)
+    assert read == []
+    assert (root / "folder 1" / "file 1").read_bytes() == b"1"
+    assert not (root / "folder 2" / "new").exists()
+
+
+def test_what_was_known_is_not_used_when_other_things_were_ignored(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = a_run(acme)
+        put(root, "kept", b"1")
+        all_of_it = captured(acme, run, root)
+        put(root, "made.log", b"1")
+        ticked()
+        acme.workspaces.capture(run, root, ignore=["*.log"], ignore_defaults=False)
+        acme.workspaces.restore(all_of_it.id, root, replace=True)
+        assert sorted(os.listdir(root)) == ["kept"], "by its rules, the log is not wanted"
+
+
+def test_a_snapshot_that_is_gone_is_not_missed(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, second = several(acme, root)
+        acme.snapshots.delete([second.id], reason="test")
+        acme.workspaces.restore(first.id, root, replace=True)
+    assert (root / "folder 1" / "file 1").read_bytes() == b"1"
+    assert not (root / "folder 2" / "new").exists()
+
+
+def test_a_directory_that_became_a_link_to_itself_elsewhere_is_one_again(tmp_path: Path, young: None) -> None:
+    """All paths still lead to the files as they were known."""
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, _ = several(acme, root)
+        (root / "folder 4").rename(tmp_path / "aside")
+        (root / "folder 4").symlink_to(tmp_path / "aside")
+        aside = fingerprint(tmp_path / "aside")
+        acme.workspaces.restore(first.id, root, replace=True)
+        assert not (root / "folder 4").is_symlink()
+        assert (root / "folder 4" / "file 4").read_bytes() == b"4"
+        assert fingerprint(tmp_path / "aside") == aside
+
+
+@examples(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), steps=st.lists(st.integers(0, 8), min_size=1, max_size=4))
+def test_any_tree_comes_back_from_any_change(
+    seed: int, steps: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    random, taken = Random(seed), list[tuple[Snapshot, object]]()
+    with a_tree(tmp_path_factory, random) as (acme, run, root):
+        for changes in steps:
+            taken.append((captured(acme, run, root), fingerprint(root)))
+            for _ in range(changes):
+                change(root, random)
+            ticked()
+        for _ in range(4):
+            snapshot, was = random.choice(taken)
+            acme.workspaces.restore(snapshot.id, root, replace=True)
+            assert fingerprint(root) == was, seed
+            ticked()
+            change(root, random)
+            ticked()
+
+
+# What a restore leaves is known
+
+
+def test_what_was_restored_is_what_the_next_capture_differs_from(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, _ = several(acme, root)
+        acme.workspaces.restore(first.id, root, replace=True)
+        ticked()
+        again = acme.workspaces.capture(first.run_id, root, ignore_defaults=False)
+        assert (again.changed, again.removed) == (0, 0)
+        assert (again.snapshot.parent_id, again.snapshot.layer_id) == (first.id, first.layer_id)
+        put(root, "folder 4/file 4", b"four")
+        ticked()
+        changed = acme.workspaces.capture(first.run_id, root, ignore_defaults=False)
+        assert (changed.changed, changed.removed) == (1, 0)
+
+
+def test_after_a_rewind_and_its_redo_it_is_known_too(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, second = several(acme, root)
+        claimed = acme.leases.claim("test", run_id=first.run_id)
+        assert claimed is not None
+        for number, snapshot in enumerate((first, second), 1):
+            acme.runs.step(first.run_id, epoch=claimed.epoch, iteration=number, state={}, snapshot=snapshot.id)
+        acme.leases.release(first.run_id, epoch=claimed.epoch)
+        acme.workspaces.rewind(first.run_id, 1, root)
+        ticked()
+        assert acme.workspaces.capture(first.run_id, root, ignore_defaults=False).snapshot.layer_id == first.layer_id
+        acme.workspaces.redo(first.run_id, root)
+        ticked()
+        assert acme.workspaces.capture(first.run_id, root, ignore_defaults=False).snapshot.layer_id == second.layer_id
+
+
+def test_what_was_ignored_only_while_restoring_is_captured_after_it(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = a_run(acme)
+        put(root, "folder/file", b"1")
+        put(root, ".holdfastignore", b"*.tmp\n")
+        first = captured(acme, run, root)
+        put(root, ".holdfastignore", b"*.tmp\n*.log\n")
+        put(root, "folder/made.log", b"1")
+        ticked()
+        acme.workspaces.restore(first.id, root, replace=True)
+        assert (root / ".holdfastignore").read_bytes() == b"*.tmp\n"
+        assert (root / "folder" / "made.log").exists(), "what is ignored stays"
+        ticked()
+        after = captured(acme, run, root)
+        assert "folder/made.log" in acme.snapshots.tree(after.id).entries
+
+
+def test_a_directory_that_stays_for_what_is_ignored_in_it_is_captured_after_it(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = a_run(acme)
+        put(root, ".holdfastignore", b"*.log\n")
+        first = captured(acme, run, root)
+        put(root, "folder/file", b"1")
+        put(root, "folder/made.log", b"1")
+        captured(acme, run, root)
+        done = acme.workspaces.restore(first.id, root, replace=True)
+        assert list(done.kept) == ["folder"]
+        ticked()
+        after = captured(acme, run, root)
+        assert sorted(acme.snapshots.tree(after.id).entries) == [".holdfastignore", "folder"]
+
+
+def test_of_a_file_that_only_got_longer_only_the_end_is_fetched(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        run = a_run(acme)
+        put(root, "notes", Random(1).randbytes(40_000))
+        first = captured(acme, run, root)
+        with (root / "notes").open("ab") as notes:
+            notes.write(Random(2).randbytes(1_000))
+        second = captured(acme, run, root)
+        long = {piece.object for piece in acme.snapshots.tree(first.id).entries["notes"].pieces}
+        asked: list[bytes] = []
+        really = Restoring.contents
+
+        async def contents(self: Restoring, digests: Sequence[bytes]) -> Contents:
+            asked.extend(digests)
+            return await really(self, digests)
+
+        with mock.patch.object(Restoring, "contents", contents):
+            for _ in range(2):
+                acme.workspaces.restore(first.id, root, replace=True)
+                assert (root / "notes").read_bytes() == Random(1).randbytes(40_000)
+                assert asked == []
+                ticked()
+                acme.workspaces.restore(second.id, root, replace=True)
+                assert (root / "notes").stat().st_size == 41_000
+                assert asked
+                assert long.isdisjoint(asked)
+                asked.clear()
+                ticked()
+
+
+def test_removed_meanwhile_a_snapshot_that_was_restored_is_no_loss(tmp_path: Path, young: None) -> None:
+    root = tmp_path / "tree"
+    with Holdfast(str(tmp_path / "agents.db")) as hf:
+        acme = hf.tenant("acme")
+        first, _ = several(acme, root)
+        acme.workspaces.restore(first.id, root, replace=True)
+        was = fingerprint(root)
+        acme.snapshots.delete([first.id], reason="test")
+        acme.snapshots.collect()
+        ticked()
+        after = captured(acme, first.run_id, root)
+        shutil.rmtree(root)
+        acme.workspaces.restore(after.id, root)
+        assert fingerprint(root) == was
+
+
+@examples(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), moves=st.lists(st.booleans(), min_size=4, max_size=10))
+def test_captures_and_restores_in_any_order_lose_nothing(
+    seed: int, moves: list[bool], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    random, taken = Random(seed), list[tuple[Snapshot, object]]()
+    with a_tree(tmp_path_factory, random) as (acme, run, root):
+        for is_capture in [True, *moves]:
+            if is_capture:
+                taken.append((captured(acme, run, root), fingerprint(root)))
+                change(root, random)
+            else:
+                snapshot, was = random.choice(taken)
+                acme.workspaces.restore(snapshot.id, root, replace=True)
+                assert fingerprint(root) == was, seed
+            ticked()
+        for number, (snapshot, was) in enumerate(taken):
+            acme.workspaces.restore(snapshot.id, root.parent / f"again {number}")
+            assert fingerprint(root.parent / f"again {number}") == was, seed

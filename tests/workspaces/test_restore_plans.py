@@ -1,0 +1,408 @@
+"""What a restore is made of, part by part: what is to be done, what is refused, what is asked for, what is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast import Limits
+from holdfast.core.objects import digest_of
+from holdfast.errors import Conflict, Corrupt, InvalidInput, LimitExceeded, NotFound, Stale
+from holdfast.trees import asking, entries, guarding, present, restoring
+from holdfast.trees.asking import Asking, Wanted
+from holdfast.trees.entries import Piece
+from holdfast.trees.ignoring import Ignores
+from holdfast.trees.restoring import Plan, Restored
+from holdfast.types import Entry
+from tests.workspaces.fingerprints import fingerprint, put
+
+LIMITS = Limits()
+Tree = dict[str, Entry]
+
+
+def file(path: str, content: bytes = b"content", **fields: Any) -> Entry:
+    lies_in = digest_of(content)
+    pieces = (Piece(lies_in, 0, len(content)),) if content else ()
+    made = Entry(path, "file", 0o644, 1_000, len(content), "", lies_in, pieces)
+    return replace(made, **fields)
+
+
+def folder(path: str, **fields: Any) -> Entry:
+    return replace(Entry(path, "dir", 0o755, 1_000), **fields)
+
+
+def link(path: str, target: str = "elsewhere", **fields: Any) -> Entry:
+    return replace(Entry(path, "symlink", 0o777, 1_000, 0, target), **fields)
+
+
+def tree(*entries: Entry) -> Tree:
+    return {each.path: each for each in entries}
+
+
+def planned(wanted: Tree, there: Tree) -> Plan:
+    return restoring.plan(wanted, there, guarding.check(wanted, LIMITS, known=there))
+
+
+def paths(entries: Sequence[Entry]) -> list[str]:
+    return [each.path for each in entries]
+
+
+# What is to be done
+
+
+def test_nothing_is_to_be_done_where_nothing_differs() -> None:
+    there = tree(folder("d"), file("d/f"), link("l"))
+    assert planned(there, dict(there)).count == 0
+
+
+def test_what_is_missing_is_made_from_the_top_and_what_is_too_much_removed_from_the_bottom() -> None:
+    wanted = tree(folder("a/b/c"), folder("a/b"), folder("a"), file("a/b/c/f"), link("a/l"))
+    plan = planned(wanted, {})
+    assert paths(plan.folders) == ["a", "a/b", "a/b/c"]
+    assert (paths(plan.files), paths(plan.links)) == (["a/b/c/f"], ["a/l"])
+    back = planned({}, wanted)
+    assert back.remove == ["a/b/c/f", "a/b/c", "a/b", "a/l", "a"]
+    assert back.count == 5
+
+
+@pytest.mark.parametrize(
+    ("now", "part"),
+    [
+        (file("x", b"other!!"), "files"),
+        (file("x", b"longer content"), "files"),
+        (file("x", mode=0o600), "touch"),
+        (file("x", mtime_ns=2_000), "touch"),
+        (link("x"), "files"),
+        (folder("x"), "files"),
+    ],
+)
+def test_a_file_is_written_only_if_its_content_is_another(now: Entry, part: str) -> None:
+    plan = planned(tree(file("x")), tree(now))
+    assert paths(getattr(plan, part)) == ["x"]
+    assert plan.count == (2 if now.kind == "dir" else 1)
+    assert plan.remove == (["x"] if now.kind == "dir" else []), "only a directory cannot be replaced at once"
+
+
+@pytest.mark.parametrize(
+    ("now", "part"), [(folder("x", mode=0o700), "settle"), (folder("x", mtime_ns=5), "settle"), (file("x"), "folders")]
+)
+def test_a_directory_is_made_only_if_it_is_none(now: Entry, part: str) -> None:
+    plan = planned(tree(folder("x")), tree(now))
+    assert paths(getattr(plan, part)) == ["x"]
+    assert plan.remove == ([] if now.kind == "dir" else ["x"])
+
+
+@pytest.mark.parametrize("now", [link("x", "other"), link("x", mtime_ns=5), file("x")])
+def test_a_link_is_made_anew(now: Entry) -> None:
+    plan = planned(tree(link("x")), tree(now))
+    assert paths(plan.links) == ["x"]
+
+
+def test_bits_that_are_never_set_make_no_difference() -> None:
+    assert planned(tree(folder("x", mode=0o2755)), tree(folder("x", mode=0o755))).count == 0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "path", ["a", "a/b", "...", "..a", "a..", "-", "a b", "\udcff", "ä", "a\n", "~", "C:", "a\\b", "n" * 255]
+)
+def test_a_name_is_a_name(path: str) -> None:
+    guarding.check_path(path, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/", "/a", "a/", "//", "a//b", ".", "..", "./a", "a/.", "a/..", "../a", "a/../b", "a\0", "n" * 256, "ä" * 128],
+)
+def test_a_step_is_no_name(path: str) -> None:
+    with pytest.raises(InvalidInput, match="nothing was changed"):
+        guarding.check_path(path, LIMITS)
+
+
+def test_what_is_there_already_is_not_looked_at_and_the_rest_is_named() -> None:
+    odd = file("sh", mode=0o4755)
+    wanted = tree(odd, file("new"))
+    assert paths(guarding.check(wanted, LIMITS, known=tree(odd))) == ["new"]
+    with pytest.raises(InvalidInput, match="set-uid"):
+        guarding.check(wanted, LIMITS, known={})
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        (Limits(tree_entries=1), "tree_entries"),
+        (Limits(tree_bytes=10), "tree_bytes"),
+        (Limits(tree_path_bytes=3), "tree_path_bytes"),
+    ],
+)
+def test_limits_are_counted_over_the_whole_tree(limits: Limits, named: str) -> None:
+    wanted = tree(file("a"), file("long name"))
+    with pytest.raises(LimitExceeded, match=named):
+        guarding.check(wanted, limits, known={})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Makefile", "makefile", True),
+        ("straße", "STRASSE", True),
+        ("e\u0301", "\u00e9", True),
+        ("a", "b", False),
+        ("a/B", "A/b", True),
+        ("ﬁ", "fi", True),
+        ("\udcff", "\udcfe", False),
+    ],
+)
+def test_names_that_some_file_systems_take_for_the_same(one: str, other: str, same: bool) -> None:
+    assert (guarding.twins(tree(file(one), file(other))) is not None) is same
+
+
+LINKS: dict[str, tuple[Tree, bool]] = {
+    "to a file beside it": (tree(file("f"), link("l", "f")), False),
+    "to nothing": (tree(link("l", "nowhere/at/all")), False),
+    "to the root itself": (tree(folder("d"), link("d/l", "..")), False),
+    "above the root": (tree(folder("d"), link("d/l", "../..")), True),
+    "absolute": (tree(link("l", "/")), True),
+    "through another": (tree(folder("d"), link("a", "d"), link("l", "a/../..")), True),
+    "through another that stays inside": (tree(folder("d"), folder("d/e"), link("a", "d/e"), link("l", "a/..")), False),
+    "round and round": (tree(link("a", "b"), link("b", "a")), True),
+    "to itself": (tree(link("l", "l")), True),
+    "with steps that mean nothing": (tree(folder("d"), link("l", "./d/.//")), False),
+    "by a link that is absolute": (tree(link("a", "/etc"), link("l", "a/passwd")), True),
+    "down and up as often": (tree(link("l", "x/y/../../z")), False),
+    "down and up once more": (tree(link("l", "x/y/../../..")), True),
+}
+
+
+def leads_out(entries: Tree) -> bool:
+    try:
+        guarding.check_links(entries)
+    except InvalidInput:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_where_a_link_leads_is_seen_through_all_others(name: str) -> None:
+    entries, out = LINKS[name]
+    assert leads_out(entries) is out
+
+
+@given(st.lists(st.sampled_from(["a", "b", "..", ".", "", "c"]), max_size=8), st.integers(0, 3))
+def test_links_lead_where_the_system_says_they_do(steps: list[str], depth: int) -> None:
+    """Without other links, climbing above the root is all that leads out of it."""
+    at = "/".join(["d"] * depth)
+    path = f"{at}/l" if at else "l"
+    entries = {path: link(path, "/".join(steps) or "x")}
+    level, out = depth, entries[path].target.startswith("/")
+    for step in entries[path].target.split("/"):
+        level += {"..": -1, ".": 0, "": 0}.get(step, 1)
+        out = out or level < 0
+    assert leads_out(entries) is out
+
+
+# What is asked for
+
+
+def fed(
+    steps: Generator[Wanted, Mapping[bytes, bytes], Any], bodies: Mapping[bytes, bytes]
+) -> tuple[list[Wanted], Any]:
+    """What a generator asks for, and what it comes to."""
+    asked: list[Wanted] = []
+    try:
+        wanted = next(steps)
+        while True:
+            asked.append(wanted)
+            wanted = steps.send({digest: bodies[digest] for digest in wanted.now})
+    except StopIteration as done:
+        return asked, done.value
+
+
+def read_all(files: Sequence[Entry]) -> Generator[Wanted, Mapping[bytes, bytes], list[bytes]]:
+    contents = Asking(piece for entry in files for piece in entry.pieces)
+    found = []
+    for each in files:
+        parts = []
+        for piece in each.pieces:
+            parts.append(bytes((yield from contents.of(piece))))
+        found.append(b"".join(parts))
+    return found
+
+
+def objects(count: int, size: int) -> dict[bytes, bytes]:
+    bodies = [Random(number).randbytes(size) for number in range(count)]
+    return {digest_of(body): body for body in bodies}
+
+
+def in_pieces(name: str, bodies: Mapping[bytes, bytes], pieces: Sequence[tuple[int, int, int]]) -> Entry:
+    digests = list(bodies)
+    made = tuple(Piece(digests[number], start, length) for number, start, length in pieces)
+    return Entry(name, "file", 0o644, 0, sum(each[2] for each in pieces), "", b"x" * 32, made)
+
+
+def test_each_object_is_asked_for_once_and_the_next_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BATCH_BYTES", 250)
+    bodies = objects(10, 100)
+    files = [in_pieces(f"{number}", bodies, [(number // 2, number % 2 * 50, 50)]) for number in range(20)]
+    asked, found = fed(read_all(files), bodies)
+    assert b"".join(found) == b"".join(bodies.values())
+    assert [digest for each in asked for digest in each.now] == list(bodies)
+    assert [len(each.now) for each in asked] == [2] * 5
+    assert [each.next for each in asked[:-1]] == [each.now for each in asked[1:]]
+    assert asked[-1].next == []
+
+
+def test_what_other_files_need_too_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BATCH_BYTES", 100)
+    bodies = objects(8, 100)
+    files = [in_pieces(f"{number}", bodies, [(number, 0, 100), (7, number, 5)]) for number in range(7)]
+    asked, found = fed(read_all(files), bodies)
+    last = list(bodies.values())[7]
+    assert found == [body + last[at : at + 5] for at, body in enumerate(list(bodies.values())[:7])]
+    assert sum(len(each.now) for each in asked) == 8, "nothing is asked for twice"
+
+
+def test_what_is_too_much_to_be_held_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BATCH_BYTES", 10)
+    monkeypatch.setattr(asking, "HELD_MOST", 150)
+    bodies = objects(6, 100)
+    files = [in_pieces(f"{turn} {number}", bodies, [(number, turn, 10)]) for turn in range(3) for number in range(6)]
+    asked, found = fed(read_all(files), bodies)
+    assert found == [body[turn : turn + 10] for turn in range(3) for body in bodies.values()]
+    assert sum(len(each.now) for each in asked) > 6
+
+
+def test_an_object_that_is_too_short_is_noticed() -> None:
+    bodies = objects(1, 10)
+    with pytest.raises(Corrupt, match="shorter"):
+        fed(read_all([in_pieces("x", bodies, [(0, 5, 6)])]), bodies)
+
+
+# What is there, and what is done
+
+
+def looked(root: Path, wanted: Tree, ignored: Sequence[str] = ()) -> Tree:
+    found = present.look(str(root), entries.Tree(wanted, ignored), now=Ignores([]), limits=LIMITS)
+    assert found.apart is None
+    return dict(found.entries)
+
+
+def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "same", b"content", at_ns=1_000)
+    put(tmp_path, "other", b"CONTENT", at_ns=1_000)
+    put(tmp_path, "longer", b"content and more")
+    put(tmp_path, "unknown", b"1")
+    put(tmp_path, "ignored", b"1")
+    opened: list[str] = []
+    really = os.open
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, *rest, **how: opened.append(str(path)) or really(path, *rest, **how),  # type: ignore[func-returns-value]
+    )
+    wanted = tree(file("same"), file("other"), file("longer"))
+    there = looked(tmp_path, wanted, ["ignored"])
+    assert {each for each in opened if each in {"same", "other", "longer", "unknown", "ignored"}} == {"same", "other"}
+    assert sorted(there) == ["longer", "other", "same", "unknown"]
+    assert there["same"].digest == wanted["same"].digest
+    assert there["other"].digest == present.OTHER
+
+
+def test_what_is_wanted_is_seen_although_it_is_ignored(tmp_path: Path) -> None:
+    put(tmp_path, "x", b"content")
+    assert sorted(looked(tmp_path, tree(file("x")), ["x"])) == ["x"]
+    assert looked(tmp_path, {}, ["x"]) == {}
+
+
+def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
+    chunk = 1024 * 1024
+    body = Random(1).randbytes(chunk)
+    content = body + bytes(chunk + 7) + b"end"
+    pieces = (Piece(digest_of(body), 0, chunk), Piece(b"", 0, chunk + 7), Piece(digest_of(b"end"), 0, 3))
+    wanted = Entry("x", "file", 0o644, 0, len(content), "", b"d" * 32, pieces)
+    for at in (None, 5, chunk + 5, len(content) - 1):
+        changed = bytearray(content)
+        if at is not None:
+            changed[at] ^= 1
+        put(tmp_path, "x", bytes(changed))
+        there = looked(tmp_path, tree(wanted))["x"]
+        assert (there.digest == wanted.digest) is (at is None), at
+
+
+def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> Restored:
+    there = looked(root, wanted)
+    return fed(restoring.restore(str(root), planned(wanted, there), wanted, **how), bodies)[1]
+
+
+CONTENT = {digest_of(b"content"): b"content"}
+
+
+def test_what_was_done_is_counted(tmp_path: Path) -> None:
+    told: list[int] = []
+    put(tmp_path, "gone", b"1")
+    wanted = tree(folder("d"), file("d/f"), link("l"))
+    found = done(tmp_path, wanted, CONTENT, advance=told.append)
+    assert found == Restored(written=3, removed=1, touched=0, bytes=7, kept=[])
+    assert sum(told) == 4
+    (tmp_path / "d" / "f").chmod(0o600)
+    assert done(tmp_path, wanted, {}) == Restored(touched=1, kept=[])
+    assert done(tmp_path, wanted, {}) == Restored(kept=[])
+
+
+def test_a_file_that_is_not_as_it_was_known_is_not_replaced(tmp_path: Path) -> None:
+    put(tmp_path, "x", b"changed meanwhile")
+    now = os.stat(tmp_path / "x")
+    known = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+    for wanted in (tree(file("x")), {}, tree(link("x"))):
+        with pytest.raises(Stale, match="changed while"):
+            done(tmp_path, wanted, CONTENT, expected={"x": (*known[:4], known[4] + 1)})
+        assert (tmp_path / "x").read_bytes() == b"changed meanwhile"
+    done(tmp_path, tree(file("x")), CONTENT, expected={"x": known})
+    assert (tmp_path / "x").read_bytes() == b"content"
+
+
+def test_what_an_interrupted_restore_has_left_does_no_harm(tmp_path: Path) -> None:
+    wanted = tree(*(file(f"{number}") for number in range(3)))
+    plan = planned(wanted, {})
+    steps = restoring.restore(str(tmp_path), plan, wanted)
+    next(steps)
+    with pytest.raises(RuntimeError):
+        steps.throw(RuntimeError("killed"))
+    assert [path.name for path in tmp_path.iterdir()] == [], "what was half written is gone"
+    put(tmp_path, f".holdfast-{os.getpid()}-1", b"left by one that was really killed")
+    steps = restoring.restore(str(tmp_path), plan, wanted)
+    fed(steps, CONTENT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+def test_names_that_the_file_system_takes_for_the_same_are_refused_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.stat
+    monkeypatch.setattr(  # a file system that does not tell case apart
+        os, "stat", lambda path, **how: really(str(path).lower() if "CASE" in str(path) else path, **how)
+    )
+    wanted = tree(file("Name"), file("name"))
+    with pytest.raises(Conflict, match="cannot tell"):
+        done(tmp_path, wanted, CONTENT)
+    assert fingerprint(tmp_path) == {}
+
+
+def test_handles_are_let_go_of(tmp_path: Path) -> None:
+    wanted = tree(*(folder(f"d{number}") for number in range(150)), *(file(f"d{number}/f") for number in range(150)))
+    before = len(os.listdir("/proc/self/fd"))
+    done(tmp_path, wanted, CONTENT)
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(NotFound):
+        done(tmp_path / "nowhere", wanted, CONTENT)
+    assert len(os.listdir("/proc/self/fd")) == before
