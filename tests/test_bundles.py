@@ -162,6 +162,12 @@ def write(bundle: Path, lines: list[bytes]) -> None:
     bundle.write_bytes(zstandard.ZstdCompressor().compress(b"".join(line + b"\n" for line in lines)))
 
 
+def with_another_message(lines: list[bytes]) -> list[bytes]:
+    """The lines with one text changed, each of them still valid JSON."""
+    (number,) = [number for number, line in enumerate(lines) if b"message 517" in line]
+    return [*lines[:number], lines[number].replace(b"message 517", b"message 518"), *lines[number + 1 :]]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -169,7 +175,7 @@ def write(bundle: Path, lines: list[bytes]) -> None:
         lambda lines: lines[1:],
         lambda lines: [*lines[:50], *lines[51:]],
         lambda lines: [*lines, b"[]"],
-        lambda lines: [*lines[:50], lines[50].replace(b"1", b"2"), *lines[51:]],
+        with_another_message,
         lambda lines: [b'{"holdfast_bundle":2}', *lines[1:]],
         lambda lines: [b"not json", *lines],
         lambda lines: [],

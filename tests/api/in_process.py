@@ -15,6 +15,7 @@ from holdfast.api.app import build
 from holdfast.api.auth import AccessOptions
 from holdfast.api.limits import ServerLimits
 from holdfast.api.state import Service
+from holdfast.encryption import Keys
 from tests.api.process import ADMIN_KEY
 from tests.contract.legs import KEY
 
@@ -100,9 +101,10 @@ async def running(
     admin_key: str | None = ADMIN_KEY,
     clock: FixedClock | None = None,
     migrate: bool | None = None,
+    encryption_key: Keys | None = KEY,
 ) -> AsyncIterator[Running]:
-    """A server on a database, until the block ends."""
-    service = Service(database, limits, admin_key=admin_key, migrate=migrate, encryption_key=KEY)
+    """A server on a database, until the block ends. ``None`` for its keys takes those of the environment."""
+    service = Service(database, limits, admin_key=admin_key, migrate=migrate, encryption_key=encryption_key)
     if clock is not None:
         service.clock = clock
     app = build(service, local_only=True, access=access)

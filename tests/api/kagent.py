@@ -63,9 +63,9 @@ class Kagent:
 
 
 def open_kagent() -> Iterator[Kagent]:
-    """A server for the tests of a module."""
+    """A server for the tests of a module. It has no encryption keys until a test gives it some with ``use_keys``."""
     with asyncio.Runner() as runner:
-        server = running()
+        server = running(encryption_key=())
         first = Kagent(runner, runner.run(server.__aenter__()), "", "")
         yield first
         runner.run(server.__aexit__(None, None, None))

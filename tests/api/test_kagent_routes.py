@@ -126,7 +126,7 @@ async def _noted(kagent: Kagent) -> list[Any]:
 def test_a_server_with_a_key_that_is_none_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "short")
     with pytest.raises(InvalidInput, match=VARIABLE):
-        asyncio.run(running().__aenter__())
+        asyncio.run(running(encryption_key=None).__aenter__())
 
 
 def test_whether_the_server_is_alive_and_what_it_is_anybody_may_know(kagent: Kagent) -> None:

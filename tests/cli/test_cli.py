@@ -15,13 +15,15 @@ import holdfast
 from holdfast import Holdfast
 from holdfast.cli.commands import root
 from holdfast.cli.database import describe
+from holdfast.engines.dialect import Dialect
 from holdfast.extras import needs
+from holdfast.migrations.files import migrations
 from holdfast.schema import migrate_up, migration_sql, migration_status
 from tests.api.process import command, one_line
 from tests.cli.commands import commands
 
 COMMANDS = list(commands(root))
-LATEST = 6
+LATEST = len(migrations(Dialect.SQLITE))
 """The newest migration."""
 
 

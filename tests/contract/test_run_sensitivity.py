@@ -18,6 +18,7 @@ from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
 LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=MEMORY_LACKS)
 RUNS, QUEUE, STEPS, CALLS = run_states.queries, run_states.queue, step_log.queries, ledger.queries
+AGENTS = agents.AsyncAgents.queries
 
 
 def query(queries: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
@@ -111,10 +112,10 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "a call that is allowed against its kind": ("tool_calls", mock.patch.object(tool_calls, "_check_again")),
     "calls without end": ("tool_calls", query(CALLS, "hold_run", "<= :most", "<= 1000 + :most")),
     # Agents and blocks
-    "a version that is not compared": ("agents", mock.patch.object(agents, "check_version")),
-    "a version that does not rise": ("agents", query(agents.queries, "update", "version = version + 1", "version = version")),
-    "tags that stay": ("agents", query(agents.queries, "delete_tags", "agent_id = :id", "FALSE")),
-    "agents without order": ("agents", query(agents.queries, "list", "ORDER BY id", "ORDER BY id DESC")),
+    "a version that is not compared": ("records", mock.patch.object(agents.AsyncAgents, "_check_version")),
+    "a version that does not rise": ("records", query(AGENTS, "update", "version = version + 1", "version = version")),
+    "tags that stay": ("records", query(AGENTS, "delete_tags", "agent_id = :id", "FALSE")),
+    "agents without order": ("records", query(AGENTS, "list", "ORDER BY id", "ORDER BY id DESC")),
     "blocks in any order": ("blocks", query(blocks.queries, "list", "ORDER BY place, label", "ORDER BY label DESC")),
     "blocks that outgrow their size": ("blocks", mock.patch.object(blocks.text, "size", return_value=0)),
     "blocks that outlive a save": ("blocks", query(blocks.queries, "delete", "label = :label", "FALSE")),

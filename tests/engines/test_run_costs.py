@@ -9,7 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
+from holdfast import Holdfast, Limits, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
+from holdfast.core.filters import column
 from holdfast.core.queries import Query, Statement
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.psycopg import PsycopgConnection
@@ -202,12 +203,22 @@ def test_runs_below_a_run_are_found_by_their_parent(sqlite: Any) -> None:
         (RUNS.of_call, "runs_by_parent (tenant_id=? AND parent_run_id=? AND parent_call_id=?)"),
         (STEPS.get, "(tenant_id=? AND run_id=? AND iteration=?)"),
         (STEPS.list_newest, "(tenant_id=? AND run_id=? AND iteration<?)"),
-        (agents.queries.list_tagged, "PRIMARY KEY (tenant_id=? AND tag=? AND agent_id>?)"),
         (blocks.queries.get, "(tenant_id=? AND agent_id=? AND label=?)"),
     ],
 )
 def test_what_belongs_to_a_run_or_an_agent_is_found_by_its_key(sqlite: Any, query: Query, says: str) -> None:
     assert says in plan(sqlite, query.statement(Dialect.SQLITE))
+
+
+@pytest.mark.parametrize("name", ["list", "list_after"])
+def test_agents_with_a_tag_are_found_by_keys_alone_and_in_order(sqlite: Any, name: str) -> None:
+    kind = agents.AsyncAgents
+    clause = kind.filters.compile([column("tags").contains("x")], {}, Dialect.SQLITE, Limits())
+    found = plan(sqlite, kind.queries.by_name[name].statement(Dialect.SQLITE, clause))
+    assert "t USING PRIMARY KEY (tenant_id=? AND tag=?)" in found
+    assert "agents USING PRIMARY KEY (tenant_id=? AND id=?)" in found
+    assert "SCAN" not in found
+    assert "B-TREE" not in found
 
 
 # PostgreSQL

@@ -90,7 +90,7 @@ def test_printing_makes_the_same_schema_as_migrating(printed: Place, tmp_path: P
 def test_only_what_is_new_can_be_printed_and_adopted(bare: Place) -> None:
     migrate_up(bare.url, to=2)
     bare.execute(migration_sql(bare.engine, after=2))
-    assert [each.version for each in adopt(bare.url)] == [3, 4, 5, 6]
+    assert [each.version for each in adopt(bare.url)] == [*range(3, len(migrations(Dialect.SQLITE)) + 1)]
     assert all(each.applied for each in migration_status(bare.url))
 
 

@@ -172,6 +172,10 @@ REFUSED = [
         "makes a change in a CTE",
     ),
     (f"INSERT INTO feedback (tenant_id, id) SELECT :tenant_id, i.id {UNNESTED}", "without RETURNING"),
+    (
+        f"INSERT INTO feedback (tenant_id, id) WITH i AS (SELECT id {UNNESTED}) SELECT :tenant_id, i.id FROM i",
+        "without RETURNING",
+    ),
 ]
 ACCEPTED = [
     f"INSERT INTO sessions (tenant_id, id, compact_from) SELECT :tenant_id, :id::uuid, {POLICY} RETURNING id",

@@ -23,10 +23,11 @@ VALUES (:tenant_id, :session_id, :seq, :id, :kind, :role, :content, :token_count
         :is_preserved, :is_summary, :created_at, :updated_at);
 
 -- name: insert_many @postgres
--- Messages at known places of one session.
-WITH head AS (SELECT 0 AS number, :session_id::uuid AS session_id, 0 AS first_seq)
+-- Messages at known places of one session. Without RETURNING, Citus would copy the rows and report a duplicate as an internal error.
 /*part into_messages*/
-/*part new_messages*/;
+WITH head AS (SELECT 0 AS number, :session_id::uuid AS session_id, 0 AS first_seq)
+/*part new_messages*/
+RETURNING 1;
 
 -- name: advance_this_minute
 -- Reserve the next places in a session's log. SQLite rewrites an index whenever one of its columns is named in SET, even if the
