@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from holdfast import FixedClock, Holdfast, Limits
 from holdfast.core import filters, paging
 from holdfast.core.crypto import PREFIX, Secret
+from holdfast.core.encrypted_columns import _DECLARED
 from holdfast.core.queries import Query
 from holdfast.core.records import (
     AsyncRecords,
@@ -106,6 +107,9 @@ class AsyncGadgets(AsyncSoftRecords[Gadget, NewGadget, GadgetChange]):
     """Gadgets of one tenant."""
 
     table, noun = "gadgets", "gadget"
+
+
+_DECLARED.pop(("gadgets", "code"))  # no table of Holdfast's: rotation and exports must not look for it
 
 
 class Gadgets(SoftRecords[Gadget, NewGadget, GadgetChange]):
