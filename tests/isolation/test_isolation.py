@@ -142,7 +142,8 @@ def _rewind_a_step(tenant: TenantHandle) -> None:
     lease = tenant.leases.claim("worker", run_id=run.id)
     assert lease is not None
     tenant.runs.step(run.id, epoch=lease.epoch, iteration=1, state={"n": 1})
-    tenant.rewinds.begin(run.id, to_step=0, path="/tree", snapshot="then", epoch=lease.epoch)
+    begun = tenant.rewinds.begin(run.id, to_step=0, path="/tree", snapshot="then", epoch=lease.epoch)
+    tenant.rewinds.finish(begun.id)
 
 
 def _removes(method: str) -> bool:
