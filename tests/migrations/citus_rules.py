@@ -56,7 +56,9 @@ def _refused_insert(text: str) -> Iterator[str]:
         if sets and _SUBQUERY.search(sets[1]):
             yield "has a subquery in ON CONFLICT DO UPDATE"
         # A tenant that comes from a table's own column stays on its machine; one that comes as a parameter is copied there.
-        if re.match(r"\s*\([^()]*\)\s*(?:WITH\b.*?\)\s*)?SELECT\s+:", rest, re.DOTALL) and not re.search(r"\bRETURNING\b", rest):
+        if re.match(r"\s*\([^()]*\)\s*(?:WITH\b.*?\)\s*)?SELECT\s+:", rest, re.DOTALL) and not re.search(
+            r"\bRETURNING\b", rest
+        ):
             yield "inserts what it selects without RETURNING, so that Citus copies it and hides which constraint is violated"
 
 
