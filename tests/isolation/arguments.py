@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from holdfast import Strategy
 from holdfast.core.blocking import Blocking
-from holdfast.core.crypto import KeyRing
+from holdfast.core.crypto import KeyRing, Secret
 from holdfast.core.filters import Filter, column, meta
 from holdfast.core.records import AsyncRecords
 from holdfast.errors import InvalidInput
@@ -61,6 +61,7 @@ class Pool:
             datetime: lambda: datetime(2023, 11, 14, tzinfo=UTC),
             timedelta: lambda: timedelta(hours=self.random.choice([0, 1, 1_000])),
             type(None): lambda: None,
+            UnsetType: lambda: UNSET,
             Any: lambda: self._anything(name),
             Filter: lambda: self._filter(name),
             os.PathLike[str]: lambda: NO_PLACE,
@@ -70,8 +71,9 @@ class Pool:
             return plain[hint]()
         if origin in (Union, types.UnionType):
             return self.value(name, self.random.choice(args))
-        if origin is Annotated:
-            return self.value(name, args[0])
+        if origin in (Annotated, Secret):
+            inner = self.value(name, args[0])
+            return Secret(inner) if origin is Secret else inner
         if origin is Literal:
             return self.random.choice(args)
         if origin in (Mapping, dict):
