@@ -23,6 +23,7 @@ from holdfast.api.schemas import MessageToAppend, encode
 from holdfast.api.state import Service
 from holdfast.api.streams import Stream
 from holdfast.errors import NotFound
+from holdfast.ids import Id
 from holdfast.types import ApiKey
 
 T = "/v1/tenants/{tenant}"
@@ -173,18 +174,22 @@ def test_words_for_python_alone_are_not_told() -> None:
     assert made("PUT", Store.add, words="Other ``words``.").function.__doc__ == "Other `words`."
 
 
-def test_what_is_called_like_an_id_is_one_unless_it_is_any_text() -> None:
+def test_a_parameter_is_an_id_if_its_annotation_says_so() -> None:
     class Verified:
-        async def verify(self, *, after: str | None = None) -> Sequence[bool]:
+        async def verify(self, *, after: Id | None = None) -> Sequence[bool]:
             """Verify."""
             return []
 
-    def schema(**more: Any) -> Any:
-        whole = document([made("GET", Verified.verify, **more)])
+        async def verify_names(self, *, after: str | None = None) -> Sequence[bool]:
+            """Verify."""
+            return []
+
+    def schema(method: Any) -> Any:
+        whole = document([made("GET", method)])
         return whole["paths"][T + "/things"]["get"]["parameters"][1]["schema"]
 
-    assert schema()["format"] == "uuid"
-    assert "format" not in schema(plain=["after"])
+    assert schema(Verified.verify)["format"] == "uuid"
+    assert "format" not in schema(Verified.verify_names)
     assert made("GET", Verified.verify).function.__annotations__["return"].__name__ == "BoolList"
 
 

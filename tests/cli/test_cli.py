@@ -21,7 +21,7 @@ from tests.api.process import command, one_line
 from tests.cli.commands import commands
 
 COMMANDS = list(commands(root))
-LATEST = 6
+LATEST = 7
 """The newest migration."""
 
 
