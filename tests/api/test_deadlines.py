@@ -20,6 +20,7 @@ from holdfast.api.responses import Sendable
 from holdfast.api.routing import Route, Router
 from holdfast.api.state import Service
 from holdfast.errors import InvalidInput
+from holdfast.types import AsyncMessages
 from tests.api.in_process import running
 
 
@@ -103,7 +104,9 @@ def test_the_work_of_a_client_that_left_is_cancelled_and_not_answered() -> None:
 
 
 @pytest.mark.parametrize(("method", "type"), [("POST", "OutcomeUnknown"), ("GET", "Unavailable")])
-def test_a_request_that_a_stopping_server_cuts_off_is_answered(method: str, type: str) -> None:
+def test_a_request_that_a_stopping_server_cuts_off_is_answered(
+    method: str, type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with running() as server:
             session = await server.holdfast.tenant("acme").sessions.create()
@@ -113,8 +116,8 @@ def test_a_request_that_a_stopping_server_cuts_off_is_answered(method: str, type
                 begun.set()
                 await asyncio.Event().wait()
 
-            messages = server.service.tenant("acme").messages
-            messages.append = messages.list = never  # type: ignore[assignment,method-assign]
+            monkeypatch.setattr(AsyncMessages, "append", never)
+            monkeypatch.setattr(AsyncMessages, "list", never)
             body = {"role": "user", "content": "one"} if method == "POST" else None
             asking = asyncio.create_task(server.ask(method, path, body))
             await begun.wait()

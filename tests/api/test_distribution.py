@@ -167,7 +167,7 @@ def test_a_second_time_there_is_nothing_to_do(citus_url: str) -> None:
     assert (again.exit_code, again.stdout) == (0, "Every table is distributed already.\n")
 
 
-@pytest.mark.parametrize("version", [1, 16])
+@pytest.mark.parametrize("version", [1, 6])
 def test_tables_that_a_migration_adds_to_a_distributed_schema_are_distributed_with_it(
     version: int, bare_postgres_url: str
 ) -> None:

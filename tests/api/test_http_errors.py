@@ -317,6 +317,8 @@ def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: Se
         (errors.Closed, 503),
         (errors.SchemaMismatch, 500),
         (errors.Corrupt, 500),
+        (errors.DecryptionFailed, 500),
+        (errors.MissingKey, 500),
         (errors.HoldfastError, 500),
     ],
 )
@@ -379,7 +381,7 @@ def test_a_filter_with_a_time_that_does_not_exist_is_refused(api: Api, value: st
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("PUT", "tool-servers/s", {"connected_at": "9999-12-31T23:59:59-14:00"}),
+        ("PUT", "tool-servers/s", {"last_connected_at": "9999-12-31T23:59:59-14:00"}),
         ("POST", "keys", {"name": "k", "scopes": ["read"], "expires_at": "0001-01-01T00:00:00+14:00"}),
     ],
 )

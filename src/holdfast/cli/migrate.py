@@ -10,7 +10,7 @@ from holdfast import Holdfast, schema
 from holdfast.schema import MigrationStatus
 
 from .database import database_option, describe, per_run, store_per_run
-from .output import json_option, one_line, print_json, print_line, print_table
+from .output import json_option, one_line, print_json, print_line, print_table, print_text
 
 
 @click.group()
@@ -67,7 +67,7 @@ def status(database: str, as_json: bool) -> None:
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only migrations above this version.")
 def print_sql(engine: str, after: int) -> None:
     """Write the migrations as plain SQL, for psql -f or the sqlite3 shell. Then run `holdfast migrate adopt`."""
-    click.echo(schema.migration_sql(engine, after=after), nl=False)
+    print_text(schema.migration_sql(engine, after=after))
 
 
 @migrate.command()

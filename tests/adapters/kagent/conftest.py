@@ -38,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def _on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("kagent"), *TRUST) as server:
+    # A database that is named gets no key file, so this server has no encryption key, as the one on PostgreSQL.
+    with ServerProcess(tmp_path_factory.mktemp("kagent"), *TRUST, "--database", "kagent.db") as server:
         yield server
 
 

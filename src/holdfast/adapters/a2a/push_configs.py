@@ -9,7 +9,7 @@ from a2a.server.tasks.push_notification_config_store import normalize_push_notif
 from a2a.types.a2a_pb2 import TaskPushNotificationConfig
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from holdfast import AsyncTenantHandle, TenantHandle
+from holdfast import AsyncTenantHandle, NewA2APushConfig, TenantHandle, column
 from holdfast.types import A2APushConfig
 
 from .awaited import awaited
@@ -41,23 +41,25 @@ class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
     ) -> TaskPushNotificationConfig:
         """Save a configuration, in place of the caller's one with its id. An empty id becomes the task's."""
         config = normalize_push_notification_config(task_id, notification_config)
-        saved = await self._configs.save(task_id, MessageToDict(config), id=config.id, user=self._user(context))
-        return _config(saved)
+        user = self._user(context)
+        new = NewA2APushConfig(task_id=task_id, config=MessageToDict(config), id=config.id, user=user)
+        return _config(await self._configs.upsert(new))
 
     async def get_info(self, task_id: str, context: ServerCallContext) -> list[TaskPushNotificationConfig]:
         """The caller's configurations of a task."""
-        return [_config(each) for each in await self._configs.list(task_id, user=self._user(context))]
+        own = [column("task_id").eq(task_id), column("user").eq(self._user(context))]
+        return [_config(each) for each in await self._configs.list(where=own)]
 
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
         """The configurations of a task, of all its users."""
-        return [_config(each) for each in await self._configs.of_everybody(task_id)]
+        return [_config(each) for each in await self._configs.list(where=[column("task_id").eq(task_id)])]
 
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:
         """Remove one of the caller's configurations of a task, or all of them."""
-        await self._configs.delete(task_id, id=config_id, user=self._user(context))
+        await self._configs.clear(task_id, id=config_id, user=self._user(context))
 
-    def _user(self, context: ServerCallContext) -> str | None:
-        return self._owner(context) or None
+    def _user(self, context: ServerCallContext) -> str:
+        return self._owner(context) or ""
 
 
 def _config(stored: A2APushConfig) -> TaskPushNotificationConfig:

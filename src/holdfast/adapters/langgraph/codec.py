@@ -95,17 +95,16 @@ class Encoder:
         values = values.copy()  # another thread may be adding to it
         items: list[Any] = []
         small: list[Any] = []
-        at = 0
-        for is_known, group in groupby(self._places(values), lambda place: place is not None):
-            places = list(group)
-            if is_known:
-                self._flush(small, items)
-                self._add_places(places)
-                _count(items, len(places))
-            else:
-                for value in values[at : at + len(places)]:
+        at, places = 0, self._places(values)
+        for run in _runs(places):
+            if run[0] is None:
+                for value in values[at : at + len(run)]:
                     self._element(value, small, items)
-            at += len(places)
+            else:
+                self._flush(small, items)
+                self._add_places(run)
+                _count(items, len(run))
+            at += len(run)
         self._flush(small, items)
         return items
 
@@ -119,7 +118,7 @@ class Encoder:
         self._add(body, learnt)
         _count(items, 1)
 
-    def _places(self, values: Sequence[Any]) -> Sequence[int | None]:
+    def _places(self, values: Sequence[Any]) -> list[int | None]:
         """Where the thread has each value."""
         if self._thread is None:
             return [None] * len(values)
@@ -127,7 +126,11 @@ class Encoder:
 
     def _add_places(self, places: Sequence[Any]) -> None:
         """Add pieces that the thread has, as ranges."""
-        first = last = places[0]
+        first, last = places[0], places[-1]
+        if places == list(range(first, last + 1)):  # mostly: a conversation that only grew
+            self.pieces.append((first, last))
+            return
+        last = first
         for place in places[1:]:
             if place != last + 1:
                 self.pieces.append((first, last))
@@ -236,6 +239,8 @@ class Decoder:
         if self._thread is None:
             return self._load_all(self._bodies(taken))
         known = self._thread.has(self._places[taken])
+        if all(known):
+            return self._thread.rebuild(self._places[taken])
         values: list[Any] = []
         for is_known, group in groupby(known):
             part = slice(taken.start + len(values), taken.start + len(values) + len(list(group)))
@@ -347,6 +352,13 @@ def dump_value(value: Any, encoder: Encoder) -> bytes:
 def load_value(state: bytes, pieces: Sequence[bytes], serde: Serde) -> Any:
     """The value that was dumped."""
     return Decoder(serde, pieces, range(len(pieces))).value(_unpack(state))
+
+
+def _runs(places: list[int | None]) -> Sequence[list[int | None]]:
+    """Places and gaps, each run of them by itself."""
+    if places and None not in places:
+        return [places]
+    return [list(run) for _, run in groupby(places, lambda place: place is None)]
 
 
 def _count(items: list[Any], pieces: int) -> None:

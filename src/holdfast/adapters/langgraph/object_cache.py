@@ -47,7 +47,8 @@ class CachedThread:
         self._lock = RLock()  # comparing objects runs code of their classes, which may use the saver
         self._fingerprints: dict[int, Fingerprint] = {}
         # Per read, the newest first: objects by identity, with their places. An object stays alive here, so no id is reused.
-        self._reads: deque[dict[int, tuple[Any, int]]] = deque([{}], maxlen=RECOGNISED_READS)
+        self._reads: deque[dict[int, tuple[Any, int]]] = deque([{}])
+        self._retired: dict[int, tuple[Any, int]] = {}
         self._unread: list[_Unread] = []
         self._held: list[list[int]] = []
         self._shapes: dict[int, bytes] = {}
@@ -58,6 +59,8 @@ class CachedThread:
         with self._lock:
             self._settle()
             self._reads.appendleft({})
+            if len(self._reads) > RECOGNISED_READS:
+                self._retired = self._reads.pop()
 
     def held(self) -> Sequence[Sequence[int]]:
         """The ranges of places that need not be fetched."""
@@ -75,7 +78,13 @@ class CachedThread:
         """New objects, equal to those at these places."""
         with self._lock:
             self._settle()
-            values = [self._fingerprints[place].rebuild() for place in places]
+            values, retired = list[Any](), self._retired
+            for place in places:
+                # One object is freed for each that is made. The garbage collector counts the difference, and would otherwise
+                # traverse everything in the process every few reads, which takes longer than all the rest of a step.
+                if retired:
+                    retired.popitem()
+                values.append(self._fingerprints[place].rebuild())
             if self._recognises:
                 self._reads[0].update(zip(map(id, values), zip(values, places, strict=True), strict=True))
             return values
@@ -88,7 +97,14 @@ class CachedThread:
         """
         with self._lock:
             self._settle()
-            return [self._place_of(value, unchanged=unchanged) for value in values]
+            newest, fingerprints, places = self._reads[0], self._fingerprints, list[int | None]()
+            for value in values:
+                known = newest.get(id(value)) or self._known_before(value)
+                if known is None or not (unchanged or is_unchanged(value, fingerprints[known[1]])):
+                    places.append(None)
+                else:
+                    places.append(known[1])
+            return places
 
     def learn(self, learnt: Learnt, place: int) -> None:
         """Remember that an object is at a place."""
@@ -121,12 +137,10 @@ class CachedThread:
         """The place of a shape, if it is known."""
         return self._shape_places.get(shape)
 
-    def _place_of(self, value: Any, *, unchanged: bool) -> int | None:
-        for read in self._reads:
-            if (known := read.get(id(value))) is not None:
-                place = known[1]
-                return place if unchanged or is_unchanged(value, self._fingerprints[place]) else None
-        return None
+    def _known_before(self, value: Any) -> tuple[Any, int] | None:
+        """An object of an earlier read, and its place."""
+        key = id(value)
+        return next((read[key] for read in self._reads if key in read), None)
 
     def _recognise(self, value: Any, place: int) -> None:
         if self._recognises:

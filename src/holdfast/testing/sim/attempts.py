@@ -107,7 +107,7 @@ class Attempts:
         self.messages.setdefault((call.tenant, call.arguments["session_id"]), []).extend(new)
 
     def delete_agent(self, call: StoreCall) -> None:
-        self.deleted_agents.add((call.tenant, call.arguments["agent_id"]))
+        self.deleted_agents.add((call.tenant, call.arguments["key"][0]))
 
     def nothing(self, call: StoreCall) -> None:
         """A call that changes no log."""
