@@ -21,6 +21,7 @@ from ...core.filters import Filter, id_list
 from ...core.paging import Page, rows_to_read
 from ...core.queries import Queries
 from ...core.records import Limited
+from ...core.registration import register_tenant
 from ...core.rows import Column
 from ...core.store import TenantStore, reads, writes
 from ...core.tables import ListTable
@@ -30,7 +31,6 @@ from ...errors import InvalidInput, LimitExceeded, NotFound, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import SEARCH_CHARS
-from ..objects.registration import register_tenant
 
 _BEYOND = "\U0010ffff" * (SEARCH_CHARS + 1)
 """After a beginning, this comes after every text that begins so: none has as many of the last character."""

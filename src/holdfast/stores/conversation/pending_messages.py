@@ -21,6 +21,7 @@ from ...core.checks import id_batch, list_of
 from ...core.filters import id_list
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.dialect import Dialect
@@ -29,7 +30,6 @@ from ...errors import AlreadyExists, Conflict, InvalidInput
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
-from ..objects.registration import register_tenant
 from .keys import GroupKey
 
 _TRIES = 3

@@ -22,13 +22,13 @@ from ...core.blocking import Blocking, blocking, blocking_as
 from ...core.filters import Filter
 from ...core.paging import Page, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, in_steps, reads, writes, writes_acting, writes_heavily
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
-from ..objects.registration import register_tenant
 from . import session_lists, threads
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
 from .buffer.memory import Buffers

@@ -26,12 +26,12 @@ from ...core.filters import id_list
 from ...core.objects import SHORT_BYTES, digest_of
 from ...core.paging import Page, after, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ...ids import Id
-from ..objects.registration import register_tenant
 
 WHOLE = -1
 """The part of an element that is the element itself."""

@@ -20,11 +20,11 @@ from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.paging import Page, after, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded
-from ..objects.registration import register_tenant
 
 
 class FlowState(Struct, frozen=True):

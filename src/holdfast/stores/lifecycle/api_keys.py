@@ -21,6 +21,7 @@ from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.rows import mapper
 from ...core.scope import Setting
 from ...core.store import Store, reads, writes
@@ -28,7 +29,6 @@ from ...core.tokens import digest
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import Conflict, Forbidden, InvalidInput, NotFound
 from ...ids import Id, parse
-from ..objects.registration import register_tenant
 
 SHOWN = 8
 """Digits of a key that may be shown."""

@@ -20,12 +20,12 @@ from ...core.blocking import Blocking, blocking
 from ...core.filters import id_list
 from ...core.paging import rows_to_read
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import InvalidInput, LimitExceeded
 from ...ids import Id
-from ..objects.registration import register_tenant
 from . import similarity
 
 TTL_DAYS = 15

@@ -22,12 +22,12 @@ from ...core.blocking import Blocking, blocking
 from ...core.filters import id_list
 from ...core.paging import rows_to_read
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
 from ...core.store import TenantStore, only_reads, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import DimensionMismatch, InvalidInput
 from ...limits import Limits
-from ..objects.registration import register_tenant
 from . import similarity
 
 PART = 1_000

@@ -24,12 +24,12 @@ from ...core.blocking import Blocking, blocking
 from ...core.objects import Packed
 from ...core.paging import rows_to_read
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.store import TenantStore, only_reads, reads, writes
 from ...engines.protocol import Connection, Row
 from ...errors import Corrupt, InvalidInput, NotFound, Stale
 from . import packs
 from .packs import InPack, Staged
-from .registration import register_tenant
 
 GRACE_S = 3_600
 """How long an object that nobody holds is kept before it is removed."""

@@ -22,10 +22,10 @@ from ...core import objects as bodies
 from ...core import packs
 from ...core.objects import Packed
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine
 from ...errors import Corrupt, CrossTenant, NotFound, PacksUnknown
-from .registration import register_tenant
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from ...clock import MICROSECONDS, to_us
 from ...core.queries import Queries
+from ...core.registration import register_tenant
 from ...core.scope import Scope
 from ...core.session_dependents import SessionDependent
 from ...engines.protocol import Connection, Row
@@ -31,7 +32,6 @@ from ..execution.runs import states
 from ..execution.runs.states import Run
 from ..objects import activity
 from ..objects.activity import Deed
-from ..objects.registration import register_tenant
 
 Reason = Literal["per_run_cap", "per_tenant_cap", "grace_expired", "erasure"]
 EVENT = "checkpoint.deleted"

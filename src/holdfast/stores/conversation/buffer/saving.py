@@ -24,12 +24,12 @@ from ....clock import MINUTE_US, to_us
 from ....core import scope as scopes
 from ....core import text
 from ....core.queries import Queries
+from ....core.registration import register_tenant
 from ....core.rows import Column, mapper
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, LimitExceeded
 from ....ids import Id
-from ...objects.registration import register_tenant
 from .. import branches, views
 from ..log_reading import read_log
 from ..message_log import Entry, Message, entry_of, insert

@@ -22,13 +22,13 @@ from ....core import objects as bodies
 from ....core import text
 from ....core.objects import Packed
 from ....core.queries import Queries
+from ....core.registration import register_tenant
 from ....core.scope import Scope
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Corrupt, InvalidInput, Stale
 from ...objects import objects
 from ...objects.packs import InPack, Staged
-from ...objects.registration import register_tenant
 from . import ranges
 from .ranges import CHECKSUM_BYTES, Range
 

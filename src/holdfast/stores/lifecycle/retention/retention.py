@@ -9,6 +9,7 @@ from ....core import scope as scopes
 from ....core.acting import Acting
 from ....core.blocking import Blocking, blocking
 from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
+from ....core.registration import register_tenant
 from ....core.rows import mapper
 from ....core.store import TenantStore, in_steps, only_reads, reads, writes_acting
 from ....engines.protocol import Connection, Row
@@ -17,7 +18,6 @@ from ....ids import Id
 from ....ids import parse as parse_id
 from ...execution.runs import states
 from ...objects import activity
-from ...objects.registration import register_tenant
 from ...workspace import retention_rules as rules
 from ...workspace.retention_rules import Hold, PolicyChange, RetentionPolicy
 from .plans import Plan

@@ -15,13 +15,13 @@ from msgspec import Struct, structs
 
 from ....clock import MICROSECONDS, to_us
 from ....core import scope as scopes
+from ....core.registration import register_tenant
 from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
 from ....errors import Conflict, CrossTenant, Fenced
 from ...objects import activity, freeing
 from ...objects.objects import GRACE_S, AsyncObjects
-from ...objects.registration import register_tenant
 from ...workspace import layers, snapshots
 from ...workspace import retention_rules as rules
 from ...workspace.retention_rules import Hold, Reason, RetentionPolicy, RunSnapshots
