@@ -210,7 +210,7 @@ def test_a_pause_is_kept_by_the_clock_of_whoever_claims_unless_somebody_woke_the
 
 def test_an_agent_that_was_to_be_deleted_may_be_gone() -> None:
     gone = answered("agents.create", SimpleNamespace(id="new", version=1))
-    settle(answered("agents.delete", None, agent_id="new"), gone)
+    settle(answered("agents.delete", None, key=("new",)), gone)
 
 
 # What was asked for
