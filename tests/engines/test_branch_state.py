@@ -12,7 +12,6 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, TenantHandle
 from holdfast.errors import Corrupt, InvalidInput, LimitExceeded
-from holdfast.schema import migrate_down
 from holdfast.stores.conversation.views import BLOCK, BLOCKS_MOST, LAST
 
 Fetch = Callable[[str], list[tuple[Any, ...]]]
@@ -113,22 +112,3 @@ def test_a_view_that_was_damaged_says_so(place: tuple[str, Fetch], acme: TenantH
     for call in (acme.messages.list, acme.messages.count, acme.branches.fork):
         with pytest.raises(Corrupt, match="view of a session"):
             call(id)
-
-
-def test_going_back_to_the_older_schema_keeps_the_first_branch(place: tuple[str, Fetch]) -> None:
-    url, fetch = place
-    with Holdfast(url, auto_migrate=True) as hf:
-        acme = hf.tenant("acme")
-        plain, shown, left = started(acme, "a", "b"), started(acme, "a", "b", "c"), started(acme, "a")
-        acme.branches.rewind(shown, to=1)
-        acme.messages.append(shown, role="user", content="x", token_count=9)
-        acme.branches.rewind(left, to=1)
-        acme.branches.redo(left)
-    migrate_down(url, to=1)
-    rows = fetch("SELECT id, next_seq, message_count, token_count FROM sessions")
-    assert {str(id): numbers for id, *numbers in rows} == {plain: [3, 2, 4], shown: [4, 3, 6], left: [2, 1, 2]}
-    with Holdfast(url, auto_migrate=True) as hf:
-        acme = hf.tenant("acme")
-        assert [message.content[0]["text"] for message in acme.messages.list(shown)] == ["a", "b", "c"]
-        assert acme.messages.append(shown, role="user", content="d").seq == 4
-        assert len(acme.branches.list(shown)) == 1

@@ -38,7 +38,7 @@ def test_activity_comes_out_of_an_index_in_order(connection: Any, name: str) -> 
         name, f" AND {name} = :value"
     )
     for page in ("", PAGE):
-        found = plan(connection, activity.queries.list, column + page, f"activity_by_{name}")
+        found = plan(connection, activity.LOG.by_name["list"], column + page, f"activity_by_{name}")
         assert f"USING INDEX activity_by_{name}" in found
         assert "B-TREE" not in found
 
