@@ -14,7 +14,7 @@ from .workload import AsyncAppend, Message, write_from_many, write_together
 
 GROUP = "append-postgres"
 MANY = (1, 16, 64)
-POOL_MOST = 16
+MAX_POOL = 16
 TENANT = "bench"
 
 # The rows of an append by hand: what is new on the session, and the message, in one statement and so in one transaction.
@@ -144,7 +144,7 @@ async def _write_together(url: str, writers: int, seconds: float) -> Result:
 async def asyncpg_pool(url: str, writers: int) -> AsyncIterator[AsyncAppend]:
     import asyncpg
 
-    sessions, size = await _empty_sessions(url, writers), min(writers, POOL_MOST)
+    sessions, size = await _empty_sessions(url, writers), min(writers, MAX_POOL)
     async with asyncpg.create_pool(url, min_size=size, max_size=size) as pool:
         yield lambda writer, message: pool.fetchval(_APPEND, *_arguments(sessions[writer], message))
 
@@ -154,7 +154,7 @@ async def psycopg_pool(url: str, writers: int) -> AsyncIterator[AsyncAppend]:
     import psycopg
     from psycopg_pool import AsyncConnectionPool
 
-    sessions, size = await _empty_sessions(url, writers), min(writers, POOL_MOST)
+    sessions, size = await _empty_sessions(url, writers), min(writers, MAX_POOL)
 
     async def prepare(connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.set_autocommit(True)

@@ -104,7 +104,7 @@ _NOTES = {
         " a session is part of its time."
     ),
     append_sqlite.SLOW_GROUP: "The same with 1 ms added to each flush, as on a disk that is slower than this one.",
-    append_postgres.GROUP: f"Pools hold {append_postgres.POOL_MOST} connections, or one for each writer if there are fewer.",
+    append_postgres.GROUP: f"Pools hold {append_postgres.MAX_POOL} connections, or one for each writer if there are fewer.",
 }
 
 

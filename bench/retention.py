@@ -76,7 +76,7 @@ async def _measure(address: str) -> Result:
 
 
 async def _round(hf: Any, tenants: list[str]) -> int:
-    from holdfast.retention import RetentionWorker
+    from holdfast.retention_worker import RetentionWorker
 
     done = await RetentionWorker(hf, tenants=tenants).round()
     if done.failed or done.skipped:

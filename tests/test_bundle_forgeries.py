@@ -16,8 +16,8 @@ import zstandard
 from blake3 import blake3
 from click.testing import CliRunner
 
-from holdfast import Holdfast, NewAgent, NewMessage, bundle_lines
-from holdfast.bundle_lines import FORMAT
+from holdfast import Holdfast, NewAgent, NewMessage, bundle_format
+from holdfast.bundle_format import FORMAT
 from holdfast.bundles import Bundle, check_bundle, export_tenant, import_tenant
 from holdfast.cli.commands import root
 from holdfast.errors import (
@@ -347,7 +347,7 @@ def test_a_bundle_that_unpacks_to_far_more_than_its_size_is_refused_after_little
     for call in (lambda: check_bundle(file), lambda: import_tenant(str(tmp_path / "there.db"), file)):
         with pytest.raises(LimitExceeded, match="200 times its size"):
             call()
-    assert decoded <= 2 * (bundle_lines.FREE_BYTES + bundle_lines.RATIO * file.stat().st_size)
+    assert decoded <= 2 * (bundle_format.FREE_BYTES + bundle_format.RATIO * file.stat().st_size)
     assert not (tmp_path / "there.db").exists()
 
 

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 from click.testing import CliRunner
 
-from holdfast import Holdfast, NewAgent, NewMessage, NewToolCall, TenantHandle, bundle_lines, new_api_key
+from holdfast import Holdfast, NewAgent, NewMessage, NewToolCall, TenantHandle, bundle_format, new_api_key
 from holdfast.bundles import check_bundle, export_tenant, import_tenant
 from holdfast.cli.commands import root
 from holdfast.core.encrypted_columns import EncryptedColumn
@@ -121,7 +121,7 @@ def test_no_secret_is_in_a_bundle(there: str, tmp_path: Path, monkeypatch: pytes
     with Holdfast(there) as hf:
         hf.tenant("acme").contacts.upsert("telegram", "7", avatar_url="stored before there was a key", username="ada")
     export_tenant(there, "acme", tmp_path / "a.holdfast")
-    lines = bundle_lines.read(tmp_path / "a.holdfast")
+    lines = bundle_format.read(tmp_path / "a.holdfast")
     (row,) = [line for line in lines if isinstance(line, list) and "telegram" in line]
     assert "ada" in row
     assert "stored before there was a key" not in row

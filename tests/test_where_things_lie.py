@@ -27,8 +27,8 @@ from holdfast.errors import (
     SchemaMismatch,
     Unavailable,
 )
-from holdfast.presence import Presence
-from holdfast.stepping import step
+from holdfast.file_identity import Presence
+from holdfast.sync_runner import step
 
 # The file of a database
 
@@ -228,8 +228,8 @@ def test_a_short_body_is_kept_as_it_is(size: int) -> None:
     ("size", "codec"),
     [
         (objects.COMPRESS_FROM, objects.ZSTD_WORDS),
-        (objects.WORDS_MOST, objects.ZSTD_WORDS),
-        (objects.WORDS_MOST + 1, objects.ZSTD),
+        (objects.MAX_WORDS, objects.ZSTD_WORDS),
+        (objects.MAX_WORDS + 1, objects.ZSTD),
     ],
 )
 def test_words_are_referred_to_in_bodies_up_to_their_size(size: int, codec: int) -> None:

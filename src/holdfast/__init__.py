@@ -12,9 +12,9 @@ from .stores.conversation.compaction.policy import CompactionPolicy
 from .stores.conversation.compaction.strategies import Strategy, Summarizer
 from .stores.conversation.general_feedback import GeneralFeedbackChange, NewGeneralFeedback
 from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
+from .stores.conversation.linked_threads import SERVICE_USER, thread_of
 from .stores.conversation.messages import NewMessage
 from .stores.conversation.pending_messages import NewPendingMessage
-from .stores.conversation.threads import SERVICE_USER, thread_of
 from .stores.conversation.tokens import TokenCounter
 from .stores.execution.a2a_push_configs import A2APushConfigChange, NewA2APushConfig
 from .stores.execution.checkpoints.task_writes import Write
@@ -28,7 +28,7 @@ from .stores.registry.channel_instances import ChannelInstanceChange, NewChannel
 from .stores.registry.tool_servers import NewTool, NewToolServer, ToolServerChange
 from .stores.workspace.retention_rules import RetentionPolicy
 from .tenant_handles import AsyncTenantHandle, TenantHandle
-from .trees.ignoring import DEFAULT_IGNORE
+from .trees.ignore_rules import DEFAULT_IGNORE
 
 __version__ = "0.1.0"
 

@@ -28,7 +28,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _NEVER_BARE = re.compile(r"[\s\x00-\x1f\x7f#]|%(?![0-9a-fA-F]{2})|%00")
 """What is in no address as it is: drivers either refuse it, and repeat it, or each take it for something else."""
 _HOST = re.compile(r"(?:[^:@\[\]]*|\[[^\[\]]+\])(?::([0-9]*))?")
-_PORT_MOST = 65_535
+_MAX_PORT = 65_535
 _KEYWORDS = re.compile(r"(?:^|\s)password\s*=")
 
 
@@ -126,7 +126,7 @@ def _is_well_formed(text: str) -> bool:
 
 def _is_host(text: str) -> bool:
     found = _HOST.fullmatch(text)
-    return found is not None and int(found[1] or 0) <= _PORT_MOST
+    return found is not None and int(found[1] or 0) <= _MAX_PORT
 
 
 def _is_unicode(text: str) -> bool:

@@ -20,8 +20,8 @@ from .erasure.consumer import EVENT, STREAM, ErasureConsumer
 from .errors import HoldfastError
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
-from .loop.loops import this_process
-from .retention import EVERY_S, RetentionWorker, describe
+from .loop.loop import this_process
+from .retention_worker import EVERY_S, RetentionWorker, describe
 
 LEASE_S = 60
 """Seconds after its last renewal until another process may lead."""

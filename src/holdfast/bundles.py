@@ -26,8 +26,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from . import address, bundle_lines
-from .bundle_lines import End
+from . import address, bundle_format
+from .bundle_format import End
 from .clock import SystemClock, from_us
 from .core import objects as bodies
 from .core import text
@@ -41,9 +41,9 @@ from .handles import Holdfast
 from .migrations.catalogue import tables_of_tenants
 from .migrations.files import migrations
 from .new_file import refuse_existing
-from .stepping import step
 from .stores.objects import packs as pack_store
 from .stores.objects.packs import InPack
+from .sync_runner import step
 
 _DEFERRED = {Dialect.SQLITE: "PRAGMA defer_foreign_keys = ON", Dialect.POSTGRES: "SET CONSTRAINTS ALL DEFERRED"}
 _ROWS = 500
@@ -131,7 +131,7 @@ def export_tenant(
     with Holdfast(url, packs=packs) as hf:
         hf.tenants.get(tenant)
         scope = Scope(tenant, hf._setting)
-        with bundle_lines.written(file) as write:
+        with bundle_format.written(file) as write:
             call = _Export(hf._engine, scope, write, on_progress)
             step(hf._engine.exclusive(call.run))
     return check_bundle(file)
@@ -145,7 +145,7 @@ def check_bundle(file: str | os.PathLike[str]) -> Bundle:
         Corrupt: it is not a bundle, not whole, or not what was written.
         LimitExceeded: it unpacks to far more than any export.
     """
-    for line in bundle_lines.read(file):
+    for line in bundle_format.read(file):
         if isinstance(line, End):
             head = line.head
             try:
@@ -251,7 +251,7 @@ class _Import:
             await connection.fetch(_DEFERRED[connection.dialect], ())
             tables = {each.name: each for each in await _tables(connection)}
             table, columns, waiting, count = None, list[str](), list[list[Any]](), 0
-            for line in bundle_lines.read(self._file):
+            for line in bundle_format.read(self._file):
                 if isinstance(line, list):
                     waiting.append(line)
                     count += 1
@@ -363,7 +363,7 @@ def _head(tenant: str) -> dict[str, Any]:
     schema = max(each.version for each in migrations(Dialect.SQLITE))
     made = from_us(SystemClock().now_us())
     return {
-        "holdfast_bundle": bundle_lines.FORMAT,
+        "holdfast_bundle": bundle_format.FORMAT,
         "tenant": text.escape(tenant),
         "release": __version__,
         "schema": schema,

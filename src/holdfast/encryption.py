@@ -24,7 +24,7 @@ from .core.encrypted_columns import EncryptedColumn, encrypted_columns
 from .core.scope import Scope
 from .core.text import unescape
 from .handles import Holdfast
-from .stepping import step
+from .sync_runner import step
 
 Progress = Callable[[int, int], None]
 

@@ -15,19 +15,19 @@ from .clock import Clock, SystemClock
 from .core.crypto import KeyRing, Keys
 from .core.packs import PackPlace
 from .core.scope import Scope, Setting
-from .engines import opening
-from .engines.opening import AsyncOwnEngine, OwnEngine
+from .engines import factory
+from .engines.factory import AsyncOwnEngine, OwnEngine
 from .engines.postgres.options import PoolOptions
 from .engines.sqlite.file import Durability
 from .errors import InvalidInput
 from .ids import IdSource, RandomIds
 from .limits import Limits
 from .migrations import runner
-from .stepping import step
 from .store_lists import AsyncHandle, PlatformStores, SyncHandle
 from .stores.conversation.tokens import TokenCounter
 from .stores.lifecycle.tenant_engine import TenantEngine
 from .stores.wiring import SESSION_DEPENDENTS
+from .sync_runner import step
 from .tenant_handles import AsyncTenantHandle, TenantHandle
 
 
@@ -72,7 +72,7 @@ class Holdfast(PlatformStores, SyncHandle):
         where = address.parse(url, library=sqlite)
         self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
         self._setting.reopen = _reopening(url, durability=durability, sqlite=sqlite, pool=pool)
-        self._engine: OwnEngine = opening.blocking(where, durability=durability, pool=pool)
+        self._engine: OwnEngine = factory.blocking(where, durability=durability, pool=pool)
         self._arguments = (self._engine, self._setting)
         try:
             step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
@@ -132,7 +132,7 @@ class AsyncHoldfast(PlatformStores, AsyncHandle):
         self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
         self._setting.reopen = _reopening(url, durability=durability, sqlite=sqlite, pool=pool)
         self._migrates = _migrates(where, auto_migrate)
-        self._engine: AsyncOwnEngine = opening.asynchronous(where, durability=durability, pool=pool)
+        self._engine: AsyncOwnEngine = factory.asynchronous(where, durability=durability, pool=pool)
         self._arguments = (self._engine, self._setting)
 
     async def open(self) -> Self:

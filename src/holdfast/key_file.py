@@ -12,7 +12,7 @@ from .new_file import NewFile
 
 NAME = "encryption.key"
 """The key file in a data folder."""
-BYTES_MOST = 64 * 1024
+MAX_BYTES = 64 * 1024
 """Bytes of a key file; nothing longer is one."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -37,10 +37,10 @@ def read(path: Path) -> KeyRing:
             raise InvalidInput(
                 f"the key file {path} is open to others than its owner (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}"
             )
-        written = os.read(opened, BYTES_MOST + 1)
+        written = os.read(opened, MAX_BYTES + 1)
     finally:
         os.close(opened)
-    if len(written) > BYTES_MOST or not written.isascii():
+    if len(written) > MAX_BYTES or not written.isascii():
         raise InvalidInput(f"the key file {path} is not one: it holds a key of 64 hexadecimal digits in each line")
     return KeyRing(written.decode(), source=str(path))
 

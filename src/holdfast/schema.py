@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from . import address
 from .clock import SystemClock
-from .engines import opening
+from .engines import factory
 from .engines.dialect import Dialect
 from .engines.postgres.options import PoolOptions
 from .engines.protocol import Call, Connection
@@ -23,7 +23,7 @@ from .errors import Corrupt, InvalidInput
 from .migrations import runner
 from .migrations.files import Migration, plain_sql
 from .migrations.runner import Status as MigrationStatus
-from .stepping import step
+from .sync_runner import step
 
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ def _look(url: str, call: Call[T]) -> T:
 def _on(where: address.Address, call: Call[T], *, read_only: bool = False) -> T:
     if read_only and where.engine == "sqlite":
         where = address.Address(where.engine, where.place, read_only=True, library=where.library)
-    engine = opening.blocking(where, durability="full", pool=_ONE_CONNECTION)
+    engine = factory.blocking(where, durability="full", pool=_ONE_CONNECTION)
     try:
         return step(engine.exclusive(call))
     finally:

@@ -6,11 +6,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 from .clock import Clock
-from .core import acting
-from .core.acting import Acting, ActingBlock, AgentType, PeerKind
+from .core import actor_context
+from .core.actor_context import Acting, ActingBlock, AgentType, PeerKind
 from .core.crypto import KeyRing
 from .core.scope import Scope
-from .drivers import join, turns
+from .drivers import connection_lock, join
 from .engines.joined import JoinedEngine
 from .engines.protocol import Engine
 from .errors import InvalidInput
@@ -83,7 +83,7 @@ class _AnyTenantHandle(TenantStores):
 
     def acting_now(self) -> Acting:
         """Who acts for this tenant here and now; what nobody said is ``None``."""
-        return acting.now(self._scope)
+        return actor_context.now(self._scope)
 
     def _reopening(self) -> Any:
         if self._engine.joined:
@@ -107,7 +107,7 @@ class AsyncTenantHandle(_AnyTenantHandle, AsyncHandle):
             InvalidInput: the object is none of these, or of the other engine.
         """
         joined = join.asynchronous(connection, self._engine.dialect)
-        engine = JoinedEngine(joined, turns.of_tasks(connection), blocking=False, owner=self._engine)
+        engine = JoinedEngine(joined, connection_lock.of_tasks(connection), blocking=False, owner=self._engine)
         return AsyncTenantHandle(TenantEngine(engine, self._scope), self._scope)
 
     def as_sync(self) -> AbstractContextManager[TenantHandle]:
@@ -132,7 +132,7 @@ class TenantHandle(_AnyTenantHandle, SyncHandle):
             InvalidInput: the object is none of these, or of the other engine.
         """
         joined = join.blocking(connection, self._engine.dialect)
-        engine = JoinedEngine(joined, turns.of_threads(connection), blocking=True, owner=self._engine)
+        engine = JoinedEngine(joined, connection_lock.of_threads(connection), blocking=True, owner=self._engine)
         return TenantHandle(TenantEngine(engine, self._scope), self._scope)
 
     def as_async(self) -> AbstractAsyncContextManager[AsyncTenantHandle]:

@@ -1,6 +1,6 @@
 """Row types and store classes, for annotations: the types that methods take and return."""
 
-from .core.acting import Acting
+from .core.actor_context import Acting
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.saving import SessionState
@@ -22,11 +22,11 @@ from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
-from .stores.execution.checkpoints.checking import CheckedThreads, DamagedCheckpoint
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
-from .stores.execution.checkpoints.reading import Checkpoint, Held
-from .stores.execution.checkpoints.saving import Stored
+from .stores.execution.checkpoints.reader import Checkpoint, Held
 from .stores.execution.checkpoints.task_writes import TaskWrites
+from .stores.execution.checkpoints.verification import CheckedThreads, DamagedCheckpoint
+from .stores.execution.checkpoints.writer import Stored
 from .stores.execution.flows import AsyncFlows, Flow, Flows, FlowState, PendingFeedback
 from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, ClaimedRun, Leases, RunQueue
 from .stores.execution.runs.ledger import PendingCall, ToolCall
@@ -61,11 +61,11 @@ from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage
 from .trees.entries import Entry, Piece, Tree
-from .trees.restoring import Restored
-from .trees.walking import Skipped
-from .workspaces.capturing import Capture
-from .workspaces.exchanging import TreeChange
-from .workspaces.rewinding import Rewound
+from .trees.restore import Restored
+from .trees.walk import Skipped
+from .workspaces.archives import TreeChange
+from .workspaces.capture import Capture
+from .workspaces.rewind import Rewound
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __all__ = [

@@ -119,7 +119,7 @@ def test_who_asks_too_often_all_the_time_is_still_let_in_as_often_as_is_allowed(
 
 
 def test_no_more_names_are_remembered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.api.rate_limit._NAMES_MOST", 3)
+    monkeypatch.setattr("holdfast.api.rate_limit._MAX_NAMES", 3)
     rates = RateLimit(0.001, 1)
     for name in "abcd":
         rates.take(name)
@@ -209,7 +209,7 @@ def test_a_revoked_key_is_noted_in_the_log_of_its_tenant() -> None:
 
 
 def test_a_flood_of_refusals_is_counted_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "WAITING_MOST", 3)
+    monkeypatch.setattr(audit, "MAX_WAITING", 3)
 
     async def play(server: Running) -> list[str]:
         for _ in range(8):

@@ -19,7 +19,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.api.server import bind
 from holdfast.errors import InvalidInput
-from holdfast.presence import Presence
+from holdfast.file_identity import Presence
 from tests.api.process import (
     ADMIN_KEY,
     BEARER,

@@ -15,7 +15,7 @@ import httpx
 import psycopg
 import pytest
 
-from holdfast.api import descriptors
+from holdfast.api import file_descriptors
 from holdfast.api.limits import ServerLimits
 from holdfast.api.problems import answer
 from holdfast.errors import InvalidInput, Unavailable
@@ -222,14 +222,14 @@ def test_idle_connections_leave_files_for_everybody_else(tmp_path: Path) -> None
 
 
 def test_a_server_without_free_files_is_not_ready_and_says_unavailable() -> None:
-    descriptors.check_free()
+    file_descriptors.check_free()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     probe = os.open(os.devnull, os.O_RDONLY)
     os.close(probe)
     resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 1, hard))
     try:
         with pytest.raises(Unavailable, match="no file descriptors are left"):
-            descriptors.check_free()
+            file_descriptors.check_free()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert answer(OSError(errno.EMFILE, "Too many open files"), ServerLimits()).status_code == 503
@@ -237,4 +237,4 @@ def test_a_server_without_free_files_is_not_ready_and_says_unavailable() -> None
 
 def test_a_server_that_may_open_fewer_files_than_it_reserves_does_not_start() -> None:
     with pytest.raises(InvalidInput, match="reserved_files = 999,999,999"):
-        descriptors.connections(ServerLimits(reserved_files=999_999_999))
+        file_descriptors.connections(ServerLimits(reserved_files=999_999_999))

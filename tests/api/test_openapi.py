@@ -33,7 +33,7 @@ CHECKED = [
     "response_headers_conformance",
     "response_schema_conformance",
 ]
-ADDRESS_MOST = 20_000
+MAX_ADDRESS = 20_000
 """Characters of a query; much longer ones uvicorn itself refuses, in a few plain words."""
 REFUSED = [*CHECKED, "negative_data_rejection"]
 
@@ -180,7 +180,7 @@ def _ask(operation: Operation, mode: GenerationMode, server: ServerProcess, api:
     @settings(max_examples=examples, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(case=found.as_strategy(generation_mode=mode), real=st.booleans())
     def ask(case: schemathesis.Case, real: bool) -> None:
-        assume(len(str(case.query)) < ADDRESS_MOST)
+        assume(len(str(case.query)) < MAX_ADDRESS)
         assume(mode is GenerationMode.POSITIVE or not _is_right_as_sent(operation, case.query))
         if real and mode is GenerationMode.POSITIVE:
             known.put_into(case)

@@ -7,8 +7,8 @@ import pytest
 from msgspec import Struct
 
 from holdfast import errors
-from holdfast.api.derived import route
 from holdfast.api.parameters import parameters
+from holdfast.api.store_routes import route
 from holdfast.errors import Conflict, NotFound
 
 

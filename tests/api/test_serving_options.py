@@ -358,7 +358,7 @@ def test_days_that_no_key_can_be_good_for_are_refused_before_a_key_is_drawn(days
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("days", [1, keys_commands.DAYS_MOST])
+@pytest.mark.parametrize("days", [1, keys_commands.MAX_DAYS])
 def test_a_key_may_be_good_for_a_day_or_for_a_century(days: int, tmp_path: Path) -> None:
     database = str(tmp_path / "a.db")
     done = json.loads(

@@ -13,7 +13,6 @@ from msgspec import Meta, Struct
 
 from holdfast import Filter, NewMessage, Page
 from holdfast.api.auth import Caller
-from holdfast.api.derived import Count, Named, Whether, route, version_etag
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, operation
 from holdfast.api.parameters import bodies, choices, may_be_empty, parameters, without_none, without_notes
@@ -21,6 +20,7 @@ from holdfast.api.request_body import Upload
 from holdfast.api.responses import MEDIA_TYPES, Archive, Octets, PlainText
 from holdfast.api.schemas import MessageToAppend, encode
 from holdfast.api.state import Service
+from holdfast.api.store_routes import Count, Named, Whether, route, version_etag
 from holdfast.api.streams import Stream
 from holdfast.errors import NotFound
 from holdfast.ids import Id

@@ -14,7 +14,7 @@ from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
 from holdfast.limits import Limits
 from holdfast.stores.conversation import log_reading, message_changes, message_log, new_entries, sessions
-from holdfast.stores.lifecycle import purging
+from holdfast.stores.lifecycle import purge_statements
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 
@@ -84,10 +84,11 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
         registration.queries, "register", "NOTHING", "UPDATE SET metadata = '{}'"
     ),
     "a tenant that leaves its sessions": both(
-        mock.patch.object(purging, "bounded", return_value=[]), mock.patch.object(purging, "unbounded", return_value=[])
+        mock.patch.object(purge_statements, "bounded", return_value=[]),
+        mock.patch.object(purge_statements, "unbounded", return_value=[]),
     ),
     "a tenant deleted by mistake": mock.patch.object(
-        purging, "anything", return_value=Query("x", dict.fromkeys(Dialect, "SELECT 1 WHERE :tenant_id = 'x'"))
+        purge_statements, "anything", return_value=Query("x", dict.fromkeys(Dialect, "SELECT 1 WHERE :tenant_id = 'x'"))
     ),
     "text that is stored as it is": mock.patch.multiple(text, escape=keep_everything, unescape=keep_everything),
     "names that are not measured": without_limit("key_bytes"),

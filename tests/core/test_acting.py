@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, TenantHandle
-from holdfast.core.acting import Acting, ActingBlock
+from holdfast.core.actor_context import Acting, ActingBlock
 from holdfast.errors import HoldfastError
 
 NOBODY = Acting()

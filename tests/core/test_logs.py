@@ -16,7 +16,7 @@ from holdfast.core.logs import AsyncLog, Log, LogTable
 from holdfast.core.records import Limited
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import Id
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from tests.core.places import Place, check_statements, notices, pages, place, planted
 
 FIRST = "01900000-0000-7000-8000-000000000000"

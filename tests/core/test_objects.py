@@ -100,7 +100,7 @@ def test_a_codec_nobody_knows_is_refused(codec: int) -> None:
 def test_a_frame_that_claims_to_be_huge_is_refused_before_it_is_unpacked() -> None:
     import zstandard
 
-    bomb = zstandard.ZstdCompressor().compress(bytes(objects.UNPACKED_MOST + 1))
+    bomb = zstandard.ZstdCompressor().compress(bytes(objects.MAX_UNPACKED + 1))
     assert len(bomb) < 10_000
     bomb += zlib.crc32(bomb).to_bytes(4, "big")
     with pytest.raises(Corrupt, match="claims"):
@@ -169,7 +169,7 @@ def test_flipped_bits_in_a_database_are_found(filled: Path, tmp_path: Path, tabl
 
 
 def test_a_body_that_could_not_be_read_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "UNPACKED_MOST", 1_000)
+    monkeypatch.setattr(objects, "MAX_UNPACKED", 1_000)
     for body in (b"a" * 1_000, Random(1).randbytes(1_000)):
         packed = objects.pack(body)
         assert objects.unpack(packed.digest, packed.codec, packed.body) == body

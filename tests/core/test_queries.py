@@ -15,8 +15,8 @@ from holdfast.core.rows import Column
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Row
 from holdfast.ids import Id
-from holdfast.stepping import step
 from holdfast.stores.conversation import message_log
+from holdfast.sync_runner import step
 
 SQLITE, POSTGRES = Dialect.SQLITE, Dialect.POSTGRES
 

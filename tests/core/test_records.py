@@ -39,7 +39,7 @@ from holdfast.core.rows import Column
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import DecryptionFailed
 from holdfast.ids import Id
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from tests.contract.cases.record_promises import (
     PROMISES,
     Kit,

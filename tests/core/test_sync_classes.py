@@ -19,8 +19,8 @@ from holdfast import AsyncHoldfast, AsyncTenantHandle, Holdfast, TenantHandle
 from holdfast.core.blocking import Blocking
 from holdfast.core.store import Store
 from holdfast.errors import NotFound
-from holdfast.stepping import step
 from holdfast.store_lists import store_names
+from holdfast.sync_runner import step
 
 
 def subclasses(kind: type) -> Iterator[type]:

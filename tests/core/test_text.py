@@ -208,9 +208,9 @@ def test_nesting_has_a_limit() -> None:
 
 
 def test_nesting_never_goes_deeper_than_can_be_read_back() -> None:
-    assert text.load(text.dump(nested(text.DEPTH_MOST, "\x00"), depth=10**6)) == nested(text.DEPTH_MOST, "\x00")
+    assert text.load(text.dump(nested(text.MAX_DEPTH, "\x00"), depth=10**6)) == nested(text.MAX_DEPTH, "\x00")
     with pytest.raises(LimitExceeded):
-        text.dump(nested(text.DEPTH_MOST + 1), depth=10**6)
+        text.dump(nested(text.MAX_DEPTH + 1), depth=10**6)
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:

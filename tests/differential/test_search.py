@@ -17,7 +17,7 @@ import pytest
 from holdfast import FixedClock, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import InvalidInput
 from holdfast.limits import Limits
-from holdfast.stores.conversation.search.query import OCCURRENCES_MOST, PASSING, SearchQuery, parse
+from holdfast.stores.conversation.search.query import MAX_OCCURRENCES, PASSING, SearchQuery, parse
 from holdfast.stores.conversation.search.searchable_text import BREAK, Term, text_of, words_of
 from holdfast.types import Hit, Message
 from tests.differential.sides import StepIds
@@ -60,7 +60,7 @@ class Work:
         size = self.random.choice((0, 1, 2, 3, 5, 8, 12, 20, 500))
         words = [self.word() for _ in range(size)]
         if self.random.randrange(40) == 0:
-            words = [self.word()] * (OCCURRENCES_MOST + 3) + words
+            words = [self.word()] * (MAX_OCCURRENCES + 3) + words
         if self.random.randrange(60) == 0:
             words = ["filler"] * 9_990 + words
         return self.random.choice((" ", " ", ", ", "\n")).join(words)
@@ -106,7 +106,7 @@ class Read:
         self.kept: list[str] = []
         for word in words:
             seen[word] += 1
-            self.kept.append(word if seen[word] <= OCCURRENCES_MOST else "")
+            self.kept.append(word if seen[word] <= MAX_OCCURRENCES else "")
 
     def score(self, query: SearchQuery) -> float:
         """The score of the message, or 0 if it does not match."""

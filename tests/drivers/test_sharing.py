@@ -180,14 +180,14 @@ async def _cut(call: Any, steps: int) -> None:
 
 
 def test_the_turn_is_forgotten_with_its_handles(sqlite_path: str) -> None:
-    from holdfast.drivers import turns
+    from holdfast.drivers import connection_lock
 
     caller = sqlite3.connect(sqlite_path)
     with Holdfast(":memory:") as hf:
         handles = [hf.tenant(name).join(caller) for name in ("acme", "globex")]
-        assert turns.of_threads(caller) is handles[0]._engine._turn is handles[1]._engine._turn  # type: ignore[attr-defined]
+        assert connection_lock.of_threads(caller) is handles[0]._engine._turn is handles[1]._engine._turn  # type: ignore[attr-defined]
         del handles
-        assert id(caller) not in turns._of_threads
+        assert id(caller) not in connection_lock._of_threads
     caller.close()
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.engines.sqlite.asynchronous import AsyncSqliteEngine
-from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
+from holdfast.engines.sqlite.engine_async import AsyncSqliteEngine
 from holdfast.engines.sqlite.file import Durability, SqliteFile
 from holdfast.testing.disk import Disk
 from tests.faults.powercut import DATABASE

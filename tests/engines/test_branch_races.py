@@ -16,10 +16,10 @@ from holdfast import Holdfast, NewMessage, TenantHandle
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Connection, Row
 from holdfast.errors import NotFound, Unavailable
-from holdfast.stepping import step
 from holdfast.stores.conversation import log_reading, views
 from holdfast.stores.conversation.branches import AsyncBranches
 from holdfast.stores.conversation.messages import AsyncMessages
+from holdfast.sync_runner import step
 from holdfast.types import Message
 
 WAIT_S = 60.0

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, TenantHandle
 from holdfast.errors import Corrupt, InvalidInput, LimitExceeded
-from holdfast.stores.conversation.views import BLOCK, BLOCKS_MOST, LAST
+from holdfast.stores.conversation.views import BLOCK, LAST, MAX_BLOCKS
 
 Fetch = Callable[[str], list[tuple[Any, ...]]]
 
@@ -95,9 +95,9 @@ def test_a_branch_is_left_with_the_view_it_has_by_then(place: tuple[str, Fetch],
 
 def test_the_last_block_is_refused_before_places_run_out(place: tuple[str, Fetch], acme: TenantHandle) -> None:
     id = started(acme, "a")
-    place[1](f"UPDATE sessions SET blocks = {BLOCKS_MOST - 1}")
+    place[1](f"UPDATE sessions SET blocks = {MAX_BLOCKS - 1}")
     made = acme.branches.fork(id)
-    assert made.number == BLOCKS_MOST - 1
+    assert made.number == MAX_BLOCKS - 1
     acme.branches.switch(id, made.number)
     assert acme.messages.append(id, role="user", content="b").seq == 2
     assert [message.seq for message in acme.messages.list(id)] == [1, 2]

@@ -13,18 +13,18 @@ import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, NewMessage, PoolOptions
 from holdfast.core.queries import Statement
-from holdfast.drivers import asyncpg_own
+from holdfast.drivers import asyncpg_connection
 from holdfast.drivers import psycopg as psycopg_driver
 from holdfast.engines import joined
 from holdfast.engines.dialect import Dialect
-from holdfast.engines.postgres import blocking, pool
+from holdfast.engines.postgres import engine, pool
 from holdfast.engines.postgres.citus import is_distributed
-from holdfast.engines.postgres.retrying import SETTLED_COMMIT
+from holdfast.engines.postgres.retries import SETTLED_COMMIT
 from holdfast.errors import NotFound, OutcomeUnknown, Unavailable
-from holdfast.stepping import step
 from holdfast.stores.conversation import message_log
-from holdfast.stores.execution.checkpoints import reading
+from holdfast.stores.execution.checkpoints import reader
 from holdfast.stores.execution.runs import ledger, step_log
+from holdfast.sync_runner import step
 from holdfast.types import Message
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import OwnLeg, PostgresPlace
@@ -44,11 +44,11 @@ async def _yes(connection: object) -> bool:
 @pytest.fixture
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every handle takes the tables for distributed, and what Citus would send to every machine fails."""
-    for module in (blocking, joined, pool):
+    for module in (engine, joined, pool):
         monkeypatch.setattr(module, "is_distributed", _yes)
     refused = {Dialect.POSTGRES: Statement("SELECT sent_to_every_machine()", Dialect.POSTGRES)}
     found = set()
-    for queries in (message_log.queries, step_log.queries, ledger.queries, reading.queries):
+    for queries in (message_log.queries, step_log.queries, ledger.queries, reader.queries):
         for name in UNDISTRIBUTED & queries.by_name.keys():
             monkeypatch.setattr(queries.by_name[name], "_plain", refused)
             found.add(name)
@@ -59,7 +59,10 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that are sent."""
     statements: list[str] = []
-    ways = {psycopg_driver.PsycopgConnection: ("execute", "many"), asyncpg_own.AsyncpgConnection: ("fetch", "many")}
+    ways = {
+        psycopg_driver.PsycopgConnection: ("execute", "many"),
+        asyncpg_connection.AsyncpgConnection: ("fetch", "many"),
+    }
     for driver, names in ways.items():
         for name in names:
             monkeypatch.setattr(driver, name, _noting(getattr(driver, name), statements))

@@ -15,7 +15,7 @@ from holdfast import errors as ours
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.sqlite3 import Sqlite3Connection
 from holdfast.engines.postgres import errors as postgres
-from holdfast.engines.postgres import retrying
+from holdfast.engines.postgres import retries
 from holdfast.engines.postgres.options import PoolOptions
 from holdfast.engines.protocol import Connection
 from holdfast.engines.sqlite import errors as sqlite
@@ -35,7 +35,7 @@ from holdfast.errors import (
     StorageFull,
     Unavailable,
 )
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 
 Kind = type[HoldfastError]
 
@@ -128,7 +128,7 @@ def test_only_a_schema_that_does_not_fit_is_told_to_migrate() -> None:
 
 
 def test_what_may_be_run_again_is_what_changed_nothing() -> None:
-    again = {state for state, _ in BY_STATE if isinstance(postgres.translate(state, "x"), retrying.AGAIN)}
+    again = {state for state, _ in BY_STATE if isinstance(postgres.translate(state, "x"), retries.AGAIN)}
     assert again == {"40001", "40P01", "55P03", "08006", "08P01", "57P01", "57P02", "57P03", "57P05"} | {
         "25P03",
         "25P04",
@@ -331,7 +331,7 @@ TRANSACTION = pytest.mark.parametrize("transaction", [False, True])
 def alone(group: Appending, *, transaction: bool) -> str:
     connection = through_apsw()
     try:
-        return step(retrying.run_alone(group, connection, "it", transaction=transaction))
+        return step(retries.run_alone(group, connection, "it", transaction=transaction))
     finally:
         assert not connection.raw.in_transaction
         connection.raw.close()
@@ -403,22 +403,22 @@ def test_a_failure_after_which_all_may_be_run_again_is_passed_on_as_it_is(transa
 
 
 def test_each_pause_is_twice_the_one_before_and_all_of_them_are_short() -> None:
-    pauses = [retrying.pause_s(attempt) for attempt in range(retrying.TRIES)]
-    assert pauses[0] == retrying.PAUSE_S
+    pauses = [retries.pause_s(attempt) for attempt in range(retries.TRIES)]
+    assert pauses[0] == retries.PAUSE_S
     assert all(later == 2 * earlier for earlier, later in pairwise(pauses))
     assert sum(pauses) < 1
 
 
 @pytest.mark.parametrize("error", [postgres.ConnectionLost("gone"), postgres.Serialization("in the way")])
 def test_what_was_tried_often_enough_is_unavailable_and_says_how_often(error: HoldfastError) -> None:
-    found = retrying.given_up(error)
+    found = retries.given_up(error)
     assert type(found) is Unavailable
-    assert str(found) == f"gave up after {retrying.TRIES} tries: {error}"
+    assert str(found) == f"gave up after {retries.TRIES} tries: {error}"
 
 
 @pytest.mark.parametrize("error", [NotFound("x"), StorageFull("x"), OutcomeUnknown("x", id="i"), Unavailable("x")])
 def test_any_other_failure_is_passed_on_untouched(error: HoldfastError) -> None:
-    assert retrying.given_up(error) is error
+    assert retries.given_up(error) is error
 
 
 def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_change() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast import Filter
 from holdfast.core.queries import Statement
-from holdfast.engines import fragments
+from holdfast.engines import sql_fragments
 from holdfast.engines.dialect import Dialect
 from tests.models import oracle
 
@@ -58,21 +58,21 @@ class Engine:
         return self._ask(condition, {"document": json.dumps(document), **parameters})
 
     def equals(self, document: Any, key: str, value: Any) -> bool:
-        condition = fragments.key_equals(self.dialect, "document", "key", "value", kind_of(value))
+        condition = sql_fragments.key_equals(self.dialect, "document", "key", "value", kind_of(value))
         return self.ask(condition, document, key=key, value=argument(value, self.dialect))
 
     def among(self, document: Any, key: str, values: Sequence[Any]) -> bool:
-        condition = fragments.key_in(self.dialect, "document", "key", "values")
+        condition = sql_fragments.key_in(self.dialect, "document", "key", "values")
         return self.ask(condition, document, key=key, values=json.dumps(values))
 
     def compares(self, document: Any, key: str, sign: str, value: Any) -> bool:
         kind = kind_of(value)
-        condition = fragments.key_compares(self.dialect, "document", "key", "value", kind, sign)
+        condition = sql_fragments.key_compares(self.dialect, "document", "key", "value", kind, sign)
         sent = json.dumps(value) if self.dialect is Dialect.POSTGRES and kind != "text" else value
         return self.ask(condition, document, key=key, value=sent)
 
     def contains(self, document: Any, key: str, value: Any) -> bool:
-        condition = fragments.key_contains(self.dialect, "document", "key", "value", kind_of(value))
+        condition = sql_fragments.key_contains(self.dialect, "document", "key", "value", kind_of(value))
         return self.ask(condition, document, key=key, value=argument(value, self.dialect))
 
 
@@ -216,25 +216,25 @@ def test_an_array_has_an_element_and_a_text_a_part(found: Any, value: Any, holds
 
 
 def test_one_of_many_ids_is_one_argument_on_either_engine(engine: Engine) -> None:
-    condition = fragments.any_of(engine.dialect, "'b'", "ids")
+    condition = sql_fragments.any_of(engine.dialect, "'b'", "ids")
     for wanted, holds in ((["a", "b"], True), (["a"], False), ([], False), (["B"], False), (["b"] * 1_000, True)):
         sent = json.dumps(wanted) if engine.dialect is Dialect.SQLITE else wanted
         assert engine.ask(condition, {}, ids=sent) is holds
 
 
 def test_the_type_of_the_ids_is_said_where_types_are_strict() -> None:
-    assert fragments.any_of(Dialect.POSTGRES, "id", "ids", "uuid") == "id = ANY(:ids::uuid[])"
-    assert "uuid" not in fragments.any_of(Dialect.SQLITE, "id", "ids", "uuid")
+    assert sql_fragments.any_of(Dialect.POSTGRES, "id", "ids", "uuid") == "id = ANY(:ids::uuid[])"
+    assert "uuid" not in sql_fragments.any_of(Dialect.SQLITE, "id", "ids", "uuid")
 
 
 def test_every_fragment_can_be_part_of_a_statement_of_its_dialect() -> None:
     for dialect in Dialect:
         parts = [
-            fragments.any_of(dialect, "id", "ids"),
-            fragments.key_equals(dialect, "document", "key", "value", "text"),
-            fragments.key_in(dialect, "document", "key", "values"),
-            fragments.key_compares(dialect, "document", "key", "value", "number", "<"),
-            fragments.key_contains(dialect, "document", "key", "value", "text"),
+            sql_fragments.any_of(dialect, "id", "ids"),
+            sql_fragments.key_equals(dialect, "document", "key", "value", "text"),
+            sql_fragments.key_in(dialect, "document", "key", "values"),
+            sql_fragments.key_compares(dialect, "document", "key", "value", "number", "<"),
+            sql_fragments.key_contains(dialect, "document", "key", "value", "text"),
         ]
         statement = Statement("SELECT 1 FROM t WHERE " + " AND ".join(parts), dialect)
         assert {*statement.names} == {"ids", "key", "value", "values"}

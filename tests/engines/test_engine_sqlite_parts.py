@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from holdfast.address import Library
-from holdfast.drivers import join, turns
+from holdfast.drivers import connection_lock, join
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.sqlite3 import Sqlite3Connection
 from holdfast.engines.dialect import Dialect
@@ -23,7 +23,7 @@ from holdfast.engines.sqlite import libraries, stdlib
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.engines.sqlite.libraries import Claim
 from holdfast.errors import Corrupt, HoldfastError, InvalidInput, Unavailable
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 
 LIBRARIES = pytest.mark.parametrize("library", get_args(Library))
 
@@ -236,13 +236,13 @@ def test_a_connection_of_either_library_is_open_until_it_is_closed() -> None:
 
 def test_one_connection_has_one_turn_and_another_has_another() -> None:
     one, other = object(), object()
-    mine, theirs = turns.of_threads(one), turns.of_threads(other)
-    assert turns.of_threads(one) is mine is not theirs
-    assert turns.of_tasks(one) is not mine
+    mine, theirs = connection_lock.of_threads(one), connection_lock.of_threads(other)
+    assert connection_lock.of_threads(one) is mine is not theirs
+    assert connection_lock.of_tasks(one) is not mine
 
 
 def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
-    turn = turns.of_threads(shared := object())
+    turn = connection_lock.of_threads(shared := object())
     order: list[str] = []
 
     async def take(name: str) -> None:
@@ -262,7 +262,7 @@ def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
 
 
 def test_a_turn_is_given_back_by_whoever_fails_in_it() -> None:
-    turn = turns.of_threads(shared := object())
+    turn = connection_lock.of_threads(shared := object())
 
     async def fail() -> None:
         async with turn:
@@ -281,15 +281,15 @@ def test_tasks_take_turns_in_the_order_they_came() -> None:
     order: list[int] = []
 
     async def take(connection: object, number: int) -> None:
-        async with turns.of_tasks(connection):
+        async with connection_lock.of_tasks(connection):
             await asyncio.sleep(0)
             order.append(number)
 
     async def run() -> None:
         connection = object()
-        kept = turns.of_tasks(connection)
+        kept = connection_lock.of_tasks(connection)
         await asyncio.gather(*(take(connection, number) for number in range(5)))
-        assert turns.of_tasks(connection) is kept
+        assert connection_lock.of_tasks(connection) is kept
 
     asyncio.run(run())
     assert order == [0, 1, 2, 3, 4]

@@ -10,11 +10,11 @@ import pytest
 from holdfast import Holdfast
 from holdfast.core.queries import Queries, Statement
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import shares, threads
+from holdfast.stores.conversation import linked_threads, shares
 from holdfast.stores.execution import a2a_tasks
-from holdfast.stores.execution import of_session as execution_of_session
+from holdfast.stores.execution import session_dependents as execution_of_session
 from holdfast.stores.memory import agent_memories
-from holdfast.stores.memory import of_session as memory_of_session
+from holdfast.stores.memory import session_dependents as memory_of_session
 from tests.contract.cases.record_samples import record_stores
 
 
@@ -48,7 +48,7 @@ def test_a_list_of_tasks_comes_out_of_an_index_in_order(connection: Any, index: 
 STORES: list[Any] = [
     a2a_tasks,
     shares,
-    threads,
+    linked_threads,
     execution_of_session,
     memory_of_session,
     agent_memories,

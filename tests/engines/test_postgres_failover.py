@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, PoolOptions
-from holdfast.engines.postgres.retrying import SETTLED_COMMIT
+from holdfast.engines.postgres.retries import SETTLED_COMMIT
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ids import RandomIds
 from tests.engines.postgres_handles import SMALL, ask_aside, both_styles, opened, soon

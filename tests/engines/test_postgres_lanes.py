@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Usage
-from holdfast.engines.postgres.lanes import SPLIT_FROM, Lanes
+from holdfast.engines.postgres.batcher import SPLIT_FROM, Lanes
 from holdfast.types import Run, Session
 from tests.engines.postgres_handles import crowd, soon
 

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.engines.postgres.retrying import TRIES
+from holdfast.engines.postgres.retries import TRIES
 from holdfast.engines.protocol import Connection
 from holdfast.errors import Unavailable
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from tests.engines.postgres_handles import ask, ask_aside, both_styles, opened, soon
 
 

@@ -15,8 +15,8 @@ import pytest
 from holdfast import AsyncHoldfast, NewMessage, PoolOptions
 from holdfast.core import text
 from holdfast.engines.offload import Heavy, Progress, compute
-from holdfast.engines.sqlite import asynchronous
-from holdfast.engines.sqlite.asynchronous import READERS
+from holdfast.engines.sqlite import engine_async
+from holdfast.engines.sqlite.engine_async import READERS
 from holdfast.stores.conversation import deleted_messages
 from holdfast.stores.conversation.message_log import HEAVY_CHARS
 
@@ -77,7 +77,7 @@ async def test_a_read_of_few_large_rows_leaves_the_event_loop_between_them(
     tmp_path: Path, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measuring a content reads all of it, in one instruction of SQLite's virtual machine."""
-    monkeypatch.setattr(asynchronous, "INLINE_READ_S", -1.0)
+    monkeypatch.setattr(engine_async, "INLINE_READ_S", -1.0)
     async with AsyncHoldfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         threads: list[int] = []
 
@@ -98,7 +98,7 @@ async def test_a_read_of_few_large_rows_leaves_the_event_loop_between_them(
 async def test_a_read_that_finds_much_is_decoded_outside_of_the_event_loop(
     tmp_path: Path, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asynchronous, "WEIGHED_S", 0.0)
+    monkeypatch.setattr(engine_async, "WEIGHED_S", 0.0)
     async with AsyncHoldfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         decoded: list[int] = []
 
@@ -107,7 +107,7 @@ async def test_a_read_that_finds_much_is_decoded_outside_of_the_event_loop(
             decoded.append(threading.get_ident())
             return len(found[0][0])
 
-        few, many = 1_000, asynchronous.INLINE_BYTES + 2
+        few, many = 1_000, engine_async.INLINE_BYTES + 2
         assert await hf._engine.read(lambda connection: read(connection, few)) == few
         assert decoded == [threading.get_ident()]
         assert await hf._engine.read(lambda connection: read(connection, many)) == many

@@ -11,12 +11,12 @@ from holdfast import Holdfast
 from holdfast.core.queries import Query
 from holdfast.engines.dialect import Dialect
 from holdfast.stores.lifecycle import erasures
-from holdfast.stores.lifecycle.retention import room
+from holdfast.stores.lifecycle.retention import quota
 from holdfast.stores.objects import activity, objects
 from holdfast.stores.workspace import retention_rules as rules
-from holdfast.stores.workspace import squashing
+from holdfast.stores.workspace import squash
 
-QUERIES = {**rules.queries.by_name, **room.queries.by_name}
+QUERIES = {**rules.queries.by_name, **quota.queries.by_name}
 PAGE = " AND (created_at, id) < (:before_at, :before_id)"
 
 
@@ -58,7 +58,7 @@ def test_what_makes_room_is_read_by_its_time(connection: Any) -> None:
         found = plan(connection, QUERIES[name])
         assert "USING INDEX snapshots_by_time (tenant_id=?" in found
         assert "TEMP B-TREE FOR ORDER BY" not in found
-    assert "snapshots_by_run (tenant_id=? AND run_id>?)" in plan(connection, room.queries.runs)
+    assert "snapshots_by_run (tenant_id=? AND run_id>?)" in plan(connection, quota.queries.runs)
 
 
 def test_erasures_that_are_open_are_found_without_those_that_are_done(connection: Any) -> None:
@@ -73,6 +73,6 @@ def test_objects_are_pruned_by_pages_of_their_keys(connection: Any) -> None:
 
 
 def test_layers_to_be_squashed_are_found_in_the_order_of_their_ids(connection: Any) -> None:
-    found = plan(connection, squashing.queries.hollow)
+    found = plan(connection, squash.queries.hollow)
     assert "PRIMARY KEY (tenant_id=? AND id>?)" in found
     assert "B-TREE" not in found

@@ -18,14 +18,14 @@ import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.engines.dialect import Dialect
-from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.errors import InvalidInput, Unavailable
 from holdfast.limits import Limits
-from holdfast.stepping import step
 from holdfast.stores.conversation.search import index as search_index
 from holdfast.stores.conversation.search.index import drain, queries
 from holdfast.stores.conversation.search.query import Matcher, parse, tag_of
 from holdfast.stores.conversation.search.searchable_text import Marker
+from holdfast.sync_runner import step
 from tests.engines.sqlite_handles import in_threads
 
 RARE = "zyxwvut"
@@ -337,7 +337,7 @@ def test_messages_that_wish_for_one_number_all_get_one(hf: Holdfast, monkeypatch
 
 
 def test_the_highest_number_is_followed_by_the_lowest(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_index, "_wished_number", lambda *message: search_index.NUMBER_MOST - 2)
+    monkeypatch.setattr(search_index, "_wished_number", lambda *message: search_index.MAX_NUMBER - 2)
     acme = hf.tenant("acme")
     fill(acme, *(f"word {number}" for number in range(6)))
     assert len(acme.messages.search("word")) >= 5

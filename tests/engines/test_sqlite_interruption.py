@@ -20,7 +20,7 @@ from holdfast import Holdfast
 from holdfast.engines.protocol import Connection
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ids import SeededIds
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from holdfast.testing.disk import Attempt, Disk
 from tests.engines.scripts import run_script
 from tests.engines.sqlite_handles import in_threads, on_disk_async
@@ -217,7 +217,7 @@ WRITES_WHILE_WAITING = """
     import os, signal, sys, threading
     from holdfast import Holdfast
     from holdfast.errors import Unavailable
-    from holdfast.stepping import step
+    from holdfast.sync_runner import step
 
     hf = Holdfast(sys.argv[1])
     acme = hf.tenant("acme")
@@ -258,7 +258,7 @@ WRITES_WHILE_WAITING = """
 CTRL_C = """
     import os, signal, sys, threading
     from holdfast import Holdfast
-    from holdfast.stepping import step
+    from holdfast.sync_runner import step
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has not
     hf = Holdfast(sys.argv[1])

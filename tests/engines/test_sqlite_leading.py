@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast
-from holdfast.engines.sqlite.pace import Pace
+from holdfast.engines.sqlite.disk_latency import Pace
 from holdfast.errors import Closed
 from holdfast.testing.disk import Attempt, Disk
 from holdfast.types import AsyncMessages, Message

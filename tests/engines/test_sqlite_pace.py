@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engines.sqlite.pace import BUSY_WAIT_S, QUICK_S, Pace
+from holdfast.engines.sqlite.disk_latency import BUSY_WAIT_S, QUICK_S, Pace
 
 
 def test_a_pace_is_quick_until_calls_wait_and_again_when_they_no_longer_do() -> None:

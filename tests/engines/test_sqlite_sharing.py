@@ -19,7 +19,7 @@ from holdfast.engines.sqlite import file as sqlite_file
 from holdfast.engines.sqlite import writer as sqlite_writer
 from holdfast.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from holdfast.ids import SeededIds
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from holdfast.testing.disk import Attempt, Disk, Fault
 from tests.engines.scripts import finish_all, start_script
 from tests.engines.sqlite_handles import in_threads, on_disk, on_disk_async

@@ -11,9 +11,9 @@ from msgspec import structs
 
 from holdfast import Holdfast, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.engines.protocol import Connection
-from holdfast.stepping import step as driven
 from holdfast.stores.execution.runs import step_log
 from holdfast.stores.execution.runs.step_log import CommittedStep, NewStep
+from holdfast.sync_runner import step as driven
 from holdfast.types import Run
 
 Write = Callable[[Connection, Sequence[NewStep]], Awaitable[list[CommittedStep | None]]]

@@ -17,8 +17,8 @@ from holdfast import AsyncHoldfast, Holdfast, NewAgent, NewMessage, PoolOptions
 from holdfast.core.scope import Scope
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
-from holdfast.stepping import step
 from holdfast.stores.lifecycle import tenants
+from holdfast.sync_runner import step
 
 POOL = PoolOptions(min_connections=1, max_connections=4)
 

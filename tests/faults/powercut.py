@@ -21,8 +21,8 @@ from blake3 import blake3
 from msgspec import Struct
 
 from holdfast.clock import FixedClock
-from holdfast.engines.opening import OwnEngine
-from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.factory import OwnEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.file import Durability, SqliteFile
 from holdfast.errors import HoldfastError
 from holdfast.handles import Holdfast

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import CompactionPolicy, NewMessage, TenantHandle
-from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.testing.disk import Disk
 from holdfast.testing.sqlite_state import State

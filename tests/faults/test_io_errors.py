@@ -21,13 +21,13 @@ import pytest
 from msgspec import Struct
 
 from holdfast.clock import FixedClock
-from holdfast.engines.sqlite import checkpoints
-from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.sqlite import wal
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.engines.sqlite.writer import Job, Writer
 from holdfast.errors import Corrupt, HoldfastError, NotFound, OutcomeUnknown, StorageFull, Unavailable
 from holdfast.handles import Holdfast
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from holdfast.testing.disk import Attempt, Disk, Error, Fault, Operation, Wreck
 from holdfast.testing.sqlite_state import State
 from tests.faults import powercut
@@ -317,8 +317,8 @@ def test_calls_that_share_a_failing_commit_each_get_their_own_true_answer(engine
 def test_a_disk_that_fails_while_the_log_is_moved_spoils_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_PAGES", 6)
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_COMMITS", 1)
+    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 6)
+    monkeypatch.setattr(wal, "CHECKPOINT_COMMITS", 1)
     problems: list[str] = []
     for number, kind in enumerate(shared("async", None)[2], 1):
         answers, found, _ = shared("async", once("EIO", number))

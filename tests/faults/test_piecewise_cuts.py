@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import NewMessage
-from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
-from holdfast.stepping import step
 from holdfast.stores.conversation.search import index
 from holdfast.stores.lifecycle import tenants
+from holdfast.sync_runner import step
 from holdfast.testing.disk import Disk
 from holdfast.testing.sqlite_state import State
 from tests.faults import powercut

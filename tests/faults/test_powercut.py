@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.drivers.apsw import ApswConnection
-from holdfast.engines.sqlite import checkpoints
-from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.sqlite import wal
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.testing.disk import Disk
 from holdfast.testing.sqlite_state import State
@@ -206,8 +206,8 @@ def test_calls_that_share_a_commit_are_all_durable_when_acknowledged(engine: str
 
 def test_a_log_that_is_moved_away_from_the_loop_loses_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """The asynchronous engine leaves it to its writing thread, between two commits."""
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_PAGES", 6)
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_COMMITS", 1)
+    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 6)
+    monkeypatch.setattr(wal, "CHECKPOINT_COMMITS", 1)
     recording = record_shared_commits("async", count=5)
     moved = [
         operation for operation in recording.operations[: recording.acknowledged[-1]] if operation.file == DATABASE

@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.engines.protocol import Connection
-from holdfast.engines.sqlite.asynchronous import AsyncSqliteEngine
-from holdfast.engines.sqlite.blocking import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
+from holdfast.engines.sqlite.engine_async import AsyncSqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.errors import HoldfastError
 from holdfast.ids import SeededIds
-from holdfast.stepping import step
 from holdfast.stores.conversation.messages import NewMessage
+from holdfast.sync_runner import step
 from tests.workloads import workloads
 from tests.workloads.workloads import Call, OnEngine
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines.sqlite.writer import Job, Writer
+from holdfast.loop.call_plan import REPLY
 from holdfast.loop.commands import CallTools, CommitStep, Intend
-from holdfast.loop.sorting import REPLY
 from tests.loop.worlds import (
     SCENARIOS,
     Picture,

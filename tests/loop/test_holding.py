@@ -14,8 +14,8 @@ import pytest
 from holdfast import Holdfast, TenantHandle
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.loop import Call, Loop, Reply, ToolRequest, Turn, tool
-from holdfast.loop import asynchronous as asynchronous_skin
-from holdfast.loop import blocking as blocking_skin
+from holdfast.loop import executor as blocking_skin
+from holdfast.loop import executor_async as asynchronous_skin
 from holdfast.loop.commands import ClaimRun, CommitStep, StoreCommand
 from holdfast.types import Run
 from tests.loop.worlds import World, scripted

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from holdfast import Holdfast, TenantHandle
 from holdfast.cli.commands import root
 from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
-from holdfast.loop.sorting import REPLY
+from holdfast.loop.call_plan import REPLY
 from holdfast.types import Run
 from tests.api.process import command, one_line
 from tests.loop.victims import STEPS

@@ -16,8 +16,8 @@ from msgspec import UNSET
 from holdfast import NewMessage, ToolOutcome, Usage
 from holdfast.errors import InvalidInput
 from holdfast.loop import Reply, ToolRequest, Turn
+from holdfast.loop.messages import block_of, messages_of, text_of
 from holdfast.loop.replies import Said, recorded_reply, said_of
-from holdfast.loop.wording import block_of, messages_of, text_of
 from holdfast.types import Agent, Block, Context, ContextMessage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

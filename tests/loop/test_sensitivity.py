@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import ToolOutcome
-from holdfast.loop import sorting
+from holdfast.loop import call_plan
 from holdfast.loop.commands import CallTools
-from holdfast.loop.driving import Driver
+from holdfast.loop.core import Driver
 from holdfast.loop.events import ToMake
 from tests.loop.test_crash_points import crash_everywhere
 from tests.loop.worlds import World
@@ -22,12 +22,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def repeats_what_must_happen_once(patch: pytest.MonkeyPatch) -> None:
     """Every unfinished call is made again."""
-    real = sorting._sort_known
+    real = call_plan._sort_known
 
     def sort(found: Any, request: Any, call: Any, *others: Any) -> None:
         real(found, request, replace(call, safety="idempotent"), *others)
 
-    patch.setattr(sorting, "_sort_known", sort)
+    patch.setattr(call_plan, "_sort_known", sort)
     patch.setattr(Driver, "_call", _as_idempotent(Driver._call))
 
 
@@ -81,7 +81,7 @@ def loses_the_state(patch: pytest.MonkeyPatch) -> None:
 
 def settles_what_nobody_knows_as_finished(patch: pytest.MonkeyPatch) -> None:
     """A call that never came back counts as if it had."""
-    real = sorting._sort_known
+    real = call_plan._sort_known
 
     def sort(found: Any, request: Any, call: Any, *others: Any) -> None:
         real(found, request, call, *others)
@@ -89,7 +89,7 @@ def settles_what_nobody_knows_as_finished(patch: pytest.MonkeyPatch) -> None:
         if settled is not None and settled.status == "unknown":
             found.settled[call.id] = ToolOutcome(id=call.id, result={"paid": 7}, status="finished")
 
-    patch.setattr(sorting, "_sort_known", sort)
+    patch.setattr(call_plan, "_sort_known", sort)
 
 
 @pytest.mark.parametrize(

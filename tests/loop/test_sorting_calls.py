@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from holdfast import ToolOutcome
 from holdfast.errors import Conflict, Fenced
 from holdfast.loop import Event, Loop, Tool, ToolRequest, tool
+from holdfast.loop.call_plan import OPEN, UNKNOWN, Sorted, sort_calls
 from holdfast.loop.plan import Plan
 from holdfast.loop.replies import Requested
-from holdfast.loop.sorting import OPEN, UNKNOWN, Sorted, sort_calls
 from holdfast.stores.execution.runs import ledger
 from holdfast.stores.execution.runs.ledger import CallStatus, Safety
 from holdfast.stores.execution.runs.states import Status

@@ -12,10 +12,10 @@ from msgspec import Meta, Struct
 from holdfast import Holdfast, Usage
 from holdfast.errors import InvalidInput
 from holdfast.loop import Call, ChildRun, Later, Loop, Reply, Snooze, Tool, ToolError, ToolRequest, Turn, subagent, tool
-from holdfast.loop.making import finished, in_thread, make_call, make_call_async
+from holdfast.loop.messages import block_of, text_of
 from holdfast.loop.replies import recorded_reply, said_of
+from holdfast.loop.tool_execution import finished, in_thread, make_call, make_call_async
 from holdfast.loop.tools import Below, Done, Failed, Lost, Snoozed, answer_of, batches, failure_of
-from holdfast.loop.wording import block_of, text_of
 
 
 class Place(Struct):

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, TenantHandle
 from holdfast.loop import Loop, Reply, ToolRequest, tool
-from holdfast.loop.blocking import Hands
 from holdfast.loop.commands import CaptureFiles, CommitStep
-from holdfast.loop.driving import claim_and_drive
+from holdfast.loop.core import claim_and_drive
+from holdfast.loop.executor import Hands
 from holdfast.loop.plan import Plan
 from holdfast.types import Run
 from tests.workspaces.fingerprints import Fingerprint, fingerprint, put

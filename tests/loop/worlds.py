@@ -16,17 +16,17 @@ from holdfast import AsyncHoldfast, FixedClock, Holdfast, TenantHandle, Usage
 from holdfast.clock import to_us
 from holdfast.errors import HoldfastError
 from holdfast.loop import Call, Ending, Later, Loop, Reply, Snooze, Tool, ToolRequest, Turn, subagent, tool
-from holdfast.loop.asynchronous import AsyncHands
-from holdfast.loop.blocking import Hands
+from holdfast.loop.call_plan import REPLY, UNKNOWN
 from holdfast.loop.commands import Command
-from holdfast.loop.driving import Driving, claim_and_drive
-from holdfast.loop.sorting import REPLY, UNKNOWN
+from holdfast.loop.core import Driving, claim_and_drive
+from holdfast.loop.executor import Hands
+from holdfast.loop.executor_async import AsyncHands
 from holdfast.types import Run
 
 TTL_MS = 10_000
 READY_S = 1_000.0
 """Seconds after which the tool that wants to be called later does its work."""
-TURNS_MOST = 400
+MAX_TURNS = 400
 
 Script = Sequence[Reply | str]
 
@@ -141,7 +141,7 @@ class World:
 
     def live_on(self, loops: Mapping[str, Loop], run_id: str) -> Run:
         """Do all that people and workers do until a run is over, whoever dies meanwhile."""
-        for _ in range(TURNS_MOST):
+        for _ in range(MAX_TURNS):
             run = self.acme.runs.get(run_id)
             if run.finished_at is not None:
                 return run

@@ -24,7 +24,7 @@ from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
 STEPS = 4
 TTL_MS = 1_000
 TAKEOVER_S = 10
-POINTS_MOST = 1_000
+MAX_POINTS = 1_000
 OPERATIONS = ("rename", "unlink", "mkdir", "symlink", "chmod", "utime", "replace", "link")
 
 
@@ -106,7 +106,7 @@ def drive(database: str, run_id: str, *, at_s: int, point: int | None = None) ->
 def main(database: str, run_id: str, copy: str) -> None:
     """Die at every point, and print what the process that came after each has seen and left."""
     folder, start = Path(database).parent, 86_400
-    for point in range(1, POINTS_MOST):
+    for point in range(1, MAX_POINTS):
         shutil.rmtree(folder)
         shutil.copytree(copy, folder, symlinks=True)
         has_lived = in_another_process(lambda point=point: drive(database, run_id, at_s=start, point=point))  # type: ignore[misc]

@@ -22,7 +22,7 @@ from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.engines.protocol import Connection
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.migrations import runner
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from tests.migrations import catalogue
 
 KILLED = 9

@@ -20,7 +20,7 @@ from holdfast.core.tables import Table
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidFilter
 from holdfast.limits import Limits
-from holdfast.stores.lifecycle import purging
+from holdfast.stores.lifecycle import purge_statements
 
 _VALUES: Sequence[Any] = (
     "text", 7, 1.5, True, None, datetime(2026, 1, 1, tzinfo=UTC), "01890000-0000-7000-8000-000000000001"
@@ -51,7 +51,7 @@ def modules() -> list[ModuleType]:
 def all_statements(dialect: Dialect) -> list[Named]:
     """Every statement of a dialect."""
     found = {(each.name, each.sql): each for module in modules() for each in _of_module(module, dialect)}
-    purges = [*purging.bounded(), *purging.unbounded(), purging.anything()]
+    purges = [*purge_statements.bounded(), *purge_statements.unbounded(), purge_statements.anything()]
     return [*found.values(), *(_named(f"lifecycle.{query.name}", query, dialect, "") for query in purges)]
 
 

@@ -13,10 +13,10 @@ from holdfast import Holdfast
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidInput, SchemaMismatch, Unavailable
-from holdfast.migrations.adopting import differences
+from holdfast.migrations.adoption import differences
 from holdfast.migrations.files import migrations
 from holdfast.schema import adopt, migrate_down, migrate_up, migration_sql, migration_status
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from tests.migrations import catalogue
 
 

@@ -19,7 +19,7 @@ from holdfast.errors import Conflict, SchemaMismatch
 from holdfast.migrations import catalogue, files
 from holdfast.migrations.catalogue import EXCEPTIONS, GLOBAL, ForeignKey, Table, parents_first
 from holdfast.migrations.runner import created_tables
-from holdfast.stores.lifecycle import purging, tenants
+from holdfast.stores.lifecycle import purge_statements, tenants
 
 POOL = PoolOptions(min_connections=1, max_connections=4)
 CHOSEN: dict[tuple[str, str], Any] = {
@@ -280,7 +280,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         shutil.copy(file, folder)
     (folder / f"{len(files.migrations(Dialect.SQLITE)) + 1:04}_planted.sql").write_text(PLANTED)
     caches = (files.migrations, catalogue.tables, catalogue.tables_of_tenants)
-    caches += (purging.bounded, purging.unbounded, purging.anything)
+    caches += (purge_statements.bounded, purge_statements.unbounded, purge_statements.anything)
     with monkeypatch.context() as patch:
         patch.setattr(files, "FOLDER", folder)
         for function in caches:

@@ -19,7 +19,7 @@ from holdfast.migrations import runner
 from holdfast.migrations.distribution import Table, plan
 from holdfast.migrations.files import MACROS, Migration, parse, plain_sql, statements
 from holdfast.migrations.runner import Status, created_tables
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 
 NOW_US = 1_700_000_000_000_000
 CLOCK = FixedClock(NOW_US)

@@ -34,8 +34,8 @@ from tests.models.model_channels import ModelContacts, ModelFeedbacks, ModelPend
 T = TypeVar("T")
 Log = list[Message]
 _ROLES = ("user", "assistant", "system")
-_TOKENS_MOST = 2**31 - 1
-_PLACE_MOST = 2**63 - 1
+_MAX_TOKENS = 2**31 - 1
+_MAX_PLACE = 2**63 - 1
 
 
 class Model:
@@ -350,9 +350,9 @@ class ModelMessages:
         newest_first: bool = False, limit: int | None = None, cursor: Any = None,
     ) -> Page[Message]:  # fmt: skip
         self._model.check_page(limit, cursor, "newest" if newest_first else "messages")
-        end = _PLACE_MOST if before is None else before
-        _whole(after, 0, _PLACE_MOST)
-        _whole(end, 0, _PLACE_MOST)
+        end = _MAX_PLACE if before is None else before
+        _whole(after, 0, _MAX_PLACE)
+        _whole(end, 0, _MAX_PLACE)
         oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)
         rows = [each for each in self.log(session_id) if after < each.seq < end and oracle.matches(each, where)]
         if newest_first:
@@ -379,7 +379,7 @@ class ModelMessages:
             there,
             content=there.content if content is None else self._content(content, there.kind),
             metadata=there.metadata if metadata is None else self._model.metadata(metadata),
-            token_count=there.token_count if token_count is None else _whole(token_count, 0, _TOKENS_MOST),
+            token_count=there.token_count if token_count is None else _whole(token_count, 0, _MAX_TOKENS),
             is_preserved=there.is_preserved if is_preserved is None else is_preserved,
             updated_at=self._model.now(),
         )
@@ -444,7 +444,7 @@ class ModelMessages:
             new.kind,
             new.role,  # type: ignore[arg-type]
             content,
-            estimate(content) if new.token_count is None else _whole(new.token_count, 0, _TOKENS_MOST),
+            estimate(content) if new.token_count is None else _whole(new.token_count, 0, _MAX_TOKENS),
             self._model.metadata(new.metadata),
             new.is_preserved,
             new.is_summary,

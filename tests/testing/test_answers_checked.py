@@ -9,13 +9,13 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, NewToolCall, ToolOutcome
 from holdfast.errors import NotFound
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from holdfast.tenant_handles import AsyncTenantHandle
 from holdfast.testing.sim import Violation
-from holdfast.testing.sim.attempts import Attempts, MessageAttempt
-from holdfast.testing.sim.look import CallRow, MessageRow, Rows, RunRow, StepRow
+from holdfast.testing.sim.call_log import Attempts, MessageAttempt
+from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, StepRow
 from holdfast.testing.sim.promises import Promises
-from holdfast.testing.sim.recording import Outcome, StoreCall, record_stores
+from holdfast.testing.sim.recorder import Outcome, StoreCall, record_stores
 
 RUN, SESSION = "run", "session"
 KEY, LOG = ("acme", RUN), ("acme", SESSION)

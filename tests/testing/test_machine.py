@@ -12,8 +12,8 @@ from holdfast.engines.sqlite.errors import Busy
 from holdfast.engines.sqlite.writer import Job, Writer
 from holdfast.errors import OutcomeUnknown, StorageFull, Unavailable
 from holdfast.testing.sim.faults import Fault, Faults
-from holdfast.testing.sim.look import Look
 from holdfast.testing.sim.machine import DATABASE, Machine, ProcessDisk, ProcessFile, template
+from holdfast.testing.sim.observer import Look
 
 LOG_HEADER_BYTES, FRAME_BYTES = 32, 4_096 + 24
 

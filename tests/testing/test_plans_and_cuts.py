@@ -15,7 +15,7 @@ from holdfast import Filter, Holdfast, Limits
 from holdfast.errors import InvalidFilter, LimitExceeded
 from holdfast.testing.disk import SECTOR_BYTES, Disk, Fault, Operation, Wreck
 from holdfast.testing.sim import Violation
-from holdfast.testing.sim.look import CallRow, MessageRow, Rows, RunRow
+from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow
 from holdfast.testing.sim.plans import SAFETIES, TENANTS, PlannedRun, check_end, plan_runs
 from holdfast.testing.sqlite_state import Damaged, read_state
 from tests.faults import powercut

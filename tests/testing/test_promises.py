@@ -9,11 +9,11 @@ import pytest
 
 from holdfast import NewMessage, ToolOutcome, Usage
 from holdfast.testing.sim import Violation
-from holdfast.testing.sim.attempts import Attempts
+from holdfast.testing.sim.call_log import Attempts
 from holdfast.testing.sim.changes import check_change, check_shown
-from holdfast.testing.sim.look import CallRow, MessageRow, Rows, RunRow, SessionRow, StepRow
+from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, SessionRow, StepRow
 from holdfast.testing.sim.promises import Promises
-from holdfast.testing.sim.recording import StoreCall, short
+from holdfast.testing.sim.recorder import StoreCall, short
 
 RUN, SESSION = "run", "session"
 KEY, LOG = ("acme", RUN), ("acme", SESSION)

@@ -10,15 +10,15 @@ from unittest import mock
 import pytest
 
 from holdfast.core.queries import Query
-from holdfast.engines.sqlite.blocking import _WaitingJob
-from holdfast.stepping import step
+from holdfast.engines.sqlite.engine import _WaitingJob
 from holdfast.stores.conversation import log_reading
 from holdfast.stores.execution.runs import leases, ledger, runs, states, step_log, tool_calls
+from holdfast.sync_runner import step
 from holdfast.testing.sim import AgentsAtWork, Fault, LoopsAtWork, Simulation
-from holdfast.testing.sim.agents_at_work import Worker
+from holdfast.testing.sim.agent_driver import Worker
 from holdfast.testing.sim.engine import SimulatedEngine, Turn
 
-SEEDS_MOST = 80
+MAX_SEEDS = 80
 """Seeds within which a defect is found."""
 RUNS, QUEUE, STEPS, CALLS = states.queries, states.queue, step_log.queries, ledger.queries
 LONG_PAUSES = [Fault("ProcessPause", 0.05, ms=(40_000, 120_000))]
@@ -204,13 +204,13 @@ DEFECTS = {
 def test_the_simulation_notices(name: str, record_property: Callable[[str, object], None]) -> None:
     defect = DEFECTS[name]
     with defect.plant():
-        for seed in range(SEEDS_MOST):
+        for seed in range(MAX_SEEDS):
             scenario = defect.scenario(seed)
             report = Simulation(seed, scenario, faults=defect.faults, engine=defect.engine).run()
             if report.violation:
                 record_property("found", f"seed {seed}, event {report.events}: {report.violation}")
                 return
-    pytest.fail(f"{SEEDS_MOST} seeds, and nobody noticed {name}")
+    pytest.fail(f"{MAX_SEEDS} seeds, and nobody noticed {name}")
 
 
 @pytest.mark.parametrize("faults", [LONG_PAUSES, DEATHS, CUTS, FAILURES], ids=["pauses", "deaths", "cuts", "failures"])

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInput
-from holdfast.trees import ignoring
-from holdfast.trees.ignoring import DEFAULT_IGNORE, FILE, Ignores, in_root
+from holdfast.trees import ignore_rules
+from holdfast.trees.ignore_rules import DEFAULT_IGNORE, FILE, Ignores, in_root
 
 
 def ignored(pattern: str, paths: str) -> str:
@@ -222,7 +222,7 @@ def test_files_that_people_write_are_not_ignored_by_default(path: str) -> None:
 
 
 def test_as_many_patterns_as_allowed_are_taken_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ignoring, "PATTERNS_MOST", 3)
+    monkeypatch.setattr(ignore_rules, "MAX_PATTERNS", 3)
     ignores = Ignores(["a", "# comments count", "c"])
     assert [ignores(path, False) for path in ("a", "b", "c")] == [True, False, True]
     with pytest.raises(InvalidInput, match="more than 3 patterns"):
@@ -249,7 +249,7 @@ def test_a_line_that_is_no_text_is_named_by_its_type() -> None:
 
 
 def test_a_file_of_just_the_largest_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ignoring, "FILE_MOST", 10)
+    monkeypatch.setattr(ignore_rules, "MAX_FILE", 10)
     (tmp_path / FILE).write_bytes(b"abcd\nefgh\n")
     assert in_root(str(tmp_path)) == ["abcd", "efgh"]
     (tmp_path / FILE).write_bytes(b"abcd\nefgh\n\n")

@@ -17,16 +17,17 @@ from msgspec.structs import replace
 from holdfast import FixedClock, Holdfast, Limits, TenantHandle, offload
 from holdfast.core.objects import digest_of, pack
 from holdfast.errors import Corrupt, InvalidInput, NotFound, Stale
-from holdfast.stepping import step
-from holdfast.stores.workspace import layers, squashing
+from holdfast.stores.workspace import layers
+from holdfast.stores.workspace import squash as squash_module
 from holdfast.stores.workspace.layers import NewLayer, Part
-from holdfast.stores.workspace.squashing import Squashing
+from holdfast.stores.workspace.squash import Squashing
+from holdfast.sync_runner import step
 from holdfast.trees import archives, stat_cache
 from holdfast.trees.entries import Difference, Entry, Piece
-from holdfast.trees.scanning import Scanned
+from holdfast.trees.scan import Scanned
 from holdfast.trees.stat_cache import Picture
 from holdfast.types import Snapshot
-from holdfast.workspaces import capturing
+from holdfast.workspaces import capture
 from tests.stores.lifecycle.forging import body, forge, intact
 from tests.workspaces.worlds import make
 
@@ -136,7 +137,7 @@ def test_a_snapshot_that_goes_takes_only_what_lies_above_the_next_that_is_needed
 
 def test_a_layer_that_two_snapshots_need_stays_for_the_other(acme: TenantHandle, run: str) -> None:
     (first,) = chain(acme, run, 1)
-    new = capturing.NewSnapshot(run, None, "step", first.id, first.layer_id, 2, 4_000, acme._scope.ids.new())
+    new = capture.NewSnapshot(run, None, "step", first.id, first.layer_id, 2, 4_000, acme._scope.ids.new())
     second = step(acme.snapshots._async._record(new))
     assert (second.size_bytes, second.layer_id) == (0, first.layer_id)
     delete(acme, first)
@@ -186,7 +187,7 @@ def test_where_it_must_be_it_is_done_whatever_it_costs(acme: TenantHandle, run: 
 
 
 def test_more_objects_than_are_held_at_once(acme: TenantHandle, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squashing, "HELD_BATCH", 3)
+    monkeypatch.setattr(squash_module, "HELD_BATCH", 3)
     many = [body(number, 500) for number in range(10)]
     first = forge(acme, run, [*many, body(99, 20_000)])
     second = forge(acme, run, many, on=first)
@@ -216,7 +217,7 @@ def test_a_chain_that_cannot_be_read_does_not_keep_others_from_being_squashed(ac
 @pytest.mark.parametrize("given", ["", None, 7, b"bytes", "a\0b", PurePosixPath("a\0b"), ["a"]])
 def test_a_path_that_is_none_is_refused(given: object) -> None:
     with pytest.raises(InvalidInput, match="the path of a workspace is a directory"):
-        capturing.root_of(given)
+        capture.root_of(given)
 
 
 def test_a_directory_has_one_form_however_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +225,7 @@ def test_a_directory_has_one_form_however_it_is_named(tmp_path: Path, monkeypatc
     (tmp_path / "link").symlink_to("tree")
     monkeypatch.chdir(tmp_path)
     forms = [tmp_path / "tree", f"{tmp_path}/tree/", "tree", "./tree/.", "link", Path("link"), "tree/../link"]
-    assert {capturing.root_of(each) for each in forms} == {os.path.realpath(tmp_path / "tree")}
+    assert {capture.root_of(each) for each in forms} == {os.path.realpath(tmp_path / "tree")}
 
 
 def found(*new: Entry, removed: tuple[str, ...] = (), before: dict[str, Entry] | None = None) -> Scanned:
@@ -240,8 +241,8 @@ def picture(*entries: Entry, depth: int = 0, ignore: tuple[str, ...] = ("*.o",))
 def test_the_bytes_of_a_tree_are_counted_from_what_changed() -> None:
     was = picture(file("a", 5), file("b", 7), file("c", 11))
     now = found(file("a", 50), file("new", 100), removed=("b",), before=dict(was.entries))
-    assert capturing._bytes(was, now) == sum(each.size for each in now.entries.values()) == 161
-    assert capturing._bytes(None, now) == 161
+    assert capture._bytes(was, now) == sum(each.size for each in now.entries.values()) == 161
+    assert capture._bytes(None, now) == 161
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_on_what_a_tree_is_written_down(
     before: Picture | None, new: tuple[Entry, ...], removed: tuple[str, ...], parent: str | None
 ) -> None:
     now = found(*new, removed=removed, before=dict(before.entries) if before else {})
-    layer = capturing._layer(before, now, [], 3)
+    layer = capture._layer(before, now, [], 3)
     if parent == "the same":
         assert layer == "layer"
         return
@@ -273,7 +274,7 @@ def test_on_what_a_tree_is_written_down(
 def test_a_tree_that_is_written_as_a_whole_holds_what_is_here_and_brings_what_is_new() -> None:
     here, new = pack(b"here"), pack(b"new")
     entries = [file("a", 4, pieces=(Piece(here.digest, 0, 4),)), file("b", 3, pieces=(Piece(new.digest, 0, 3),))]
-    layer = capturing._layer(None, found(*entries), [Part([new])], 3)
+    layer = capture._layer(None, found(*entries), [Part([new])], 3)
     assert isinstance(layer, NewLayer)
     assert (layer.held, layer.parts) == ([here.digest], [Part([new])])
 

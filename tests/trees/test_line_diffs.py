@@ -67,7 +67,7 @@ def test_unlike_files_are_compared_within_the_steps_they_may_take() -> None:
     assert -100_000 < steps.left <= 0, "all were spent, and hardly more"
     steps = Steps(100_000_000)
     assert applied(old, new, steps) == new
-    assert 100_000_000 - steps.left < 20 * line_diff.EDITS_MOST**2, "one file is given up before all are spent"
+    assert 100_000_000 - steps.left < 20 * line_diff.MAX_EDITS**2, "one file is given up before all are spent"
 
 
 def test_lines_that_one_file_alone_has_cost_nothing() -> None:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.objects import DIGEST_BYTES, Packed, digest_of, unpack
-from holdfast.trees import contents, reading
-from holdfast.trees.contents import BUNDLE_LEAST, BUNDLE_MOST, BUNDLED_MOST, CHUNK, PIECES_MOST, Chunked, Packer, Slot
+from holdfast.trees import contents, safe_open
+from holdfast.trees.contents import CHUNK, MAX_BUNDLE, MAX_BUNDLED, MAX_PIECES, MIN_BUNDLE, Chunked, Packer, Slot
 from holdfast.trees.entries import ZEROS, Entry, Piece
-from holdfast.trees.reading import OpenFile
+from holdfast.trees.safe_open import OpenFile
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_who_gives_nothing_gets_nothing(packer: Packer) -> None:
     assert not packer.is_full
 
 
-@pytest.mark.parametrize(("size", "objects"), [(BUNDLED_MOST, 1), (BUNDLED_MOST + 1, 2)])
+@pytest.mark.parametrize(("size", "objects"), [(MAX_BUNDLED, 1), (MAX_BUNDLED + 1, 2)])
 def test_a_content_too_large_for_a_bundle_is_an_object_of_its_own(packer: Packer, size: int, objects: int) -> None:
     small, large = packer.whole(b"small"), packer.whole(body(9, size))
     found = packer.finish()
@@ -107,15 +107,15 @@ def test_a_content_too_large_for_a_bundle_is_an_object_of_its_own(packer: Packer
 
 
 def test_a_bundle_that_is_full_ends(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "BUNDLE_LEAST", 10**9)
-    monkeypatch.setattr(contents, "BUNDLE_MOST", 100)
+    monkeypatch.setattr(contents, "MIN_BUNDLE", 10**9)
+    monkeypatch.setattr(contents, "MAX_BUNDLE", 100)
     for number in range(10):
         packer.whole(body(number, 30))
     assert [packed.size_bytes for packed in packer.finish()] == [120, 120, 60]
 
 
 def test_a_bundle_that_has_enough_ends_where_a_content_says_so(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "BUNDLE_LEAST", 60)
+    monkeypatch.setattr(contents, "MIN_BUNDLE", 60)
     monkeypatch.setattr(contents, "ENDS_ONE_IN", 1)
     for number in range(5):
         packer.whole(body(number, 30))
@@ -123,7 +123,7 @@ def test_a_bundle_that_has_enough_ends_where_a_content_says_so(packer: Packer, m
 
 
 def test_trees_that_have_most_in_common_have_most_bundles_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "BUNDLE_LEAST", 200)
+    monkeypatch.setattr(contents, "MIN_BUNDLE", 200)
     monkeypatch.setattr(contents, "ENDS_ONE_IN", 4)
     one, other = Packer(), Packer()
     for number in range(200):
@@ -137,8 +137,8 @@ def test_trees_that_have_most_in_common_have_most_bundles_in_common(monkeypatch:
 
 
 def test_sizes_of_bundles_fit_into_each_other() -> None:
-    assert BUNDLE_LEAST <= BUNDLE_MOST <= CHUNK
-    assert BUNDLED_MOST < CHUNK
+    assert MIN_BUNDLE <= MAX_BUNDLE <= CHUNK
+    assert MAX_BUNDLED < CHUNK
 
 
 # What is there already
@@ -173,7 +173,7 @@ def test_of_a_content_that_only_got_longer_the_end_is_stored() -> None:
     assert joined(was.pieces, unpacked([packed for each in given for packed in each])) == lines
 
 
-@pytest.mark.parametrize(("times", "pieces"), [(PIECES_MOST, PIECES_MOST), (PIECES_MOST + 1, 1)])
+@pytest.mark.parametrize(("times", "pieces"), [(MAX_PIECES, MAX_PIECES), (MAX_PIECES + 1, 1)])
 def test_after_so_many_pieces_the_whole_is_stored_again(times: int, pieces: int) -> None:
     was, lines, given = grown(times)
     assert len(was.pieces) == pieces
@@ -279,11 +279,11 @@ def test_a_chunk_that_an_earlier_snapshot_has_is_not_given_away() -> None:
 
 def test_what_threads_pack_is_placed_as_if_there_were_none(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     contents_given = [body(number, 2_000) for number in range(100)]
-    monkeypatch.setattr(contents, "BUNDLED_MOST", 100)
+    monkeypatch.setattr(contents, "MAX_BUNDLED", 100)
     monkeypatch.setattr(contents, "THREADS_FROM", 3_000)
     slots = [packer.whole(each) for each in contents_given]
     assert packer._pool is not None
-    assert len(packer._jobs) == contents.WAITING_MOST, "no more may wait"
+    assert len(packer._jobs) == contents.MAX_WAITING, "no more may wait"
     found = unpacked(packer.finish())
     assert [joined(slot.pieces, found) for slot in slots] == contents_given
 
@@ -291,7 +291,7 @@ def test_what_threads_pack_is_placed_as_if_there_were_none(packer: Packer, monke
 def test_who_takes_as_soon_as_there_is_much_gets_each_object_once(
     packer: Packer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "BUNDLED_MOST", 100)
+    monkeypatch.setattr(contents, "MAX_BUNDLED", 100)
     monkeypatch.setattr(contents, "THREADS_FROM", 0)
     monkeypatch.setattr(contents, "PART_BYTES", 5_000)
     taken, times = [], 0
@@ -313,7 +313,7 @@ def test_who_takes_as_soon_as_there_is_much_gets_each_object_once(
 def opened(path: Path) -> Iterator[OpenFile]:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with reading.opened(folder, path.name) as file:
+        with safe_open.opened(folder, path.name) as file:
             yield file
     finally:
         os.close(folder)
@@ -324,8 +324,8 @@ def test_a_file_of_a_chunk_at_most_is_read_at_once(tmp_path: Path, size: int) ->
     content = body(2, size)
     (tmp_path / "x").write_bytes(content)
     with opened(tmp_path / "x") as file:
-        assert reading.content(file) == content
-        assert reading.is_same(file)
+        assert safe_open.content(file) == content
+        assert safe_open.is_same(file)
 
 
 def test_a_file_that_got_longer_or_shorter_since_it_was_opened_is_not_the_same(tmp_path: Path) -> None:
@@ -333,8 +333,8 @@ def test_a_file_that_got_longer_or_shorter_since_it_was_opened_is_not_the_same(t
         (tmp_path / "x").write_bytes(b"before it")
         with opened(tmp_path / "x") as file:
             (tmp_path / "x").write_bytes(change)
-            assert len(reading.content(file)) != file.stat[1]
-            assert not reading.is_same(file)
+            assert len(safe_open.content(file)) != file.stat[1]
+            assert not safe_open.is_same(file)
 
 
 def test_a_file_that_is_replaced_is_read_as_it_was_when_it_was_opened(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_file_that_is_replaced_is_read_as_it_was_when_it_was_opened(tmp_path: 
     (tmp_path / "y").write_bytes(b"after")
     with opened(tmp_path / "x") as file:
         os.replace(tmp_path / "y", tmp_path / "x")
-        assert reading.content(file) == b"before"
+        assert safe_open.content(file) == b"before"
 
 
 @pytest.mark.parametrize(
@@ -380,22 +380,22 @@ def test_a_file_with_holes_comes_back_from_its_chunks(
     end = max((at * 4_096 + length for at, length in written), default=0)
     content = holes(path, [(at * 4_096, b"x" * length) for at, length in written], end + more)
     with pytest.MonkeyPatch.context() as patch, opened(path) as file:
-        patch.setattr(reading, "CHUNK", 4_096)
-        found = list(reading.chunks(file))
+        patch.setattr(safe_open, "CHUNK", 4_096)
+        found = list(safe_open.chunks(file))
     assert b"".join(bytes(each) if isinstance(each, int) else each for each in found) == content
 
 
 def test_where_nothing_was_written_nothing_is_read(tmp_path: Path) -> None:
     holes(tmp_path / "x", [(5 * CHUNK, b"in the middle")], 9 * CHUNK)
     with opened(tmp_path / "x") as file:
-        found = [each if isinstance(each, int) else "read" for each in reading.chunks(file)]
+        found = [each if isinstance(each, int) else "read" for each in safe_open.chunks(file)]
     assert found == [5 * CHUNK, "read", 3 * CHUNK]
 
 
 def test_a_file_that_ends_sooner_than_it_said_gives_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x" * (CHUNK + 10))
     with opened(tmp_path / "x") as file:
-        parts = reading.chunks(file)
+        parts = safe_open.chunks(file)
         assert next(parts) == b"x" * CHUNK
         os.truncate(tmp_path / "x", CHUNK + 4)
         assert [*parts] == [b"x" * 4]

@@ -12,10 +12,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from holdfast.core.objects import digest_of
-from holdfast.trees import restoring
+from holdfast.trees import restore
 from holdfast.trees.contents import CHUNK
 from holdfast.trees.entries import ZEROS, Entry, Piece
-from holdfast.trees.patching import patch
+from holdfast.trees.patch import patch
 
 FIRST, SECOND = digest_of(b"first"), digest_of(b"second")
 BODIES = {FIRST: bytes(range(256)) * 4, SECOND: bytes(reversed(range(256))) * 4}
@@ -37,8 +37,8 @@ def content(pieces: tuple[Piece, ...]) -> bytes:
 def restored(root: Path, wanted: Entry, there: Entry | None) -> list[bytes]:
     """Restore a file where another is; the objects that were asked for."""
     entries: Mapping[str, Entry] = {wanted.path: wanted}
-    plan = restoring.plan(entries, {} if there is None else {there.path: there}, [wanted])
-    steps, asked = restoring.restore(str(root), plan, entries), list[bytes]()
+    plan = restore.plan(entries, {} if there is None else {there.path: there}, [wanted])
+    steps, asked = restore.restore(str(root), plan, entries), list[bytes]()
     try:
         now = next(steps)
         while True:

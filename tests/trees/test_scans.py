@@ -12,12 +12,12 @@ import pytest
 
 from holdfast.core.objects import unpack
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound
-from holdfast.trees import reading, stat_cache
+from holdfast.trees import safe_open, stat_cache
 from holdfast.trees.entries import Entry
-from holdfast.trees.ignoring import Ignores
+from holdfast.trees.ignore_rules import Ignores
 from holdfast.trees.overlay import UpperScan
-from holdfast.trees.scanning import Scan, Scanned
-from holdfast.trees.walking import Skipped
+from holdfast.trees.scan import Scan, Scanned
+from holdfast.trees.walk import Skipped
 from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"22", "d/e/c": b"333", "l": "a", "z": None}
@@ -45,8 +45,8 @@ def scanned(
         "entries": before.entries if before else {},
         "stats": before.stats if before else {},
         "ignores": Ignores([]),
-        "depth_most": 20,
-        "entries_most": 100,
+        "max_depth": 20,
+        "max_entries": 100,
     }
     scan = kind(str(root), **{**arguments, **other})
     for part in scan.parts():
@@ -108,7 +108,7 @@ def test_a_tree_that_is_not_there_is_not_empty(tmp_path: Path) -> None:
 
 def test_too_many_entries_are_refused(root: Path) -> None:
     with pytest.raises(LimitExceeded, match="tree_entries"):
-        scanned(root, entries_most=3)
+        scanned(root, max_entries=3)
 
 
 # Again
@@ -246,12 +246,12 @@ def test_a_link_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.Mon
 def test_a_file_that_never_rests_is_read_so_often_and_taken_as_it_was_last(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "is_same", lambda file: file.stat[1] != 2)
+    monkeypatch.setattr(safe_open, "is_same", lambda file: file.stat[1] != 2)
     read: list[int] = []
-    really = reading.content
-    monkeypatch.setattr(reading, "content", lambda file: [read.append(file.stat[1]), really(file)][1])
+    really = safe_open.content
+    monkeypatch.setattr(safe_open, "content", lambda file: [read.append(file.stat[1]), really(file)][1])
     found = scanned(root)
-    assert (read.count(2), read.count(1)) == (reading.TRIES, 1)
+    assert (read.count(2), read.count(1)) == (safe_open.TRIES, 1)
     assert found.unsettled == ["d/b"]
     assert "d/b" in found.entries
     assert "d/b" not in found.stats

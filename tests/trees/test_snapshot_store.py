@@ -15,10 +15,10 @@ from msgspec import structs
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound, Stale
-from holdfast.stepping import step
 from holdfast.stores.workspace import layers, snapshots
 from holdfast.stores.workspace.layers import NewLayer, Part
 from holdfast.stores.workspace.snapshots import NewSnapshot, SnapshotUsage
+from holdfast.sync_runner import step
 from holdfast.trees import manifests
 from holdfast.trees.entries import ZEROS, Difference, Entry, Piece
 from holdfast.types import Snapshot

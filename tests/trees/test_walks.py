@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound
-from holdfast.trees import walking
-from holdfast.trees.walking import Skipped, Stat, Walk, open_root, unusual
+from holdfast.trees import walk as walk_module
+from holdfast.trees.walk import Skipped, Stat, Walk, open_root, unusual
 from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"2", "d/e/c": b"3", "l": "a", "z": None}
@@ -36,7 +36,7 @@ def ignoring_none(path: str, is_folder: bool) -> bool:
 
 
 def walk(root: Path, known: Mapping[str, Stat] | None = None, **other: Any) -> Walk:
-    arguments: dict[str, Any] = {"ignores": ignoring_none, "depth_most": 20, "entries_most": 100}
+    arguments: dict[str, Any] = {"ignores": ignoring_none, "max_depth": 20, "max_entries": 100}
     return Walk(str(root), known=known or {}, **{**arguments, **other})
 
 
@@ -47,11 +47,11 @@ def found(walked: Walk) -> list[str]:
 
 def known_of(root: Path) -> dict[str, Stat]:
     """Everything about a tree as it is now."""
-    stats = {"": walking._stat(os.lstat(root))}
+    stats = {"": walk_module._stat(os.lstat(root))}
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
             path = os.path.join(folder, name)
-            stats[os.path.relpath(path, root)] = walking._stat(os.lstat(path))
+            stats[os.path.relpath(path, root)] = walk_module._stat(os.lstat(path))
     return stats
 
 
@@ -85,7 +85,7 @@ def test_of_everything_the_state_is_told_and_of_a_link_its_own(root: Path) -> No
 def test_an_empty_tree_is_a_root_with_nothing_in_it(root: Path) -> None:
     walked = walk(root)
     assert [(folder.prefix, folder.found) for folder in walked.folders()] == [("", [])]
-    assert walked.root_stat == walking._stat(os.lstat(root))
+    assert walked.root_stat == walk_module._stat(os.lstat(root))
 
 
 def test_names_of_any_bytes_are_found(root: Path) -> None:
@@ -218,13 +218,13 @@ def deep(root: Path, count: int) -> None:
 
 def test_as_many_directories_in_each_other_as_allowed(root: Path) -> None:
     deep(root, 5)
-    assert len(found(walk(root, depth_most=5))) == 5
+    assert len(found(walk(root, max_depth=5))) == 5
 
 
 def test_one_directory_too_deep_is_refused_with_its_path(root: Path) -> None:
     deep(root, 6)
     with pytest.raises(LimitExceeded, match="'d/d/d/d/d/d/' lies deeper than tree_depth = 5"):
-        found(walk(root, depth_most=5))
+        found(walk(root, max_depth=5))
 
 
 def test_a_known_directory_that_is_too_deep_by_now_is_refused(root: Path) -> None:
@@ -232,13 +232,13 @@ def test_a_known_directory_that_is_too_deep_by_now_is_refused(root: Path) -> Non
     known = known_of(root)
     (root / "d/d/d/d/d/d/new").touch()
     with pytest.raises(LimitExceeded, match="tree_depth"):
-        found(walk(root, known, depth_most=5))
+        found(walk(root, known, max_depth=5))
 
 
 def test_a_tree_that_goes_on_far_beyond_the_limit_is_not_walked_to_its_end(root: Path) -> None:
     make(root, {f"d{number}/{other}": b"" for number in range(10) for other in range(10)})
     seen: list[str] = []
-    walked = walk(root, entries_most=20, ignores=lambda path, is_folder: bool(seen.append(path)))
+    walked = walk(root, max_entries=20, ignores=lambda path, is_folder: bool(seen.append(path)))
     with pytest.raises(LimitExceeded, match="more entries than tree_entries = 20"):
         found(walked)
     assert len(seen) == 10 + 20, "the root, and the two directories that were too much"
@@ -249,7 +249,7 @@ def test_what_is_known_counts_as_well(root: Path) -> None:
     known = known_of(root)
     make(root, {"new/a": b"", "new/b": b""})
     with pytest.raises(LimitExceeded, match="tree_entries"):
-        found(walk(root, known, entries_most=10))
+        found(walk(root, known, max_entries=10))
 
 
 # What cannot be

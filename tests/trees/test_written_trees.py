@@ -193,7 +193,7 @@ def test_what_is_long_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_of_many_only_the_last_are_remembered() -> None:
-    bodies = [manifests.write(Difference([file(f"{number}")])) for number in range(manifests.REMEMBERED_MOST + 1)]
+    bodies = [manifests.write(Difference([file(f"{number}")])) for number in range(manifests.MAX_REMEMBERED + 1)]
     found = [manifests.read(body) for body in bodies]
     assert manifests.read(bodies[-1]) is found[-1]
     assert manifests.read(bodies[0]) is not found[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.stores.execution.checkpoints.reading import Checkpoint
+from holdfast.stores.execution.checkpoints.reader import Checkpoint
 from holdfast.stores.execution.checkpoints.task_writes import Write
 from tests.workloads.workloads import Arguments, World, maker
 

@@ -18,12 +18,11 @@ from holdfast.core.blocking import Blocking
 from holdfast.core.crypto import KeyRing
 from holdfast.core.scope import Scope, Setting
 from holdfast.engines.dialect import Dialect
-from holdfast.engines.opening import OwnEngine
+from holdfast.engines.factory import OwnEngine
 from holdfast.errors import HoldfastError
 from holdfast.ids import SeededIds
 from holdfast.limits import Limits
 from holdfast.migrations import runner
-from holdfast.stepping import step
 from holdfast.store_lists import PlatformStores, SyncHandle, store_names
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession, Buffer, BufferedSession
 from holdfast.stores.conversation.messages import NewMessage
@@ -34,6 +33,7 @@ from holdfast.stores.lifecycle.erasures import AsyncErasures, Erasures
 from holdfast.stores.lifecycle.server_settings import AsyncServerSettings, ServerSettings
 from holdfast.stores.lifecycle.tenants import AsyncTenants, Tenants
 from holdfast.stores.wiring import SESSION_DEPENDENTS
+from holdfast.sync_runner import step
 from holdfast.tenant_handles import TenantHandle
 
 KEY = "5e" * 32

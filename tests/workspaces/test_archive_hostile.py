@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from holdfast import Holdfast, Limits
 from holdfast.core.objects import Packed, digest_of, unpack
 from holdfast.errors import HoldfastError, InvalidInput, LimitExceeded
-from holdfast.trees import guarding, present, restoring
+from holdfast.trees import current_state, restore, validation
 from holdfast.trees.archives import Unpacking
 from holdfast.trees.entries import Piece, Tree
-from holdfast.trees.ignoring import Ignores
+from holdfast.trees.ignore_rules import Ignores
 from holdfast.types import Entry
 from tests.workspaces.fingerprints import SECOND_NS, Fingerprint, fingerprint, put, surroundings
 from tests.workspaces.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
@@ -41,10 +41,10 @@ def taken_in(
 
 def written(root: Path, entries: Mapping[str, Entry], bodies: Mapping[bytes, bytes], limits: Limits = LIMITS) -> None:
     """A tree on the disk, by way of all that guards it."""
-    guarding.check(entries, limits, known={})
-    there = present.look(str(root), Tree(entries), now=Ignores([]), limits=limits).entries
-    plan = restoring.plan(entries, there, guarding.check(entries, limits, known=there))
-    steps = restoring.restore(str(root), plan, entries)
+    validation.check(entries, limits, known={})
+    there = current_state.look(str(root), Tree(entries), now=Ignores([]), limits=limits).entries
+    plan = restore.plan(entries, there, validation.check(entries, limits, known=there))
+    steps = restore.restore(str(root), plan, entries)
     try:
         next(steps)
         while True:
@@ -198,8 +198,8 @@ def test_links_that_take_long_to_follow_are_refused_after_bounded_work() -> None
             return super().get(*args)  # type: ignore[call-overload]
 
     with pytest.raises(LimitExceeded, match="steps"):
-        guarding.check_links(Counting(entries))
-    assert looked_up <= guarding.LINK_STEPS_FREE + guarding.LINK_STEPS * len(links)
+        validation.check_links(Counting(entries))
+    assert looked_up <= validation.LINK_STEPS_FREE + validation.LINK_STEPS * len(links)
 
 
 def test_an_archive_of_any_tar_program_is_read() -> None:
@@ -364,7 +364,7 @@ def test_thousands_of_damaged_trees_put_nothing_outside(around: Around) -> None:
             for each in made
         ]
         try:
-            guarding.check(tree(*made), LIMITS, known={})
+            validation.check(tree(*made), LIMITS, known={})
         except InvalidInput:
             continue
         done += 1

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import DEFAULT_IGNORE, Holdfast, Limits
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
-from holdfast.trees import contents, reading
+from holdfast.trees import contents, safe_open
 from tests.workspaces.conftest import SMALL
 from tests.workspaces.worlds import World, make, on_disk
 
@@ -69,8 +69,8 @@ def test_only_what_changed_is_read(small: World, tree: Path, later: None, monkey
     small.capture(tree)
     (tree / "README.md").write_bytes(b"changed")
     read: list[int] = []
-    content = reading.content
-    monkeypatch.setattr(reading, "content", lambda file: [read.append(file.stat[1]), content(file)][1])
+    content = safe_open.content
+    monkeypatch.setattr(safe_open, "content", lambda file: [read.append(file.stat[1]), content(file)][1])
     small.capture(tree)
     assert read == [7]
 
@@ -282,8 +282,8 @@ def test_the_same_id_is_the_same_snapshot(world: World, tree: Path) -> None:
 
 
 def test_the_same_id_for_another_run_is_a_conflict(small: World, tree: Path) -> None:
-    from holdfast.stepping import step
     from holdfast.stores.workspace.snapshots import NewSnapshot
+    from holdfast.sync_runner import step
 
     first = small.capture(tree, step=1).snapshot
     new = NewSnapshot(small.run_id, 2, "step", None, first.layer_id, 1, 1, first.id)
@@ -356,7 +356,7 @@ def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, la
     lines = random.randbytes(100_000)
     make(root, {"log": lines, "other": b"x"})
     taken = [(small.capture(root).snapshot, on_disk(root))]
-    for _ in range(contents.PIECES_MOST + 2):
+    for _ in range(contents.MAX_PIECES + 2):
         lines += random.randbytes(50)
         (root / "log").write_bytes(lines)
         taken.append((small.capture(root).snapshot, on_disk(root)))

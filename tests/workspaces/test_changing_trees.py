@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.trees import contents, reading
-from holdfast.trees.reading import OpenFile
+from holdfast.trees import contents, safe_open
+from holdfast.trees.safe_open import OpenFile
 from tests.workspaces.worlds import World, make, on_disk
 
 
@@ -19,7 +19,7 @@ def after_reading(patch: pytest.MonkeyPatch, path: Path, change: Callable[[int],
     """Have a change made right after a file was read, before it is known that it stayed as it was; how often it was read."""
     inode = path.stat().st_ino
     turns: list[int] = []
-    content, chunks = reading.content, reading.chunks
+    content, chunks = safe_open.content, safe_open.chunks
 
     def noted(file: OpenFile) -> None:
         if file.stat[4] == inode:
@@ -35,8 +35,8 @@ def after_reading(patch: pytest.MonkeyPatch, path: Path, change: Callable[[int],
         yield from chunks(file)
         noted(file)
 
-    patch.setattr(reading, "content", read)
-    patch.setattr(reading, "chunks", read_chunks)
+    patch.setattr(safe_open, "content", read)
+    patch.setattr(safe_open, "chunks", read_chunks)
     return turns
 
 
@@ -71,7 +71,7 @@ def test_a_file_that_never_rests_is_reported_and_read_anew_the_next_time(
     with pytest.MonkeyPatch.context() as patch:
         turns = after_reading(patch, path, append)
         captured = small.capture(tree)
-    assert (len(turns), captured.unsettled) == (reading.TRIES, ["log"])
+    assert (len(turns), captured.unsettled) == (safe_open.TRIES, ["log"])
     entry = small.acme.snapshots.tree(captured.snapshot.id).entries["log"]
     content = small.acme.snapshots.read(captured.snapshot.id, "log")
     assert len(content) == entry.size == sum(piece.length for piece in entry.pieces)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Limits, PackPlace
-from holdfast.stores.workspace.squashing import Squashing
+from holdfast.stores.workspace.squash import Squashing
 from tests.workspaces.test_crashes import Dying, check_nothing_is_left, dies
 from tests.workspaces.worlds import World, make, on_disk
 

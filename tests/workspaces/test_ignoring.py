@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from holdfast.errors import InvalidInput
-from holdfast.trees.ignoring import FILE_MOST, PATTERNS_MOST, Ignores, in_root
+from holdfast.trees.ignore_rules import MAX_FILE, MAX_PATTERNS, Ignores, in_root
 
 PARTS = (
     "a", "b", "ab", "foo", "bar", "*", "**", "?", "*.py", "f*", "*o", "[ab]", "[!a]", "[^b]", "[a-c]", "[]a]", "[a-]",
@@ -132,7 +132,7 @@ def test_bad_patterns_are_refused() -> None:
         with pytest.raises(InvalidInput):
             Ignores(given)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="more than"):
-        Ignores(["a"] * (PATTERNS_MOST + 1))
+        Ignores(["a"] * (MAX_PATTERNS + 1))
 
 
 def test_the_file_in_the_root(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_file_in_the_root(tmp_path: Path) -> None:
     file = tmp_path / ".holdfastignore"
     file.write_bytes(b"a\r\nb\n\xff\n")
     assert in_root(str(tmp_path)) == ["a", "b", "\ufffd"]
-    file.write_bytes(b"x" * (FILE_MOST + 1))
+    file.write_bytes(b"x" * (MAX_FILE + 1))
     with pytest.raises(InvalidInput, match="longer"):
         in_root(str(tmp_path))
     file.unlink()

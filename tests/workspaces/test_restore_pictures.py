@@ -16,10 +16,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from holdfast import Holdfast, TenantHandle
-from holdfast.trees import reading, stat_cache
-from holdfast.trees.asking import Contents
+from holdfast.trees import safe_open, stat_cache
+from holdfast.trees.prefetch import Contents
 from holdfast.types import Snapshot
-from holdfast.workspaces.restoring import Restoring
+from holdfast.workspaces.restore import Restoring
 from tests.workspaces.fingerprints import change, fingerprint, grow, put
 from tests.workspaces.worlds import ticked
 
@@ -40,13 +40,13 @@ def young() -> Iterator[None]:
 def read() -> Iterator[list[str]]:
     """The names of files that were read."""
     found: list[str] = []
-    really = reading.opened
+    really = safe_open.opened
 
     def opened(handle: int, name: str) -> object:
         found.append(name)
         return really(handle, name)
 
-    with mock.patch.object(reading, "opened", opened):
+    with mock.patch.object(safe_open, "opened", opened):
         yield found
 
 

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from holdfast import Limits
 from holdfast.core.objects import digest_of
 from holdfast.errors import Conflict, Corrupt, InvalidInput, LimitExceeded, NotFound, Stale
-from holdfast.trees import asking, entries, guarding, present, restoring
-from holdfast.trees.asking import Asking, Wanted
+from holdfast.trees import current_state, entries, prefetch, restore, validation
 from holdfast.trees.entries import Piece
-from holdfast.trees.ignoring import Ignores
-from holdfast.trees.restoring import Plan, Restored
+from holdfast.trees.ignore_rules import Ignores
+from holdfast.trees.prefetch import Asking, Wanted
+from holdfast.trees.restore import Plan, Restored
 from holdfast.types import Entry
 from tests.workspaces.fingerprints import fingerprint, put
 
@@ -48,7 +48,7 @@ def tree(*entries: Entry) -> Tree:
 
 
 def planned(wanted: Tree, there: Tree) -> Plan:
-    return restoring.plan(wanted, there, guarding.check(wanted, LIMITS, known=there))
+    return restore.plan(wanted, there, validation.check(wanted, LIMITS, known=there))
 
 
 def paths(entries: Sequence[Entry]) -> list[str]:
@@ -117,7 +117,7 @@ def test_bits_that_are_never_set_make_no_difference() -> None:
     "path", ["a", "a/b", "...", "..a", "a..", "-", "a b", "\udcff", "ä", "a\n", "~", "C:", "a\\b", "n" * 255]
 )
 def test_a_name_is_a_name(path: str) -> None:
-    guarding.check_path(path, LIMITS)
+    validation.check_path(path, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -126,15 +126,15 @@ def test_a_name_is_a_name(path: str) -> None:
 )
 def test_a_step_is_no_name(path: str) -> None:
     with pytest.raises(InvalidInput, match="nothing was changed"):
-        guarding.check_path(path, LIMITS)
+        validation.check_path(path, LIMITS)
 
 
 def test_what_is_there_already_is_not_looked_at_and_the_rest_is_named() -> None:
     odd = file("sh", mode=0o4755)
     wanted = tree(odd, file("new"))
-    assert paths(guarding.check(wanted, LIMITS, known=tree(odd))) == ["new"]
+    assert paths(validation.check(wanted, LIMITS, known=tree(odd))) == ["new"]
     with pytest.raises(InvalidInput, match="set-uid"):
-        guarding.check(wanted, LIMITS, known={})
+        validation.check(wanted, LIMITS, known={})
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_is_there_already_is_not_looked_at_and_the_rest_is_named() -> None:
 def test_limits_are_counted_over_the_whole_tree(limits: Limits, named: str) -> None:
     wanted = tree(file("a"), file("long name"))
     with pytest.raises(LimitExceeded, match=named):
-        guarding.check(wanted, limits, known={})
+        validation.check(wanted, limits, known={})
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_limits_are_counted_over_the_whole_tree(limits: Limits, named: str) -> N
     ],
 )
 def test_names_that_some_file_systems_take_for_the_same(one: str, other: str, same: bool) -> None:
-    assert (guarding.twins(tree(file(one), file(other))) is not None) is same
+    assert (validation.twins(tree(file(one), file(other))) is not None) is same
 
 
 LINKS: dict[str, tuple[Tree, bool]] = {
@@ -186,7 +186,7 @@ LINKS: dict[str, tuple[Tree, bool]] = {
 
 def leads_out(entries: Tree) -> bool:
     try:
-        guarding.check_links(entries)
+        validation.check_links(entries)
     except InvalidInput:
         return True
     return False
@@ -251,7 +251,7 @@ def in_pieces(name: str, bodies: Mapping[bytes, bytes], pieces: Sequence[tuple[i
 
 
 def test_each_object_is_asked_for_once_and_the_next_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BATCH_BYTES", 250)
+    monkeypatch.setattr(prefetch, "BATCH_BYTES", 250)
     bodies = objects(10, 100)
     files = [in_pieces(f"{number}", bodies, [(number // 2, number % 2 * 50, 50)]) for number in range(20)]
     asked, found = fed(read_all(files), bodies)
@@ -263,7 +263,7 @@ def test_each_object_is_asked_for_once_and_the_next_are_named(monkeypatch: pytes
 
 
 def test_what_other_files_need_too_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BATCH_BYTES", 100)
+    monkeypatch.setattr(prefetch, "BATCH_BYTES", 100)
     bodies = objects(8, 100)
     files = [in_pieces(f"{number}", bodies, [(number, 0, 100), (7, number, 5)]) for number in range(7)]
     asked, found = fed(read_all(files), bodies)
@@ -273,8 +273,8 @@ def test_what_other_files_need_too_is_held(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_too_much_to_be_held_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BATCH_BYTES", 10)
-    monkeypatch.setattr(asking, "HELD_MOST", 150)
+    monkeypatch.setattr(prefetch, "BATCH_BYTES", 10)
+    monkeypatch.setattr(prefetch, "MAX_HELD", 150)
     bodies = objects(6, 100)
     files = [in_pieces(f"{turn} {number}", bodies, [(number, turn, 10)]) for turn in range(3) for number in range(6)]
     asked, found = fed(read_all(files), bodies)
@@ -292,7 +292,7 @@ def test_an_object_that_is_too_short_is_noticed() -> None:
 
 
 def looked(root: Path, wanted: Tree, ignored: Sequence[str] = ()) -> Tree:
-    found = present.look(str(root), entries.Tree(wanted, ignored), now=Ignores([]), limits=LIMITS)
+    found = current_state.look(str(root), entries.Tree(wanted, ignored), now=Ignores([]), limits=LIMITS)
     assert found.apart is None
     return dict(found.entries)
 
@@ -315,7 +315,7 @@ def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypa
     assert {each for each in opened if each in {"same", "other", "longer", "unknown", "ignored"}} == {"same", "other"}
     assert sorted(there) == ["longer", "other", "same", "unknown"]
     assert there["same"].digest == wanted["same"].digest
-    assert there["other"].digest == present.OTHER
+    assert there["other"].digest == current_state.OTHER
 
 
 def test_what_is_wanted_is_seen_although_it_is_ignored(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
 
 def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> Restored:
     there = looked(root, wanted)
-    return fed(restoring.restore(str(root), planned(wanted, there), wanted, **how), bodies)[1]
+    return fed(restore.restore(str(root), planned(wanted, there), wanted, **how), bodies)[1]
 
 
 CONTENT = {digest_of(b"content"): b"content"}
@@ -374,13 +374,13 @@ def test_a_file_that_is_not_as_it_was_known_is_not_replaced(tmp_path: Path) -> N
 def test_what_an_interrupted_restore_has_left_does_no_harm(tmp_path: Path) -> None:
     wanted = tree(*(file(f"{number}") for number in range(3)))
     plan = planned(wanted, {})
-    steps = restoring.restore(str(tmp_path), plan, wanted)
+    steps = restore.restore(str(tmp_path), plan, wanted)
     next(steps)
     with pytest.raises(RuntimeError):
         steps.throw(RuntimeError("killed"))
     assert [path.name for path in tmp_path.iterdir()] == [], "what was half written is gone"
     put(tmp_path, f".holdfast-{os.getpid()}-1", b"left by one that was really killed")
-    steps = restoring.restore(str(tmp_path), plan, wanted)
+    steps = restore.restore(str(tmp_path), plan, wanted)
     fed(steps, CONTENT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
 

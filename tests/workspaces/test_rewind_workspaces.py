@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast import Limits, NewMessage
 from holdfast.errors import Conflict, Fenced, InvalidInput, NotFound, Stale
-from holdfast.trees import restoring
-from holdfast.workspaces.rewinding import DAY_S, Rewinding
+from holdfast.trees import restore
+from holdfast.workspaces.rewind import DAY_S, Rewinding
 from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 from tests.workspaces.worlds import World
 
@@ -303,14 +303,14 @@ def _die(patched: pytest.MonkeyPatch, point: str) -> None:
         patched.setattr("holdfast.stores.workspace.rewinds.AsyncRewinds.finish", dies_waiting)
     else:
         name = {"removing": "_write_files", "written": "_touch", "settled": "_settle"}[point]
-        patched.setattr(restoring._Restoring, name, dies)
+        patched.setattr(restore._Restoring, name, dies)
 
 
 def test_a_file_that_changes_meanwhile_is_captured_again_and_not_lost(
     plain: Work, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:
     work = plain
-    run = restoring._Restoring.run
+    run = restore._Restoring.run
     turns = []
 
     def disturbed(self: Any, plan: Any) -> Any:
@@ -319,7 +319,7 @@ def test_a_file_that_changes_meanwhile_is_captured_again_and_not_lost(
             put(work.root, "shared/counter", b"written at the last moment")
         return run(self, plan)
 
-    monkeypatch.setattr(restoring._Restoring, "run", disturbed)
+    monkeypatch.setattr(restore._Restoring, "run", disturbed)
     work.rewind(2)
     assert work.is_at(2)
     assert len(turns) == 2
@@ -332,7 +332,7 @@ def test_who_never_stops_writing_is_told_and_nothing_is_lost(
     plain: Work, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:
     work = plain
-    run = restoring._Restoring.run
+    run = restore._Restoring.run
     turns: list[int] = []
 
     def disturbed(self: Any, plan: Any) -> Any:
@@ -341,7 +341,7 @@ def test_who_never_stops_writing_is_told_and_nothing_is_lost(
         return run(self, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(restoring._Restoring, "run", disturbed)
+        patched.setattr(restore._Restoring, "run", disturbed)
         with pytest.raises(Stale):
             work.rewind(2)
     assert work.run.status == "waiting"

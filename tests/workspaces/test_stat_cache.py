@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from holdfast.trees import reading, stat_cache
+from holdfast.trees import safe_open, stat_cache
 from holdfast.trees.entries import Entry
 from holdfast.trees.stat_cache import COARSE_NS, GRAIN_NS, Picture
 from tests.workspaces.conftest import SMALL
@@ -48,9 +48,9 @@ def test_what_was_written_just_before_is_read_again(small: World, tree: Path, mo
     pictures = small.acme.workspaces._async._scope.shared["workspaces"]
     assert not pictures[key].stats, "everything here was written a moment ago"
     # What a clock that stands still would show: another content, and the same of everything that is looked at.
-    before = reading.stat_of(os.lstat(tree / "README.md"))
+    before = safe_open.stat_of(os.lstat(tree / "README.md"))
     (tree / "README.md").write_bytes(b"# B tree\n")
-    monkeypatch.setattr(reading, "stat_of", _frozen(reading.stat_of, before))
+    monkeypatch.setattr(safe_open, "stat_of", _frozen(safe_open.stat_of, before))
     second = small.capture(tree)
     assert small.acme.snapshots.read(second.snapshot.id, "README.md") == b"# B tree\n"
 
@@ -93,9 +93,9 @@ def test_another_process_goes_on_with_what_is_known(tmp_path: Path, tree: Path, 
     first.close()
     second = World(str(tmp_path / "w.db"), limits=SMALL)
     read: list[str] = []
-    content = reading.content
+    content = safe_open.content
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "content", lambda file: [read.append("x"), content(file)][1])
+        patch.setattr(safe_open, "content", lambda file: [read.append("x"), content(file)][1])
         again = second.capture(tree, run_id=run_id)
     assert (read, again.changed, again.snapshot.layer_id) == ([], 0, taken.layer_id)
     second.close()
@@ -144,7 +144,7 @@ def test_a_cache_of_something_else_hides_nothing(tmp_path: Path, tree: Path, lat
     first.close()
     make(tree, {"unknown": b"never captured"})
     (tree / "README.md").write_bytes(b"another text")
-    stats = {path: reading.stat_of(os.lstat(tree / path)) for path in [*picture.stats, "unknown", "README.md"]}
+    stats = {path: safe_open.stat_of(os.lstat(tree / path)) for path in [*picture.stats, "unknown", "README.md"]}
     stat_cache.save(cache_file(tmp_path), structs.replace(picture, stats=stats))
     second = World(str(tmp_path / "w.db"), limits=SMALL)
     again = second.capture(tree, run_id=run_id)

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 
 SERVER = "_server"
 """The tenant of refusals that concern no other."""
-WAITING_MOST = 10_000
+MAX_WAITING = 10_000
 TOGETHER = 100
 COUNTED_S = 10.0
 """Seconds until a count is noted, if nothing else is by then."""
@@ -57,7 +57,7 @@ class AuditLog:
         path, reason = _in_one_line(_SECRET.sub("...", denial.path)), _in_one_line(denial.reason)
         denial = replace(denial, path=path, reason=reason[:_REASON])
         log.warning("refused %s %s from %s: %s", denial.method, denial.path[:_SHOWN], denial.address, denial.reason)
-        if len(self._waiting) < WAITING_MOST:
+        if len(self._waiting) < MAX_WAITING:
             self._waiting.append(denial)
         else:
             self._lost += 1

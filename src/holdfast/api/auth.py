@@ -37,7 +37,7 @@ TOUCH_S = 60.0
 """Seconds between two notes of when a key was used."""
 AWAY_S = 1.0
 """Seconds after which a database that has not said what it knows about a key counts as away, where its last word will do."""
-_KEYS_MOST = 10_000
+_MAX_KEYS = 10_000
 _PREFIX = "hf_"
 _MAPPED, _MAPPED_BITS = "::ffff:", 96
 _WANTED = {"admin": "admin", "root": "admin, without a tenant", "watch": "read, without a tenant"}
@@ -237,7 +237,7 @@ class Access:
         caller = Caller(f"key {found.prefix}", found.tenant, frozenset(found.scopes), key_id=found.id)
         touched_s = now_s - 2 * TOUCH_S if before is None else before.touched_s
         self._known.pop(digest, None)
-        if len(self._known) >= _KEYS_MOST:
+        if len(self._known) >= _MAX_KEYS:
             del self._known[next(iter(self._known))]
         self._known[digest] = _Known(found, caller, now_s, touched_s)
         return self._known[digest]

@@ -11,7 +11,7 @@ from holdfast.types import ApiKey
 if TYPE_CHECKING:
     from .state import Service
 
-_KEYS_MOST = 1_000
+_MAX_KEYS = 1_000
 
 
 class KeyCache:
@@ -28,7 +28,7 @@ class KeyCache:
         asked_s, key = self._known.get(key_id, (-1.0, None))
         now_s = monotonic_s()
         if asked_s < 0 or now_s - asked_s > self._service.limits.key_s:
-            if len(self._known) >= _KEYS_MOST:
+            if len(self._known) >= _MAX_KEYS:
                 self._known.clear()
             key = await self._asked(key_id)
             self._known[key_id] = now_s, key

@@ -17,7 +17,7 @@ from holdfast import errors
 from holdfast.errors import HoldfastError
 from holdfast.types import ApiKey
 
-from .descriptors import OUT_OF_FILES
+from .file_descriptors import OUT_OF_FILES
 from .limits import ServerLimits
 from .schemas import Problem, encode
 

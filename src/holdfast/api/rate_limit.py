@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.clock import monotonic_s
 
-_NAMES_MOST = 10_000
+_MAX_NAMES = 10_000
 
 
 class RateLimit:
@@ -21,7 +21,7 @@ class RateLimit:
         now_s = monotonic_s()
         left = self._at(name, now_s)
         self._left.pop(name, None)
-        if len(self._left) >= _NAMES_MOST:
+        if len(self._left) >= _MAX_NAMES:
             del self._left[next(iter(self._left))]
         # A fraction of a token stays: if each refusal took it, a caller that keeps asking would be refused for ever.
         self._left[name] = (left - 1.0 if left >= 1.0 else left, now_s)

@@ -15,7 +15,6 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from holdfast import column, errors
 from holdfast.errors import Conflict, HoldfastError
 
-from .derived import Count, IfMatch, Taken, body_type, page_type, signature_of, version_etag, version_of, wire_type
 from .idempotency import IdempotencyKey, chosen_id, settled_by
 from .operations import Need, Operation
 from .pagination import PAGE_ROWS, Cursor, Limit, Where, filters
@@ -23,6 +22,7 @@ from .parameters import choices
 from .problems import NoLongerSo
 from .schemas import Uuid, given
 from .state import Service
+from .store_routes import Count, IfMatch, Taken, body_type, page_type, signature_of, version_etag, version_of, wire_type
 
 Kind = Any
 """The asynchronous class of a record store."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 JSON_TYPE = "application/json"
 _JSON = JSON_TYPE.encode()
-_DISCARDED_MOST = 4
+_MAX_DISCARDED = 4
 """How many times the limit of a body is read and thrown away, so that a caller still sending hears the answer."""
 
 
@@ -41,7 +41,7 @@ async def read_body(request: Request, limits: ServerLimits) -> bytes:
     if headers.get(b"content-type") != _JSON and _content_type(headers) != _JSON:
         raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
     declared = int(headers.get(b"content-length", b"0"))
-    patient = b"expect" not in headers and declared <= _DISCARDED_MOST * limits.request_bytes
+    patient = b"expect" not in headers and declared <= _MAX_DISCARDED * limits.request_bytes
     if declared > limits.request_bytes and not patient:
         raise _too_large(limits)
     request.is_body_pending = True
@@ -56,7 +56,7 @@ async def read_body(request: Request, limits: ServerLimits) -> bytes:
         more = event.get("more_body", False)
         if size <= limits.request_bytes:
             chunks.append(chunk)
-        elif size > _DISCARDED_MOST * limits.request_bytes:
+        elif size > _MAX_DISCARDED * limits.request_bytes:
             break
     request.is_body_pending = False
     if size > limits.request_bytes:

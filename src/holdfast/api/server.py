@@ -19,7 +19,7 @@ from holdfast.background import BackgroundOptions
 from holdfast.encryption import Keys
 from holdfast.errors import InvalidInput, Unavailable
 
-from . import descriptors
+from . import file_descriptors
 from .app import build
 from .auth import AccessOptions
 from .limits import ServerLimits
@@ -101,14 +101,14 @@ def serve(
 def _config(app: ASGIApp, limits: ServerLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol_of(limits, descriptors.connections(limits)),
+        http=protocol_of(limits, file_descriptors.connections(limits)),
         log_config=None,
         access_log=False,
         lifespan="on",
         ws="none",
         server_header=False,
         proxy_headers=False,  # the address of a caller is that of the connection, whatever a header says
-        backlog=descriptors.BACKLOG,
+        backlog=file_descriptors.BACKLOG,
         timeout_keep_alive=limits.idle_s,
         timeout_graceful_shutdown=limits.grace_s,
     )
@@ -131,7 +131,7 @@ def bind(host: str, port: int, *, allow_remote: bool = False) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(place)
-        listening.listen(descriptors.BACKLOG)
+        listening.listen(file_descriptors.BACKLOG)
     except OSError as error:
         listening.close()
         raise _not_bound(error, host, port) from error

@@ -13,10 +13,10 @@ from holdfast.background import BackgroundOptions, background
 from holdfast.clock import to_us
 from holdfast.encryption import KeyRing, Keys
 from holdfast.errors import Closed, Conflict, HoldfastError, ReadOnly, Unavailable
-from holdfast.presence import Presence
-from holdfast.upkeep import keep_up
+from holdfast.file_identity import Presence
+from holdfast.maintenance import keep_up
 
-from . import descriptors
+from . import file_descriptors
 from .audit import AuditLog
 from .key_cache import KeyCache
 from .limits import ServerLimits
@@ -170,7 +170,7 @@ class Service:
         Raises:
             Unavailable: it does not answer, not in time, or is no longer there; or no file descriptors are left.
         """
-        descriptors.check_free()
+        file_descriptors.check_free()
         if self._presence is not None:
             self._presence.check()
         try:

@@ -14,7 +14,7 @@ from holdfast.types import ApiKey
 from .database import database_option, open_there, store_per_run
 from .output import json_option, print_json, print_line, print_table
 
-DAYS_MOST = 36_500
+MAX_DAYS = 36_500
 """Days that a key can be good for; who needs more says nothing."""
 _WHEN = "%Y-%m-%d %H:%M"
 
@@ -43,7 +43,7 @@ def keys() -> None:
     help="read, write, either of a kind of thing (runs:read), or admin; may be said several times.",
 )
 @click.option(
-    "--days", type=click.IntRange(1, DAYS_MOST), help="After so many days it is no longer good; without it, never."
+    "--days", type=click.IntRange(1, MAX_DAYS), help="After so many days it is no longer good; without it, never."
 )
 @json_option
 def create(database: str, name: str, tenant: str, scopes: Sequence[str], days: int | None, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from .logs import show_deletions
 from .output import json_option, print_json, print_line, print_table
 
 DAY_S = 86_400
-DAYS_MOST = 24_000
+MAX_DAYS = 24_000
 """Days that can be asked for: as many seconds as can be kept."""
 REASONS = ("per_run_cap", "grace_expired", "per_tenant_cap")
 WHY = {
@@ -92,7 +92,7 @@ def run(
     if as_json:
         print_json({"round": done})
     else:
-        from holdfast.retention import describe as in_words
+        from holdfast.retention_worker import describe as in_words
 
         print_line(f"{in_words(done)}.")
     if done.failed:
@@ -200,7 +200,7 @@ def holds(database: str, tenant: str, as_json: bool) -> None:
 
 async def _once(database: str, packs: str | None, tenants: Sequence[str] | None, options: dict[str, Any]) -> Any:
     from holdfast.erasure import ErasureConsumer
-    from holdfast.retention import RetentionWorker
+    from holdfast.retention_worker import RetentionWorker
 
     async with open_async(database, packs) as hf:
         worker = RetentionWorker(hf, tenants=tenants)
@@ -223,7 +223,7 @@ async def _work(
     import asyncio
 
     from holdfast.erasure import ErasureConsumer
-    from holdfast.retention import RetentionWorker
+    from holdfast.retention_worker import RetentionWorker
 
     async with open_async(database, packs) as hf:
         worker = RetentionWorker(hf, every_s=every_s, tenants=tenants)
@@ -275,8 +275,8 @@ def _is_known(hf: Holdfast, tenant: str) -> bool:
 def _seconds(days: float | None) -> int | None:
     if days is None:
         return None
-    if not days <= DAYS_MOST:
-        raise click.UsageError(f"that is no number of days up to {DAYS_MOST:,}: {days}")
+    if not days <= MAX_DAYS:
+        raise click.UsageError(f"that is no number of days up to {MAX_DAYS:,}: {days}")
     return round(days * DAY_S)
 
 

@@ -80,11 +80,11 @@ class Progress:
 
 def _reports(seed: int, minutes: float | None, scenario: str | None) -> Iterator[Any]:
     # Here and not above: only this command needs what is shipped for tests.
-    from holdfast.testing.sim import exploring
+    from holdfast.testing.sim import exploration
 
-    chosen = exploring.usual_scenario if scenario is None else _named(scenario)
+    chosen = exploration.usual_scenario if scenario is None else _named(scenario)
     until_s = monotonic_s() + (minutes or 0) * 60
-    for report in exploring.explore(seed, scenario=chosen):
+    for report in exploration.explore(seed, scenario=chosen):
         yield report
         if monotonic_s() >= until_s:
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from ..stepping import step
+from ..sync_runner import step
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,17 +9,17 @@ from ..errors import InvalidInput
 from ..ids import parse as parse_id
 from ..limits import Limits
 
-NUMBER_MOST = 2**62
+MAX_NUMBER = 2**62
 
 
-def whole_number(value: object, what: str, *, least: int = 0, most: int = NUMBER_MOST) -> int:
+def whole_number(value: object, what: str, *, least: int = 0, most: int = MAX_NUMBER) -> int:
     """A whole number in a range. ``True`` and ``False`` are none.
 
     Raises:
         InvalidInput: it is something else.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        upper = "on" if most >= NUMBER_MOST else f"to {most:,}"
+        upper = "on" if most >= MAX_NUMBER else f"to {most:,}"
         raise InvalidInput(f"{what} must be a whole number from {least} {upper}, not {value!r}")
     return value
 

@@ -29,7 +29,7 @@ from msgspec import UNSET, Struct, UnsetType, json
 
 from ..clock import to_us
 from ..engines.dialect import Dialect
-from ..engines.fragments import any_of, document_contains, key_compares, key_contains, key_equals, key_in
+from ..engines.sql_fragments import any_of, document_contains, key_compares, key_contains, key_equals, key_in
 from ..errors import InvalidFilter, InvalidInput
 from ..ids import parse as parse_id
 from ..limits import Limits
@@ -38,7 +38,7 @@ from . import text
 Operator = Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "contains"]
 _OPERATORS = get_args(Operator)
 _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_NUMBER_MOST = 10**16
+_MAX_NUMBER = 10**16
 """Numbers compared must be smaller than this: beyond it, the engines no longer agree on the digits of a float."""
 
 
@@ -318,7 +318,7 @@ def _scalar_kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        if not abs(value) < _NUMBER_MOST:  # "not", because NaN is neither under nor over it
+        if not abs(value) < _MAX_NUMBER:  # "not", because NaN is neither under nor over it
             raise InvalidFilter(f"a number to filter by must be finite and under 1e16, not {_shown(value)}")
         return "number"
     if isinstance(value, str):
@@ -340,7 +340,7 @@ def _plain(value: Any) -> Any:
 def _column_value(value: Any, public: str, kind: str) -> Any:
     if kind == "time" and isinstance(value, datetime) and value.tzinfo is not None:
         return _moment(value, public)
-    if kind == "number" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _NUMBER_MOST:
+    if kind == "number" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER:
         return text.plain(value)
     if kind == "bool" and isinstance(value, bool):
         return value

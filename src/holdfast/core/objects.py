@@ -22,7 +22,7 @@ from .compression_dictionary import WORDS
 
 RAW, ZSTD, ZSTD_WORDS = 0, 1, 2
 """How a body is written down: as it is, with zstd, or with zstd and a list of words to refer to."""
-WORDS_MOST = 16 * 1024
+MAX_WORDS = 16 * 1024
 """Bytes up to which that list is worth its while."""
 DIGEST_BYTES = 32
 """A digest that nobody can make a second body for."""
@@ -36,7 +36,7 @@ WORDS_LEVEL = 1
 """How hard to compress with the list of words: in so little text, looking harder takes longer and finds nothing shorter."""
 BULK_LEVEL = 2
 """How hard to compress where there is much of it: two thirds of the time, for a twenty-fifth more bytes."""
-UNPACKED_MOST = 64 * 1024 * 1024
+MAX_UNPACKED = 64 * 1024 * 1024
 """Bytes that a stored body may unpack to, and so the longest that is stored, whatever the limits say."""
 
 _ZSTD = (ZSTD, ZSTD_WORDS)
@@ -80,11 +80,11 @@ def pack(body: bytes, length: int = DIGEST_BYTES, *, level: int = LEVEL) -> Pack
     Raises:
         LimitExceeded: it is longer than any body that is read again.
     """
-    if len(body) > UNPACKED_MOST:
-        raise LimitExceeded(f"a body of {len(body):,} bytes is too long: none may have more than {UNPACKED_MOST:,}")
+    if len(body) > MAX_UNPACKED:
+        raise LimitExceeded(f"a body of {len(body):,} bytes is too long: none may have more than {MAX_UNPACKED:,}")
     digest = digest_of(body, length)
     if len(body) >= COMPRESS_FROM:
-        codec = ZSTD_WORDS if len(body) <= WORDS_MOST else ZSTD
+        codec = ZSTD_WORDS if len(body) <= MAX_WORDS else ZSTD
         packed = _library().compress(body, codec, level)
         if len(packed) + len(packed) // 16 < len(body):
             return Packed(digest, codec, packed, len(body))
@@ -172,8 +172,8 @@ class _Library:
             raise Corrupt("a stored body is damaged: its checksum is another")
         try:
             size = self._size_of(frame)
-            if not 0 <= size <= UNPACKED_MOST:
-                raise Corrupt(f"a stored body claims to be of {size:,} bytes; no body is longer than {UNPACKED_MOST:,}")
+            if not 0 <= size <= MAX_UNPACKED:
+                raise Corrupt(f"a stored body claims to be of {size:,} bytes; no body is longer than {MAX_UNPACKED:,}")
             with self._one((codec, None)) as reader:
                 return bytes(reader.decompress(frame))
         except self._error as error:
@@ -187,7 +187,7 @@ class _Library:
             return None
         try:
             sizes = list(map(self._size_of, frames))
-            if min(sizes) < 0 or max(sizes) > UNPACKED_MOST:
+            if min(sizes) < 0 or max(sizes) > MAX_UNPACKED:
                 return None
             with self._one((codec, None)) as reader:
                 return list(map(reader.decompress, frames))

@@ -19,7 +19,7 @@ from ..limits import Limits
 from .text import escape, unescape
 
 T = TypeVar("T")
-_NUMBER_MOST = 253_402_300_800_000_000
+_MAX_NUMBER = 253_402_300_800_000_000
 """No place in a log and no moment is beyond this: it is the end of the year 9999 in microseconds."""
 
 
@@ -109,4 +109,4 @@ def decode_cursor(cursor: str, listing: str, *kinds: type) -> list[Any]:
 
 def _in_range(values: Sequence[Any]) -> bool:
     """Whether both engines can take the numbers: a forged cursor may hold any."""
-    return all(0 <= value < _NUMBER_MOST for value in values if isinstance(value, int))
+    return all(0 <= value < _MAX_NUMBER for value in values if isinstance(value, int))

@@ -41,7 +41,7 @@ _COLUMNS = re.compile(r"/\*columns (\w+)(?: (\w+))?\*/ \*")
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|::|:([a-z_][a-z0-9_]*)", re.DOTALL)
 _WRITES = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 _OPEN = re.compile(r"/\*(?:where|index)\*/")
-_COMPILED_MOST = 512
+_MAX_COMPILED = 512
 """Compiled statements kept; the shapes of filters are few, so this is only a bound."""
 
 
@@ -201,7 +201,7 @@ def _for_dialect(body: str, dialect: Dialect, types: Mapping[str, type[Struct]])
     return _COLUMNS.sub(lambda match: columns(types[match[1]], dialect, match[2]), body)
 
 
-@lru_cache(_COMPILED_MOST)
+@lru_cache(_MAX_COMPILED)
 def _compiled(text: str, where: str, index: str, dialect: Dialect) -> Statement:
     hint = f" INDEXED BY {index}" if index and dialect is Dialect.SQLITE else ""
     return Statement(text.replace("/*where*/", where).replace("/*index*/", hint), dialect)

@@ -20,8 +20,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..engines.offload import Heavy
 from ..engines.protocol import Connection, Engine
-from . import acting
-from .acting import Acting
+from . import actor_context
+from .actor_context import Acting
 from .scope import Scope
 
 P = ParamSpec("P")
@@ -99,7 +99,7 @@ def writes_acting(method: ActingMethod[AnyTenantStore, P, T]) -> PublicMethod[An
 
     @wraps(method)
     def call(self: AnyTenantStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        now = acting.now(self._scope)
+        now = actor_context.now(self._scope)
         return self._engine.write(lambda connection: method(self, connection, now, *args, **kwargs))
 
     return _public(call, method)

@@ -36,7 +36,7 @@ _NUL = "\U0010f800"
 _ESCAPE = "\U0010f801"
 _DIGITS = 0x10F802
 _LARGE_FLOAT = 1e16
-DEPTH_MOST = 200
+MAX_DEPTH = 200
 """Levels of nesting that can always be read back, however deep the caller's own stack is."""
 
 _UNSAFE = re.compile("[\x00\ud800-\udfff\U0010f000-\U0010f841]+")
@@ -93,7 +93,7 @@ def dump(value: Any, *, depth: int = 100) -> str:
     """
     if type(value) is str and value.isascii() and "\x00" not in value:
         return _encode(value).decode()  # the common case, in which nothing has to be looked for
-    unusual = type(value) is not str and _survey(value, depth if depth < DEPTH_MOST else DEPTH_MOST)
+    unusual = type(value) is not str and _survey(value, depth if depth < MAX_DEPTH else MAX_DEPTH)
     try:
         if not unusual:
             try:

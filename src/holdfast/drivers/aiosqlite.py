@@ -11,7 +11,7 @@ import aiosqlite
 from ..engines.dialect import Dialect
 from ..engines.protocol import Row
 from ..errors import Closed
-from ..stepping import step
+from ..sync_runner import step
 from .sqlite3 import Sqlite3Connection
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import asyncpg
 
 from ..engines.protocol import Row
 from .asyncpg_codecs import past_codecs
-from .asyncpg_own import FAILED, AsyncpgConnection, Savepoint, translated
-from .whole import UNDOING_MOST, to_its_end
+from .asyncpg_connection import FAILED, AsyncpgConnection, Savepoint, translated
+from .uncancellable import MAX_UNDOING, to_its_end
 
 
 class JoinedConnection(AsyncpgConnection):
@@ -64,7 +64,7 @@ class _WholeSavepoint(Savepoint):
         await to_its_end(self._undone())
 
     async def _undone(self) -> None:
-        for _ in range(UNDOING_MOST):
+        for _ in range(MAX_UNDOING):
             with suppress(asyncpg.QueryCanceledError):
                 await super()._undo()
                 return

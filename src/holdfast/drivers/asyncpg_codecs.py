@@ -13,7 +13,7 @@ import asyncpg
 
 _ARGUMENT = re.compile(r"\$(\d+)")
 _AS_TEXT = {kind + many: f"::text{many}::{kind}{many}" for kind in ("uuid", "json", "jsonb") for many in ("", "[]")}
-_KNOWN_MOST = 1_024
+_MAX_KNOWN = 1_024
 _known: dict[str, str] = {}
 
 
@@ -24,7 +24,7 @@ async def past_codecs(raw: asyncpg.Connection, sql: str) -> str:
     if sql not in _known:
         kinds = (await raw.prepare(sql)).get_parameters()
         casts = {str(n): _AS_TEXT[kind.name] for n, kind in enumerate(kinds, 1) if kind.name in _AS_TEXT}
-        if len(_known) >= _KNOWN_MOST:
+        if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known[sql] = _ARGUMENT.sub(lambda found: found[0] + casts.get(found[1], ""), sql)
     return _known[sql]

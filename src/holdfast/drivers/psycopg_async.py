@@ -16,7 +16,7 @@ from ..engines.postgres.errors import LOST_ON_COMMIT
 from ..engines.protocol import Row
 from ..errors import HoldfastError, OutcomeUnknown, Unavailable
 from .psycopg_states import is_idle, opens_itself, refuse_pipeline, translated
-from .whole import UNDOING_MOST, to_its_end
+from .uncancellable import MAX_UNDOING, to_its_end
 
 
 class AsyncPsycopgConnection:
@@ -94,7 +94,7 @@ class _Savepoint:
     async def _undo(self) -> None:
         name = self._name
         statements = ["ROLLBACK"] if self._outermost else [f"ROLLBACK TO SAVEPOINT {name}", f"RELEASE SAVEPOINT {name}"]
-        for _ in range(UNDOING_MOST):
+        for _ in range(MAX_UNDOING):
             try:
                 for statement in statements:
                     await self._say(statement)

@@ -15,8 +15,8 @@ from typing import Any
 from holdfast import AsyncHoldfast, IdSource, RandomIds
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.extras import needs
-from holdfast.loop.loops import this_process
-from holdfast.retention import forget, to_be_forgotten
+from holdfast.loop.loop import this_process
+from holdfast.retention_worker import forget, to_be_forgotten
 
 from .events import read_event
 

@@ -19,7 +19,7 @@ SUBJECTS = ("koder_user_id", "tenant", "user_id")
 IDS = ("event_id", "id")
 BODIES = ("data", "payload")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS_MOST = 253_370_764_800_000
+_MAX_MS = 253_370_764_800_000
 """The beginning of the year 9999, in milliseconds: what is due a day later must be a moment too."""
 
 
@@ -62,6 +62,6 @@ def _body(fields: Mapping[str, str]) -> dict[str, Any]:
 def _moment(entry_id: str) -> datetime | None:
     """When the entry was added, which the server writes into its id."""
     digits = entry_id.partition("-")[0]
-    if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) < _MS_MOST:
+    if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) < _MAX_MS:
         return None
     return _EPOCH + timedelta(milliseconds=int(digits))

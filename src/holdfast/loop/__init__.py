@@ -10,7 +10,7 @@
 """
 
 from .events import Ending, Event
-from .loops import Loop
+from .loop import Loop
 from .plan import Progress
 from .replies import Reply, ToolRequest, Turn
 from .tools import Call, ChildRun, Later, Snooze, Tool, ToolError, subagent, tool

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from holdfast import AsyncHoldfast, AsyncTenantHandle, IdSource, RandomIds
 from holdfast.clock import monotonic_s
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.maintenance import keep_up
 from holdfast.types import ClaimedRun, Run
-from holdfast.upkeep import keep_up
 
-from .asynchronous import RELEASE_S
 from .events import Ending
-from .loops import TTL_MS, Loop, this_process
+from .executor_async import RELEASE_S
+from .loop import TTL_MS, Loop, this_process
 
 Handler = Loop | Callable[[AsyncTenantHandle, Run], Loop | Awaitable[Loop]]
 

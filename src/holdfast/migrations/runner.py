@@ -17,7 +17,7 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.citus import is_distributed
 from ..engines.protocol import Connection
 from ..errors import InvalidInput, SchemaMismatch
-from . import adopting, distribution
+from . import adoption, distribution
 from .files import Migration, migrations, statements, tables_of
 
 _LOCK = 7_421_836_550
@@ -90,7 +90,7 @@ async def adopt(connection: Connection, clock: Clock) -> list[Migration]:
     """
     async with connection.savepoint():
         known, applied = await _begin(connection)
-        found = await adopting.differences(connection, known)
+        found = await adoption.differences(connection, known)
         if found:
             raise SchemaMismatch(
                 f"the schema is not what the migrations of this release make, so nothing was recorded: {'; '.join(found)}"

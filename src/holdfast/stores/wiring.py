@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .execution.of_session import ExecutionOfSession
-from .memory.of_session import MemoriesOfSession
+from .execution.session_dependents import ExecutionOfSession
+from .memory.session_dependents import MemoriesOfSession
 from .workspace.retention_rules import Holds
 
 SESSION_DEPENDENTS = (Holds(), ExecutionOfSession(), MemoriesOfSession())

@@ -22,18 +22,18 @@ from msgspec.structs import replace
 from ..core.objects import Packed
 from ..errors import InvalidInput, LimitExceeded
 from ..limits import MIB, Limits
-from . import guarding
-from .asking import Asking, Contents, Wanted
+from . import validation
 from .contents import CHUNK, Chunked, Packer, Slot
 from .entries import MODE_BITS, Difference, Entry
-from .guarding import refused
-from .scanning import Scanned
+from .prefetch import Asking, Contents, Wanted
+from .scan import Scanned
 from .tar import BLOCK, Member, TarReader
+from .validation import refused
 
 LEVEL = 3
 END = bytes(2 * BLOCK)
 """What an archive ends with."""
-WINDOW_MOST = 128 * MIB
+MAX_WINDOW = 128 * MIB
 """Bytes that unpacking may look back."""
 MAGIC = b"\x28\xb5\x2f\xfd"
 _ZEROS = bytes(64 * 1024)
@@ -118,9 +118,9 @@ class Unpacking:
             LimitExceeded: it is too large.
         """
         entries = self._with_folders()
-        guarding.check(entries, self._limits, known={})
+        validation.check(entries, self._limits, known={})
         if not self._outside_links:
-            guarding.check_links(entries)
+            validation.check_links(entries)
         return Scanned(Difference(list(entries.values())), entries, {}, (), ())
 
     def _take(self, archive: TarReader, member: Member) -> Iterator[list[Packed]]:
@@ -130,7 +130,7 @@ class Unpacking:
         if path in ("", ".") and member.kind == "dir" and member.name:
             return
         self._check_place(path)
-        if member.mode & guarding.SET_IDS:
+        if member.mode & validation.SET_IDS:
             raise refused(path, "it would run as somebody else: its mode has set-uid or set-gid")
         entry = Entry(path, "dir", member.mode & MODE_BITS, member.mtime_ns)
         if member.kind == "dir":
@@ -147,7 +147,7 @@ class Unpacking:
 
     def _check_place(self, path: str) -> None:
         """Check a path and count it, together with the directories above it that are not in the archive, at least so far."""
-        guarding.check_path(path, self._limits)
+        validation.check_path(path, self._limits)
         if path in self._entries:
             raise refused(path, "it is there twice")
         self._count_names(path)
@@ -212,7 +212,7 @@ class _Counted:
     def __init__(self, file: BinaryIO, limits: Limits) -> None:
         self._file, self._limits = file, limits
         self._taken = self._given = 0
-        self._unpacked = zstandard.ZstdDecompressor(max_window_size=WINDOW_MOST).stream_reader(
+        self._unpacked = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_reader(
             self._packed_reader(), read_across_frames=True, closefd=False
         )
 

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 CHUNK = 1024 * 1024
 """Bytes of a chunk. Digests of larger files are made of it, so it is fixed."""
-BUNDLE_MOST = CHUNK
+MAX_BUNDLE = CHUNK
 """Bytes from which on a bundle is full."""
-BUNDLE_LEAST = 256 * 1024
+MIN_BUNDLE = 256 * 1024
 """Bytes that a bundle has before a file may end it."""
 ENDS_ONE_IN = 32
 """Of so many files one ends a bundle that has enough."""
-BUNDLED_MOST = 256 * 1024
+MAX_BUNDLED = 256 * 1024
 """Bytes of the largest file that is put into a bundle."""
-PIECES_MOST = 8
+MAX_PIECES = 8
 """Pieces of a file that only got longer, each time with a piece more."""
 THREADS_FROM = 2 * CHUNK
 """Bytes from which on threads are worth starting."""
-THREADS_MOST = 4
-WAITING_MOST = 16
+MAX_THREADS = 4
+MAX_WAITING = 16
 """Bundles and chunks that may wait for a thread."""
 PART_BYTES = 32 * CHUNK
 """Packed bytes that are given away together."""
@@ -99,7 +99,7 @@ class Packer:
                 return slot
             if was is not None and _only_grew(was, content):
                 slot.first, content = was.pieces, content[was.size :]
-            if len(content) > BUNDLED_MOST:
+            if len(content) > MAX_BUNDLED:
                 self._pack(content, lambda lies_in: _fill(slot, lies_in, 0, len(content)))
             elif content:
                 self._bundle(content, slot, digest)
@@ -145,8 +145,8 @@ class Packer:
         self._slots_of_parts.append((slot, self._bundled, len(content)))
         self._parts.append(content)
         self._bundled += len(content)
-        ends = self._bundled >= BUNDLE_LEAST and digest[0] % ENDS_ONE_IN == 0
-        if ends or self._bundled >= BUNDLE_MOST:
+        ends = self._bundled >= MIN_BUNDLE and digest[0] % ENDS_ONE_IN == 0
+        if ends or self._bundled >= MAX_BUNDLE:
             self._end_bundle()
 
     def _end_bundle(self) -> None:
@@ -172,9 +172,9 @@ class Packer:
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._pool = ThreadPoolExecutor(min(THREADS_MOST, os.cpu_count() or 1), thread_name_prefix="holdfast-pack")
+            self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="holdfast-pack")
         self._jobs.append(_Job(self._pool.submit(_packed, body, stored, BULK_LEVEL), tell))
-        while len(self._jobs) > WAITING_MOST:
+        while len(self._jobs) > MAX_WAITING:
             self._settle()
 
     def _settle(self) -> None:
@@ -229,7 +229,7 @@ def _fill(slot: Slot, lies_in: bytes, start: int, length: int) -> None:
 
 def _only_grew(was: Entry, content: bytes) -> bool:
     """Whether a file begins with all that it had before. Of one that grew often the whole is stored again."""
-    if not 0 < was.size < len(content) or len(was.pieces) >= PIECES_MOST:
+    if not 0 < was.size < len(content) or len(was.pieces) >= MAX_PIECES:
         return False
     return compare_digest(digest_of(memoryview(content)[: was.size]), was.digest)
 

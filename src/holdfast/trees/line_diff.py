@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-EDITS_MOST = 2_000
+MAX_EDITS = 2_000
 """Lines removed and added that are looked for in one file: what is remembered on the way grows with their square."""
 _NO_NEWLINE = "\\ No newline at end of file\n"
 
@@ -99,7 +99,7 @@ def _edits(old: Sequence[int], new: Sequence[int], steps: Steps) -> tuple[list[i
     n, m = len(old), len(new)
     if not n or not m:
         return list(range(n)), list(range(m))
-    most = min(n + m, EDITS_MOST)
+    most = min(n + m, MAX_EDITS)
     furthest = [0] * (2 * most + 3)  # by diagonal, from the middle
     trace: list[array[int]] = []
     for d in range(most + 1):

@@ -24,7 +24,7 @@ from ..errors import Corrupt
 from .entries import ZEROS, Difference, Entry, Kind, Piece, raw, shown
 
 VERSION = 1
-REMEMBERED_MOST = 16
+MAX_REMEMBERED = 16
 REMEMBERED_BYTES = 4 * 1024 * 1024
 """How many differences are remembered, and how long each may be."""
 _KINDS: tuple[Kind, ...] = ("file", "dir", "symlink")
@@ -127,7 +127,7 @@ def _path(line: msgspec.Raw) -> str:
     return shown(_decode_line(line)[0])
 
 
-_remembered = lru_cache(REMEMBERED_MOST)(_read)
+_remembered = lru_cache(MAX_REMEMBERED)(_read)
 
 
 def _line(entry: Entry, numbers: dict[bytes, int]) -> _Line:

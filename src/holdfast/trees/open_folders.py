@@ -8,9 +8,9 @@ import stat
 from collections import OrderedDict
 
 from ..errors import Stale
-from .walking import open_root
+from .walk import open_root
 
-HANDLES_MOST = 64
+MAX_HANDLES = 64
 """Directories that are kept open at once."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -53,7 +53,7 @@ class OpenFolders:
             os.fchmod(handle, stat.S_IMODE(mode) | 0o700)
             self.opened_up.add(path)
         self._open[path] = handle
-        if len(self._open) > HANDLES_MOST:
+        if len(self._open) > MAX_HANDLES:
             os.close(self._open.popitem(last=False)[1])
 
     def forget(self) -> None:

@@ -21,10 +21,10 @@ from typing import Any
 
 from ..core.objects import Packed
 from ..errors import InvalidInput
-from . import reading
+from . import safe_open
 from .entries import folders_of
-from .scanning import Scan
-from .walking import Folder, Found
+from .scan import Scan
+from .walk import Folder, Found
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
@@ -80,7 +80,7 @@ def _is_whiteout(folder: Folder, found: Found) -> bool:
     if not stat.S_ISREG(mode):
         return False
     try:
-        with reading.opened(folder.handle, found.name) as file:
+        with safe_open.opened(folder.handle, found.name) as file:
             said = _attributes(file.handle)
     except OSError:
         return False  # whatever is wrong with it is found out when it is read

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from ..core.objects import digest_of
 from .entries import MODE_BITS, Entry, raw, shown
-from .walking import Stat
+from .walk import Stat
 
 VERSION = 1
 GRAIN_NS = 20_000_000

@@ -22,8 +22,8 @@ BLOCK = 512
 """Bytes of a header, and what contents are padded to."""
 EXTENSION_BYTES = MIB
 """Bytes of all extensions (pax records, GNU long names) of one member."""
-SIZE_MOST = 2**63 - 1
-TIME_NS_MOST = 2**63 - 1
+MAX_SIZE = 2**63 - 1
+MAX_TIME_NS = 2**63 - 1
 _NUMBER_CHARS = 40
 """Characters of a number in a pax record. 64 bits need 20."""
 _SECONDS = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?")
@@ -160,7 +160,7 @@ def _checked_header(header: bytes) -> int:
     if stated not in (unsigned, unsigned - 256 * high):  # some old programs add the bytes up as signed
         raise InvalidInput("this is not a tar archive, or it is damaged: the checksum of a header is wrong")
     size = _number(header[124:136], "size")
-    if not 0 <= size <= SIZE_MOST:
+    if not 0 <= size <= MAX_SIZE:
         raise InvalidInput(f"the archive has a member of {size:,} bytes, which no file has")
     return size
 
@@ -189,13 +189,13 @@ def _mtime_ns(value: str) -> int:
 
 
 def _in_range(time_ns: int, value: object) -> int:
-    if abs(time_ns) > TIME_NS_MOST:
+    if abs(time_ns) > MAX_TIME_NS:
         raise InvalidInput(f"the time of a member of the archive is {value!r}, which is out of range")
     return time_ns
 
 
 def _size(value: str) -> int:
-    if len(value) > _NUMBER_CHARS or not (value.isascii() and value.isdigit()) or int(value) > SIZE_MOST:
+    if len(value) > _NUMBER_CHARS or not (value.isascii() and value.isdigit()) or int(value) > MAX_SIZE:
         raise InvalidInput(f"the size of a member of the archive is {value[:60]!r}, which is not a number of bytes")
     return int(value)
 

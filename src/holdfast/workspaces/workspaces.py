@@ -10,12 +10,12 @@ from ..core.store import TenantStore, only_reads
 from ..ids import Id
 from ..stores.workspace.rewind_rows import Rewind
 from ..stores.workspace.snapshots import SnapshotKind
-from ..trees.restoring import Restored
-from . import capturing
-from .capturing import Capture, Capturing
-from .exchanging import Exchanging, TreeChange
-from .restoring import Advance, Restoring
-from .rewinding import Rewinding, Rewound
+from ..trees.restore import Restored
+from . import capture
+from .archives import Exchanging, TreeChange
+from .capture import Capture, Capturing
+from .restore import Advance, Restoring
+from .rewind import Rewinding, Rewound
 
 
 class AsyncWorkspaces(TenantStore):
@@ -44,7 +44,7 @@ class AsyncWorkspaces(TenantStore):
             LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over ``object_bytes``.
             Unavailable: the place where packs are kept cannot be reached.
         """
-        wanted = capturing.request(
+        wanted = capture.request(
             self._scope,
             run_id,
             path,
@@ -78,7 +78,7 @@ class AsyncWorkspaces(TenantStore):
             LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over ``object_bytes``.
             Unavailable: the place where packs are kept cannot be reached.
         """
-        wanted = capturing.request(
+        wanted = capture.request(
             self._scope,
             run_id,
             path,
@@ -112,7 +112,7 @@ class AsyncWorkspaces(TenantStore):
             Corrupt: the snapshot is not what was captured.
         """
         restoring = Restoring(self._engine, self._scope)
-        return await restoring.into(snapshot_id, capturing.root_of(path), replace=replace, advance=on_progress)
+        return await restoring.into(snapshot_id, capture.root_of(path), replace=replace, advance=on_progress)
 
     async def rewind(
         self,
@@ -243,7 +243,7 @@ class AsyncWorkspaces(TenantStore):
             LimitExceeded: it is over ``tree_entries``, ``tree_bytes``, ``tree_depth``, ``tree_path_bytes``,
                 ``tree_names_bytes`` or ``archive_ratio``.
         """
-        wanted = capturing.request(
+        wanted = capture.request(
             self._scope, run_id, os.curdir, step=step, kind="imported", ignore=(), ignore_defaults=False, id=id
         )
         return await Exchanging(self._engine, self._scope).take_in(wanted, path, outside_links=outside_links)

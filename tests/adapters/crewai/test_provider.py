@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.adapters.crewai import HoldfastProvider
-from holdfast.adapters.crewai.provider import PIECE_MOST, cut
+from holdfast.adapters.crewai.provider import MAX_PIECE, cut
 from holdfast.errors import InvalidInput, NotFound
 
 
@@ -117,7 +117,7 @@ def test_pieces_put_together_are_the_text(parts: list[str]) -> None:
     body = "".join(parts).encode()
     pieces = cut(body)
     assert b"".join(pieces) == body
-    assert all(0 < len(piece) < PIECE_MOST + 400 for piece in pieces)
+    assert all(0 < len(piece) < MAX_PIECE + 400 for piece in pieces)
 
 
 def test_what_is_the_same_is_cut_the_same() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from holdfast.core.acting import Acting
+from holdfast.core.actor_context import Acting
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.conversation.messages import NewMessage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.errors import Conflict, Fenced, InvalidInput, Stale
-from holdfast.stores.execution.checkpoints.saving import Stored
 from holdfast.stores.execution.checkpoints.task_writes import Write
+from holdfast.stores.execution.checkpoints.writer import Stored
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.checkpoints import found, grown, ids
 from tests.contract.cases.suite import contract

@@ -9,7 +9,7 @@ from holdfast.clock import from_us
 from holdfast.core.filters import column, meta
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound, Stale
 from holdfast.limits import Limits
-from holdfast.stores.execution.checkpoints.reading import Checkpoint, Held
+from holdfast.stores.execution.checkpoints.reader import Checkpoint, Held
 from holdfast.stores.execution.checkpoints.task_writes import TaskWrites, Write
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract

@@ -8,12 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.errors import Conflict, InvalidInput, NotFound, NothingToCompact
-from holdfast.stepping import step
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
 from holdfast.stores.conversation.compaction.strategies import PRUNED
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.tokens import estimate
+from holdfast.sync_runner import step
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.compactions import LONG, POLICY, Greedy, call, result, shown, tokens, told
 from tests.contract.cases.messages import recounted

@@ -14,7 +14,7 @@ from unittest import SkipTest
 from msgspec import Struct
 
 from holdfast.limits import Limits
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from tests.contract.cases.world import World
 
 CAPABILITIES: Mapping[str, str] = {

@@ -13,12 +13,12 @@ from uuid import UUID
 
 from holdfast.clock import FixedClock
 from holdfast.limits import Limits
-from holdfast.stepping import step
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.execution.runs.leases import AsyncRunQueue
 from holdfast.stores.lifecycle.api_keys import AsyncApiKeys
 from holdfast.stores.lifecycle.tenants import AsyncTenants
+from holdfast.sync_runner import step
 from holdfast.tenant_handles import AsyncTenantHandle
 
 T = TypeVar("T")

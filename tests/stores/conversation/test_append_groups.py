@@ -14,8 +14,8 @@ from holdfast.clock import FixedClock
 from holdfast.engines.protocol import Connection
 from holdfast.errors import NotFound
 from holdfast.ids import RandomIds
-from holdfast.stepping import step
 from holdfast.stores.conversation.message_log import Append, Appended, Entry, append_group
+from holdfast.sync_runner import step
 
 NOWHERE = "00000000-0000-7000-8000-000000000000"
 START_US, HALF_A_MINUTE_US = 1_700_000_000_000_000, 30_000_000

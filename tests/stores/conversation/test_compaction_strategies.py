@@ -17,7 +17,7 @@ from holdfast.core.scope import Setting
 from holdfast.errors import InvalidInput
 from holdfast.stores.conversation.compaction import strategies
 from holdfast.stores.conversation.compaction.strategies import PRUNED, Hybrid, Summarization, checked, find
-from holdfast.stores.conversation.tokens import MEDIA_TOKENS, TOKENS_MOST, counter_of, estimate, tokens_of
+from holdfast.stores.conversation.tokens import MAX_TOKENS, MEDIA_TOKENS, counter_of, estimate, tokens_of
 from holdfast.stores.conversation.tool_pairs import Pairs, calls_in, results_in
 from holdfast.types import Changes, History, Message
 from tests.contract.cases.compactions import LONG, call, result
@@ -272,7 +272,7 @@ def test_a_counter_of_ones_own_is_asked_and_checked() -> None:
     seen: list[Any] = []
     count = counter_of(setting(lambda content: seen.append(content) or 3))
     assert (count([{"type": "x"}]), seen) == (3, [[{"type": "x"}]])
-    for wrong in (-1, 1.5, True, None, "3", TOKENS_MOST + 1):
+    for wrong in (-1, 1.5, True, None, "3", MAX_TOKENS + 1):
         with pytest.raises(InvalidInput, match="count_tokens must return"):
             counter_of(setting(lambda content, wrong=wrong: wrong))("text")
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, PoolOptions
 from holdfast.engines.dialect import Dialect
-from holdfast.stores.conversation import context, partners, views
+from holdfast.stores.conversation import context, tool_pair_lookup, views
 from holdfast.stores.conversation.buffer import saving as buffer_saving
 
 INDEXES = ("messages_system", "messages_preserved", "messages_summary")
@@ -49,7 +49,7 @@ def test_sqlite_reads_the_end_of_the_log_without_sorting(sqlite: Any) -> None:
 
 
 def test_sqlite_looks_for_partners_where_they_may_be(sqlite: Any) -> None:
-    plan = sqlite_plan(sqlite, partners.queries.ranges, where=partners.ABOUT_TOOLS)
+    plan = sqlite_plan(sqlite, tool_pair_lookup.queries.ranges, where=tool_pair_lookup.ABOUT_TOOLS)
     assert not [line for line in plan if line.startswith(("SCAN m", "SCAN sessions"))], plan
     assert any("messages_1 (tenant_id=? AND session_id=? AND seq>? AND seq<?)" in line for line in plan), plan
 
@@ -136,5 +136,7 @@ def test_postgres_looks_at_few_rows_of_a_long_view(long_log: tuple[Any, str]) ->
 def test_postgres_looks_for_partners_where_they_may_be(long_log: tuple[Any, str], generic: bool) -> None:
     connection, session = long_log
     params = {"tenant_id": "acme", "session_id": session, "view": None, "ranges": "[[4996, 4999], [5001, 5004]]"}
-    seen, plan = rows_seen(connection, partners.queries.ranges, params, generic=generic, where=partners.ABOUT_TOOLS)
+    seen, plan = rows_seen(
+        connection, tool_pair_lookup.queries.ranges, params, generic=generic, where=tool_pair_lookup.ABOUT_TOOLS
+    )
     assert 0 < seen <= 8, plan

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import Holdfast, TenantHandle
-from holdfast.stores.lifecycle import purging
+from holdfast.stores.lifecycle import purge_statements
 from holdfast.types import Message
 
 
@@ -64,7 +64,7 @@ def test_deleting_a_tenant_deletes_everything_it_had(place: Place) -> None:
     """The statements that a cascade runs, one by one, where nothing cascades by itself."""
     with_feedback(place.acme)
     place.acme.contacts.upsert("telegram", "7")
-    for query in purging.unbounded():
+    for query in purge_statements.unbounded():
         place.connection.execute(query.texts[place.acme._engine.dialect], {"tenant_id": "acme"})
     tables = ("feedback", "messages", "sessions", "contacts", "pending_messages", "pending_groups")
     left = {table: place.connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables}

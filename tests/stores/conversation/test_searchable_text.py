@@ -13,7 +13,7 @@ from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.conversation.search import searchable_text
 from holdfast.stores.conversation.search.query import (
-    OCCURRENCES_MOST,
+    MAX_OCCURRENCES,
     PASSING,
     matching,
     parse,
@@ -23,10 +23,10 @@ from holdfast.stores.conversation.search.query import (
 )
 from holdfast.stores.conversation.search.searchable_text import (
     BREAK,
+    MAX_WORDS,
+    MAX_WORDS_BYTES,
     SNIPPET_CHARS,
     WORD_CHARS,
-    WORDS_BYTES_MOST,
-    WORDS_MOST,
     Marker,
     Term,
     text_of,
@@ -93,12 +93,12 @@ def test_words_of_words_are_themselves() -> None:
 
 
 def test_long_texts_and_words_are_cut() -> None:
-    assert len(words_of("a " * (WORDS_MOST + 5))) == WORDS_MOST
+    assert len(words_of("a " * (MAX_WORDS + 5))) == MAX_WORDS
     assert words_of("x" * 1_000) == ["x" * WORD_CHARS]
     heavy = words_of(" ".join("𝔸" * 0 + "ก" + "व" * 60 + str(n) for n in range(9_000)))
-    assert sum(len(word.encode()) for word in heavy) <= WORDS_BYTES_MOST < 9_000 * 180
+    assert sum(len(word.encode()) for word in heavy) <= MAX_WORDS_BYTES < 9_000 * 180
     assert len(heavy) > 500
-    assert words_of("." * searchable_text.CHARS_MOST + " late") == []
+    assert words_of("." * searchable_text.MAX_CHARS + " late") == []
 
 
 def test_what_is_said_in_a_message_is_its_text() -> None:
@@ -238,13 +238,13 @@ def test_words_are_stored_with_their_tag_and_in_their_places() -> None:
 
 
 def test_a_word_that_is_there_too_often_counts_up_to_a_number() -> None:
-    words = ["a"] * OCCURRENCES_MOST + ["a", "b"]
+    words = ["a"] * MAX_OCCURRENCES + ["a", "b"]
     sqlite = stored_words(words, "acme", SESSION, Dialect.SQLITE).split()
-    assert sqlite.count("a") == OCCURRENCES_MOST
-    assert sqlite[OCCURRENCES_MOST : OCCURRENCES_MOST + 2] == ["\x82", "b"]
+    assert sqlite.count("a") == MAX_OCCURRENCES
+    assert sqlite[MAX_OCCURRENCES : MAX_OCCURRENCES + 2] == ["\x82", "b"]
     postgres = stored_words(words, "acme", SESSION, Dialect.POSTGRES)
-    assert postgres.split()[0].endswith(f",{OCCURRENCES_MOST}")
-    assert f"b':{OCCURRENCES_MOST + 2}" in postgres
+    assert postgres.split()[0].endswith(f",{MAX_OCCURRENCES}")
+    assert f"b':{MAX_OCCURRENCES + 2}" in postgres
 
 
 def test_a_word_is_mentioned_in_passing_if_it_is_rare_in_a_long_text() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
 from holdfast.stores.conversation import views
-from holdfast.stores.conversation.views import BLOCK, BLOCKS_MOST, LAST, PLAIN, View
+from holdfast.stores.conversation.views import BLOCK, LAST, MAX_BLOCKS, PLAIN, View
 
 END = 30
 """No message of these tests has a higher number, so a set can stand for what is open at the end."""
@@ -88,7 +88,7 @@ def test_a_view_that_cannot_be_read_says_so(stored: str) -> None:
         views.load(stored)
 
 
-@given(st.integers(0, BLOCKS_MOST), st.integers(1, LAST))
+@given(st.integers(0, MAX_BLOCKS), st.integers(1, LAST))
 def test_a_place_is_a_block_and_a_number(block: int, seq: int) -> None:
     place = views.first_of(block) + seq
     assert views.seq_of(place) == seq

@@ -29,7 +29,7 @@ from holdfast.errors import (
 from holdfast.stores.execution.checkpoints import ancestry, ranges, task_writes
 from holdfast.stores.execution.checkpoints.ancestry import Kin, Rules
 from holdfast.stores.execution.checkpoints.channel_marks import ChannelMarks
-from holdfast.stores.execution.checkpoints.reading import Checkpoint, Held
+from holdfast.stores.execution.checkpoints.reader import Checkpoint, Held
 from holdfast.stores.execution.checkpoints.task_writes import Placed, Write
 from tests.contract.cases.values import GARBAGE_CURSORS
 

@@ -8,13 +8,13 @@ from random import Random
 from holdfast import TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.engines.protocol import Connection
-from holdfast.stepping import step
 from holdfast.stores.workspace import layers, snapshots
 from holdfast.stores.workspace.layers import NewLayer, Part
 from holdfast.stores.workspace.snapshots import NewSnapshot
+from holdfast.sync_runner import step
 from holdfast.trees.entries import Difference, Entry, Piece, objects_of
 from holdfast.types import Snapshot
-from holdfast.workspaces import capturing
+from holdfast.workspaces import capture
 
 
 def body(number: int, size: int) -> bytes:
@@ -36,8 +36,8 @@ def forge(there: TenantHandle, run_id: str, tree: Sequence[bytes], *, on: Snapsh
     layer = NewLayer(layers.manifest_of(difference), None if on is None else on.layer_id, parts)
     size = sum(each.size_bytes for each in packed)
     wanted = NewSnapshot(run_id, None, "step", None, layer, len(entries), size, there._scope.ids.new())
-    recorded, gone = step(there._engine.write(lambda connection: capturing._record(connection, there._scope, wanted)))
-    capturing.rules.announce(there._scope, gone, "per_run_cap")
+    recorded, gone = step(there._engine.write(lambda connection: capture._record(connection, there._scope, wanted)))
+    capture.rules.announce(there._scope, gone, "per_run_cap")
     return recorded
 
 

@@ -11,7 +11,7 @@ from holdfast import Holdfast, PackPlace, PoolOptions
 from holdfast.core.packs import folder_of
 from holdfast.errors import Unavailable
 from holdfast.schema import check_integrity, migrate_down
-from holdfast.stepping import step
+from holdfast.sync_runner import step
 from holdfast.types import Findings
 from tests.stores.lifecycle.conftest import SMALL, Bench, Opens
 from tests.stores.objects.test_pack_faults import Died, Dying

@@ -19,9 +19,9 @@ from holdfast.core.scope import Scope
 from holdfast.erasure import ErasureConsumer, ErasureRequest, read_event
 from holdfast.erasure.consumer import _listed
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.stepping import step
 from holdfast.stores.lifecycle.erasures import WINDOW_S
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
+from holdfast.sync_runner import step
 from holdfast.types import Erasure, Swept
 from tests.stores.lifecycle.forging import body, forge
 

@@ -14,11 +14,11 @@ from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, RetentionPolic
 from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, Fenced, InvalidFilter, InvalidInput, LimitExceeded, NotFound
-from holdfast.retention import RetentionWorker, Round
-from holdfast.stepping import step
+from holdfast.retention_worker import RetentionWorker, Round
 from holdfast.stores.lifecycle.retention import plans, sweeps
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep, Tally
 from holdfast.stores.workspace import retention_rules as rules
+from holdfast.sync_runner import step
 from holdfast.types import Swept
 from tests.stores.lifecycle.forging import body, forge
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import FixedClock, Holdfast, TenantHandle
-from holdfast.stepping import step
-from holdfast.stores.lifecycle.retention import room
+from holdfast.stores.lifecycle.retention import quota
+from holdfast.sync_runner import step
 from holdfast.types import Snapshot
 from tests.stores.lifecycle.conftest import MIB, Bench, Lines
 from tests.stores.lifecycle.forging import body, forge, intact
@@ -31,8 +31,8 @@ class World:
         self.clock.advance(1)
         return forge(self.acme, run, [body(number, SIZE) for number in numbers], on=on)
 
-    def needed(self) -> room.Found | None:
-        return step(room.needed(self.acme._engine, self.acme._scope))
+    def needed(self) -> quota.Found | None:
+        return step(quota.needed(self.acme._engine, self.acme._scope))
 
     def swept(self, mib: int = 1) -> list[str]:
         """The snapshots that a sweep removes from a tenant with such a quota; as the plan says."""
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_keeps_nobody_from_sweeping(world: World) -> None:
 
 
 def test_snapshots_of_many_pages_are_all_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "PAGE", 2)
+    monkeypatch.setattr(quota, "PAGE", 2)
     run = world.run()
     world.acme.retention.set_policy(per_run=50)
     made = [world.forge(run, number) for number in range(9)]

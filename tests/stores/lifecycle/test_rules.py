@@ -110,7 +110,7 @@ def test_every_line_is_one_line_of_json_whatever_the_tenant_is_called(tenant: st
 def test_nothing_else_is_said_in_the_log_of_retention() -> None:
     """Who reads it as lines of JSON must not stumble over the words of a worker."""
     import holdfast.erasure.consumer
-    import holdfast.retention
+    import holdfast.retention_worker
 
     for log in (holdfast.retention.log, holdfast.erasure.consumer.log):
         assert not f"{log.name}.".startswith(f"{rules.LOGGER}.")

@@ -13,9 +13,9 @@ from msgspec import structs
 
 from holdfast import FixedClock, Holdfast
 from holdfast.core.queries import Query
-from holdfast.stores.lifecycle.retention import plans, room, sweeps
+from holdfast.stores.lifecycle.retention import plans, quota, sweeps
 from holdfast.stores.workspace import retention_rules as rules
-from holdfast.stores.workspace import squashing
+from holdfast.stores.workspace import squash
 from tests.stores.lifecycle.test_histories import Model, Real, play
 
 Defect = Callable[[], AbstractContextManager[Any]]
@@ -88,32 +88,32 @@ def taking_everything() -> AbstractContextManager[Any]:
     async def take(self: Any, layer_id: str, quota: int | None) -> bool:
         return True
 
-    return mock.patch.object(room._Needs, "_take", take)
+    return mock.patch.object(quota._Needs, "_take", take)
 
 
 def counting_twice() -> AbstractContextManager[Any]:
-    really = room._Needs._take
+    really = quota._Needs._take
 
     async def take(self: Any, layer_id: str, quota: int | None) -> bool:
         self._bodies = set()
         self._layers = set()
         return await really(self, layer_id, quota)
 
-    return mock.patch.object(room._Needs, "_take", take)
+    return mock.patch.object(quota._Needs, "_take", take)
 
 
 def never_squashing() -> AbstractContextManager[Any]:
     async def nothing(self: Any, *, always: bool = False) -> int:
         return 0
 
-    return mock.patch.object(squashing.Squashing, "all", nothing)
+    return mock.patch.object(squash.Squashing, "all", nothing)
 
 
 def forgetting_what_a_layer_needs() -> AbstractContextManager[Any]:
     async def nothing(self: Any, layer_id: str, digests: Any) -> None:
         return None
 
-    return mock.patch.object(squashing.Squashing, "_hold", nothing)
+    return mock.patch.object(squash.Squashing, "_hold", nothing)
 
 
 def planning_without_room() -> AbstractContextManager[Any]:
@@ -129,8 +129,8 @@ def newest_first() -> AbstractContextManager[Any]:
 
 def newest_of_runs_too() -> AbstractContextManager[Any]:
     stack = ExitStack()
-    stack.enter_context(without(room.queries.newest, "(n.created_at, n.id) > (s.created_at, s.id)", "1 = 1"))
-    for query in (room.queries.up_to, room.queries.may_go):
+    stack.enter_context(without(quota.queries.newest, "(n.created_at, n.id) > (s.created_at, s.id)", "1 = 1"))
+    for query in (quota.queries.up_to, quota.queries.may_go):
         stack.enter_context(without(query, "(n.created_at, n.id) > (s.created_at, s.id)", "1 = 1"))
     return stack
 

@@ -10,10 +10,10 @@ import pytest
 from holdfast import FixedClock, Holdfast, TenantHandle
 from holdfast.core.scope import Scope
 from holdfast.errors import Stale
-from holdfast.stepping import step
 from holdfast.stores.lifecycle.erasures import AsyncErasures
 from holdfast.stores.workspace import layers
-from holdfast.stores.workspace.squashing import Squashing
+from holdfast.stores.workspace.squash import Squashing
+from holdfast.sync_runner import step
 from holdfast.types import Erasures, Snapshot
 from tests.stores.lifecycle.conftest import Bench
 from tests.stores.lifecycle.forging import body, forge, intact

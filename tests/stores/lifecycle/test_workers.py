@@ -15,9 +15,9 @@ import pytest
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, SeededIds, TenantHandle
 from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, Fenced, InvalidInput
-from holdfast.retention import RetentionWorker, Round, describe
-from holdfast.stepping import step
+from holdfast.retention_worker import RetentionWorker, Round, describe
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
+from holdfast.sync_runner import step
 from tests.stores.lifecycle.conftest import POOL, SMALL, Bench, Lines, Opens
 from tests.stores.lifecycle.forging import body, forge, many
 

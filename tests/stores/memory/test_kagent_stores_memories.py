@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast import FixedClock, Limits, NewAgentMemory, TenantHandle
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput, InvalidText, LimitExceeded
-from holdfast.stores.memory.agent_memories import POPULAR, TTL_DAYS, TTL_DAYS_MOST
+from holdfast.stores.memory.agent_memories import MAX_TTL_DAYS, POPULAR, TTL_DAYS
 from tests.stores.shared_database import Place, fixtures
 
 LIMITS = Limits(list_rows=5, page_rows=5, batch_rows=6, content_bytes=50, metadata_bytes=60, embedding_floats=4)
@@ -67,7 +67,7 @@ REFUSED: list[Any] = [
     pytest.param(new("x", metadata={"k": "x" * 60}), LimitExceeded, "metadata_bytes", id="metadata over the limit"),
     pytest.param(new("x", metadata={"k": {1}}), InvalidText, "set", id="metadata that is no JSON"),
     pytest.param(new("x", metadata=[1]), InvalidInput, "dictionary", id="metadata that is a list"),
-    pytest.param(new("x", ttl_days=TTL_DAYS_MOST + 1), InvalidInput, "36,500", id="too many days"),
+    pytest.param(new("x", ttl_days=MAX_TTL_DAYS + 1), InvalidInput, "36,500", id="too many days"),
     pytest.param(new("x", ttl_days=True), InvalidInput, "whole number", id="a truth for days"),
     pytest.param(new("x", ttl_days=1.5), InvalidInput, "whole number", id="half a day"),
     pytest.param("x", InvalidInput, "list of NewAgentMemory", id="no memory at all"),

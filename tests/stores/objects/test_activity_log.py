@@ -20,9 +20,9 @@ from holdfast.core.filters import column, meta
 from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
-from holdfast.stepping import step
 from holdfast.stores.objects import activity
 from holdfast.stores.objects.activity import Deed
+from holdfast.sync_runner import step
 from holdfast.types import Activity
 
 NOBODY = "01900000-0000-7000-8000-000000000000"

@@ -20,9 +20,9 @@ from holdfast.core.queries import Query
 from holdfast.core.scope import Scope
 from holdfast.engines.protocol import Connection
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound, Stale
-from holdfast.stepping import step
 from holdfast.stores.objects import objects
-from holdfast.stores.objects.objects import GRACE_S, HOLDERS_MOST, Checked, Pruned, Usage
+from holdfast.stores.objects.objects import GRACE_S, MAX_HOLDERS, Checked, Pruned, Usage
+from holdfast.sync_runner import step
 
 NUMBERS = itertools.count()
 LIMITS = Limits(content_bytes=1_000, batch_rows=6, page_rows=1_000, key_bytes=20, object_bytes=4_000)
@@ -250,7 +250,7 @@ def test_the_longest_grace_keeps_everything(acme: TenantHandle, clock: FixedCloc
 
 
 def test_a_prune_of_many_pages_looks_at_every_object(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "PRUNED_MOST", 2)
+    monkeypatch.setattr(objects, "MAX_PRUNED", 2)
     for start in range(0, 9, 3):
         acme.objects.put([bytes([number]) for number in range(start, start + 3)], holder=f"{start}")
     acme.objects.release("0")
@@ -293,12 +293,12 @@ def test_a_check_says_what_is_wrong_with_which_object(acme: TenantHandle, sql: s
 
 
 def test_of_many_holders_of_a_damaged_object_the_first_few_are_named(acme: TenantHandle) -> None:
-    for number in range(HOLDERS_MOST + 2):
+    for number in range(MAX_HOLDERS + 2):
         acme.objects.put([b"abc"], holder=f"holder {number:03}")
     execute(acme, "UPDATE objects SET size_bytes = 4 WHERE tenant_id = :tenant_id")
     (damage,) = acme.objects.verify().damaged
-    assert list(damage.holders) == [f"holder {number:03}" for number in range(HOLDERS_MOST)]
-    for number in range(HOLDERS_MOST + 2):
+    assert list(damage.holders) == [f"holder {number:03}" for number in range(MAX_HOLDERS)]
+    for number in range(MAX_HOLDERS + 2):
         acme.objects.release(f"holder {number:03}")
     assert [list(each.holders) for each in acme.objects.verify().damaged] == [[]]
 

@@ -15,8 +15,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import Corrupt, NotFound
 from holdfast.ids import RandomIds
-from holdfast.stepping import step
 from holdfast.stores.objects import packs
+from holdfast.sync_runner import step
 from tests.stores.objects.conftest import SMALL
 
 WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

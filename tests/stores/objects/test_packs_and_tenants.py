@@ -26,9 +26,9 @@ from holdfast.errors import (
     NotFound,
     Unavailable,
 )
-from holdfast.stepping import step
 from holdfast.stores.objects import packs
 from holdfast.stores.objects.packs import InPack, Staged
+from holdfast.sync_runner import step
 
 SMALL = Limits(pack_from_bytes=100, tenant_bytes=30)
 NAMES = ["acme", "\ud800", "a\udfff", "名前", "\x00", "../acme", "/", ".", "x" * 30, "\U0010f000"]
@@ -276,7 +276,7 @@ def test_what_is_left_of_a_pack_that_is_mostly_dead_moves(bench: Bench) -> None:
 
 
 def test_one_prune_rewrites_so_many_packs_and_the_next_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "REPACKED_MOST", 2)
+    monkeypatch.setattr(packs, "MAX_REPACKED", 2)
     kept = []
     for number in range(3):
         one, other = bench.acme.objects.put([body(number, 500), body(number + 10)], holder="me")

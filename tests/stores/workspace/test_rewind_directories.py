@@ -13,10 +13,10 @@ import pytest
 
 from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.errors import Conflict, InvalidInput, NotFound, Stale
-from holdfast.trees import restoring as tree_restoring
-from holdfast.trees.restoring import Restored
+from holdfast.trees import restore as tree_restoring
+from holdfast.trees.restore import Restored
 from holdfast.types import Run
-from holdfast.workspaces import restoring, rewinding
+from holdfast.workspaces import restore, rewind
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 NUMBERS = count(1)
@@ -168,7 +168,7 @@ def test_an_empty_tree_empties_a_directory(place: Place, tmp_path: Path) -> None
     assert os.listdir(place.tree) == []
 
 
-@pytest.mark.parametrize("files", [restoring.THREADS_FROM - 1, restoring.THREADS_FROM, 3 * restoring.THREADS_MOST])
+@pytest.mark.parametrize("files", [restore.THREADS_FROM - 1, restore.THREADS_FROM, 3 * restore.MAX_THREADS])
 def test_files_out_of_packs_come_back_whether_few_or_many(place: Place, tmp_path: Path, files: int) -> None:
     large = {f"{number}.bin": Random(number).randbytes(3_000) for number in range(files)}
     write(tmp_path / "large", large)
@@ -204,9 +204,9 @@ def failing(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_directory_that_changes_meanwhile_is_looked_at_again(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries = failing(restoring.TRIES - 1, monkeypatch)
+    tries = failing(restore.TRIES - 1, monkeypatch)
     place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
-    assert (len(tries), read(tmp_path / "new")) == (restoring.TRIES, BOTH)
+    assert (len(tries), read(tmp_path / "new")) == (restore.TRIES, BOTH)
 
 
 def test_a_directory_that_never_rests_is_given_up(
@@ -215,7 +215,7 @@ def test_a_directory_that_never_rests_is_given_up(
     tries = failing(99, monkeypatch)
     with pytest.raises(Stale, match="somebody was here"):
         place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
-    assert len(tries) == restoring.TRIES
+    assert len(tries) == restore.TRIES
 
 
 # ------------------------------------------------------------------------------------------------------ runs and steps
@@ -237,7 +237,7 @@ def stepped(place: Place, steps: int, **snapshots: str) -> None:
 def test_a_step_without_a_snapshot_has_the_last_one_before_it_however_long_ago(
     place: Place, monkeypatch: pytest.MonkeyPatch, to_step: int, expected: bytes
 ) -> None:
-    monkeypatch.setattr(rewinding, "LOOKED_AT", 2)
+    monkeypatch.setattr(rewind, "LOOKED_AT", 2)
     taken = []
     for content in (b"first", b"second"):
         (place.tree / "a").write_bytes(content)
@@ -251,7 +251,7 @@ def test_a_step_without_a_snapshot_has_the_last_one_before_it_however_long_ago(
 def test_a_snapshot_that_was_taken_for_a_step_is_found_without_the_step_naming_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewinding, "LOOKED_AT", 2)
+    monkeypatch.setattr(rewind, "LOOKED_AT", 2)
     stepped(place, 6)
     (place.tree / "a").write_bytes(b"two")
     place.acme.workspaces.capture(place.run.id, place.tree, step=2)

@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from holdfast import AsyncTenantHandle, NewA2APushConfig, TenantHandle, column
 from holdfast.types import A2APushConfig
 
-from .awaited import awaited
+from .loop_bridge import awaited
 
 
 class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):

@@ -23,7 +23,7 @@ from holdfast import AsyncTenantHandle, TenantHandle
 from holdfast.errors import InvalidFilter
 from holdfast.types import A2ATask
 
-from .awaited import awaited
+from .loop_bridge import awaited
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 """Where tasks stand in a list whose agent does not say since when they are in their state: at its end."""

@@ -9,8 +9,8 @@ CheckpointConfig(provider=HoldfastProvider("agents.db"))    the checkpoints of o
 from holdfast.extras import needs
 
 with needs("crewai"):
+    from .defaults import install, uninstall
     from .flows import HoldfastFlowPersistence
-    from .installing import install, uninstall
     from .memories import HoldfastMemory
     from .provider import HoldfastProvider
 

@@ -14,7 +14,7 @@ from holdfast import TenantHandle
 from holdfast.errors import InvalidInput
 from holdfast.types import Flows
 
-from ..place import Place
+from ..lazy_handle import Place
 
 
 class HoldfastFlowPersistence(FlowPersistence):

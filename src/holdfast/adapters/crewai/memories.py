@@ -14,7 +14,7 @@ from holdfast import NewCrewMemory, TenantHandle
 from holdfast.errors import DimensionMismatch
 from holdfast.types import CrewMemories, CrewMemory
 
-from ..place import Place
+from ..lazy_handle import Place
 
 PART = 500
 """Memories that are written, or embedded anew, at a time."""

@@ -23,13 +23,13 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.ids import RandomIds
 from holdfast.types import Checkpoint, Checkpoints
 
-from ..place import Place
+from ..lazy_handle import Place
 
 THREAD = "crewai:"
 """How the names of threads begin that hold the checkpoints of crews."""
 PAGE = 100
 CUT_ONE_IN = 8
-PIECE_MOST = 16 * 1024
+MAX_PIECE = 16 * 1024
 _OBJECTS = re.compile(rb"(?<=\},)")
 
 
@@ -150,7 +150,7 @@ def cut(body: bytes) -> Sequence[bytes]:
     current = b""
     for part in _OBJECTS.split(body):
         current += part
-        if len(current) >= PIECE_MOST or (part and zlib.crc32(part) % CUT_ONE_IN == 0):
+        if len(current) >= MAX_PIECE or (part and zlib.crc32(part) % CUT_ONE_IN == 0):
             pieces.append(current)
             current = b""
     return [*pieces, current] if current else pieces

@@ -25,9 +25,9 @@ from .serializer import StrictSerializer
 
 PIECE_FROM = 64
 """Bytes from which on a value is a piece."""
-SKELETON_MOST = 512
+MAX_SKELETON = 512
 """Bytes up to which a skeleton stands in the state itself."""
-DEPTH_MOST = 4
+MAX_DEPTH = 4
 CHUNK = 64
 """Small elements of a list that share a piece."""
 FORMAT = 1
@@ -64,7 +64,7 @@ class Encoder:
 
     def node(self, value: Any, depth: int = 0) -> Any:
         """The skeleton of a value."""
-        if depth < DEPTH_MOST and value:
+        if depth < MAX_DEPTH and value:
             if type(value) is list:
                 return [_LIST, self._items(value)]
             if type(value) is dict and all(type(key) is str for key in value):
@@ -84,7 +84,7 @@ class Encoder:
         start = len(self.pieces)
         node = self.node(value)
         packed = _pack(node)
-        if len(packed) <= SKELETON_MOST:
+        if len(packed) <= MAX_SKELETON:
             return node
         self.pieces.insert(start, packed)
         self.learnt = [(number + (number >= start), each) for number, each in self.learnt]

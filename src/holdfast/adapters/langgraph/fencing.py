@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 Config = Any
 Place = tuple[str, str, str]
 """A thread, a namespace, and a checkpoint in it; empty where there is none before."""
-REMEMBERED_MOST = 1_024
+MAX_REMEMBERED = 1_024
 """Entries of each kind that are kept; the oldest goes first."""
 
 
@@ -74,5 +74,5 @@ class Failures:
 def _remember(entries: dict[Any, Any], key: Any, value: Any) -> None:
     entries.pop(key, None)
     entries[key] = value
-    if len(entries) > REMEMBERED_MOST:
+    if len(entries) > MAX_REMEMBERED:
         del entries[next(iter(entries))]

@@ -15,7 +15,7 @@ from holdfast.types import CrewMemory
 from .request import Ask, enveloped, route
 
 LIMIT = 100
-LIMIT_MOST = 1_000
+MAX_LIMIT = 1_000
 
 
 class NewMemory(Struct):
@@ -75,7 +75,7 @@ async def find_memories(ask: Ask) -> Response:
     limit = ask.number("limit", LIMIT)
     found = await ask.tenant.crew_memories.list(
         containing=wanted,
-        limit=min(limit, LIMIT_MOST) if limit > 0 else LIMIT_MOST,
+        limit=min(limit, MAX_LIMIT) if limit > 0 else MAX_LIMIT,
         user=ask.user,
         thread_id=_thread(thread),
     )

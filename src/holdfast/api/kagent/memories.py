@@ -16,10 +16,10 @@ from .request import Ask, agent_id, bare, route
 
 DIMENSIONS = 768
 """Floats of an embedding: kagent's clients cut longer ones to this."""
-BATCH_MOST = 50
+MAX_BATCH = 50
 FOUND = 5
 """Memories that are found when nobody says how many."""
-FOUND_MOST = 1_000
+MAX_FOUND = 1_000
 
 Text = Annotated[str, Meta(min_length=1)]
 
@@ -38,7 +38,7 @@ class NewMemory(Struct):
 class NewMemories(Struct):
     """Several things to remember."""
 
-    items: Annotated[list[NewMemory], Meta(min_length=1, max_length=BATCH_MOST)]
+    items: Annotated[list[NewMemory], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
 class Search(Struct):
@@ -97,7 +97,7 @@ async def search_memories(ask: Ask) -> Response:
         _vector(body.vector),
         agent=agent_id(body.agent_name),
         user=body.user_id,
-        limit=min(body.limit, FOUND_MOST) if body.limit > 0 else FOUND,
+        limit=min(body.limit, MAX_FOUND) if body.limit > 0 else FOUND,
         min_score=body.min_score,
     )
     return bare(

@@ -17,7 +17,7 @@ from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, No
 from holdfast.types import Message, Session
 
 from ..schemas import encode, moment
-from . import redaction, sealing
+from . import encryption, redaction
 from .guest_access import Visit, visit
 from .request import Ask, agent_id, enveloped, route
 
@@ -285,20 +285,20 @@ async def _events(ask: Ask, session: Session) -> Sequence[Message]:
 
 async def _appended(ask: Ask, session: Session, id: str, data: str) -> Message:
     """The event, appended now or before: encrypted, the same text is never the same twice."""
-    message, content = message_id(session, id), sealing.sealed(ask.tenant.encryption, id, data)
+    message, content = message_id(session, id), encryption.sealed(ask.tenant.encryption, id, data)
     try:
         return await ask.tenant.messages.append(session.id, kind=KIND, content=content, id=message)
     except Conflict:
         if "sealed" not in content:
             raise
         there = await ask.tenant.messages.get(message)
-        stored = sealing.opened(ask.tenant.encryption, there.content) if there.kind == KIND else None
+        stored = encryption.opened(ask.tenant.encryption, there.content) if there.kind == KIND else None
         if stored not in ((id, data), (id, redaction.storable(data))):
             raise
         return there
 
 
 def _event(ask: Ask, message: Message, session: Session, guest: Visit | None) -> EventShown:
-    id, data = sealing.opened(ask.tenant.encryption, message.content)
+    id, data = encryption.opened(ask.tenant.encryption, message.content)
     data = data if guest is None else redaction.showable(data)
     return EventShown(id, session.key, session.user, message.created_at, message.updated_at, data)

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from holdfast import NewA2APushConfig, column
 from holdfast.types import A2APushConfig, AsyncA2APushConfigs, AsyncA2ATasks
 
-from ..derived import route
 from ..operations import operation
 from ..redaction import without_secrets
 from ..schemas import Metadata, Name, given
 from ..state import Service
+from ..store_routes import route
 from .conversation import T
 
 _TASKS = T + "/a2a/tasks"

@@ -17,8 +17,8 @@ from holdfast.types import (
     Session,
 )
 
-from ..derived import route
 from ..record_routes import records
+from ..store_routes import route
 
 T = "/v1/tenants/{tenant}"
 S = T + "/sessions/{session_id}"

@@ -18,8 +18,8 @@ from holdfast.types import (
     AsyncToolServers,
 )
 
-from ..derived import route
 from ..record_routes import records
+from ..store_routes import route
 from .conversation import S, T
 
 _A = T + "/agents/{agent_id}"

@@ -30,7 +30,7 @@ from ..state import Service
 
 _OF_SESSION = "/v1/tenants/{tenant}/sessions/{session_id}/messages"
 _ONE = "/v1/tenants/{tenant}/messages/{message_id}"
-_IDS_MOST = 500
+_MAX_IDS = 500
 """Ids that fit into one address, whatever stands between here and the caller."""
 
 
@@ -109,7 +109,7 @@ async def delete_messages(
     *,
     tenant: str,
     session_id: Uuid,
-    id: Annotated[list[Uuid], Meta(min_length=1, max_length=_IDS_MOST, description="Which; give it several times.")],
+    id: Annotated[list[Uuid], Meta(min_length=1, max_length=_MAX_IDS, description="Which; give it several times.")],
     purge: Annotated[bool, Meta(description="For good, also those that were deleted before.")] = False,
 ) -> Removed:
     """Delete exactly these messages of a session. Their places stay empty, and `restore` undoes it unless they were purged."""

@@ -13,11 +13,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from holdfast.errors import NotFound
 from holdfast.types import AsyncObjects
 
-from ..derived import Count, route
 from ..operations import operation
 from ..responses import Octets, etag_of
 from ..schemas import Name
 from ..state import Service
+from ..store_routes import Count, route
 from .conversation import T
 
 _ALL = T + "/objects"

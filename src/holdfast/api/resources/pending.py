@@ -7,12 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ..derived import Count
 from ..operations import operation
 from ..state import Service
+from ..store_routes import Count
 from .conversation import T
 
-_SECONDS_MOST = 10**11
+_MAX_SECONDS = 10**11
 
 
 class Group(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class TitleList(Struct, frozen=True):
 
 @operation("DELETE", T + "/pending-messages/stale")
 async def delete_stale_pending_messages(
-    service: Service, *, tenant: str, older_than_s: Annotated[int, Meta(ge=0, le=_SECONDS_MOST)]
+    service: Service, *, tenant: str, older_than_s: Annotated[int, Meta(ge=0, le=_MAX_SECONDS)]
 ) -> Count:
     """Remove what has been waiting for longer than so many seconds, in all groups; how many messages there were."""
     older_than = timedelta(seconds=older_than_s)

@@ -17,11 +17,11 @@ from holdfast.types import (
 )
 
 from ..auth import Caller
-from ..derived import route
 from ..idempotency import IdempotencyKey, chosen_id
 from ..operations import operation
 from ..schemas import Uuid, given
 from ..state import Service
+from ..store_routes import route
 from .conversation import T
 
 _KEPT = T + "/retention"

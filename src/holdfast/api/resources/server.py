@@ -9,7 +9,7 @@ import msgspec
 
 import holdfast
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.retention import overdue_erasures
+from holdfast.retention_worker import overdue_erasures
 
 from ..metrics import TEXT_TYPE
 from ..operations import operation

@@ -26,7 +26,7 @@ _ALL = "/v1/tenants/{tenant}/sessions"
 _BY_KEY = _ALL + "/by-key/{key}"
 _ONE = _ALL + "/{session_id}"
 
-_SECONDS_MOST = 10**11
+_MAX_SECONDS = 10**11
 """More than all of the time that can be written down."""
 
 Whose = Annotated[str | None, Meta(min_length=1, description="The user whose session it is.")]
@@ -84,11 +84,11 @@ async def prune_sessions(
     *,
     tenant: str,
     idle_s: Annotated[
-        int | None, Meta(ge=0, le=_SECONDS_MOST, description="Seconds without use after which a session goes.")
+        int | None, Meta(ge=0, le=_MAX_SECONDS, description="Seconds without use after which a session goes.")
     ] = None,
     archives_s: Annotated[
         int | None,
-        Meta(ge=0, le=_SECONDS_MOST, description="Seconds after which originals and deleted messages go."),
+        Meta(ge=0, le=_MAX_SECONDS, description="Seconds after which originals and deleted messages go."),
     ] = None,
     limit: Annotated[int, Meta(ge=1, description="How many sessions, and how many originals, go at most.")] = 1_000,
 ) -> PrunedSessions:

@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 from holdfast.errors import Conflict, NotFound
 from holdfast.types import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry
 
-from ..derived import route
 from ..idempotency import IdempotencyKey, chosen_id, settled_by
 from ..operations import operation
 from ..pagination import PAGE_ROWS, Cursor, Limit
@@ -22,6 +21,7 @@ from ..request_body import Upload
 from ..responses import ARCHIVE_TYPE, Archive, Octets, etag_of
 from ..schemas import Uuid
 from ..state import Service
+from ..store_routes import route
 from .conversation import T
 
 AREA = "workspaces"

@@ -20,16 +20,16 @@ from ..schemas import Uuid, given
 from ..state import Service
 from .conversation import T
 
-_NUMBER_MOST = 2**53
+_MAX_NUMBER = 2**53
 
 
 class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
     """Where to go back to."""
 
-    to_step: Annotated[int, Meta(ge=0, le=_NUMBER_MOST, description="0 is before the first step.")]
-    epoch: (
-        Annotated[int, Meta(ge=0, le=_NUMBER_MOST, description="That of whoever drives the run now.")] | UnsetType
-    ) = UNSET
+    to_step: Annotated[int, Meta(ge=0, le=_MAX_NUMBER, description="0 is before the first step.")]
+    epoch: Annotated[int, Meta(ge=0, le=_MAX_NUMBER, description="That of whoever drives the run now.")] | UnsetType = (
+        UNSET
+    )
     files: (
         Annotated[bool, Meta(description="Whether the workspace goes back too; if not, its files stay as they are.")]
         | UnsetType
@@ -39,7 +39,7 @@ class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
             int,
             Meta(
                 ge=1,
-                le=_NUMBER_MOST,
+                le=_MAX_NUMBER,
                 description="Days for which its snapshots are kept after it has ended; more than 90 are cut down to 90.",
             ),
         ]
@@ -68,9 +68,9 @@ async def _rewound(service: Service, tenant: str, run_id: str, body: RewindTo) -
 class Redo(Struct, frozen=True, forbid_unknown_fields=True):
     """Who asks for it."""
 
-    epoch: (
-        Annotated[int, Meta(ge=0, le=_NUMBER_MOST, description="That of whoever drives the run now.")] | UnsetType
-    ) = UNSET
+    epoch: Annotated[int, Meta(ge=0, le=_MAX_NUMBER, description="That of whoever drives the run now.")] | UnsetType = (
+        UNSET
+    )
 
 
 @operation("POST", T + "/runs/{run_id}/redo", raises=[NotFound, Conflict, Fenced], area="runs")

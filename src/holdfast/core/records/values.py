@@ -16,7 +16,7 @@ from .. import text
 from ..paging import decode_cursor, encode_cursor
 from .fields import Field, Limited, Names, Tags, choices
 
-_NUMBER_MOST = 2**63
+_MAX_NUMBER = 2**63
 
 
 def stored(field: Field, value: Any, limits: Limits, noun: str) -> Any:
@@ -127,7 +127,7 @@ def _number(field: Field, value: Any, limits: Limits, what: str) -> Any:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise InvalidInput(f"{what} must be a finite number, not {_shown(value)}")
         return float(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not -_NUMBER_MOST <= value < _NUMBER_MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not -_MAX_NUMBER <= value < _MAX_NUMBER:
         raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_shown(value)}")
     return value
 

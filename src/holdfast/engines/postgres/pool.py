@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from ...clock import monotonic_s
-from ...drivers.asyncpg_own import AsyncpgConnection, Savepoint, is_reported, translated
+from ...drivers.asyncpg_connection import AsyncpgConnection, Savepoint, is_reported, translated
 from ...errors import Closed, HoldfastError, InvalidInput, Unavailable
 from ..protocol import Row
 from .citus import is_distributed
 from .errors import ConnectionLost, NoAnswer
 from .options import NOT_UNDERSTOOD, PoolOptions
-from .retrying import SETTLED_COMMIT
+from .retries import SETTLED_COMMIT
 from .urls import for_asyncpg
 
 Raw: TypeAlias = Any

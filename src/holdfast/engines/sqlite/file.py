@@ -14,8 +14,8 @@ from ...drivers.apsw import ApswConnection
 from ...errors import InvalidInput, Unavailable
 from ..protocol import Connection, Row
 from .errors import Busy, translate
+from .file_location import Place
 from .libraries import Claim
-from .place import Place
 
 Durability = Literal["full", "normal"]
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from ...clock import Stopwatch
 from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown, Unavailable
-from ...stepping import step
+from ...sync_runner import step
 from ..protocol import Call, Group, run_one
 from .errors import Busy, DiskFailed
 from .file import BUSY_TIMEOUT_MS, SqliteConnection
-from .place import Place
+from .file_location import Place
 
-GROUP_MOST = 512
+MAX_GROUP = 512
 """Calls that share one commit at most; more wait for the next."""
 
 

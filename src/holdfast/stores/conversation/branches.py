@@ -312,8 +312,8 @@ async def take_block(connection: Connection, params: dict[str, Any]) -> int:
     """
     row = await queries.take_block.one(connection, params)
     assert row is not None
-    if row[0] >= views.BLOCKS_MOST:
-        raise LimitExceeded(f"a session has room for {views.BLOCKS_MOST:,} branches and compactions; fork another one")
+    if row[0] >= views.MAX_BLOCKS:
+        raise LimitExceeded(f"a session has room for {views.MAX_BLOCKS:,} branches and compactions; fork another one")
     return int(row[0])
 
 

@@ -9,7 +9,7 @@ from ...core import text
 from ...errors import InvalidInput
 from ...limits import Limits
 
-_UTF8_MOST = 4
+_MAX_UTF8 = 4
 """Bytes that a character takes at most."""
 
 
@@ -29,7 +29,7 @@ def stored_content(content: Any, kind: str, limits: Limits) -> str:
         stored = text.dump(content, depth=limits.json_depth)
     else:
         raise InvalidInput("content must be text or a list of content blocks, each with a 'type'")
-    if len(stored) * _UTF8_MOST > limits.content_bytes:
+    if len(stored) * _MAX_UTF8 > limits.content_bytes:
         limits.check("content_bytes", text.size(stored), "content")
     return stored
 

@@ -26,14 +26,14 @@ from ...errors import LimitExceeded, NotFound, Unavailable
 from . import views
 from .log_reading import read_log
 from .message_log import Message, Role
-from .partners import Surroundings
 from .tokens import TokenCounter, tokens_of
+from .tool_pair_lookup import Surroundings
 from .tool_pairs import Pairs, has_tools, results_in
 
 FIRST_PAGE = 50
 """Messages read from the end at first; if there is room for more, what follows is as long as the room seems to need."""
-PAGE_LEAST = 16
-PAGE_MOST = 1_000
+MIN_PAGE = 16
+MAX_PAGE = 1_000
 TRIES = 16
 """How often everything is read anew because the session was switched or compacted, or lost messages, meanwhile."""
 UNFINISHED = "[the call was interrupted: there is no result]"
@@ -174,7 +174,7 @@ async def _fill(connection: Connection, params: Mapping[str, Any], found: Found,
         if kept >= found.message_count or not left:
             return tokens
         mean = max(1, (room - left) // max(1, kept))
-        if not await _read_on(connection, params, found, left // mean + PAGE_LEAST):
+        if not await _read_on(connection, params, found, left // mean + MIN_PAGE):
             return tokens
 
 
@@ -182,7 +182,7 @@ async def _read_on(connection: Connection, params: Mapping[str, Any], found: Fou
     """About as many messages more as there is room for; whether there are any."""
     found.in_one_moment = False
     before = found.recent[-1].seq if found.recent else found.before
-    asked = {**params, "after": 0, "before": before, "limit": min(rows, PAGE_MOST)}
+    asked = {**params, "after": 0, "before": before, "limit": min(rows, MAX_PAGE)}
     more = await read_log(connection, asked, newest_first=True)
     found.recent += more
     return bool(more)

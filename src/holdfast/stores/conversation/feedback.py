@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Struct
 
-from ...core.acting import Acting
+from ...core.actor_context import Acting
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter
 from ...core.paging import Page

@@ -329,9 +329,9 @@ def entry_of(message: Message, id: str) -> Entry:
         id,
         message.kind,
         message.role,
-        text.dump(message.content, depth=text.DEPTH_MOST),
+        text.dump(message.content, depth=text.MAX_DEPTH),
         message.token_count,
-        text.dump(message.metadata, depth=text.DEPTH_MOST),
+        text.dump(message.metadata, depth=text.MAX_DEPTH),
         message.is_preserved,
         message.is_summary,
     )

@@ -43,7 +43,7 @@ from .search.index import forget, reconsider
 from .search.search import Search, SearchPage
 from .tokens import TokenCounter, counter_of
 
-_SEQ_MOST = 2**63 - 1
+_MAX_SEQ = 2**63 - 1
 _FIRST = "00000000-0000-0000-0000-000000000000"
 
 
@@ -370,7 +370,7 @@ class AsyncMessages(TenantStore):
     def _stretch(self, session_id: str, after: int, before: int | None) -> dict[str, Any]:
         before = views.BLOCK if before is None else before
         for place in (after, before):
-            whole_number(place, "a place in the log", most=_SEQ_MOST)
+            whole_number(place, "a place in the log", most=_MAX_SEQ)
         return self._scope.params(
             session_id=parse_id(session_id, "session id"),
             after=min(after, views.LAST),

@@ -18,7 +18,7 @@ from .tokens import counted
 
 ROLES = get_args(Role)
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-_TOKENS_MOST = 2**31 - 1
+_MAX_TOKENS = 2**31 - 1
 
 
 def new_entry(
@@ -85,4 +85,4 @@ def tokens(count: int) -> int:
     Raises:
         InvalidInput: it is none.
     """
-    return whole_number(count, "token_count", most=_TOKENS_MOST)
+    return whole_number(count, "token_count", most=_MAX_TOKENS)

@@ -19,7 +19,7 @@ from ...core.queries import Queries, Query
 from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine
 from ...errors import Conflict, InvalidInput
-from . import threads
+from . import linked_threads
 
 BATCH_SESSIONS = 100
 """Sessions that one transaction removes at most."""
@@ -158,9 +158,9 @@ async def _sessions(
     messages = kept = 0
     for id, minute, count in rows:
         try:
-            await threads.check_removable(connection, scope, id)
+            await linked_threads.check_removable(connection, scope, id)
             is_idle = await queries.lock_idle.one(connection, {**params, "id": id}) is not None
-            if not is_idle or await threads.is_active(connection, scope, id):
+            if not is_idle or await linked_threads.is_active(connection, scope, id):
                 raise Conflict("it is in use")
         except Conflict:
             kept += 1
@@ -177,7 +177,7 @@ async def _sessions(
 async def _archives(connection: Connection, *, scope: Scope, params: dict[str, Any]) -> tuple[int, int] | None:
     """How many originals and deleted messages of a session were removed, or ``None`` if it is held."""
     try:
-        await threads.check_removable(connection, scope, params["id"])
+        await linked_threads.check_removable(connection, scope, params["id"])
     except Conflict:
         return None
     originals = await queries.remove_originals.all(connection, params)

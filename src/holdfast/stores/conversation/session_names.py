@@ -10,7 +10,7 @@ from ...core import text
 from ...errors import Conflict, NotFound
 from ...ids import parse as parse_id
 from ...limits import Limits
-from . import threads
+from . import linked_threads
 from .keys import SessionKey
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def stored_names(session: Session) -> dict[str, Any]:
         "id": session.id,
         "identifier": text.escape(session.key),
         "user_id": text.escape(session.user),
-        "identifier_rank": threads.OWN_KEY if session.is_unique else session.id,
+        "identifier_rank": linked_threads.OWN_KEY if session.is_unique else session.id,
     }
 
 
@@ -73,7 +73,7 @@ def same(session: Session, params: Mapping[str, Any]) -> Session:
         Conflict: it is another one.
     """
     wanted = [text.unescape(params[name]) for name in ("identifier", "user_id", "agent_id")]
-    is_unique = params["identifier_rank"] == threads.OWN_KEY
+    is_unique = params["identifier_rank"] == linked_threads.OWN_KEY
     is_same = wanted == [session.key, session.user, session.agent] and session.is_unique == is_unique
     if session.deleted_at is not None or not is_same:
         raise Conflict(f"there is another session with the id {session.id}")

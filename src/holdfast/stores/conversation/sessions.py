@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from ...clock import to_us
-from ...core import acting as actings
+from ...core import actor_context as actings
 from ...core import scope as scopes
 from ...core import text
-from ...core.acting import Acting
+from ...core.actor_context import Acting
 from ...core.blocking import Blocking, blocking, blocking_as
 from ...core.filters import Filter
 from ...core.paging import Page, encode_cursor, page, rows_to_read
@@ -29,7 +29,7 @@ from ...engines.protocol import Connection, Engine, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
-from . import session_lists, threads
+from . import linked_threads, session_lists
 from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
 from .buffer.memory import Buffers
 from .keys import SessionKey
@@ -96,7 +96,7 @@ class AsyncSessions(TenantStore):
         params = new_session(self._scope, key=key, user=user, agent=agent, metadata=metadata, id=id)
         if not isinstance(unique, bool):
             raise InvalidInput(f"unique must be true or false, not {unique!r}")
-        params["identifier_rank"] = threads.OWN_KEY if unique else params["id"]
+        params["identifier_rank"] = linked_threads.OWN_KEY if unique else params["id"]
         await register_tenant(connection, params)
         row = await queries.create.one(connection, params)
         if row is not None:
@@ -132,7 +132,7 @@ class AsyncSessions(TenantStore):
         user = acting.user if user is None else user
         made_for = acting.agent if agent is None else agent
         new = new_session(self._scope, key=key, user=user, agent=made_for, metadata=metadata)
-        new["identifier_rank"] = threads.OWN_KEY
+        new["identifier_rank"] = linked_threads.OWN_KEY
         changes = {**new, "agent_id": None if agent is None else new["agent_id"]}
         changes["metadata"] = None if metadata is None else new["metadata"]
         # Others may make the session, or delete it, between the two statements.
@@ -285,7 +285,7 @@ class AsyncSessions(TenantStore):
             except AlreadyExists:
                 key = f"{there.key!r}{of_user(there.user)}"
                 raise Conflict(f"the key {key} belongs to another session by now") from None
-            await threads.show(connection, self._scope, stored_names(there))
+            await linked_threads.show(connection, self._scope, stored_names(there))
         if row is None:
             raise Conflict(f"session {session_id} was changed meanwhile; try again")
         return _session(connection, row)
@@ -345,15 +345,15 @@ class AsyncSessions(TenantStore):
         if row is None:
             raise missing(session_id)
         names = {"id": params["id"], "identifier": row[0], "user_id": row[1], "identifier_rank": row[2]}
-        await threads.hide(connection, self._scope, names)
+        await linked_threads.hide(connection, self._scope, names)
 
     async def _purge_there(self, connection: Connection, session_id: str) -> None:
         params = self._scope.params(id=parse_id(session_id, "session id"))
         there = await find_session(connection, self._scope, session_id)
         if there is None:
             raise missing(session_id)
-        await threads.check_removable(connection, self._scope, there.id)
-        await threads.purge(connection, self._scope, stored_names(there), live=there.deleted_at is None)
+        await linked_threads.check_removable(connection, self._scope, there.id)
+        await linked_threads.purge(connection, self._scope, stored_names(there), live=there.deleted_at is None)
         await queries.run_all("purge_", connection, params)
         await forget(connection, params)
         if await queries.purge.one(connection, params) is None:

@@ -18,7 +18,7 @@ from .message_log import Message
 TokenCounter = Callable[[Any], int]
 """From the content of a message, a list of blocks or any other JSON value, to a number of tokens."""
 
-TOKENS_MOST = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
 """What surrounds every message: its role and its ends."""
@@ -63,7 +63,7 @@ def counter_of(setting: Setting, own: TokenCounter | None = None) -> TokenCounte
 
     def count(content: Any) -> int:
         found = own(content)
-        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= TOKENS_MOST:
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MAX_TOKENS:
             raise InvalidInput(f"count_tokens must return a whole number from 0 on, not {found!r}")
         return found
 
@@ -97,7 +97,7 @@ def _block(block: Mapping[str, Any]) -> int:
 
 
 def _json(value: Any) -> int:
-    return _tokens(text.size(text.dump(value, depth=text.DEPTH_MOST)))
+    return _tokens(text.size(text.dump(value, depth=text.MAX_DEPTH)))
 
 
 def _text(words: str) -> int:

@@ -28,7 +28,7 @@ LAST = BLOCK - 1
 Range = tuple[int, int]
 View = Sequence[Range]
 PLAIN: View = ((1, LAST),)
-BLOCKS_MOST = 2**22
+MAX_BLOCKS = 2**22
 """Blocks one session may have: more, and a place would no longer fit into 63 bits."""
 
 _decode = msgspec.json.Decoder(tuple[Range, ...]).decode

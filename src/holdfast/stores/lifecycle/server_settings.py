@@ -16,7 +16,7 @@ from ...errors import InvalidInput
 
 CHECKPOINTS_PER_RUN = "checkpoints_per_run"
 LEADER = "leader"
-_NUMBER_MOST = 2**31
+_MAX_NUMBER = 2**31
 
 queries = Queries(__package__, "server_settings.sql")
 
@@ -34,7 +34,7 @@ class AsyncServerSettings(Store):
         Raises:
             InvalidInput: it is no whole number from 1 on.
         """
-        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < _NUMBER_MOST:
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < _MAX_NUMBER:
             raise InvalidInput(f"checkpoints_per_run must be a whole number from 1 on, not {number!r}")
         if await self._get(CHECKPOINTS_PER_RUN) != str(number):
             await self._set(CHECKPOINTS_PER_RUN, str(number))

@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 
 KNOWN_S = 1.0
 """Seconds for which one look serves all new handles of a tenant in this process."""
-KNOWN_MOST = 10_000
+MAX_KNOWN = 10_000
 """Tenants about which that is remembered."""
 
 queries = Queries(__package__, "tenants.sql")
@@ -87,7 +87,7 @@ class TenantEngine:
             if await look(self._is_deleted):
                 raise error(being_deleted(self._scope.tenant))
             self._deleting.discard(tenant)
-            if len(self._known) >= KNOWN_MOST:
+            if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[tenant] = monotonic_s() + KNOWN_S
         self._is_known = True

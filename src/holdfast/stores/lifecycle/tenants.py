@@ -28,7 +28,7 @@ from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ..conversation.search.index import drain, forget
 from ..objects import packs
 from ..workspace import retention_rules as rules
-from . import purging
+from . import purge_statements
 from .tenant_engine import being_deleted, deleting, queries
 
 
@@ -175,7 +175,7 @@ class AsyncTenants(Store):
             raise _missing(tenant)
         if cascade:
             await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
-        elif await purging.anything().one(connection, params) is not None:
+        elif await purge_statements.anything().one(connection, params) is not None:
             raise Conflict(
                 f"tenant {tenant!r} still has sessions, runs, checkpoints or something else; cascade=True removes them too"
             )
@@ -217,7 +217,7 @@ async def _remove_some(connection: Connection, scope: scopes.Scope) -> bool:
     if await queries.hide_sessions.all(connection, params):
         return True
     left = PURGED_ROWS
-    for query in purging.bounded():
+    for query in purge_statements.bounded():
         left -= len(await query.all(connection, {**params, "limit": left}))
         if not left:
             break
@@ -232,7 +232,7 @@ async def _remove_rest(connection: Connection, scope: scopes.Scope) -> None:
     if not await queries.remove.all(connection, params):
         return
     # Again until nothing is left: a statement may have waited for a writer, whose rows an earlier one did not see.
-    while [row for query in purging.unbounded() for row in await query.all(connection, params)]:
+    while [row for query in purge_statements.unbounded() for row in await query.all(connection, params)]:
         pass
     await forget(connection, params)
 

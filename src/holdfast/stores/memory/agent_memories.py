@@ -30,7 +30,7 @@ from . import similarity
 
 TTL_DAYS = 15
 """Days a memory stays when nobody says otherwise, and days by which one that is used is extended."""
-TTL_DAYS_MOST = 36_500
+MAX_TTL_DAYS = 36_500
 POPULAR = 10
 """Times a memory must be found for its time to be extended."""
 _DAY_US = 86_400 * MICROSECONDS
@@ -217,6 +217,6 @@ class AgentMemories(Blocking[AsyncAgentMemories]):
 def _ttl(days: object) -> int:
     if days is None:
         return TTL_DAYS
-    if not isinstance(days, int) or isinstance(days, bool) or days > TTL_DAYS_MOST:
-        raise InvalidInput(f"ttl_days is a whole number of at most {TTL_DAYS_MOST:,}, not {days!r}")
+    if not isinstance(days, int) or isinstance(days, bool) or days > MAX_TTL_DAYS:
+        raise InvalidInput(f"ttl_days is a whole number of at most {MAX_TTL_DAYS:,}, not {days!r}")
     return days if days > 0 else TTL_DAYS

@@ -32,7 +32,7 @@ from . import similarity
 
 PART = 1_000
 """Memories that are compared at a time."""
-OFFSET_MOST = 2**31
+MAX_OFFSET = 2**31
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 """The letters a to z alone, as both engines do it to what is stored."""
 
@@ -215,7 +215,7 @@ class AsyncCrewMemories(TenantStore):
         """Memories in a scope and below it, the newest first; those whose content has ``containing`` in it, where the case of the
         letters a to z does not count."""
         _check_search(limit, 0, self._scope.limits)
-        if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < OFFSET_MOST:
+        if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_OFFSET:
             raise InvalidInput(f"offset is a whole number from 0 on, not {offset!r}")
         params = self._at(user, thread_id) | {"limit": limit, "offset": offset}
         clause = self._inside(scope, params)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from ...core import scope as scopes
-from ...core.acting import Acting
+from ...core.actor_context import Acting
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter
 from ...core.logs import LogTable

@@ -33,11 +33,11 @@ from .packs import InPack, Staged
 
 GRACE_S = 3_600
 """How long an object that nobody holds is kept before it is removed."""
-HOLDERS_MOST = 20
+MAX_HOLDERS = 20
 """Holders of a damaged object that are named."""
 VERIFIED_AT_ONCE = 1_000
 """Objects that are read by one call of ``verify``, where none says how many."""
-PRUNED_MOST = 500
+MAX_PRUNED = 500
 """Objects that one transaction of a prune looks at."""
 _NO_DIGEST = b""
 _LAST_DIGEST = b"\xff" * (bodies.DIGEST_BYTES + 1)
@@ -173,7 +173,7 @@ class AsyncObjects(TenantStore):
 
     @reads
     async def _page_end(self, connection: Connection, after: bytes) -> bytes | None:
-        row = await queries.page_end.one(connection, self._scope.params(after=after, most=PRUNED_MOST - 1))
+        row = await queries.page_end.one(connection, self._scope.params(after=after, most=MAX_PRUNED - 1))
         return None if row is None else bytes(row[0])
 
     @writes
@@ -231,7 +231,7 @@ class AsyncObjects(TenantStore):
     async def _damage(self, connection: Connection, wrong: Mapping[bytes, str]) -> list[Damage]:
         found = []
         for digest, reason in wrong.items():
-            params = self._scope.params(digest=digest, limit=HOLDERS_MOST)
+            params = self._scope.params(digest=digest, limit=MAX_HOLDERS)
             holders = [row[0] for row in await queries.holders.all(connection, params)]
             found.append(Damage(digest.hex(), reason, [text.unescape(each) for each in holders]))
         return found

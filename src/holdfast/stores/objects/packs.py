@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 TRIES = 100
 """How often something is read again because the pack it lay in was removed meanwhile, and it lies in another one now."""
-REPACKED_MOST = 8
+MAX_REPACKED = 8
 """Packs that are mostly dead and are written anew by one prune."""
 
 queries = Queries(__package__, "packs.sql")
@@ -174,7 +174,7 @@ async def repack(engine: Engine, scope: Scope) -> int:
     """Write what is left of packs that are mostly dead into new ones; how many those were. The old ones are then empty."""
     if scope.packs is None or engine.joined:
         return 0
-    params = scope.params(limit=REPACKED_MOST)
+    params = scope.params(limit=MAX_REPACKED)
     sparse = [row[0] for row in await engine.read(lambda connection: queries.sparse.all(connection, params))]
     for pack in sparse:
         await repack_one(engine, scope, pack)

@@ -27,7 +27,7 @@ from ..objects.packs import InPack, Staged
 
 queries = Queries(__package__, "layers.sql")
 
-LOOSE_MOST = 1_000
+MAX_LOOSE = 1_000
 """Layers looked at in one transaction that may be needed no longer."""
 
 
@@ -153,7 +153,7 @@ def page_of(read: Sequence[bytes], after: str | None, limit: int) -> tuple[list[
 
 async def collect(connection: Connection, scope: Scope) -> int:
     """Remove layers that nothing needs any longer and let go of what they hold; how many those were."""
-    loose = await queries.loose.all(connection, scope.params(limit=LOOSE_MOST))
+    loose = await queries.loose.all(connection, scope.params(limit=MAX_LOOSE))
     return sum([await collect_from(connection, scope, row[0]) for row in loose])
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...clock import to_us
 from ...core import text
-from ...core.checks import NUMBER_MOST, whole_number
+from ...core.checks import MAX_NUMBER, whole_number
 from ...errors import Conflict
 from ...ids import Id
 from ..execution.runs import states
@@ -146,4 +146,4 @@ def number(step: int) -> int:
     Raises:
         InvalidInput: it is none.
     """
-    return whole_number(step, "to_step", most=NUMBER_MOST - 1)
+    return whole_number(step, "to_step", most=MAX_NUMBER - 1)

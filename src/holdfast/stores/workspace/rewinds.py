@@ -47,7 +47,7 @@ from . import rewind_rows as rows
 from .rewind_rows import OPEN, Before, Rewind, RewindStatus, Stored
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-_REASON_MOST = 1_000
+_MAX_REASON = 1_000
 """Characters of the reason why a rewind is pending."""
 
 queries = Queries(__package__, "rewinds.sql", Rewind, Run)
@@ -295,7 +295,7 @@ class AsyncRewinds(TenantStore):
     @writes
     async def _explain(self, connection: Connection, rewind_id: str, reason: str) -> None:
         """Say why a pending rewind could not be finished."""
-        params = self._scope.params(rewind_id=rewind_id, pending_reason=text.escape(reason[:_REASON_MOST]))
+        params = self._scope.params(rewind_id=rewind_id, pending_reason=text.escape(reason[:_MAX_REASON]))
         await queries.explain.all(connection, params)
 
     @writes

@@ -38,7 +38,7 @@ from .layers import NewLayer
 SnapshotKind = Literal["step", "dirty", "imported"]
 DELETED = "checkpoint.deleted"
 """What the removal of a snapshot is called in the log of what was done."""
-_STEP_MOST = 2**62
+_MAX_STEP = 2**62
 
 
 class Snapshot(Struct, frozen=True):
@@ -403,7 +403,7 @@ def number(step: int) -> int:
     Raises:
         InvalidInput: it is none.
     """
-    return whole_number(step, "step", most=_STEP_MOST - 1)
+    return whole_number(step, "step", most=_MAX_STEP - 1)
 
 
 def _of(scope: scopes.Scope, run_id: str | None, step: int | None, kind: str | None) -> tuple[dict[str, Any], str]:

@@ -13,11 +13,11 @@ One seed decides who goes on, what time it is and what goes wrong, so a failure 
 
 from __future__ import annotations
 
-from .agents_at_work import AgentsAtWork
-from .exploring import explore, simulate
+from .agent_driver import AgentsAtWork
+from .exploration import explore, simulate
 from .faults import Fault, FaultName, mixed
-from .look import Look
-from .loops_at_work import LoopsAtWork
+from .loop_driver import LoopsAtWork
+from .observer import Look
 from .process import Process
 from .scenario import Scenario
 from .simulation import Report, Simulation, ToolFailed

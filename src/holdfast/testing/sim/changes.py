@@ -6,8 +6,8 @@ None of this asks the stores. It says what their promises mean for the rows, and
 from __future__ import annotations
 
 from ...core import text
-from .attempts import Attempts
-from .look import CallRow, Key, MessageRow, Rows, RunRow, StepRow
+from .call_log import Attempts
+from .observer import CallRow, Key, MessageRow, Rows, RunRow, StepRow
 from .violation import Violation
 
 FINAL = frozenset({"completed", "failed", "cancelled"})

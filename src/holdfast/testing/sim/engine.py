@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ...engines.dialect import Dialect
 from ...engines.protocol import Call, Group, Row
-from ...engines.sqlite.blocking import SqliteEngine, _WaitingJob
+from ...engines.sqlite.engine import SqliteEngine, _WaitingJob
 from ...engines.sqlite.file import SqliteConnection
 from ...errors import Closed
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from ...core import text
 from ...ids import SeededIds
 from ...stores.execution.runs.ledger import NewToolCall, Safety
-from .look import MessageRow, Rows, RunRow
+from .observer import MessageRow, Rows, RunRow
 from .violation import Violation
 
 SAFETIES: tuple[Safety, ...] = ("idempotent", "at_most_once", "at_most_once", "ask")

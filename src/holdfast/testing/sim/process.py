@@ -21,7 +21,7 @@ from ...stores.wiring import SESSION_DEPENDENTS
 from ...tenant_handles import AsyncTenantHandle
 from .engine import SimulatedEngine, Turn
 from .machine import Machine, ProcessDisk, ProcessFile
-from .recording import ProcessDied, StoreCall, record_stores
+from .recorder import ProcessDied, StoreCall, record_stores
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ENCRYPTION_KEY = bytes(32)
 """The key of every simulated process."""
-TRIES_MOST = 8
+MAX_TRIES = 8
 """How often ``insist`` tries a call."""
 
 
@@ -123,7 +123,7 @@ class Process:
         Raises:
             Unavailable: it could not be reached so often that it is given up.
         """
-        for _ in range(TRIES_MOST):
+        for _ in range(MAX_TRIES):
             try:
                 return await call()
             except (Closed, OutcomeUnknown, Unavailable) as error:
@@ -131,7 +131,7 @@ class Process:
             await self.sleep(self.random.uniform(0.05, 2))
             if isinstance(last, Closed | OutcomeUnknown) or "flush failed" in str(last):
                 await self._reopen_if_it_is_closed_or_poisoned()
-        raise Unavailable(f"tried {TRIES_MOST} times: {last}")
+        raise Unavailable(f"tried {MAX_TRIES} times: {last}")
 
     async def perform(
         self, tenant: str, run_id: str, call_id: str, *, epoch: int, act: Callable[[int], T], takes_s: float = 0

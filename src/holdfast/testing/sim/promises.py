@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import text
-from .attempts import Attempts
+from .call_log import Attempts
 from .changes import DONE, check_change, check_shown
-from .look import Key, Rows
-from .recording import StoreCall
+from .observer import Key, Rows
+from .recorder import StoreCall
 from .violation import Violation
 
 Performed = tuple[str, str, str]

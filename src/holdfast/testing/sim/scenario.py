@@ -7,7 +7,7 @@ from random import Random
 
 from ...engines.sqlite.file import Durability
 from .faults import Fault, mixed
-from .look import Look
+from .observer import Look
 from .process import Main, Process
 
 

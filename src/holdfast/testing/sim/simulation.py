@@ -22,16 +22,16 @@ from ...errors import HoldfastError
 from ..sqlite_state import Damaged, read_state
 from .engine import SimulatedEngine
 from .faults import POWER_CUTS, Fault, Faults
-from .look import Look
 from .machine import START_US, Machine
+from .observer import Look
 from .process import Main, Options, Process, Task
 from .promises import Performed, Promises
-from .recording import ProcessDied, StoreCall
+from .recorder import ProcessDied, StoreCall
 from .scenario import Scenario
 from .violation import Violation
 
 T = TypeVar("T")
-EVENTS_MOST = 60_000
+MAX_EVENTS = 60_000
 """Events after which a simulation that has not come to its end is stuck."""
 
 
@@ -152,7 +152,7 @@ class Simulation:
             process.clock.wrong_by_us = 0
         until = self.machine.now_us + round(self.scenario.calm_s * 1_000_000)
         while not self._is_finished():
-            if self.machine.now_us > until or self._events > EVENTS_MOST:
+            if self.machine.now_us > until or self._events > MAX_EVENTS:
                 raise Violation(f"not all came to its end: {self.scenario.unfinished(self.look)}")
             self._event()
 

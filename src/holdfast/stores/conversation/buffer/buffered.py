@@ -21,14 +21,14 @@ from ....core import scope as scopes
 from ....core import text
 from ....core.checks import whole_number
 from ....errors import InvalidInput
-from ....stepping import step
+from ....sync_runner import step
 from ..message_log import Message
 from ..messages import NewMessage
 from ..new_entries import new_entry
 from .memory import Memory
 from .saving import SessionState
 
-_COUNT_MOST = 2**62
+_MAX_COUNT = 2**62
 """More tokens than anybody will ever pay for, and still a number that both engines can add to."""
 
 
@@ -313,4 +313,4 @@ def blocking_face_of(buffer: AsyncBufferedSession) -> BufferedSession:
 
 
 def _whole(value: int, what: str) -> int:
-    return whole_number(value, what, most=_COUNT_MOST)
+    return whole_number(value, what, most=_MAX_COUNT)

@@ -15,7 +15,7 @@ from ..search.searchable_text import text_of
 from .events import ArchivedMessage, archived_of, queries
 from .rollback import find_event
 
-_NUMBER_MOST = 2**62
+_MAX_NUMBER = 2**62
 _SEARCH_ROWS = 500
 """Originals that are read at once while searching."""
 
@@ -74,7 +74,7 @@ async def _selected(
             session_id=event.session_id, from_number=event.number, to_number=event.number, **_after(cursor)
         )
     session = parse_id(str(session_id), "session id")
-    params = scope.params(session_id=session, from_number=0, to_number=_NUMBER_MOST, **_after(cursor))
+    params = scope.params(session_id=session, from_number=0, to_number=_MAX_NUMBER, **_after(cursor))
     await view_of(connection, params)
     return params
 

@@ -31,7 +31,7 @@ from ....ids import Id
 from ....ids import parse as parse_id
 from ..branches import find_head
 from ..log_reading import view_of
-from ..tokens import TOKENS_MOST, counter_of
+from ..tokens import MAX_TOKENS, counter_of
 from . import archive, attachments, recording, rollback, strategies
 from .commit import Order, commit, summary_content
 from .events import ArchivedMessage, CompactionEvent, events_of, queries
@@ -40,7 +40,7 @@ from .policy import CompactionPolicy, checked
 from .strategies import Strategy, Summarizer
 from .summaries import check_function, summary_of
 
-_NUMBER_MOST = 2**62
+_MAX_NUMBER = 2**62
 
 
 class AsyncCompactions(TenantStore):
@@ -157,13 +157,13 @@ class AsyncCompactions(TenantStore):
             summary_id=self._scope.ids.new(),
             preserved=self._ids(preserved_message_ids, "preserved_message_ids"),
             model=None if model is None else scopes.name(model, "model", limits),
-            duration_ms=whole_number(duration_ms, "duration_ms", most=TOKENS_MOST),
+            duration_ms=whole_number(duration_ms, "duration_ms", most=MAX_TOKENS),
             original_tokens=None
             if original_tokens is None
-            else whole_number(original_tokens, "original_tokens", most=TOKENS_MOST),
+            else whole_number(original_tokens, "original_tokens", most=MAX_TOKENS),
             compacted_tokens=None
             if compacted_tokens is None
-            else whole_number(compacted_tokens, "compacted_tokens", most=TOKENS_MOST),
+            else whole_number(compacted_tokens, "compacted_tokens", most=MAX_TOKENS),
         )
         return await recording.record(connection, self._scope, given)
 
@@ -214,7 +214,7 @@ class AsyncCompactions(TenantStore):
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
-        before = _NUMBER_MOST if cursor is None else decode_cursor(cursor, "compactions", int)[0]
+        before = _MAX_NUMBER if cursor is None else decode_cursor(cursor, "compactions", int)[0]
         params = self._of(session_id, before=before, limit=rows_to_read(limit, limits))
         rows = await queries.history.all(connection, params)
         if not rows:

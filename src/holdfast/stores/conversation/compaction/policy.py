@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from ....errors import InvalidInput
 
-_NAME_MOST = 64
-_TOKENS_MOST = 2**53
+_MAX_NAME = 64
+_MAX_TOKENS = 2**53
 
 
 class CompactionPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,8 +43,8 @@ class CompactionPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The most that a summary may have."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.strategy, str) or not 0 < len(self.strategy) <= _NAME_MOST:
-            raise InvalidInput(f"strategy must be a name of at most {_NAME_MOST} letters, not {self.strategy!r}")
+        if not isinstance(self.strategy, str) or not 0 < len(self.strategy) <= _MAX_NAME:
+            raise InvalidInput(f"strategy must be a name of at most {_MAX_NAME} letters, not {self.strategy!r}")
         if not _is_number(self.trigger) or not 0 < self.trigger <= 1:
             raise InvalidInput(f"trigger must be over 0 and at most 1, not {self.trigger!r}")
         if not isinstance(self.keep_tool_outputs, bool):
@@ -88,7 +88,7 @@ def checked(policy: CompactionPolicy | None) -> CompactionPolicy:
 
 
 def _check_count(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _TOKENS_MOST:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_TOKENS:
         raise InvalidInput(f"{name} must be a whole number from {least} on, not {value!r}")
 
 

@@ -221,4 +221,4 @@ def _has_output(block: Any) -> bool:
     a provider runs itself have a form of their own, and stay."""
     if not isinstance(block, Mapping) or block.get("type") != "tool_result" or "content" not in block:
         return False
-    return text.size(text.dump(block["content"], depth=text.DEPTH_MOST)) > len(PRUNED) + 2
+    return text.size(text.dump(block["content"], depth=text.MAX_DEPTH)) > len(PRUNED) + 2

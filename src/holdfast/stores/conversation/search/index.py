@@ -47,8 +47,8 @@ TRIES = 16
 """How often a piece is begun when others are indexing at the same time."""
 SLOT_BITS = 21
 """Bits of a number that tell messages of one millisecond apart."""
-NUMBER_MOST = 2**63 - 1
-_MS_MOST = 2**42 - 2
+MAX_NUMBER = 2**63 - 1
+_MAX_MS = 2**42 - 2
 INDEX = "sessions_search_behind"
 """The index of sessions that are behind, which SQLite would not choose by itself."""
 _CONTENT, _CREATED = map(Message.__struct_fields__.index, ("content", "created_at"))
@@ -233,7 +233,7 @@ async def numbers_for(connection: Connection, params: dict[str, Any], rows: Sequ
         used |= {number for (number,) in await queries.taken.all(connection, {**params, "numbers": asked})}
         for id, number in list(waiting.items()):
             if number in used:
-                waiting[id] = number + 1 if number < NUMBER_MOST else 0
+                waiting[id] = number + 1 if number < MAX_NUMBER else 0
             else:
                 numbers[id] = waiting.pop(id)
                 used.add(number)
@@ -243,7 +243,7 @@ async def numbers_for(connection: Connection, params: dict[str, Any], rows: Sequ
 def _wished_number(id: str, place: int, created_at: Any) -> int:
     """The millisecond a message was made in, then its place in the log, then a bit of its id."""
     created_us = created_at if isinstance(created_at, int) else to_us(created_at)
-    ms = min(max(created_us // 1000, 0), _MS_MOST)
+    ms = min(max(created_us // 1000, 0), _MAX_MS)
     slot = (place & 0x3FF) << 11 | int(id[-3:], 16) & 0x7FF
     return ms << SLOT_BITS | slot
 

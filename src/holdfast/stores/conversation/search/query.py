@@ -30,7 +30,7 @@ from .searchable_text import BREAK, Term, is_at, words_of
 
 PASSING = 400
 """A message of more words than this mentions a word in passing if it says it less than once in so many words."""
-OCCURRENCES_MOST = 255
+MAX_OCCURRENCES = 255
 """Occurrences of one word in a message that phrases can be found by. PostgreSQL keeps no more."""
 
 # What begins with one of these, after the tag, is no word that anybody wrote: none of them is part of a word.
@@ -206,13 +206,13 @@ def _in_session(session_id: str) -> str:
 
 def _known_occurrences(words: Sequence[str], counts: Counter[str]) -> list[str]:
     """The words, with a placeholder for breaks and for those that are there too often to be kept."""
-    if BREAK not in words and max(counts.values(), default=0) <= OCCURRENCES_MOST:
+    if BREAK not in words and max(counts.values(), default=0) <= MAX_OCCURRENCES:
         return list(words)
     seen: Counter[str] = Counter()
     kept: list[str] = []
     for word in words:
         seen[word] += 1
-        kept.append(_NOTHING if word == BREAK or seen[word] > OCCURRENCES_MOST else word)
+        kept.append(_NOTHING if word == BREAK or seen[word] > MAX_OCCURRENCES else word)
     return kept
 
 

@@ -28,13 +28,13 @@ from ....ids import parse as parse_id
 from .. import views
 from ..log_reading import view_of
 from ..message_log import Message
-from .index import BATCH_SESSIONS, INDEX, NUMBER_MOST, SLOT_BITS, chars_of, drain, numbers_for, queries, read_piece
+from .index import BATCH_SESSIONS, INDEX, MAX_NUMBER, SLOT_BITS, chars_of, drain, numbers_for, queries, read_piece
 from .query import Matcher, matching, parse
 from .searchable_text import Marker, searchable, words_of
 
 HITS_READ = 32
 """Messages that are read from the index at once; then it is looked whether they are within ``search_chars``."""
-BEHIND_MOST = 1_000
+MAX_BEHIND = 1_000
 """Sessions that are counted, when a search is not complete."""
 SCORES = (1.0, 0.5)
 """Of a message that is about the words, and of one that mentions one of them in passing."""
@@ -112,7 +112,7 @@ class Search:
             for column, (value, what) in names.items()
             if value is not None
         }
-        self._start = (0, NUMBER_MOST) if cursor is None else _place(cursor)
+        self._start = (0, MAX_NUMBER) if cursor is None else _place(cursor)
         self._marker = Marker(self._query.wanted, _mark(start_mark, "start_mark"), _mark(end_mark, "end_mark"))
         self._clause = "".join(f" AND s.{column} = :{column}" for column in self._names)
         self._heavy = len(self._query.wanted) > 1 or any(term.prefix for term in self._query.wanted)
@@ -151,7 +151,7 @@ class Search:
         tail = [(*row[:-1], numbers[row[0]], shown[row[1]], row[-1]) for row in piece.rows]
         behind = len(sessions) - len(piece.finished)
         if len(sessions) > BATCH_SESSIONS:
-            every = await queries.list_behind.all(connection, {**params, "limit": BEHIND_MOST}, clause, INDEX)
+            every = await queries.list_behind.all(connection, {**params, "limit": MAX_BEHIND}, clause, INDEX)
             behind = max(len(every) - len(piece.finished), 1)
         return await self._find(connection, tail, behind)
 
@@ -163,7 +163,7 @@ class Search:
         rank, before = self._start
         for matched in matching(self._query, tenant, self._session_id, connection.dialect)[rank:]:
             await self._read_hits(connection, found, matched, rank, before)
-            rank, before = rank + 1, NUMBER_MOST
+            rank, before = rank + 1, MAX_NUMBER
             if found.cut or len(found.hits) >= self._rows:
                 break
         return found
@@ -230,7 +230,7 @@ def _order(entry: tuple[int, Row]) -> tuple[int, int]:
 
 def _place(cursor: str) -> tuple[int, int]:
     rank, ms, slot = decode_cursor(cursor, _LISTING, int, int, int)
-    if rank >= len(SCORES) or slot > _SLOTS or ms << SLOT_BITS > NUMBER_MOST:
+    if rank >= len(SCORES) or slot > _SLOTS or ms << SLOT_BITS > MAX_NUMBER:
         raise InvalidFilter("that cursor does not belong to a search; take it from the page before")
     return rank, ms << SLOT_BITS | slot
 

@@ -19,11 +19,11 @@ from unicodedata import category, combining, normalize
 
 from msgspec import Struct
 
-CHARS_MOST = 200_000
+MAX_CHARS = 200_000
 """Characters of a message that can be found, from its beginning."""
-WORDS_MOST = 10_000
+MAX_WORDS = 10_000
 """Words of a message that can be found, from its beginning. PostgreSQL counts places up to 16,383."""
-WORDS_BYTES_MOST = 200_000
+MAX_WORDS_BYTES = 200_000
 """Bytes of the words of a message. PostgreSQL keeps at most a megabyte of them with all that belongs to them."""
 WORD_CHARS = 64
 """Characters of a word that count. What is longer is a number or a key, and found by its beginning."""
@@ -31,7 +31,7 @@ SNIPPET_CHARS = 160
 """About how much of a message is shown with a hit."""
 LEAD_CHARS = 40
 """About how much of that comes before the first word that was found."""
-SPANS_MOST = 500
+MAX_SPANS = 500
 """Places of found words in a message that are looked at to choose what is shown."""
 
 BREAK = "\x01"
@@ -87,12 +87,12 @@ _FOLDING = _Folding({code: _as_part_of_a_word(chr(code).casefold()) for code in 
 
 def words_of(text: str) -> list[str]:
     """The words of a text, in order, each as often as it is there."""
-    words = text[:CHARS_MOST].translate(_FOLDING).split()[:WORDS_MOST]
+    words = text[:MAX_CHARS].translate(_FOLDING).split()[:MAX_WORDS]
     if max(map(len, words), default=0) > WORD_CHARS:
         words = [word[:WORD_CHARS] for word in words]
-    if len(words) * WORD_CHARS * 4 > WORDS_BYTES_MOST:
+    if len(words) * WORD_CHARS * 4 > MAX_WORDS_BYTES:
         sizes = accumulate(len(word.encode()) for word in words)
-        words = words[: sum(size <= WORDS_BYTES_MOST for size in sizes)]
+        words = words[: sum(size <= MAX_WORDS_BYTES for size in sizes)]
     return words
 
 
@@ -109,7 +109,7 @@ def text_of(kind: str, content: Any, *, most: int | None = None) -> str:
 
 def searchable(kind: str, content: Any) -> str:
     """The part of a message's text that can be found: its beginning, if it is very long."""
-    return text_of(kind, content, most=CHARS_MOST)[:CHARS_MOST]
+    return text_of(kind, content, most=MAX_CHARS)[:MAX_CHARS]
 
 
 def _said(blocks: Any) -> Iterator[str]:
@@ -173,7 +173,7 @@ class Marker:
 
     def snippet(self, text: str) -> str:
         """A piece of the text on one line, cut between words where possible, with an ellipsis where it was cut."""
-        text = text[:CHARS_MOST]
+        text = text[:MAX_CHARS]
         spans = self._spans(text)
         first, last = _window(text, _densest(spans))
         shown: list[str] = []
@@ -191,7 +191,7 @@ class Marker:
     def _spans(self, text: str) -> list[Span]:
         """Where in the text something was found, in order: for each place, the longest term that begins there."""
         folded, places = _folded(text)
-        words = folded.split(None, WORDS_MOST)[:WORDS_MOST]
+        words = folded.split(None, MAX_WORDS)[:MAX_WORDS]
         kept = words if max(map(len, words), default=0) <= WORD_CHARS else [word[:WORD_CHARS] for word in words]
         terms = {word: found for word in {*kept} if (found := self._terms_of(word)) or word in self._phrases}
         spans: list[Span] = []
@@ -212,7 +212,7 @@ class Marker:
             if places is not None:
                 start, end = places[start], _between(text, places[end - 1] + 1)
             spans.append((start, end, found))
-            if len(spans) == SPANS_MOST:
+            if len(spans) == MAX_SPANS:
                 break
             at += len(words[place])
         return spans

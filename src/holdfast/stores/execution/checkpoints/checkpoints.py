@@ -26,25 +26,25 @@ from ...objects.packs import Staged
 from . import (
     ancestry,
     channel_marks,
-    checking,
     compact_columns,
     optimistic,
     piece_log,
     pruning,
     ranges,
-    reading,
-    saving,
+    reader,
     validation,
+    verification,
+    writer,
 )
-from .checking import CheckedThreads
 from .fencing import Lease
 from .piece_log import NewPiece
 from .ranges import Range
-from .reading import Checkpoint, Held, queries
-from .saving import NewCheckpoint, NewTask, Stored, Terms
+from .reader import Checkpoint, Held, queries
 from .task_writes import Write
+from .verification import CheckedThreads
+from .writer import NewCheckpoint, NewTask, Stored, Terms
 
-ANCESTORS_MOST = 20_000
+MAX_ANCESTORS = 20_000
 """Ancestors that are walked back to."""
 
 FILTERS = {
@@ -156,13 +156,13 @@ class AsyncCheckpoints(TenantStore):
 
     async def _save(self, new: NewCheckpoint | NewTask, terms: Terms) -> Stored:
         stored = await optimistic.save(self._engine, self._scope, new, terms)
-        return stored or await self._save_with(new, terms, await saving.stage(self._engine, self._scope, new))
+        return stored or await self._save_with(new, terms, await writer.stage(self._engine, self._scope, new))
 
     @writes
     async def _save_with(
         self, connection: Connection, new: NewCheckpoint | NewTask, terms: Terms, staged: Staged | None
     ) -> Stored:
-        return await saving.save(connection, self._scope, new, terms, staged, may_be_undone=self._engine.joined)
+        return await writer.save(connection, self._scope, new, terms, staged, may_be_undone=self._engine.joined)
 
     @only_reads
     async def find(
@@ -205,11 +205,11 @@ class AsyncCheckpoints(TenantStore):
             least: how many ancestors to read in any case, where there are so many.
         """
         query = queries.history_of_latest if id is None else queries.history
-        if type(least) is not int or not 0 <= least <= ANCESTORS_MOST:
-            raise InvalidInput(f"least is a whole number from 0 to {ANCESTORS_MOST:,}, not {least!r}")
+        if type(least) is not int or not 0 <= least <= MAX_ANCESTORS:
+            raise InvalidInput(f"least is a whole number from 0 to {MAX_ANCESTORS:,}, not {least!r}")
         names = [validation.channel(each) for each in validation.names(channels, "channels", self._scope.limits)]
         params = self._at(thread_id, user, namespace, "-" if id is None else id) | {
-            "limit": ANCESTORS_MOST,
+            "limit": MAX_ANCESTORS,
             "least": least,
             "marks": id_list(channel_marks.marks_of_leaning(names), self._engine.dialect),
         }
@@ -240,7 +240,7 @@ class AsyncCheckpoints(TenantStore):
         params = self._scope.params(limit=rows_to_read(limit, limits))
         filters = [*wanted, *equal_metadata(metadata), *listed(where)]
         dialect = self._engine.dialect
-        clause = FILTERS[dialect].compile(filters, params, dialect, limits) + reading.after(cursor, params)
+        clause = FILTERS[dialect].compile(filters, params, dialect, limits) + reader.after(cursor, params)
         clause += validation.with_id("=", id, params) + validation.with_id("<", before, params)
         return await self._whole(lambda: self._page(params, clause, limit))
 
@@ -248,20 +248,20 @@ class AsyncCheckpoints(TenantStore):
     async def _page(
         self, connection: Connection, params: dict[str, Any], clause: str, limit: int | None
     ) -> Page[Checkpoint]:
-        return await reading.page(connection, self._scope, params, clause, limit)
+        return await reader.page(connection, self._scope, params, clause, limit)
 
     @reads
     async def _joined(
         self, connection: Connection, query: Query, params: dict[str, Any], held: Held | None
     ) -> Page[Checkpoint]:
-        return Page(await reading.joined(connection, self._scope, query, params, held))
+        return Page(await reader.joined(connection, self._scope, query, params, held))
 
     async def _whole(self, read: Callable[[], Awaitable[Page[Checkpoint]]]) -> Page[Checkpoint]:
         """Checkpoints that are read, with the pieces that lie in packs."""
 
         async def fetched() -> Page[Checkpoint]:
             found = await read()
-            whole = await reading.fetched(self._engine, self._scope, found)
+            whole = await reader.fetched(self._engine, self._scope, found)
             return found if whole is found else Page(whole, found.next)
 
         return await packs.settled(fetched)
@@ -274,7 +274,7 @@ class AsyncCheckpoints(TenantStore):
             Unavailable: some of it lies in packs, and the place where packs are kept cannot be reached.
         """
         rows_to_read(limit, self._scope.limits)
-        return await checking.verify(self._engine, self._scope, limit, after)
+        return await verification.verify(self._engine, self._scope, limit, after)
 
     @writes
     async def copy(self, connection: Connection, source: str, target: str, *, user: str | None = None) -> int:
@@ -353,7 +353,7 @@ class AsyncCheckpoints(TenantStore):
     def _prepared(self, pieces: Sequence[bytes | int | Range]) -> Sequence[NewPiece | int | Range]:
         return [
             each if type(each) is int or type(each) is tuple else piece_log.prepare(self._piece(each))
-            for each in validation.pieces(pieces, ranges.PLACES_MOST)
+            for each in validation.pieces(pieces, ranges.MAX_PLACES)
         ]
 
     def _piece(self, piece: object) -> bytes:

@@ -9,7 +9,7 @@ from ....engines.protocol import Connection
 from ....errors import Conflict
 from ..runs.states import check_holder, lock_run
 from . import compact_columns
-from .reading import queries
+from .reader import queries
 
 Lease = tuple[str, int]
 """The id of a run, and the epoch under which the caller holds it."""

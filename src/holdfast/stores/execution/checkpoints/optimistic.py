@@ -23,8 +23,8 @@ from ....errors import OutcomeUnknown
 from . import task_writes
 from .piece_log import Log, NewPiece
 from .ranges import Range, firsts
-from .reading import queries
-from .saving import NewCheckpoint, NewTask, Stored, Terms
+from .reader import queries
+from .writer import NewCheckpoint, NewTask, Stored, Terms
 
 MAX_NEW_PIECES = 2
 """Pieces of a step that is saved like this: usually a message, and now and then the shape of the state."""

@@ -9,7 +9,7 @@ from ....core.scope import Scope
 from ....engines.protocol import Connection, Row
 from . import ancestry, compact_columns, piece_log, task_writes
 from .piece_log import Log
-from .reading import queries
+from .reader import queries
 
 
 async def keep(connection: Connection, scope: Scope, params: dict[str, Any], rules: ancestry.Rules) -> int:

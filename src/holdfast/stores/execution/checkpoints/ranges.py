@@ -16,7 +16,7 @@ from ....errors import Corrupt
 Range = tuple[int, int]
 """First and last place."""
 CHECKSUM_BYTES = 4
-PLACES_MOST = 2**24
+MAX_PLACES = 2**24
 """No checkpoint has more pieces: a damaged row must not ask for all memory there is."""
 
 
@@ -103,7 +103,7 @@ def load(written: bytes) -> list[Range]:
         at = first + more
         ranges.append((first, at))
     sizes = [last - first + 1 for first, last in ranges]
-    if len(numbers) % 2 or sum(sizes) > PLACES_MOST or min((first for first, _ in ranges), default=1) < 1:
+    if len(numbers) % 2 or sum(sizes) > MAX_PLACES or min((first for first, _ in ranges), default=1) < 1:
         raise Corrupt("the places of a checkpoint are damaged")
     return ranges
 

@@ -54,7 +54,7 @@ Verdict = Literal["take", "doubt", "later", "drop"]
 
 CANDIDATES = 8
 """Runs that the queue is asked for at once."""
-LOOKS_MOST = 256
+MAX_LOOKS = 256
 """Runs that one claim looks at before it says that there is none."""
 HIDDEN_S = 60
 """Seconds until a run is looked at again whose session is deleted: it may be restored."""
@@ -257,7 +257,7 @@ def _searches(agents: Sequence[str] | None, limits: Limits, scope: scopes.Scope 
 async def _next(connection: Connection, taker: Taker, searches: Sequence[Search]) -> ClaimedRun | None:
     """Go through the queue, oldest first, until a run can be had."""
     after: tuple[int, str] = (0, _FIRST_ID)
-    for _ in range(LOOKS_MOST // CANDIDATES):
+    for _ in range(MAX_LOOKS // CANDIDATES):
         found = await _candidates(connection, taker, searches, after)
         for _, run_id, tenant in found:
             scope = scopes.Scope(text.unescape(tenant), taker.setting)

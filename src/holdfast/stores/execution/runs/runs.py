@@ -65,7 +65,7 @@ FILTERS = Filterable(
     },
     metadata="metadata",
 )
-_LOADS_MOST = 10
+_MAX_LOADS = 10
 """How often a run is looked at again because it went on while it was loaded."""
 
 
@@ -130,7 +130,7 @@ class AsyncRuns(TenantStore):
         Raises:
             NotFound: there is none in a live session.
         """
-        for _ in range(_LOADS_MOST):
+        for _ in range(_MAX_LOADS):
             run = await self._get(connection, run_id)
             params = self._scope.params(run_id=run.id, iteration=run.iteration)
             step = await find_step(connection, params) if run.iteration else None

@@ -14,7 +14,7 @@ from ....ids import parse as parse_id
 from . import ledger
 from .states import FINAL, Run, check_holder, lock_run, queries, run_of
 
-ATTEMPTS_MOST = 1_000_000
+MAX_ATTEMPTS = 1_000_000
 
 
 def new_run(
@@ -38,7 +38,7 @@ def new_run(
         agent_id=None if agent is None else scopes.name(agent, "agent", scope.limits),
         max_attempts=scope.limits.run_attempts
         if max_attempts is None
-        else whole_number(max_attempts, "max_attempts", least=1, most=ATTEMPTS_MOST),
+        else whole_number(max_attempts, "max_attempts", least=1, most=MAX_ATTEMPTS),
         metadata=scopes.metadata(metadata, scope.limits),
         now_at=scope.clock.now_us(),
     )

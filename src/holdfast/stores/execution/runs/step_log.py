@@ -19,7 +19,7 @@ from msgspec.structs import astuple, replace
 from ....clock import MINUTE_US, from_us
 from ....core import scope as scopes
 from ....core import text
-from ....core.checks import NUMBER_MOST, list_of, whole_number
+from ....core.checks import MAX_NUMBER, list_of, whole_number
 from ....core.queries import Queries, unless_usual
 from ....core.rows import Column, mapper
 from ....engines.dialect import Dialect
@@ -268,7 +268,7 @@ def new_step(
         LimitExceeded: something about it is too large.
     """
     limits = scope.limits
-    whole_number(iteration, "iteration", least=1, most=NUMBER_MOST - 1)
+    whole_number(iteration, "iteration", least=1, most=MAX_NUMBER - 1)
     stored = text.dump(state, depth=limits.json_depth)
     limits.check("state_bytes", text.size(stored), "state")
     entries = _entries(scope, messages)

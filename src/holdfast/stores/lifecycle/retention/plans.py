@@ -8,7 +8,7 @@ from ....core.scope import Scope
 from ....engines.protocol import Engine
 from ...workspace import retention_rules as rules
 from ...workspace.retention_rules import Reason, RetentionPolicy, RunSnapshots
-from . import room
+from . import quota
 from .sweeps import Swept, next_page, runs_after
 
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
@@ -46,11 +46,11 @@ class Plan:
 
     async def _make_room(self) -> Swept:
         """The rest of the plan: what would go to make room, when the others are gone."""
-        found = await room.needed(self._engine, self._scope, without=self._gone)
+        found = await quota.needed(self._engine, self._scope, without=self._gone)
         if found is None:
             return self._found
         if found.cut is not None:
-            gone = await room.up_to(self._engine, self._scope, found.cut, _ALL, without=self._gone)
+            gone = await quota.up_to(self._engine, self._scope, found.cut, _ALL, without=self._gone)
             self._note("per_tenant_cap", [*gone])
         return structs.replace(self._found, used_bytes=found.used_bytes, over_bytes=found.over_bytes)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ....core import scope as scopes
-from ....core.acting import Acting
+from ....core.actor_context import Acting
 from ....core.blocking import Blocking, blocking
 from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ....core.registration import register_tenant
@@ -21,10 +21,10 @@ from ...objects import activity
 from ...workspace import retention_rules as rules
 from ...workspace.retention_rules import Hold, PolicyChange, RetentionPolicy
 from .plans import Plan
-from .room import queries
+from .quota import queries
 from .sweeps import Sweep, Swept
 
-_NUMBER_MOST = 2**31
+_MAX_NUMBER = 2**31
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -268,6 +268,6 @@ def _same(there: Hold, run_id: str | None, session_id: str | None, reason: str) 
 def _number(value: int | None, what: str, least: int) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _NUMBER_MOST:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _MAX_NUMBER:
         raise InvalidInput(f"{what} must be a whole number from {least} on, not {value!r}")
     return value

@@ -26,9 +26,9 @@ from ...workspace import layers, snapshots
 from ...workspace import retention_rules as rules
 from ...workspace.retention_rules import Hold, Reason, RetentionPolicy, RunSnapshots
 from ...workspace.snapshots import Snapshot
-from ...workspace.squashing import Squashing
-from . import room
-from .room import queries
+from ...workspace.squash import Squashing
+from . import quota
+from .quota import queries
 
 RUNS_PAGE = 50
 """Runs looked at at once."""
@@ -176,14 +176,14 @@ class Sweep:
 
     async def _make_room(self) -> None:
         """Remove the oldest until what is left fits."""
-        found = await room.needed(self._engine, self._scope)
+        found = await quota.needed(self._engine, self._scope)
         if found is None:
             return
         self._done = structs.replace(self._done, used_bytes=found.used_bytes, over_bytes=found.over_bytes)
         if found.over_bytes:
             rules.announce_over_quota(self._scope, found.used_bytes, found.quota_bytes)
         while found.cut is not None:
-            ids = [id for id, _ in await room.up_to(self._engine, self._scope, found.cut, BATCH)]
+            ids = [id for id, _ in await quota.up_to(self._engine, self._scope, found.cut, BATCH)]
             if not ids or not await self._removed("per_tenant_cap", self._still_movable(ids)):
                 break
 

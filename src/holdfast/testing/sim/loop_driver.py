@@ -1,0 +1,130 @@
+"""The durable loop in the simulation: its core as it is, driven by a skin that the simulation can suspend.
+
+The core (``loop.driving``) does nothing itself; it says what it wants done. Here a model that follows a plan is asked, tools
+act on the simulated world, and stores are called through the process. The same scenario, the same promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...clock import from_us
+from ...errors import HoldfastError
+from ...loop import Reply, Tool, ToolRequest, Turn
+from ...loop import commands as do
+from ...loop.commands import Command, StoreCommand
+from ...loop.core import drive
+from ...loop.events import ToMake
+from ...loop.plan import Plan
+from ...loop.tools import Answer, Below, ChildRun, Done, Failed, Snoozed
+from ...stores.execution.runs.ledger import NewToolCall
+from ...stores.execution.runs.states import Run
+from ...stores.execution.runs.step_log import Usage
+from .agent_driver import AgentsAtWork, Worker
+from .plans import SAFETIES, PlannedRun
+from .process import Process
+from .simulation import ToolFailed
+
+DELEGATE = "delegate"
+"""The tool that has another agent do it."""
+
+
+class LoopsAtWork(AgentsAtWork):
+    """The scenario of ``AgentsAtWork``, with workers that are the durable loop. Some calls start runs below their own."""
+
+    def worker(self, process: Process, name: str) -> Worker:
+        return LoopWorker(self.plans, process, name)
+
+
+class LoopWorker(Worker):
+    """Claims runs and drives them by the durable loop."""
+
+    async def drive(self, run: Run) -> None:
+        """Carry out what the loop wants done, until it has come to its end."""
+        plan = Plan(model=lambda turn: reply(self.plans.get(run.id), turn), tools=_TOOLS)
+        driving = drive(plan, run)
+        answer: Any = None
+        error: HoldfastError | None = None
+        while True:
+            try:
+                command = driving.send(answer) if error is None else driving.throw(error)
+            except StopIteration as done:
+                self.process.say(f"{self.name} ends driving run ..{run.id[-6:]}: {done.value.status}")
+                return
+            answer, error = None, None
+            try:
+                answer = await self.carry_out(plan, run, command)
+            except HoldfastError as raised:
+                error = raised
+
+    async def carry_out(self, plan: Plan, run: Run, command: Command) -> Any:
+        """One command."""
+        process = self.process
+        if isinstance(command, StoreCommand):
+            return await process.insist(lambda: command.on(self.acme))
+        if isinstance(command, do.AskModel):
+            await process.sleep(process.random.uniform(0.1, 4))
+            return plan.model(command.turn)
+        if isinstance(command, do.CallTools):
+            return [await self.make(run, call) for call in command.calls]
+        if isinstance(command, do.Now):
+            return from_us(process.clock.now_us())
+        if isinstance(command, do.Sleep):
+            return await process.sleep(command.seconds)
+        return process.random.random() >= 0.05  # whether to go on
+
+    async def make(self, run: Run, call: ToMake) -> Answer:
+        """Make one call of a tool."""
+        assert self.held is not None
+        if call.name.startswith(DELEGATE):
+            return Below(ChildRun("below", f"help {call.id}"))
+        if self.process.random.random() < 0.05:
+            return Snoozed(self.process.random.uniform(1, 20))
+        try:
+            takes_s = self.process.random.uniform(0, 6)
+            act = lambda before: {"sent": before}  # noqa: E731
+            result = await self.process.perform(
+                self.held.tenant, run.id, call.id, epoch=run.epoch, act=act, takes_s=takes_s
+            )
+        except ToolFailed:
+            return Failed("it did not work")
+        return Done(result)
+
+
+def reply(plan: PlannedRun | None, turn: Turn) -> Reply:
+    """What the model answers: by the plan, or, in a run below another, one word."""
+    number = (turn.state or 0) + 1
+    text = f"{turn.run.id} {number}"
+    usage = Usage(input_tokens=number, output_tokens=2)
+    if plan is None:
+        return Reply(text, usage=usage, state=number)
+    planned = plan.steps[number - 1]
+    is_last = number == len(plan.steps)
+    calls = [ToolRequest(_name(call, turn.run), call.tool_input, call.id) for call in planned.calls]
+    pause_s = None if is_last else planned.pause_s
+    return Reply(
+        text, calls, usage=usage, state=number, go_on=not is_last, pause_s=pause_s, stop="end_turn" if is_last else None
+    )
+
+
+def _name(call: NewToolCall, run: Run) -> str:
+    if call.safety == "idempotent" and not call.hold and run.depth == 0 and call.id.endswith("-1"):
+        return DELEGATE
+    return f"{call.safety}{'-held' if call.hold else ''}"
+
+
+def _never(**given: Any) -> None:
+    """Tools are called by the simulation."""
+    raise NotImplementedError
+
+
+def _tools() -> Sequence[Tool]:
+    made = [Tool(_never, name=DELEGATE, safety="idempotent")]
+    for safety in dict.fromkeys(SAFETIES):
+        made.append(Tool(_never, name=safety, safety=safety))
+        made.append(Tool(_never, name=f"{safety}-held", safety=safety, hold=True))
+    return made
+
+
+_TOOLS = {tool.name: tool for tool in _tools()}

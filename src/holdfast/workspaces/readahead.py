@@ -1,0 +1,96 @@
+"""Reading what will be asked for next while what was asked for is being written: unpacking takes as long as writing does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from ..engines.protocol import Engine
+from ..offload import work
+from ..sync_runner import step
+from ..trees.prefetch import Contents, Wanted
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+T = TypeVar("T")
+
+Read = Callable[[Sequence[bytes]], Coroutine[Any, Any, Contents]]
+
+
+class Ahead:
+    """Objects, the next ones while somebody is busy with the last. In a caller's own transaction nothing is read ahead."""
+
+    def __init__(self, engine: Engine, read: Read) -> None:
+        self._engine, self._read = engine, read
+        self._pool: ThreadPoolExecutor | None = None
+        self._next: tuple[Sequence[bytes], Callable[[], Awaitable[Contents]]] | None = None
+
+    async def get(self, wanted: Wanted) -> Contents:
+        """What is needed now."""
+        ready = self._next
+        if ready is None or ready[0] != wanted.now:
+            found = await self._read(wanted.now)
+        else:
+            self._next, found = None, await ready[1]()
+        if self._next is None and wanted.next and not self._engine.joined:
+            self._next = (wanted.next, self._begun(wanted.next))
+        return found
+
+    async def close(self) -> None:
+        """Nothing more is needed."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        elif self._next is not None:
+            try:
+                await self._next[1]()
+            except Exception:  # noqa: S110  # nobody asked for it
+                pass
+
+    def _begun(self, digests: Sequence[bytes]) -> Callable[[], Awaitable[Contents]]:
+        if not self._engine.blocking:
+            import asyncio
+
+            task = asyncio.ensure_future(self._read(digests))
+
+            async def awaited() -> Contents:
+                return await task
+
+            return awaited
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-ahead")
+        future = self._pool.submit(lambda: step(self._read(digests)))
+
+        async def waited() -> Contents:
+            return future.result()
+
+        return waited
+
+
+async def driven(engine: Engine, steps: Generator[Wanted, Contents, T], read: Read) -> T:
+    """What a generator comes to that takes files and asks for objects."""
+    ahead = Ahead(engine, read)
+    try:
+        said = await work(engine, partial(_step, steps, None))
+        while not isinstance(said, _Done):
+            said = await work(engine, partial(_step, steps, await ahead.get(said)))
+        return said.value
+    finally:
+        await work(engine, steps.close)
+        await ahead.close()
+
+
+class _Done(Struct, Generic[T], frozen=True):
+    value: T
+
+
+def _step(steps: Generator[Wanted, Contents, T], sent: Contents | None) -> Wanted | _Done[T]:
+    try:
+        return next(steps) if sent is None else steps.send(sent)
+    except StopIteration as done:
+        return _Done(done.value)
