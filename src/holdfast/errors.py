@@ -20,6 +20,11 @@ class HoldfastError(Exception):
 class InvalidInput(HoldfastError):
     """An argument is not acceptable; nothing was changed."""
 
+    def __init__(self, message: str | None = None, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+        """The argument, field or option that was refused."""
+
 
 class InvalidText(InvalidInput):
     """A value cannot be stored as text or JSON; nothing was changed."""
@@ -32,21 +37,35 @@ class InvalidFilter(InvalidInput):
 class LimitExceeded(InvalidInput):
     """A named limit was exceeded; nothing was changed."""
 
+    def __init__(
+        self, message: str | None = None, *, field: str = "", limit: str = "", maximum: int | None = None
+    ) -> None:
+        super().__init__(message, field=field)
+        self.limit, self.maximum = limit, maximum
+
 
 class DimensionMismatch(InvalidInput):
     """An embedding has another number of dimensions than those it would be compared with; nothing was changed."""
 
-    def __init__(self, message: str | None = None, *, stored: int = 0, given: int = 0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str | None = None, *, field: str = "", stored: int = 0, given: int = 0) -> None:
+        super().__init__(message, field=field)
         self.stored, self.given = stored, given
 
 
 class NotFound(HoldfastError):
-    """There is nothing by that name here."""
+    """No such object exists in this tenant."""
+
+    def __init__(self, message: str | None = None, *, noun: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.noun, self.key = noun, key
 
 
 class AlreadyExists(HoldfastError):
-    """Something by that name is already here; nothing was changed."""
+    """An object with this key already exists; nothing was changed."""
+
+    def __init__(self, message: str | None = None, *, noun: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.noun, self.key = noun, key
 
 
 class Conflict(HoldfastError):

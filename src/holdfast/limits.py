@@ -129,8 +129,9 @@ class Limits(Struct, frozen=True, kw_only=True):
         """How many rows to ask for at once where so many would do, if that is allowed."""
         return min(rows, self.page_rows)
 
-    def check(self, name: str, value: int, what: str) -> None:
-        """Raise ``LimitExceeded`` when ``value`` is over the limit called ``name``."""
-        most: int = getattr(self, name)
-        if value > most:
-            raise LimitExceeded(f"{what}: {value:,} is over the limit {name} = {most:,}")
+    def check(self, name: str, value: int, field: str) -> None:
+        """Raise ``LimitExceeded`` if ``value``, the size of ``field``, is over the limit called ``name``."""
+        maximum: int = getattr(self, name)
+        if value > maximum:
+            message = f"{field}: {value:,} is over the limit {name} = {maximum:,}"
+            raise LimitExceeded(message, field=field, limit=name, maximum=maximum)
