@@ -376,7 +376,7 @@ def test_a_round_counts_who_was_swept_left_to_others_and_who_could_not_be(
 
 
 def test_a_round_reaches_tenants_of_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.retention.PAGE", 2)
+    monkeypatch.setattr("holdfast.retention_worker.PAGE", 2)
 
     async def use() -> Round:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:

@@ -112,7 +112,7 @@ def test_nothing_else_is_said_in_the_log_of_retention() -> None:
     import holdfast.erasure.consumer
     import holdfast.retention_worker
 
-    for log in (holdfast.retention.log, holdfast.erasure.consumer.log):
+    for log in (holdfast.retention_worker.log, holdfast.erasure.consumer.log):
         assert not f"{log.name}.".startswith(f"{rules.LOGGER}.")
     assert logging.getLogger(rules.LOGGER).name == "holdfast.retention"
 
