@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
-OLDEST = (3, 11)
+MIN_SQLITE_VERSION = (3, 11)
 IN_TREE = {"run": ("run",), "test": ("test", "run")}
 """Environments in .venv, each with those it covers: what tests need includes what running needs."""
 IN_CACHE = (
@@ -40,7 +40,7 @@ IN_CACHE = (
 
 
 def main() -> int:
-    if sys.version_info < OLDEST:
+    if sys.version_info < MIN_SQLITE_VERSION:
         found = ".".join(map(str, sys.version_info[:3]))
         return _fail(f"Holdfast needs Python 3.11 or newer and this is {found}: try `make PYTHON=python3.12 ...`")
     name = sys.argv[1] if len(sys.argv) == 2 else ""

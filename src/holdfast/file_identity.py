@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import address
-from .engines.sqlite.file_location import Place
+from .engines.sqlite.file_location import FileLocation
 
 
 class Presence:
@@ -16,7 +16,7 @@ class Presence:
     def __init__(self, url: str) -> None:
         where = address.parse(url)
         is_file = where.engine == "sqlite" and where.place != ":memory:"
-        self._place = Place(where.place) if is_file else None
+        self._location = FileLocation(where.place) if is_file else None
 
     def check(self) -> None:
         """Look again.
@@ -24,5 +24,5 @@ class Presence:
         Raises:
             Unavailable: a file is gone, or another one is in its place.
         """
-        if self._place is not None:
-            self._place.look()
+        if self._location is not None:
+            self._location.verify()

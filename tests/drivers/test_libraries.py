@@ -214,7 +214,7 @@ class TestStdlib:
             Holdfast(str(tmp_path / "no/such/folder/a.db"), sqlite="stdlib")
 
     def test_a_python_with_an_old_sqlite_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(stdlib, "OLDEST", (99, 0, 0))
+        monkeypatch.setattr(stdlib, "MIN_SQLITE_VERSION", (99, 0, 0))
         with pytest.raises(InvalidInput, match=r"must be 99\.0\.0 or newer"):
             Holdfast(str(tmp_path / "a.db"), sqlite="stdlib")
 

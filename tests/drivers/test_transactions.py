@@ -194,7 +194,7 @@ def test_without_a_transaction_a_write_lasts_at_once_or_waits_for_the_callers_co
             session = await done(acme.sessions.create(key="k"))
             await done(acme.messages.append(session.id, role="user", content="Hello"))
             others = await done(stage.tenant().sessions.find("k"))
-            if caller.opens_itself:
+            if caller.needs_transaction:
                 assert others is None
                 await done(caller.raw.rollback())
                 assert await done(acme.sessions.find("k")) is None
@@ -219,7 +219,7 @@ def test_a_failed_write_without_a_transaction_leaves_none_open(leg: Leg, open_st
             # An open one would keep everybody else from writing; with autocommit=False it is the caller's, and always open.
             if leg.engine == "sqlite" and "autocommit=False" not in leg.name:
                 await done(stage.tenant().messages.append(session.id, role="user", content="elsewhere"))
-            if caller.opens_itself:
+            if caller.needs_transaction:
                 await done(caller.raw.rollback())
             await caller.begin()
             await caller.add("afterwards")

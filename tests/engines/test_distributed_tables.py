@@ -19,7 +19,7 @@ from holdfast.engines import joined
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.postgres import engine, pool
 from holdfast.engines.postgres.citus import is_distributed
-from holdfast.engines.postgres.retries import SETTLED_COMMIT
+from holdfast.engines.postgres.retries import REPLICATED_COMMIT
 from holdfast.errors import NotFound, OutcomeUnknown, Unavailable
 from holdfast.stores.conversation import message_log
 from holdfast.stores.execution.checkpoints import reader
@@ -127,7 +127,7 @@ def test_an_append_is_one_commit_of_two_statements(postgres_url: str, sent: list
         sent.clear()
         acme.messages.append(session.id, role="user", content="x")
         assert [sql.split()[0] for sql in sent[:-1]] == ["BEGIN", "UPDATE", "INSERT"]
-        assert sent[-1] == SETTLED_COMMIT
+        assert sent[-1] == REPLICATED_COMMIT
 
 
 @pytest.mark.usefixtures("distributed")

@@ -411,14 +411,14 @@ def test_each_pause_is_twice_the_one_before_and_all_of_them_are_short() -> None:
 
 @pytest.mark.parametrize("error", [postgres.ConnectionLost("gone"), postgres.Serialization("in the way")])
 def test_what_was_tried_often_enough_is_unavailable_and_says_how_often(error: HoldfastError) -> None:
-    found = retries.given_up(error)
+    found = retries.final_error(error)
     assert type(found) is Unavailable
     assert str(found) == f"gave up after {retries.TRIES} tries: {error}"
 
 
 @pytest.mark.parametrize("error", [NotFound("x"), StorageFull("x"), OutcomeUnknown("x", id="i"), Unavailable("x")])
 def test_any_other_failure_is_passed_on_untouched(error: HoldfastError) -> None:
-    assert retries.given_up(error) is error
+    assert retries.final_error(error) is error
 
 
 def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_change() -> None:

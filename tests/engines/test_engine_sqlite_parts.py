@@ -19,9 +19,9 @@ from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.sqlite3 import Sqlite3Connection
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.sqlite import file as sqlite_file
-from holdfast.engines.sqlite import libraries, stdlib
+from holdfast.engines.sqlite import library_claims, stdlib
 from holdfast.engines.sqlite.file import SqliteFile
-from holdfast.engines.sqlite.libraries import Claim
+from holdfast.engines.sqlite.library_claims import Claim
 from holdfast.errors import Corrupt, HoldfastError, InvalidInput, Unavailable
 from holdfast.sync_runner import step
 
@@ -51,7 +51,7 @@ def test_a_writer_is_opened_with(pragma: str, value: Any, library: Library, tmp_
     connection = file.connect()
     assert [*connection.execute(f"PRAGMA {pragma}")] == [(value,)]
     connection.raw.close()
-    file.let_go()
+    file.release_claim()
 
 
 @LIBRARIES
@@ -66,7 +66,7 @@ def test_a_reader_reads_and_cannot_write(library: Library, tmp_path: Path) -> No
         reader.execute("INSERT INTO t VALUES (1)")
     for each in (reader, writer):
         each.raw.close()
-    file.let_go()
+    file.release_claim()
 
 
 @LIBRARIES
@@ -81,7 +81,7 @@ def test_a_file_for_reading_only_is_left_byte_for_byte(library: Library, tmp_pat
     with pytest.raises(HoldfastError):
         connection.execute("INSERT INTO t VALUES (1)")
     connection.raw.close()
-    file.let_go()
+    file.release_claim()
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.db"]
 
@@ -121,13 +121,13 @@ def test_a_name_with_any_character_is_a_name(library: Library, tmp_path: Path) -
         connection = file.connect()
         connection.execute("CREATE TABLE t (x)")
         connection.raw.close()
-        file.let_go()
+        file.release_claim()
         assert (tmp_path / name).is_file(), name
         again = SqliteFile(str(tmp_path / name), read_only=True, library=library)
         reader = again.connect()
         assert [*reader.execute("SELECT count(*) FROM t")] == [(0,)], name
         reader.raw.close()
-        again.let_go()
+        again.release_claim()
 
 
 @LIBRARIES
@@ -225,10 +225,10 @@ def test_releasing_twice_is_as_good_as_once(path: str) -> None:
 
 def test_a_connection_of_either_library_is_open_until_it_is_closed() -> None:
     for raw in (apsw.Connection(":memory:"), sqlite3.connect(":memory:")):
-        assert libraries._is_open(raw)
+        assert library_claims._is_open(raw)
         raw.close()
-    assert libraries._is_open(None)
-    assert not libraries._is_open(object())
+    assert library_claims._is_open(None)
+    assert not library_claims._is_open(object())
 
 
 # Turns
@@ -236,13 +236,13 @@ def test_a_connection_of_either_library_is_open_until_it_is_closed() -> None:
 
 def test_one_connection_has_one_turn_and_another_has_another() -> None:
     one, other = object(), object()
-    mine, theirs = connection_lock.of_threads(one), connection_lock.of_threads(other)
-    assert connection_lock.of_threads(one) is mine is not theirs
-    assert connection_lock.of_tasks(one) is not mine
+    mine, theirs = connection_lock.for_threads(one), connection_lock.for_threads(other)
+    assert connection_lock.for_threads(one) is mine is not theirs
+    assert connection_lock.for_tasks(one) is not mine
 
 
 def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
-    turn = connection_lock.of_threads(shared := object())
+    turn = connection_lock.for_threads(shared := object())
     order: list[str] = []
 
     async def take(name: str) -> None:
@@ -262,7 +262,7 @@ def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
 
 
 def test_a_turn_is_given_back_by_whoever_fails_in_it() -> None:
-    turn = connection_lock.of_threads(shared := object())
+    turn = connection_lock.for_threads(shared := object())
 
     async def fail() -> None:
         async with turn:
@@ -281,15 +281,15 @@ def test_tasks_take_turns_in_the_order_they_came() -> None:
     order: list[int] = []
 
     async def take(connection: object, number: int) -> None:
-        async with connection_lock.of_tasks(connection):
+        async with connection_lock.for_tasks(connection):
             await asyncio.sleep(0)
             order.append(number)
 
     async def run() -> None:
         connection = object()
-        kept = connection_lock.of_tasks(connection)
+        kept = connection_lock.for_tasks(connection)
         await asyncio.gather(*(take(connection, number) for number in range(5)))
-        assert connection_lock.of_tasks(connection) is kept
+        assert connection_lock.for_tasks(connection) is kept
 
     asyncio.run(run())
     assert order == [0, 1, 2, 3, 4]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, PoolOptions
-from holdfast.engines.postgres.retries import SETTLED_COMMIT
+from holdfast.engines.postgres.retries import REPLICATED_COMMIT
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ids import RandomIds
 from tests.engines.postgres_handles import SMALL, ask_aside, both_styles, opened, soon
@@ -126,7 +126,7 @@ async def open_patiently(stack: AsyncExitStack, style: str, url: str, pool: Pool
 
 def test_without_a_synchronous_standby_a_transaction_that_only_reads_writes_no_wal(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
-        assert connection.execute(SETTLED_COMMIT.partition(";")[0].encode()).fetchall() == []
+        assert connection.execute(REPLICATED_COMMIT.partition(";")[0].encode()).fetchall() == []
         assert connection.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Usage
-from holdfast.engines.postgres.batcher import SPLIT_FROM, Lanes
+from holdfast.engines.postgres.batcher import SPLIT_FROM, Batcher
 from holdfast.types import Run, Session
 from tests.engines.postgres_handles import crowd, soon
 
@@ -46,9 +46,9 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
 ) -> None:
     """Half of it would leave the other half waiting for a lane that has its answer long after this one."""
     sent: list[int] = []
-    send = Lanes._send_group
+    send = Batcher._send_group
 
-    async def noting(self: Lanes, connection: Any, taken: Any) -> None:
+    async def noting(self: Batcher, connection: Any, taken: Any) -> None:
         sent.append(len(taken))
         await send(self, connection, taken)
 
@@ -57,7 +57,7 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
             acme = hf.tenant("acme")
             sessions = [await acme.sessions.create() for _ in range(2 * SPLIT_FROM)]
             await crowd(acme)
-            monkeypatch.setattr(Lanes, "_send_group", noting)
+            monkeypatch.setattr(Batcher, "_send_group", noting)
 
             def append_to(some: Sequence[Session]) -> list[asyncio.Task[Any]]:
                 ids = [session.id for session in some]

@@ -346,7 +346,7 @@ def _replaced(path: Path) -> None:
 def test_nothing_is_acknowledged_that_goes_to_a_file_which_is_not_there_any_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library, suffix: str, away
 ) -> None:
-    monkeypatch.setattr(file_location, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
     with Holdfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
@@ -359,7 +359,7 @@ def test_nothing_is_acknowledged_that_goes_to_a_file_which_is_not_there_any_long
 
 @both_libraries
 def test_a_file_that_is_put_back_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library) -> None:
-    monkeypatch.setattr(file_location, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
     path = tmp_path / "a.db"
     with Holdfast(str(path), sqlite=library) as hf:
         session = hf.tenant("acme").sessions.create()
@@ -375,7 +375,7 @@ def test_a_file_that_is_put_back_is_written_again(tmp_path: Path, monkeypatch: p
 def test_a_group_of_writes_to_a_file_that_is_gone_fails_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_location, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
 
     async def main() -> list[object]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
@@ -394,11 +394,11 @@ def test_the_files_are_looked_at_a_few_times_a_second_however_many_commits_there
     looks = 0
     now = 100.0
 
-    def counted(self: file_location.Place) -> None:
+    def counted(self: file_location.FileLocation) -> None:
         nonlocal looks
         looks += 1
 
-    monkeypatch.setattr(file_location.Place, "look", counted)
+    monkeypatch.setattr(file_location.FileLocation, "verify", counted)
     monkeypatch.setattr(file_location, "monotonic_s", lambda: now)
     with Holdfast(str(tmp_path / "a.db")) as hf:
         acme = hf.tenant("acme")
@@ -407,7 +407,7 @@ def test_the_files_are_looked_at_a_few_times_a_second_however_many_commits_there
         for _ in range(50):
             acme.messages.append(session.id, role="user", content="x")
         assert looks == 0
-        now += 2 * file_location.LOOK_EVERY_S
+        now += 2 * file_location.MIN_VERIFY_INTERVAL_S
         acme.messages.append(session.id, role="user", content="x")
         acme.messages.append(session.id, role="user", content="x")
         assert looks == 1

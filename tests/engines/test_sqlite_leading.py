@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast
-from holdfast.engines.sqlite.disk_latency import Pace
+from holdfast.engines.sqlite.disk_latency import DiskLatency
 from holdfast.errors import Closed
 from holdfast.testing.disk import Attempt, Disk
 from holdfast.types import AsyncMessages, Message
@@ -19,7 +19,7 @@ from tests.engines.sqlite_handles import on_disk_async
 @pytest.fixture(autouse=True)
 def a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls stay in the event loop, however busy this machine is."""
-    monkeypatch.setattr(Pace, "quick", lambda pace: True)
+    monkeypatch.setattr(DiskLatency, "quick", lambda pace: True)
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from holdfast import Holdfast
-from holdfast.drivers.apsw import KEPT_FROM, ApswConnection
+from holdfast.drivers.apsw import MIN_CACHED_CHARS, ApswConnection
 from holdfast.engines.sqlite.file import STATEMENTS
 
 APPENDS = STATEMENTS // 2 - 32
@@ -63,7 +63,7 @@ def test_short_statements_push_nothing_out(tmp_path: Path) -> None:
     raw = apsw.Connection(str(tmp_path / "a.db"), statementcachesize=2)
     connection = ApswConnection(raw)
     long = "SELECT 'a statement of so many words'"
-    assert len(long) >= KEPT_FROM > len("ROLLBACK TO holdfast_100")
+    assert len(long) >= MIN_CACHED_CHARS > len("ROLLBACK TO holdfast_100")
     connection.execute(long)
     for _ in range(10):
         connection.execute("BEGIN IMMEDIATE")

@@ -24,7 +24,7 @@ from holdfast.clock import FixedClock
 from holdfast.engines.sqlite import wal
 from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
-from holdfast.engines.sqlite.writer import Job, Writer
+from holdfast.engines.sqlite.writer import WriteJob, Writer
 from holdfast.errors import Corrupt, HoldfastError, NotFound, OutcomeUnknown, StorageFull, Unavailable
 from holdfast.handles import Holdfast
 from holdfast.sync_runner import step
@@ -205,7 +205,7 @@ def test_one_failing_operation_among_many_leaves_the_rest_whole(error: Error) ->
 class DeafWriter(Writer):
     """Answers as if its commit had not failed."""
 
-    def run(self, jobs: Sequence[Job], **options: Any) -> Any:
+    def run(self, jobs: Sequence[WriteJob], **options: Any) -> Any:
         answer = super().run(jobs, **options)
         for job in jobs:
             if isinstance(job.error, REFUSALS) and job.result is not None:

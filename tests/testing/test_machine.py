@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from holdfast.engines.sqlite.errors import Busy
-from holdfast.engines.sqlite.writer import Job, Writer
+from holdfast.engines.sqlite.writer import WriteJob, Writer
 from holdfast.errors import OutcomeUnknown, StorageFull, Unavailable
 from holdfast.testing.sim.faults import Fault, Faults
 from holdfast.testing.sim.machine import DATABASE, Machine, ProcessDisk, ProcessFile, template
@@ -188,7 +188,7 @@ def test_a_ghost_is_there_until_somebody_flushes_the_log(machine: Machine) -> No
 def test_an_error_of_the_disk_says_that_nobody_knows(machine: Machine) -> None:
     user = User(machine)
     fail(machine, Fault("StorageSyncFail", 1, on="wal", at_most=1))
-    job = Job(call=lambda connection: connection.fetch("DELETE FROM tenants", ()))
+    job = WriteJob(call=lambda connection: connection.fetch("DELETE FROM tenants", ()))
     Writer(user.connection).run([job])
     assert isinstance(job.error, OutcomeUnknown)
     user.die()

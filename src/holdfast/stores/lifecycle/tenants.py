@@ -22,7 +22,7 @@ from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_rea
 from ...core.queries import Queries, Query
 from ...core.rows import Column, mapper
 from ...core.store import Store, in_steps, reads, writes
-from ...engines.offload import Heavy
+from ...engines.heavy_calls import HeavyCall
 from ...engines.protocol import Connection, Engine
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ..conversation.search.index import drain, forget
@@ -188,9 +188,9 @@ class AsyncTenants(Store):
         """Continue a deletion with one transaction; ``False`` if that was the last one."""
         scope = scopes.Scope(tenant, self._setting)
         deleting(self._setting).add(scope.stored_tenant)
-        if await self._engine.write(Heavy(lambda connection: _remove_some(connection, scope))):
+        if await self._engine.write(HeavyCall(lambda connection: _remove_some(connection, scope))):
             return True
-        await self._engine.write(Heavy(lambda connection: _remove_rest(connection, scope)))
+        await self._engine.write(HeavyCall(lambda connection: _remove_rest(connection, scope)))
         deleting(self._setting).discard(scope.stored_tenant)
         await packs.clear(self._engine, scope)
         return False

@@ -197,7 +197,7 @@ class ProcessFile(SmallLog):
         for raw in self.opened:
             drop(raw)
         self.opened.clear()
-        self.let_go()
+        self.release_claim()
 
 
 def _fill(folder: Path, files: dict[str, bytes]) -> Path:

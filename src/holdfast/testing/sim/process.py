@@ -206,7 +206,7 @@ class Process:
 
     async def _reopen_if_it_is_closed_or_poisoned(self) -> None:
         engine = self._engine
-        if engine is None or engine._closed or engine._writer._poison is not None:
+        if engine is None or engine._closed or engine._writer._failure is not None:
             if engine is None:
                 self._open()
             else:

@@ -25,7 +25,7 @@ from ....core.queries import Queries
 from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.dialect import Dialect
-from ....engines.offload import Heavy, Progress, compute
+from ....engines.heavy_calls import Cancellation, HeavyCall, compute
 from ....engines.protocol import Call, Connection, Engine, Row
 from ....errors import AlreadyExists, ReadOnly
 from .. import views
@@ -97,7 +97,7 @@ async def _one_of_several(engine: Engine, piece: Call[Drained]) -> Drained:
     """Index a piece. Others may be indexing too, and take a number before we do."""
     for _ in range(TRIES):
         try:
-            return await engine.write(Heavy(piece))
+            return await engine.write(HeavyCall(piece))
         except AlreadyExists:
             continue
     return Drained(0, more=True)
@@ -175,7 +175,7 @@ async def _write(connection: Connection, engine: Engine, params: dict[str, Any],
     """Index the messages of a piece."""
     tenant, dialect = params["tenant_id"], connection.dialect
 
-    def prepared(progress: Progress) -> list[tuple[Message, int, str]]:
+    def prepared(progress: Cancellation) -> list[tuple[Message, int, str]]:
         messages = mapper(Message, dialect)([row[:-1] for row in piece.rows])
         texts = []
         for message, row in zip(messages, piece.rows, strict=True):

@@ -20,7 +20,7 @@ from ....core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.dialect import Dialect
-from ....engines.offload import Heavy, Progress, compute
+from ....engines.heavy_calls import Cancellation, HeavyCall, compute
 from ....engines.protocol import Connection, Engine, Row
 from ....errors import InvalidFilter, InvalidInput, Unavailable
 from ....ids import Id
@@ -120,13 +120,13 @@ class Search:
     async def run(self, engine: Engine) -> SearchPage:
         """Search the index and a bounded number of messages that are not in it yet."""
         find = self._find_unless_behind
-        found = await engine.read(Heavy(find) if self._heavy else find)
+        found = await engine.read(HeavyCall(find) if self._heavy else find)
         if found is None:
             try:
                 await drain(engine, self._scope, self._session_id)
             except Unavailable:
                 pass  # others index, or write for long: what is not indexed is read instead
-            found = await engine.read(Heavy(self._find_with_tail))
+            found = await engine.read(HeavyCall(self._find_with_tail))
         return await compute(engine, partial(self._page, found), chars=chars_of(found.hits) + chars_of(found.tail))
 
     async def _find_unless_behind(self, connection: Connection) -> _Found | None:
@@ -184,7 +184,7 @@ class Search:
                 found.cut = bool(found.hits)
                 return
 
-    def _page(self, found: _Found, progress: Progress) -> SearchPage:
+    def _page(self, found: _Found, progress: Cancellation) -> SearchPage:
         entries = self._merged(found, progress)
         limit = self._rows - 1
         messages = mapper(Message, found.dialect)([row[:-3] for _, row in entries[:limit]])
@@ -199,7 +199,7 @@ class Search:
         cursor = encode_cursor(_LISTING, rank, row[-3] >> SLOT_BITS, row[-3] & _SLOTS)
         return SearchPage(hits, cursor, sessions_behind=found.behind)
 
-    def _merged(self, found: _Found, progress: Progress) -> list[tuple[int, Row]]:
+    def _merged(self, found: _Found, progress: Cancellation) -> list[tuple[int, Row]]:
         """What was found, each with its rank, in the order of the page."""
         entries = [*zip(found.ranks, found.hits, strict=True)]
         if not found.tail:
