@@ -94,7 +94,7 @@ def test_a_file_that_was_joined_is_not_opened_with_the_other_library(sqlite_path
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme").join(caller)
         acme.sessions.create(key="k")
-        with pytest.raises(InvalidInput, match="let go of the joined connection"):
+        with pytest.raises(InvalidInput, match="close the joined connection"):
             Holdfast(sqlite_path)
         caller.commit()
         caller.close()

@@ -54,11 +54,14 @@ def test_the_other_style_of_connection_is_refused_by_name(leg: Leg, open_stage: 
         async with open_stage(leg) as stage:
             caller = await stage.connect()
             if leg.asynchronous:
-                with Holdfast(":memory:") as other, pytest.raises(InvalidInput, match="belongs to AsyncHoldfast"):
+                with (
+                    Holdfast(":memory:") as other,
+                    pytest.raises(InvalidInput, match="can be joined by AsyncHoldfast only"),
+                ):
                     other.tenant("acme").join(caller.raw)
             else:
                 async with AsyncHoldfast(":memory:") as other:
-                    with pytest.raises(InvalidInput, match="belongs to Holdfast"):
+                    with pytest.raises(InvalidInput, match="can be joined by Holdfast only"):
                         other.tenant("acme").join(caller.raw)
 
     asyncio.run(run())

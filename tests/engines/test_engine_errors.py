@@ -85,7 +85,7 @@ BY_STATE: list[tuple[str, Kind]] = [
 def test_a_state_of_postgres_is_this_error_exactly(state: str, kind: Kind) -> None:
     found = postgres.translate(state, "its own words")
     assert type(found) is kind
-    assert f"PostgreSQL says {state}: its own words" in str(found)
+    assert f"PostgreSQL reported {state}: its own words" in str(found)
     assert str(found).startswith((kind.__doc__ or "").splitlines()[0])
 
 
@@ -93,7 +93,7 @@ def test_no_state_means_that_the_connection_is_gone() -> None:
     found = postgres.translate(None, "server closed the connection unexpectedly")
     assert type(found) is postgres.ConnectionLost
     assert str(found).endswith("(server closed the connection unexpectedly)")
-    assert "PostgreSQL says" not in str(found)
+    assert "PostgreSQL reported" not in str(found)
 
 
 CONTEXT = "while executing command on 10.0.0.2:5432"
@@ -177,13 +177,13 @@ BY_CODE: list[tuple[int, Kind]] = [
 def test_a_code_of_sqlite_is_this_error_exactly(code: int, kind: Kind) -> None:
     found = sqlite.translate(code, "its own words")
     assert type(found) is kind
-    assert str(found).endswith("(SQLite says: its own words)")
+    assert str(found).endswith("(SQLite reported: its own words)")
 
 
 @pytest.mark.parametrize(
     ("message", "kind", "says"),
     [
-        ("no such table: sessions", SchemaMismatch, "no Holdfast schema, or another release's"),
+        ("no such table: sessions", SchemaMismatch, "no Holdfast schema, or that of another release"),
         ("no such column: depth", SchemaMismatch, "no such column: depth"),
         ("no such module: fts5", InvalidInput, "built without FTS5"),
         ("no such function: nothing", HoldfastError, "no such function"),

@@ -100,9 +100,9 @@ def test_every_connection_to_memory_is_a_database_of_its_own(library: Library) -
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"durability": "none"}, "durability is 'full' or 'normal', not 'none'"),
+        ({"durability": "none"}, "durability must be 'full' or 'normal', not 'none'"),
         ({"durability": "FULL"}, "not 'FULL'"),
-        ({"library": "sqlite3"}, "sqlite is 'apsw' or 'stdlib', not 'sqlite3'"),
+        ({"library": "sqlite3"}, "sqlite must be 'apsw' or 'stdlib', not 'sqlite3'"),
         ({"library": None}, "not None"),
     ],
 )
@@ -178,7 +178,7 @@ def test_one_library_may_claim_a_file_as_often_as_it_likes(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("held", "wanted", "says"),
-    [("apsw", "stdlib", "or join an apsw connection"), ("stdlib", "apsw", "let go of the joined connection first")],
+    [("apsw", "stdlib", "or join an apsw connection"), ("stdlib", "apsw", "close the joined connection first")],
 )
 def test_the_refusal_names_the_file_and_the_way_out(held: Library, wanted: Library, says: str, path: str) -> None:
     claim = Claim([path], held)
@@ -316,14 +316,14 @@ def test_a_driver_is_found_by_the_type_and_by_what_it_was_made_from() -> None:
 
 def test_a_connection_to_the_other_engine_is_refused_with_both_names() -> None:
     raw = apsw.Connection(":memory:")
-    with pytest.raises(InvalidInput, match="this Holdfast is on postgres and the connection is on sqlite"):
+    with pytest.raises(InvalidInput, match="this Holdfast uses postgres and the connection sqlite"):
         join.blocking(raw, Dialect.POSTGRES)
     raw.close()
 
 
 def test_a_blocking_connection_belongs_to_the_other_holdfast() -> None:
     raw = sqlite3.connect(":memory:", factory=Theirs)
-    with pytest.raises(InvalidInput, match="Theirs belongs to Holdfast, and this is AsyncHoldfast"):
+    with pytest.raises(InvalidInput, match="Theirs can be joined by Holdfast only, and this is AsyncHoldfast"):
         join.asynchronous(raw, Dialect.SQLITE)
     raw.close()
 

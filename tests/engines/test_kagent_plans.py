@@ -25,7 +25,7 @@ def connection() -> Iterator[Any]:
 
 
 def plan(connection: Any, statement: Statement) -> str:
-    """What SQLite says it would do."""
+    """What SQLite reported it would do."""
     rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
     return "; ".join(row[3] for row in rows)
 

@@ -180,7 +180,7 @@ def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refus
 
         def handle(*_: object) -> None:
             for use in uses:
-                with pytest.raises(Unavailable, match="in the middle of a write") as error:
+                with pytest.raises(Unavailable, match="already inside a write") as error:
                     use()
                 refused.append(str(error.value))
 

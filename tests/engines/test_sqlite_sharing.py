@@ -20,7 +20,7 @@ from holdfast.engines.sqlite import writer as sqlite_writer
 from holdfast.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from holdfast.ids import SeededIds
 from holdfast.sync_runner import step
-from holdfast.testing.disk import Attempt, Disk, Fault
+from holdfast.testing.disk import Attempt, Disk, DiskFault
 from tests.engines.scripts import finish_all, start_script
 from tests.engines.sqlite_handles import in_threads, on_disk, on_disk_async
 from tests.faults.turns import together
@@ -149,7 +149,7 @@ def test_after_a_failed_flush_each_append_is_told_the_id_to_ask_again_with(tmp_p
             handle = await on_disk_async(tmp_path, disk)
             acme = handle.tenant("acme")
             session = await acme.sessions._async.create()
-            disk.fail(Fault(error="EIO", first=1, last=None, kinds=frozenset({"sync"})))
+            disk.fail(DiskFault(error="EIO", first=1, last=None, kinds=frozenset({"sync"})))
             appends = [acme.messages._async.append(session.id, role="user", content="x") for _ in range(together)]
             answers = await asyncio.gather(*appends, return_exceptions=True)
             disk.repair()

@@ -27,8 +27,8 @@ from holdfast.engines.sqlite.file import Durability, SqliteFile
 from holdfast.errors import HoldfastError
 from holdfast.handles import Holdfast
 from holdfast.ids import SeededIds
-from holdfast.testing.disk import Disk, Operation, Variant, Wreck
-from holdfast.testing.sqlite_state import Damaged, SmallLog, State, quick_folder, read_state, state_of
+from holdfast.testing.disk import CrashImage, Disk, DiskOperation, Variant
+from holdfast.testing.sqlite_state import DatabaseDamaged, SmallWalFile, State, quick_folder, read_state, state_of
 from tests.workloads.workloads import World, calls, on_engine
 
 DATABASE = "cut.db"
@@ -37,7 +37,7 @@ DATABASE = "cut.db"
 class Recording(Struct, frozen=True):
     """What a workload did to the disk, and what it was told."""
 
-    operations: list[Operation]
+    operations: list[DiskOperation]
     methods: list[str]
     begun: list[int]
     """For each call, the operations there were when it began."""
@@ -98,7 +98,7 @@ def record(
     acknowledged: list[int] = []
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder, Disk() as disk:
         path = os.path.join(folder, DATABASE)
-        handle = on_engine(engine(SmallLog(path, pages=log_pages, durability=durability, vfs=disk.name)))
+        handle = on_engine(engine(SmallWalFile(path, pages=log_pages, durability=durability, vfs=disk.name)))
         for call, expected in zip(calls(World(handle, Random(seed)), count, stores), answers, strict=True):
             begun.append(disk.position)
             answer = call.make(handle)
@@ -126,7 +126,7 @@ def cuts(recording: Recording, *, seed: int, rounds: int = 1, within: Collection
 
     The variants that depend on chance are drawn ``rounds`` times each.
     """
-    wreck = Wreck(recording.files)
+    wreck = CrashImage(recording.files)
     if within is None or 0 in within:
         yield Cut(0, "dropped", seed, wreck.files("dropped", Random(seed)))
     for after, operation in enumerate(recording.operations, 1):
@@ -183,7 +183,7 @@ def recover(files: Mapping[str, bytes], folder: Path) -> State | str:
         return state
     except HoldfastError as error:
         return f"cannot be opened: {type(error).__name__}: {error}"
-    except Damaged as error:
+    except DatabaseDamaged as error:
         return str(error)
     finally:
         for left in folder.iterdir():

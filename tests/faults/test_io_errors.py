@@ -28,7 +28,7 @@ from holdfast.engines.sqlite.writer import WriteJob, Writer
 from holdfast.errors import Corrupt, HoldfastError, NotFound, OutcomeUnknown, StorageFull, Unavailable
 from holdfast.handles import Holdfast
 from holdfast.sync_runner import step
-from holdfast.testing.disk import Attempt, Disk, Error, Fault, Operation, Wreck
+from holdfast.testing.disk import Attempt, CrashImage, Disk, DiskFault, DiskOperation, Error
 from holdfast.testing.sqlite_state import State
 from tests.faults import powercut
 from tests.faults.failing import FailingFile
@@ -97,7 +97,7 @@ class Run(Struct):
     during: int
     answers: list[Any]
     attempts: list[Attempt]
-    operations: list[Operation]
+    operations: list[DiskOperation]
     """Up to the last answer; the handle is closed afterwards."""
     found: State | str
     """What opens afterwards."""
@@ -141,7 +141,7 @@ def failing_disk() -> Iterator[tuple[str, Disk]]:
 
 def run(
     during: int,
-    fault: Callable[[int], Fault] | None,
+    fault: Callable[[int], DiskFault] | None,
     engine: Callable[[SqliteFile], SqliteEngine] = SqliteEngine,
 ) -> Run:
     """Make the calls on a disk that fails by a rule; ``fault`` is told how many attempts there were before them."""
@@ -160,8 +160,8 @@ def run(
     return Run(during, answers, disk.attempts[opened:], operations, found, seconds)
 
 
-def once(error: Error, number: int, files: str = "") -> Callable[[int], Fault]:
-    return lambda opened: Fault(error=error, first=opened + number, last=opened + number, files=files)
+def once(error: Error, number: int, files: str = "") -> Callable[[int], DiskFault]:
+    return lambda opened: DiskFault(error=error, first=opened + number, last=opened + number, files=files)
 
 
 def enumerate_errors(during: int, error: Error) -> tuple[int, list[str]]:
@@ -236,7 +236,7 @@ def test_a_failed_flush_is_never_retried_and_what_follows_survives_a_power_cut()
             result = run(during, once("EIO", number))
             assert result.problem() is None
             poisoned += check_poison(result)
-            wreck = Wreck(filled())
+            wreck = CrashImage(filled())
             for operation in result.operations:
                 wreck.apply(operation)
             for variant in wreck.variants():
@@ -255,7 +255,7 @@ def check_poison(result: Run) -> bool:
     for call, answer in writes:
         # A capture reads its run first, and does not find one whose own commit was the lost one.
         lost = call.method == "workspaces.capture" and isinstance(answer, NotFound)
-        assert lost or (isinstance(answer, Unavailable) and "open it again" in str(answer)), call.method
+        assert lost or (isinstance(answer, Unavailable) and "open a new one" in str(answer)), call.method
     reads = [answer for call, answer in made_after(result, unknown[0]) if call.method.endswith(".list")]
     assert not any(isinstance(answer, REFUSALS) for answer in reads)
     failed = next(place for place, each in enumerate(result.operations) if each.kind == "failed_sync")
@@ -274,7 +274,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_work_resumes_when_space_ret
         handle = OnEngine(SqliteEngine(FailingFile(os.path.join(folder, DATABASE), disk)))
         writes = [call for call in work(26)[1] if not call.method.endswith(".list")]
         sessions = handle.tenant("acme").sessions.list()
-        disk.fail(Fault(error="ENOSPC", first=len(disk.attempts) + number, last=None, kinds=full))
+        disk.fail(DiskFault(error="ENOSPC", first=len(disk.attempts) + number, last=None, kinds=full))
         while_full = [call.make(handle) for call in writes]
         assert any(isinstance(answer, StorageFull) for answer in while_full)
         assert not any(isinstance(answer, OutcomeUnknown) for answer in while_full)
@@ -290,7 +290,7 @@ def test_calls_of_a_refused_commit_succeed_once_the_caller_repeats_them() -> Non
     with failing_disk() as (folder, disk):
         handle = OnEngine(SqliteEngine(FailingFile(os.path.join(folder, DATABASE), disk)))
         session = handle.tenant("acme").sessions.create()
-        disk.fail(Fault(error="ENOSPC", first=1, last=None, kinds=frozenset({"write"})))
+        disk.fail(DiskFault(error="ENOSPC", first=1, last=None, kinds=frozenset({"write"})))
         with pytest.raises(StorageFull):
             handle.tenant("acme").messages.append(session.id, role="user", content="x", id=session.id)
         disk.repair()
@@ -335,7 +335,7 @@ def migrated() -> dict[str, bytes]:
         return files_in(folder)
 
 
-def shared(engine: str, fault: Callable[[int], Fault] | None) -> tuple[list[Any], State | str, list[Attempt]]:
+def shared(engine: str, fault: Callable[[int], DiskFault] | None) -> tuple[list[Any], State | str, list[Attempt]]:
     """Turns of calls that share commits on a failing disk: the answers, what opens afterwards, and the attempts."""
     groups = [shared_turn(turn) for turn in range(TURNS)]
     answers: list[Any] = []
@@ -392,7 +392,7 @@ def test_opening_on_a_failing_disk_is_one_typed_error_and_opening_again_works(er
     refused = 0
     for number in itertools.count(4 if error == "EIO" else 1, 6):
         with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
-            disk.fail(Fault(error=error, first=number, last=number, kinds=KINDS[error]))
+            disk.fail(DiskFault(error=error, first=number, last=number, kinds=KINDS[error]))
             refusal = refusal_to_open(os.path.join(folder, DATABASE), disk)
             with Holdfast(os.path.join(folder, DATABASE), clock=FixedClock()):
                 assert powercut.read_state(Path(folder, DATABASE)) == fresh, f"{error} at attempt {number}"

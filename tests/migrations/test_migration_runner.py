@@ -16,10 +16,11 @@ from holdfast.drivers.apsw import ApswConnection
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import HoldfastError, InvalidInput, SchemaMismatch
 from holdfast.migrations import runner
-from holdfast.migrations.distribution import Table, plan
+from holdfast.migrations.distribution import PlannedTable, plan
 from holdfast.migrations.files import MACROS, Migration, parse, plain_sql, statements
 from holdfast.migrations.runner import Status, created_tables
 from holdfast.sync_runner import step
+from tests.errors import raises
 
 NOW_US = 1_700_000_000_000_000
 CLOCK = FixedClock(NOW_US)
@@ -135,14 +136,14 @@ def test_the_way_down_is_what_follows_the_mark() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("widgets.sql", "-- down\n", "widgets.sql: a migration is called NNNN_name.sql"),
-        ("0042_widgets.up.sql", "-- down\n", "is called NNNN_name.sql"),
+        ("widgets.sql", "-- down\n", "widgets.sql: a migration must be named NNNN_name.sql"),
+        ("0042_widgets.up.sql", "-- down\n", "must be named NNNN_name.sql"),
         ("0042_widgets.sql", "SELECT 1;\n", "0042_widgets.sql: found 0 lines '-- down', expected one"),
         ("0042_widgets.sql", "-- down\n-- down\n", "found 2 lines"),
         (
             "0042_widgets.sql",
             "x {uuid},\n-- down\n",
-            r"0042_widgets.sql: unknown macro \{uuid\}; there are bool, bytes",
+            r"0042_widgets.sql: unknown macro \{uuid\}; known macros: bool, bytes",
         ),
     ],
 )
@@ -158,7 +159,7 @@ def test_the_plain_sql_is_one_transaction_of_all_that_is_above_a_version(dialect
         expected = [statement for each in known[after:] for statement in statements(each.up)]
         assert statements(plain_sql(dialect, after=after)) == ["BEGIN;", *expected, "COMMIT;"]
     for wrong in (-1, len(known) + 1):
-        with pytest.raises(InvalidInput, match=f"there is no version {wrong}; there are 0 to {len(known)}"):
+        with raises(InvalidInput, field="after"):
             plain_sql(dialect, after=wrong)
 
 
@@ -244,7 +245,7 @@ def test_going_down_undoes_the_newest_first(to: int, undone: list[int], database
 @pytest.mark.parametrize("to", [-1, 4, 10_000])
 def test_a_version_that_is_not_there_cannot_be_gone_down_to(to: int, database: Database) -> None:
     database.up()
-    with pytest.raises(InvalidInput, match=f"there is no version {to} to go down to; there are 0 to 3"):
+    with raises(InvalidInput, field="to"):
         database.down(to)
     assert len(database.ledger()) == 3
 
@@ -339,55 +340,55 @@ def test_a_database_of_sqlite_is_not_spread(database: Database) -> None:
 
 def test_nothing_is_planned_for_nothing() -> None:
     assert plan([]) == []
-    assert plan([Table("tenants", False)], done=["tenants"]) == []
-    assert plan([Table("tenants", False)]) == ["SELECT create_reference_table('tenants')"]
+    assert plan([PlannedTable("tenants", False)], distributed=["tenants"]) == []
+    assert plan([PlannedTable("tenants", False)]) == ["SELECT create_reference_table('tenants')"]
 
 
 def test_the_first_table_of_the_tenants_leads_and_the_others_lie_beside_it() -> None:
-    found = plan([Table("b", True, frozenset({"a"})), Table("c", True), Table("a", True)])
+    found = plan([PlannedTable("b", True, frozenset({"a"})), PlannedTable("c", True), PlannedTable("a", True)])
     assert found[0] == "SELECT create_distributed_table('a', 'tenant_id')"
     assert {each.partition("colocate_with => ")[2] for each in found[1:]} == {"'a')"}
 
 
 def test_a_key_to_a_table_that_is_not_ours_does_not_count() -> None:
-    found = plan([Table("a", True, frozenset({"theirs"}))])
+    found = plan([PlannedTable("a", True, frozenset({"theirs"}))])
     assert found == ["SELECT create_distributed_table('a', 'tenant_id')"]
 
 
 def test_a_circle_is_refused_with_the_way_round() -> None:
-    circle = [Table("a", True, frozenset({"b"})), Table("b", True, frozenset({"a"}))]
+    circle = [PlannedTable("a", True, frozenset({"b"})), PlannedTable("b", True, frozenset({"a"}))]
     with pytest.raises(SchemaMismatch, match=r"in a circle: (a -> b -> a|b -> a -> b)"):
         plan(circle)
-    plan([Table("a", True, frozenset({"a"}))])  # a table may point to itself
+    plan([PlannedTable("a", True, frozenset({"a"}))])  # a table may point to itself
 
 
 @st.composite
-def schemas(draw: st.DrawFn) -> list[Table]:
+def schemas(draw: st.DrawFn) -> list[PlannedTable]:
     """Tables whose keys point to earlier ones, in any order."""
     count = draw(st.integers(0, 7))
     kinds = sorted(draw(st.lists(st.booleans(), min_size=count, max_size=count)))
-    made: list[Table] = []
+    made: list[PlannedTable] = []
     for number, by_tenant in enumerate(kinds):
         targets = draw(st.sets(st.sampled_from([each.name for each in made]))) if made else set()
-        made.append(Table(f"t{number}", by_tenant, frozenset(targets)))
+        made.append(PlannedTable(f"t{number}", by_tenant, frozenset(targets)))
     return draw(st.permutations(made))
 
 
 @settings(max_examples=60)
 @given(schemas(), st.randoms(use_true_random=False))
 def test_targets_come_first_whatever_the_schema_and_the_plan_is_always_the_same(
-    tables: list[Table], random: Any
+    tables: list[PlannedTable], random: Any
 ) -> None:
     found = plan(tables)
     places = {each.partition("'")[2].partition("'")[0]: place for place, each in enumerate(found)}
     assert {*places} == {table.name for table in tables}
     for table in tables:
-        assert all(places[target] < places[table.name] for target in table.points_to)
+        assert all(places[target] < places[table.name] for target in table.references)
         assert ("create_reference_table" in found[places[table.name]]) is not table.by_tenant
     random.shuffle(tables := [*tables])
     assert plan(tables) == found
     done = {table.name for table in tables if random.random() < 0.5}
-    assert plan(tables, done=done) == [each for each in found if each.split("'")[1] not in done]
+    assert plan(tables, distributed=done) == [each for each in found if each.split("'")[1] not in done]
 
 
 def test_every_table_that_a_migration_makes_is_known_once() -> None:

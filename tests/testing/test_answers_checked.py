@@ -12,7 +12,7 @@ from holdfast.errors import NotFound
 from holdfast.sync_runner import step
 from holdfast.tenant_handles import AsyncTenantHandle
 from holdfast.testing.sim import Violation
-from holdfast.testing.sim.call_log import Attempts, MessageAttempt
+from holdfast.testing.sim.call_log import CallLog, MessageAttempt
 from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, StepRow
 from holdfast.testing.sim.promises import Promises
 from holdfast.testing.sim.recorder import Outcome, StoreCall, record_stores
@@ -231,7 +231,7 @@ def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> 
 
 
 def test_what_a_step_says_of_its_calls_is_finished_failed_or_as_it_says() -> None:
-    asked = Attempts()
+    asked = CallLog()
     outcomes = [ToolOutcome(id="a"), ToolOutcome(id="b", error="no"), ToolOutcome(id="c", status="unknown", error="?")]
     asked.add(step_call(None, tool_calls=outcomes, messages=[NewMessage(role="user", content="x")]))
     (found,) = asked.steps[KEY]
@@ -255,13 +255,13 @@ def test_what_a_step_says_of_its_calls_is_finished_failed_or_as_it_says() -> Non
     ],
 )
 def test_a_log_is_left_alone_once_something_changed_it_that_is_not_followed(method: str, loose: bool) -> None:
-    asked = Attempts()
+    asked = CallLog()
     asked.add(answered(method, None, session_id=SESSION, content="x"))
     assert (asked.loose == {"acme"}) is loose
 
 
 def test_intents_of_one_run_add_up_and_tenants_are_kept_apart() -> None:
-    asked = Attempts()
+    asked = CallLog()
     for tenant, ids in (("acme", "ab"), ("acme", "bc"), ("zenith", "d")):
         calls = [NewToolCall(id=id, tool_name="mail") for id in ids]
         asked.add(answered("tool_calls.intend", None, tenant=tenant, run_id=RUN, calls=calls))

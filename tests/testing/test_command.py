@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 from holdfast.cli.commands import root
 
 BROKEN = """
-from holdfast.testing.sim import AgentsAtWork, Violation
+from holdfast.testing.sim import AgentScenario, Violation
 
-class Unlucky(AgentsAtWork):
-    def check(self, look):
-        if look.select("SELECT 1 FROM runs WHERE status = 'completed'") and self.seed == 5:
+class Unlucky(AgentScenario):
+    def check(self, observer):
+        if observer.select("SELECT 1 FROM runs WHERE status = 'completed'") and self.seed == 5:
             raise Violation("seed 5 is not wanted")
 
 def scenario(seed):

@@ -9,8 +9,9 @@ from typing import get_args
 import pytest
 
 from holdfast.errors import InvalidInput
-from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, Simulation, faults, mixed
+from holdfast.testing.sim import AgentScenario, Fault, FaultName, Simulation, faults, mixed
 from holdfast.testing.sim.faults import KINDS, USUAL_MS, Faults
+from tests.errors import raises
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "simulation.md").read_text("utf-8")
 NAMES: tuple[FaultName, ...] = get_args(FaultName)
@@ -64,7 +65,7 @@ def test_how_long_it_lasts_is_drawn_between_what_the_rule_says() -> None:
 
 
 def test_what_is_no_fault_and_no_probability_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="there is no fault 'Flood'"):
+    with raises(InvalidInput, field="name"):
         Fault("Flood")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="from 0 to 1"):
         Fault("PowerCut", 20)
@@ -104,14 +105,14 @@ SAID = {
 def test_each_fault_strikes_by_itself_and_breaks_no_promise(name: FaultName) -> None:
     often = {"start": 1.0, "tool": 1.0, "sync": 0.2, "lock": 0.2}.get(ON.get(name, KINDS[name][0]), 0.02)
     rule = Fault(name, often, on=ON.get(name, ""), at_most=4)
-    report = Simulation(11, AgentsAtWork(11, runs=2, processes=2), faults=[rule]).run()
+    report = Simulation(11, AgentScenario(11, runs=2, processes=2), faults=[rule]).run()
     assert report.violation is None, report.trace
     assert 1 <= report.faults[name] <= 4
     assert SAID.get(name, name) in report.trace
 
 
 def test_without_faults_nothing_goes_wrong_and_nothing_is_done_twice() -> None:
-    report = Simulation(12, AgentsAtWork(12), faults=[]).run()
+    report = Simulation(12, AgentScenario(12), faults=[]).run()
     assert report.violation is None
     assert report.faults == {}
     for word in ("meets", "dies", "Fenced", "Unavailable", "starts again"):

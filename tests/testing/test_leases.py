@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.testing.sim import AgentsAtWork, Fault, LoopsAtWork, Simulation
+from holdfast.testing.sim import AgentScenario, Fault, LoopScenario, Simulation
 
 SLOW_TOOLS = Fault("ToolLatency", 1, ms=(20_000, 90_000))
 """Tools that take longer than the lease lasts."""
 
 
-class Undisturbed(AgentsAtWork):
+class Undisturbed(AgentScenario):
     """Runs that nobody cancels."""
 
     def __init__(self, seed: int, *, processes: int = 2) -> None:
@@ -22,13 +22,13 @@ class Undisturbed(AgentsAtWork):
 class UndisturbedLoops(Undisturbed):
     """The same with the loop."""
 
-    worker = LoopsAtWork.worker
+    worker = LoopScenario.worker
 
 
 @pytest.mark.parametrize("scenario", [Undisturbed, UndisturbedLoops])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_lease_is_never_taken_from_a_holder_that_lives_however_long_its_tools_take(
-    seed: int, scenario: type[AgentsAtWork]
+    seed: int, scenario: type[AgentScenario]
 ) -> None:
     report = Simulation(seed, scenario(seed), faults=[SLOW_TOOLS]).run()
     assert report.violation is None
@@ -62,7 +62,7 @@ def test_runs_of_the_dead_are_taken_over_and_come_to_their_end() -> None:
     deaths = Fault("ProcessDeath", 0.05, on="worker", at_most=12)
     taken = 0
     for seed in range(4):
-        report = Simulation(seed, LoopsAtWork(seed, processes=3), faults=[deaths]).run()
+        report = Simulation(seed, LoopScenario(seed, processes=3), faults=[deaths]).run()
         assert report.violation is None
         taken += report.trace.count("epoch=3")
     assert taken > 0

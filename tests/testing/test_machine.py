@@ -13,7 +13,7 @@ from holdfast.engines.sqlite.writer import WriteJob, Writer
 from holdfast.errors import OutcomeUnknown, StorageFull, Unavailable
 from holdfast.testing.sim.faults import Fault, Faults
 from holdfast.testing.sim.machine import DATABASE, Machine, ProcessDisk, ProcessFile, template
-from holdfast.testing.sim.observer import Look
+from holdfast.testing.sim.observer import Observer
 
 LOG_HEADER_BYTES, FRAME_BYTES = 32, 4_096 + 24
 
@@ -46,15 +46,15 @@ class User:
         self.connection.execute(sql, (name,))
 
     def die(self) -> None:
-        self.disk.is_dead = self.disk.is_buried = True
+        self.disk.is_dead = self.disk.is_torn_down = True
         self.file.abandon()
         self.disk.__exit__(None, None, None)
 
 
 def names(machine: Machine) -> list[str]:
-    look = Look(machine.path)
-    found = [name for (name,) in look.select("SELECT id FROM tenants ORDER BY id")]
-    look.close()
+    observer = Observer(machine.path)
+    found = [name for (name,) in observer.select("SELECT id FROM tenants ORDER BY id")]
+    observer.close()
     return found
 
 
@@ -159,9 +159,9 @@ def test_power_that_is_gone_is_gone_for_all(machine: Machine) -> None:
         each.die()
     assert machine.come_back() == "dropped"
     with machine.copy() as path:
-        look = Look(path)
-        assert look.select("PRAGMA integrity_check") == [("ok",)]
-        look.close()
+        observer = Observer(path)
+        assert observer.select("PRAGMA integrity_check") == [("ok",)]
+        observer.close()
     assert names(machine) == ["first"]
 
 
@@ -173,12 +173,12 @@ def test_a_ghost_is_there_until_somebody_flushes_the_log(machine: Machine) -> No
         dead.insert("ghost")
     dead.die()
     fail(machine)
-    machine.has_ghost = True
+    machine.has_unflushed_commit = True
     assert names(machine) == ["first", "ghost"]
     living = User(machine)
-    assert machine.has_ghost
+    assert machine.has_unflushed_commit
     living.insert("b")
-    assert not machine.has_ghost
+    assert not machine.has_unflushed_commit
     living.die()
     machine.cut_power("LostWrites")
     machine.come_back()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotFound
-from holdfast.testing.sim import Fault, Look, Process, Scenario, Simulation, ToolFailed, Violation
+from holdfast.testing.sim import Fault, Observer, Process, Scenario, Simulation, ToolFailed, Violation
 
 Main = Callable[[Process], Coroutine[Any, Any, None]]
 
@@ -25,8 +25,8 @@ class Little(Scenario):
     def processes(self, random: Random) -> Mapping[str, Main]:
         return {f"process-{number}": main for number, main in enumerate(self.mains, 1)}
 
-    def finished(self, look: Look) -> bool:
-        return self.tenants is not None and look.select("SELECT count(*) FROM tenants") == [(self.tenants,)]
+    def finished(self, observer: Observer) -> bool:
+        return self.tenants is not None and observer.select("SELECT count(*) FROM tenants") == [(self.tenants,)]
 
 
 async def make_tenant(process: Process, name: str = "done") -> None:
@@ -179,8 +179,8 @@ def test_what_never_comes_to_its_end_is_a_violation() -> None:
 
 def test_a_scenario_can_refuse_what_is_committed() -> None:
     class NoTwo(Little):
-        def check(self, look: Look) -> None:
-            if look.select("SELECT count(*) FROM tenants") == [(2,)]:
+        def check(self, observer: Observer) -> None:
+            if observer.select("SELECT count(*) FROM tenants") == [(2,)]:
                 raise Violation("two are too many")
 
     async def main(process: Process) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import NewMessage, ToolOutcome, Usage
 from holdfast.testing.sim import Violation
-from holdfast.testing.sim.call_log import Attempts
-from holdfast.testing.sim.changes import check_change, check_shown
+from holdfast.testing.sim.call_log import CallLog
+from holdfast.testing.sim.changes import check_change, check_list_result
 from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, SessionRow, StepRow
 from holdfast.testing.sim.promises import Promises
 from holdfast.testing.sim.recorder import StoreCall, short
@@ -40,9 +40,9 @@ def call(method: str, **arguments: Any) -> StoreCall:
     return StoreCall(1, "process", 1, "acme", method, arguments)
 
 
-def attempts() -> Attempts:
+def attempts() -> CallLog:
     """What was asked for, so that these rows are legal."""
-    made = Attempts()
+    made = CallLog()
     made.add(call("messages.append", session_id=SESSION, role="user", content="hello"))
     made.add(
         call(
@@ -220,14 +220,14 @@ def test_logs_that_are_changed_by_what_is_not_known_are_left_alone() -> None:
 def test_what_is_shown_is_the_log_in_its_order_and_all_of_it() -> None:
     log = rows().messages[LOG]
     texts: list[Any] = [[{"type": "text", "text": "hello"}], [{"type": "text", "text": "hi"}]]
-    check_shown(log, [(1, "m1", texts[0]), (2, "m2", texts[1])], 2)
+    check_list_result(log, [(1, "m1", texts[0]), (2, "m2", texts[1])], 2)
     for shown, said in (
         ([(2, "m2", texts[1]), (1, "m1", texts[0])], "came in the order"),
         ([(1, "m1", texts[0])], "1 messages were shown"),
         ([(1, "m1", texts[1]), (2, "m2", texts[0])], "was shown"),
     ):
         with pytest.raises(Violation, match=said):
-            check_shown(log, shown, 2)
+            check_list_result(log, shown, 2)
 
 
 def test_a_tool_is_called_only_as_the_ledger_says() -> None:

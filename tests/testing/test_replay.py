@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from holdfast.testing.sim import AgentsAtWork, Fault, Simulation, machine, simulate
+from holdfast.testing.sim import AgentScenario, Fault, Simulation, machine, simulate
 
 SCRIPT = """
 import hashlib
@@ -57,7 +57,7 @@ def test_processes_with_other_hash_seeds_and_folders_agree(tmp_path: Path) -> No
     assert found[0] == found[1] == [digest(simulate(seed).trace) for seed in (1, 2)]
 
 
-class Careless(AgentsAtWork):
+class Careless(AgentScenario):
     """Workers whose database does not wait for the disk."""
 
     durability = "normal"

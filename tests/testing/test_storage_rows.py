@@ -14,7 +14,17 @@ import pytest
 
 from holdfast import AgentChange, NewAgent, NewMessage, NewToolCall, ToolOutcome
 from holdfast.errors import AlreadyExists, Conflict, Fenced
-from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, Look, LoopsAtWork, Process, Scenario, Simulation, mixed
+from holdfast.testing.sim import (
+    AgentScenario,
+    Fault,
+    FaultName,
+    LoopScenario,
+    Observer,
+    Process,
+    Scenario,
+    Simulation,
+    mixed,
+)
 from holdfast.testing.sim.simulation import Report
 
 Main = Callable[[Process], Coroutine[Any, Any, None]]
@@ -71,8 +81,8 @@ class AgentRecords(Scenario):
         except Conflict:
             process.say(f"finds {id} renamed, by a try whose answer was lost")
 
-    def finished(self, look: Look) -> bool:
-        names = look.select("SELECT id, name FROM agents ORDER BY id")
+    def finished(self, observer: Observer) -> bool:
+        names = observer.select("SELECT id, name FROM agents ORDER BY id")
         return names == [(id, f"{id} renamed") for id in self.kept] and {"first", "second"} <= self.done
 
 
@@ -145,8 +155,8 @@ class OneRun(Scenario):
             pause_until=until,
         )
 
-    def finished(self, look: Look) -> bool:
-        return [run.status for run in look.rows().runs.values()] == ["completed"]
+    def finished(self, observer: Observer) -> bool:
+        return [run.status for run in observer.rows().runs.values()] == ["completed"]
 
 
 @pytest.mark.parametrize("step", range(1, STEPS))
@@ -241,8 +251,8 @@ class Talking(Scenario):
             mine = [words for words in (each.content[0]["text"] for each in heard) if words.startswith(f"{number} ")]
             assert mine == [f"{number} {earlier}" for earlier in range(turn + 1)]
 
-    def finished(self, look: Look) -> bool:
-        return look.select("SELECT count(*) FROM messages") == [(32,)]
+    def finished(self, observer: Observer) -> bool:
+        return observer.select("SELECT count(*) FROM messages") == [(32,)]
 
 
 def test_message_ordering__messages_in_correct_order_whatever_the_disk_takes() -> None:
@@ -257,7 +267,7 @@ def test_message_ordering__messages_in_correct_order_whatever_the_disk_takes() -
 def test_high_load__no_data_corruption_with_mixed_faults() -> None:
     """A tenth of all calls meet a fault, with more runs and workers than usual; nothing is lost, torn or done twice."""
     struck: set[str] = set()
-    for seed, kind in ((1, AgentsAtWork), (2, LoopsAtWork)):
+    for seed, kind in ((1, AgentScenario), (2, LoopScenario)):
         report = passed(seed, kind(seed, runs=6, processes=3, workers=3), mixed(0.1))
         struck |= report.faults.keys()
     assert len(struck) > 12, struck
@@ -266,8 +276,8 @@ def test_high_load__no_data_corruption_with_mixed_faults() -> None:
 def test_determinism__same_seed_same_behaviour_with_all_faults() -> None:
     rules = [Fault(name, 0.004) for name in get_args(FaultName)]
     for seed in range(2):
-        first = Simulation(seed, LoopsAtWork(seed), faults=rules).run()
-        second = Simulation(seed, LoopsAtWork(seed), faults=rules).run()
+        first = Simulation(seed, LoopScenario(seed), faults=rules).run()
+        second = Simulation(seed, LoopScenario(seed), faults=rules).run()
         assert first.violation is None, f"seed {seed}: {first.violation}"
         assert len(first.faults) > 5
         assert first.trace == second.trace

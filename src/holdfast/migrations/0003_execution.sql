@@ -166,7 +166,7 @@ CREATE TABLE lg_checkpoint (
     run_id               {text},
     metadata             {text}  NOT NULL DEFAULT '{}',
     checkpoint           {bytes} NOT NULL,
-    -- The places of its pieces, in order: see stores/execution/checkpoints/places.py.
+    -- The places of its pieces, in order: see stores/execution/checkpoints/ranges.py.
     pieces               {bytes} NOT NULL,
     -- Channels whose value must be looked up at an ancestor, as a JSON list; NULL means none.
     leans                {json},
