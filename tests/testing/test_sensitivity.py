@@ -15,6 +15,7 @@ from holdfast.stores.conversation import log_reading
 from holdfast.stores.execution.runs import leases, ledger, runs, states, step_log, tool_calls
 from holdfast.sync_runner import step
 from holdfast.testing.sim import AgentScenario, Fault, LoopScenario, Simulation
+from holdfast.testing.sim.agent_driver import AgentWorker
 from holdfast.testing.sim.engine import SimulatedEngine, Suspension
 
 MAX_SEEDS = 80
