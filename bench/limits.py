@@ -109,14 +109,14 @@ _LIMITS: dict[str, dict[str, str]] = {
 
 def explained(measured: Sequence[tuple[Figure, Measured]]) -> Iterator[tuple[str, list[Figure]]]:
     """Each limit that keeps figures from being reached, with those figures."""
-    found: dict[str, list[Figure]] = {}
+    result: dict[str, list[Figure]] = {}
     for figure, value in measured:
         if not figure.met(value):
-            found.setdefault(_limit(figure), []).append(figure)
-    yield from found.items()
+            result.setdefault(_limit(figure), []).append(figure)
+    yield from result.items()
 
 
 def _limit(figure: Figure) -> str:
     """What is known; nothing, where it was reached before and is not now."""
-    known = _LIMITS.get(figure.group, {})
-    return next((text for words, text in known.items() if words in figure.text), "")
+    limit = _LIMITS.get(figure.group, {})
+    return next((text for words, text in limit.items() if words in figure.text), "")

@@ -43,7 +43,7 @@ def _processor() -> str:
 def _file_system(folder: Path) -> str:
     mounts = Path("/proc/mounts").read_text().splitlines() if Path("/proc/mounts").exists() else []
     kinds = {Path(mount): kind for _, mount, kind, *_ in map(str.split, mounts)}
-    return next((kinds[each] for each in [folder, *folder.parents] if each in kinds), "unknown")
+    return next((kinds[item] for item in [folder, *folder.parents] if item in kinds), "unknown")
 
 
 def _commit() -> str:

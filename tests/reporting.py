@@ -40,7 +40,7 @@ class Run:
 
     def _note_skip(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         reason = _reason(report)
-        pattern = next((each for each in DECLARED_SKIPS if re.fullmatch(each, reason)), None)
+        pattern = next((skip for skip in DECLARED_SKIPS if re.fullmatch(skip, reason)), None)
         if pattern is None:
             self.undeclared.append(f"{report.nodeid}: {reason}")
         else:

@@ -215,7 +215,7 @@ class PostgresServer(Server):
     def _initialise(self) -> None:
         command = [_postgres(self.folder) / "initdb", "-D", self.folder / "data", "-U", "postgres", "-A", "trust"]
         options = ["--no-sync", "-E", "UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(part) for part in [*command, *options]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -224,8 +224,8 @@ class PostgresServer(Server):
             check=False,
             **_unprivileged(self.folder),
         )
-        if done.returncode:
-            raise ServerError(f"initdb failed\n{done.stdout}")
+        if completed.returncode:
+            raise ServerError(f"initdb failed\n{completed.stdout}")
 
     def _command(self) -> Sequence[str | Path]:
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
@@ -386,10 +386,10 @@ def _installed_postgres() -> Path:
 
 def _package(name: str) -> Path:
     """Where a package is, without importing it: one of them makes folders and warns when it is."""
-    found = find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    actual = find_spec(name)
+    if actual is None or not actual.submodule_search_locations:
         raise ServerError(f"the package {name} is not installed; requirements/test.txt has it")
-    return Path(found.submodule_search_locations[0])
+    return Path(actual.submodule_search_locations[0])
 
 
 def _reachable_copy(installed: Path, package: Path, folder: Path) -> Path:
@@ -412,7 +412,7 @@ def _reachable_copy(installed: Path, package: Path, folder: Path) -> Path:
 def _is_reachable(path: Path) -> bool:
     """Whether the account that runs the servers can get there."""
     everybody = 0o001
-    return os.geteuid() != 0 or all(each.stat().st_mode & everybody for each in [path, *path.resolve().parents])
+    return os.geteuid() != 0 or all(item.stat().st_mode & everybody for item in [path, *path.resolve().parents])
 
 
 def _read_pid(path: Path) -> int | None:

@@ -98,7 +98,7 @@ def stores_are_small(source: Source) -> Iterator[str]:
     """No store with more than 12 public methods."""
     for node in source.nodes:
         if isinstance(node, ast.ClassDef) and {_name(base) for base in node.bases} & {"Store", "TenantStore"}:
-            public = [each.name for each in node.body if _is_function(each) and not each.name.startswith("_")]
+            public = [item.name for item in node.body if _is_function(item) and not item.name.startswith("_")]
             if len(public) > STORE_METHODS:
                 yield f"{source.path}:{node.lineno}: {node.name} has {len(public)} public methods: make it two stores"
 
@@ -155,8 +155,8 @@ def banned_names_are_absent(source: Source) -> Iterator[str]:
         if top in {"random", "secrets"} and not _may_be_random(source):
             yield f"{source.path}:{line}: {top} is banned here: use {_IDS}"
     for node in source.nodes:
-        if isinstance(node, ast.Call) and (said := _banned_call(node, source)):
-            yield f"{source.path}:{node.lineno}: {said}"
+        if isinstance(node, ast.Call) and (output := _banned_call(node, source)):
+            yield f"{source.path}:{node.lineno}: {output}"
 
 
 def _banned_call(node: ast.Call, source: Source) -> str:
@@ -188,7 +188,7 @@ _SECRET_WORDS = re.compile(r"(^|_)(digest|hexdigest|hmac|signature|mac)$")
 def digests_are_compared_in_constant_time(source: Source) -> Iterator[str]:
     """No ``==`` on a digest or a signature."""
     for node in source.nodes:
-        if isinstance(node, ast.Compare) and any(isinstance(each, ast.Eq | ast.NotEq) for each in node.ops):
+        if isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
             for side in (node.left, *node.comparators):
                 name = _name(side.func if isinstance(side, ast.Call) else side)
                 if _SECRET_WORDS.search(name):
@@ -278,8 +278,8 @@ def _is_public(node: ast.AST) -> bool:
 
 def _states_a_promise(node: ast.AST) -> bool:
     """Whether it is a case of the contract suite: those are named after what they promise."""
-    called = (each.func for each in getattr(node, "decorator_list", ()) if isinstance(each, ast.Call))
-    return "contract" in {_name(each) for each in called}
+    called = (item.func for item in getattr(node, "decorator_list", ()) if isinstance(item, ast.Call))
+    return "contract" in {_name(item) for item in called}
 
 
 def _documented_above(
@@ -288,8 +288,8 @@ def _documented_above(
     """The methods that a class has documented by what it derives from, or by a protocol it fulfils as a whole."""
     mine = _methods(owner).keys()
     above = [classes[_name(base)] for base in owner.bases if _name(base) in classes]
-    above += [each for each in protocols if each is not owner and _methods(each).keys() <= mine]
-    return {name for each in above for name, node in _methods(each).items() if ast.get_docstring(node)}
+    above += [protocol for protocol in protocols if protocol is not owner and _methods(protocol).keys() <= mine]
+    return {name for item in above for name, node in _methods(item).items() if ast.get_docstring(node)}
 
 
 def _methods(owner: ast.ClassDef) -> dict[str, ast.AST]:
@@ -379,8 +379,8 @@ def machine_traces(path: str, text: str) -> Iterator[str]:
     """Paths of one machine, and hosts of package registries."""
     for number, line in enumerate(text.splitlines(), 1):
         for pattern, what in ((_MACHINE, "a path of one machine"), (_REGISTRY, "the host of a registry")):
-            if found := pattern.search(line):
-                yield f"{path}:{number}: {what}: {found[0]!r}: leave it out"
+            if actual := pattern.search(line):
+                yield f"{path}:{number}: {what}: {actual[0]!r}: leave it out"
 
 
 _FENCE = re.compile(r"^(```|~~~)")
@@ -407,7 +407,7 @@ TABLES_FROM_ABOVE = {
 def store_layers() -> list[list[str]]:
     """The layers inside ``stores/`` that import-linter enforces, the highest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["holdfast.stores"])
+    (layers,) = (contract["layers"] for contract in contracts if contract.get("containers") == ["holdfast.stores"])
     return [[name.strip() for name in layer.split("|")] for layer in layers]
 
 

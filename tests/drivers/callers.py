@@ -321,7 +321,7 @@ LEGS = [*SQLITE_LEGS, *POSTGRES_LEGS]
 
 def leg(name: str) -> Leg:
     """The leg of that name."""
-    return next(each for each in LEGS if each.name == name)
+    return next(item for item in LEGS if item.name == name)
 
 
 def add_own_table(path: Path) -> None:

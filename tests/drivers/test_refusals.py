@@ -90,7 +90,7 @@ def test_a_connection_to_the_other_engine_is_refused(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in ONE_OF_EACH])
+@pytest.mark.parametrize("leg", [pytest.param(item, id=item.name) for item in ONE_OF_EACH])
 def test_a_database_without_our_schema_says_so(
     leg: Leg, tmp_path: Path, postgres_server: Any, request: pytest.FixtureRequest
 ) -> None:

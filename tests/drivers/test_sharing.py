@@ -30,7 +30,7 @@ def _texts(history: Any) -> list[str]:
     return [message.content[0]["text"] for message in history]
 
 
-@pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in LEGS if each.engine == "postgres"])
+@pytest.mark.parametrize("leg", [pytest.param(item, id=item.name) for item in LEGS if item.engine == "postgres"])
 def test_transactions_at_once_get_every_place_of_the_log_once(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     """Each writer appends to one session in a transaction of its own; half of them roll back."""
 

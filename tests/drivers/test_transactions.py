@@ -29,8 +29,8 @@ def test_a_commit_makes_it_visible_and_not_before(leg: Leg, open_stage: Callable
             await caller.add("with ours")
             assert await done(stage.tenant().sessions.find("k")) is None
             await caller.commit()
-            found = await done(stage.tenant().sessions.find("k"))
-            assert (found.id, found.message_count, found.metadata) == (session.id, 1, {"plan": "pro"})
+            actual = await done(stage.tenant().sessions.find("k"))
+            assert (actual.id, actual.message_count, actual.metadata) == (session.id, 1, {"plan": "pro"})
             assert await caller.labels() == ["with ours"]
 
     asyncio.run(run())
@@ -255,8 +255,8 @@ def test_unusual_text_arrives_as_it_left(leg: Leg, open_stage: Callable[[Leg], A
             session = await done(acme.sessions.create(key=text, user=text, metadata={text: [text, 1e300, 2**60, None]}))
             await done(acme.messages.append(session.id, role="user", content=text))
             await caller.commit()
-            found = await done(acme.sessions.find(text, user=text))
-            assert found.metadata == {text: [text, 1e300, 2**60, None]}
+            actual = await done(acme.sessions.find(text, user=text))
+            assert actual.metadata == {text: [text, 1e300, 2**60, None]}
             (message,) = await done(stage.tenant().messages.list(session.id))
             assert message.content == [{"type": "text", "text": text}]
 

@@ -65,7 +65,7 @@ class Worker:
         loaded = tenant.runs.load(run.id)
         state = {"known": 0, "unknown": 0} if loaded.step is None else dict(loaded.step.state)
         iteration = loaded.run.iteration
-        unfinished = [each.call.id for each in tenant.tool_calls.pending(run.id)]
+        unfinished = [item.call.id for item in tenant.tool_calls.pending(run.id)]
         while iteration < STEPS:
             iteration += 1
             outcome = self._call(tenant, run, iteration, unfinished)
@@ -139,7 +139,7 @@ def judge(
     """Every step was done once and is whole, nothing acknowledged is missing, and no effect happened twice."""
     happened = Counter(effects)
     assert not [what for what, times in happened.items() if times > 1], "something happened twice"
-    there: dict[tuple[str, int], int] = {}
+    existing: dict[tuple[str, int], int] = {}
     for tenant, started in runs:
         handle = hf.tenant(tenant)
         run = handle.runs.get(started.id)
@@ -152,12 +152,12 @@ def judge(
         assert texts == [f"{run.id} {n}" for n in range(1, STEPS + 1)]
         calls = handle.tool_calls.list(run.id)
         assert [call.step for call in calls] == [*range(1, STEPS + 1)]
-        known = [call for call in calls if call.status == "finished"]
-        assert steps[-1].state == {"known": len(known), "unknown": STEPS - len(known)}
-        assert all(happened[f"{run.id} {call.id}"] == 1 for call in known), "what is known to have happened has"
-        there.update({(run.id, step.iteration): step.epoch for step in steps})
+        initial = [call for call in calls if call.status == "finished"]
+        assert steps[-1].state == {"known": len(initial), "unknown": STEPS - len(initial)}
+        assert all(happened[f"{run.id} {call.id}"] == 1 for call in initial), "what is known to have happened has"
+        existing.update({(run.id, step.iteration): step.epoch for step in steps})
     for run_id, iteration, epoch in committed:
-        assert there[run_id, iteration] == epoch, "a step that was acknowledged is another's"
+        assert existing[run_id, iteration] == epoch, "a step that was acknowledged is another's"
 
 
 def read_effects(file: Path) -> list[str]:

@@ -82,8 +82,8 @@ def read(hf: Holdfast, id: str, what: Callable[[int], object], *, newest_first: 
         interrupted = Interrupted(connection, what)
         return await log_reading.read_log(interrupted, params, clause, newest_first=newest_first)
 
-    found = step(hf._engine.read(call))
-    return words(found[::-1] if newest_first else found)
+    actual = step(hf._engine.read(call))
+    return words(actual[::-1] if newest_first else actual)
 
 
 WHOLE = {0: "a b c", 1: "a x y z"}
@@ -148,8 +148,8 @@ def test_a_message_that_is_appended_meanwhile_does_no_harm(two: tuple[Holdfast, 
     id = branched(acme)
     acme.branches.switch(id, 1)
     for newest_first in (False, True):
-        found = read(one, id, lambda _: say(acme, id, "n"), newest_first=newest_first)
-        assert found.startswith("a x y z")
+        actual = read(one, id, lambda _: say(acme, id, "n"), newest_first=newest_first)
+        assert actual.startswith("a x y z")
 
 
 def thinned(hf: Holdfast, id: str, gone: str) -> None:
@@ -209,10 +209,10 @@ def switching(url: str, acme: TenantHandle, id: str) -> Iterator[Callable[[Calla
 
 def counted(acme: TenantHandle, id: str) -> str:
     """What the session shows; its counters agree."""
-    there, session = acme.messages.list(id), acme.sessions.get(id)
-    assert session.message_count == len(there)
-    assert session.token_count == sum(message.token_count for message in there)
-    return words(there)
+    existing, session = acme.messages.list(id), acme.sessions.get(id)
+    assert session.message_count == len(existing)
+    assert session.token_count == sum(message.token_count for message in existing)
+    return words(existing)
 
 
 @pytest.mark.leg("postgres, switched meanwhile")

@@ -55,11 +55,11 @@ def said(*bodies: str) -> list[NewPendingMessage]:
 
 
 def groups_of(acme: TenantHandle) -> list[set[str]]:
-    found: dict[str, set[str]] = {}
+    actual: dict[str, set[str]] = {}
     for contact in acme.contacts.list():
         if contact.merged_id is not None:
-            found.setdefault(contact.merged_id, set()).add(contact.sender_id)
-    return sorted(found.values(), key=min)
+            actual.setdefault(contact.merged_id, set()).add(contact.sender_id)
+    return sorted(actual.values(), key=min)
 
 
 def test_a_merge_takes_along_whoever_was_merged_while_it_waited(two: Two) -> None:
@@ -99,8 +99,8 @@ def test_merges_of_crossing_groups_wait_in_one_order(two: Two) -> None:
             connection.commit()
 
         with ThreadPoolExecutor(2) as pool:
-            for done in [pool.submit(merge, number) for number in range(2)]:
-                done.result(20)
+            for completed in [pool.submit(merge, number) for number in range(2)]:
+                completed.result(20)
         assert len(groups_of(two.acme)) == 3
         two.acme.contacts.unmerge(ids)
 
@@ -152,9 +152,9 @@ def test_what_comes_while_the_stale_goes_stays_in_order(two: Two) -> None:
     connection.commit()
     assert removing.result(20) >= 1
     (last,) = two.acme.pending_messages.append_batch(said("last"))
-    there = [message.seq for message in two.acme.pending_messages.list_by_key(*ROOM)]
-    assert there == sorted(there)
-    assert there[-1] == last.seq
+    existing = [message.seq for message in two.acme.pending_messages.list_by_key(*ROOM)]
+    assert existing == sorted(existing)
+    assert existing[-1] == last.seq
 
 
 def test_feedback_that_waits_for_a_removal_finds_nothing(two: Two) -> None:

@@ -132,9 +132,9 @@ def test_a_checkpoint_that_exists_is_replaced(acme: TenantHandle) -> None:
     for piece in (b"one", b"two", b"three"):
         put(acme, "1", piece)
         write(acme, "x", piece)
-    (found,) = acme.checkpoints.list("t")
-    assert list(found.pieces) == [b"three"]
-    assert list(found.tasks[0].writes[0].pieces) == [b"one"], "the first write of an index stays"
+    (actual,) = acme.checkpoints.list("t")
+    assert list(actual.pieces) == [b"three"]
+    assert list(actual.tasks[0].writes[0].pieces) == [b"one"], "the first write of an index stays"
 
 
 def test_behind_a_pooler_each_statement_is_a_transaction(
@@ -192,7 +192,7 @@ def test_whoever_waited_for_a_transaction_of_somebody_else_is_refused_what_it_kn
         _until_someone_waits(postgres_url)
         raw.commit()
         assert isinstance(waiting.exception(WAITED_S), Stale)
-    assert [each.id for each in acme.checkpoints.list("t")] == ["2", "1"]
+    assert [checkpoint.id for checkpoint in acme.checkpoints.list("t")] == ["2", "1"]
     assert put(acme, "3", b"own").places == [3]
 
 
@@ -206,7 +206,7 @@ def test_whoever_waited_for_what_was_undone_goes_on(
         raw.rollback()
         answer = waiting.result(WAITED_S)
     assert answer.places == [1, 2, 3]
-    assert [each.id for each in acme.checkpoints.list("t")] == ["3", "1"]
+    assert [checkpoint.id for checkpoint in acme.checkpoints.list("t")] == ["3", "1"]
     assert acme.checkpoints.verify().damaged == []
 
 

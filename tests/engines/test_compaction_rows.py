@@ -93,11 +93,11 @@ class FileLocation:
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileLocation]:
     request.node.user_properties.append(("leg", f"{request.param}, rows of compactions"))
-    found = FileLocation(
+    actual = FileLocation(
         str(tmp_path / "a.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     )
-    yield found
-    found.holdfast.close()
+    yield actual
+    actual.holdfast.close()
 
 
 def told(acme: TenantHandle, *contents: Any, **more: Any) -> tuple[str, list[Message]]:
@@ -139,23 +139,23 @@ def test_every_stored_byte_comes_back(place: FileLocation, policy: CompactionPol
 
 def test_the_archive_has_every_column_of_the_original_and_the_feedback_on_it(place: FileLocation) -> None:
     session, made = told(place.acme, LONG, LONG, metadata={"k": "v"})
-    given = place.acme.feedback.create(made[0].id, is_positive=False, feedback_text="why?")
+    arguments = place.acme.feedback.create(made[0].id, is_positive=False, feedback_text="why?")
     place.acme.compactions.compact(session, ALL, summary="s")
     keys = "json_each(original_message)" if place.is_sqlite else "jsonb_each(original_message)"
-    found = {row[0] for row in place.execute(f"SELECT DISTINCT e.key FROM message_archive, {keys} AS e")}
-    assert found == place.columns("messages") | {"feedback"}
+    actual = {row[0] for row in place.execute(f"SELECT DISTINCT e.key FROM message_archive, {keys} AS e")}
+    assert actual == place.columns("messages") | {"feedback"}
     path = (
         "json_extract(original_message, '$.feedback[0]')" if place.is_sqlite else "original_message -> 'feedback' -> 0"
     )
-    each = f"json_each({path})" if place.is_sqlite else f"jsonb_each({path})"
+    item = f"json_each({path})" if place.is_sqlite else f"jsonb_each({path})"
     kept = {
         row[0]: row[1]
         for row in place.execute(
-            f"SELECT e.key, e.value FROM message_archive, {each} AS e WHERE message_archive.id = ?", made[0].id
+            f"SELECT e.key, e.value FROM message_archive, {item} AS e WHERE message_archive.id = ?", made[0].id
         )
     }
     assert kept.keys() | {"tenant_id"} == place.columns("feedback")
-    assert (kept["id"], kept["feedback_text"]) == (given.id, "why?")
+    assert (kept["id"], kept["feedback_text"]) == (arguments.id, "why?")
 
 
 @pytest.mark.parametrize("broken", ["archive", "create", "remove", "insert", "settle", "overwrite"])
@@ -188,15 +188,15 @@ def _failing(name: str) -> Any:
         real = getattr(Query, method)
 
         async def call(self: Query, *args: Any, **kwargs: Any) -> Any:
-            done = await real(self, *args, **kwargs)
+            completed = await real(self, *args, **kwargs)
             if self.name in names:
                 raise OSError(f"{name} failed")
-            return done
+            return completed
 
         return call
 
-    known = {*queries.by_name, *message_log.queries.by_name, *originals.queries.by_name}
-    assert names <= known, "there is no such query"
+    initial = {*queries.by_name, *message_log.queries.by_name, *originals.queries.by_name}
+    assert names <= initial, "there is no such query"
     return mock.patch.multiple(Query, **{method: failing(method) for method in ("all", "one", "many", "many_in_order")})
 
 
@@ -228,10 +228,10 @@ def test_feedback_that_is_being_given_is_never_lost(postgres_url: str) -> None:
     place = FileLocation(postgres_url)
     session, made = told(place.acme, LONG, LONG)
     with psycopg.connect(place.url) as connection:
-        given = place.acme.join(connection).feedback.create(made[0].id, is_positive=True)
-        done: list[Any] = []
+        arguments = place.acme.join(connection).feedback.create(made[0].id, is_positive=True)
+        completed: list[Any] = []
         thread = threading.Thread(
-            target=lambda: done.append(place.acme.compactions.compact(session, ALL, summary="s")), daemon=True
+            target=lambda: completed.append(place.acme.compactions.compact(session, ALL, summary="s")), daemon=True
         )
         thread.start()
         while not place.execute("SELECT 1 FROM pg_locks WHERE NOT granted"):
@@ -239,8 +239,8 @@ def test_feedback_that_is_being_given_is_never_lost(postgres_url: str) -> None:
         connection.commit()
         thread.join(30)
     assert place.acme.feedback.list(session_id=session) == []
-    place.acme.compactions.rollback(done[0].id)
-    assert place.acme.feedback.list(session_id=session) == [given]
+    place.acme.compactions.rollback(completed[0].id)
+    assert place.acme.feedback.list(session_id=session) == [arguments]
     place.holdfast.close()
 
 
@@ -424,7 +424,7 @@ def test_a_counter_that_fails_does_not_fail_an_append(place: FileLocation, caplo
         assert "without a token count: OSError: no tokenizer" in caplog.text
         caplog.clear()
         many = [NewMessage(role="user", content=LONG), NewMessage(role="user", content=LONG, token_count=7)]
-        assert [each.token_count for each in acme.messages.append_many(session.id, many)] == [0, 7]
+        assert [item.token_count for item in acme.messages.append_many(session.id, many)] == [0, 7]
         buffer = acme.sessions.buffered("buffered", agent="writer")
         buffer.add_message(role="user", content=LONG)
         buffer.save()
@@ -437,12 +437,12 @@ def test_a_counter_that_fails_does_not_fail_an_append(place: FileLocation, caplo
 
 def test_search_finds_what_is_there_and_not_what_was(place: FileLocation) -> None:
     session, _ = told(place.acme, "zebra " + LONG, call("a"), result("a", output="ostrich " * 200))
-    found = {word: len(place.acme.messages.search(word)) for word in ("zebra", "ostrich", "giraffe")}
-    assert found == {"zebra": 1, "ostrich": 1, "giraffe": 0}
+    actual = {word: len(place.acme.messages.search(word)) for word in ("zebra", "ostrich", "giraffe")}
+    assert actual == {"zebra": 1, "ostrich": 1, "giraffe": 0}
     pruned = place.acme.compactions.compact(session, PRUNE)
     assert (len(place.acme.messages.search("ostrich")), len(place.acme.messages.search("zebra"))) == (0, 1)
     event = place.acme.compactions.compact(session, ALL, summary="a giraffe")
     assert (len(place.acme.messages.search("zebra")), len(place.acme.messages.search("giraffe"))) == (0, 1)
     place.acme.compactions.rollback(event.id)
     place.acme.compactions.rollback(pruned.id)
-    assert {word: len(place.acme.messages.search(word)) for word in found} == found
+    assert {word: len(place.acme.messages.search(word)) for word in actual} == actual

@@ -47,12 +47,12 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (engine, joined, pool):
         monkeypatch.setattr(module, "is_distributed", _yes)
     refused = {Dialect.POSTGRES: Statement("SELECT sent_to_every_machine()", Dialect.POSTGRES)}
-    found = set()
+    actual = set()
     for queries in (message_log.queries, step_log.queries, ledger.queries, reader.queries):
         for name in UNDISTRIBUTED & queries.by_name.keys():
             monkeypatch.setattr(queries.by_name[name], "_plain", refused)
-            found.add(name)
-    assert found == UNDISTRIBUTED
+            actual.add(name)
+    assert actual == UNDISTRIBUTED
 
 
 @pytest.fixture

@@ -83,17 +83,17 @@ BY_STATE: list[tuple[str, Kind]] = [
 
 @pytest.mark.parametrize(("state", "kind"), BY_STATE, ids=[state or "none" for state, _ in BY_STATE])
 def test_a_state_of_postgres_is_this_error_exactly(state: str, kind: Kind) -> None:
-    found = postgres.translate(state, "its own words")
-    assert type(found) is kind
-    assert f"PostgreSQL reported {state}: its own words" in str(found)
-    assert str(found).startswith((kind.__doc__ or "").splitlines()[0])
+    actual = postgres.translate(state, "its own words")
+    assert type(actual) is kind
+    assert f"PostgreSQL reported {state}: its own words" in str(actual)
+    assert str(actual).startswith((kind.__doc__ or "").splitlines()[0])
 
 
 def test_no_state_means_that_the_connection_is_gone() -> None:
-    found = postgres.translate(None, "server closed the connection unexpectedly")
-    assert type(found) is postgres.ConnectionLost
-    assert str(found).endswith("(server closed the connection unexpectedly)")
-    assert "PostgreSQL reported" not in str(found)
+    actual = postgres.translate(None, "server closed the connection unexpectedly")
+    assert type(actual) is postgres.ConnectionLost
+    assert str(actual).endswith("(server closed the connection unexpectedly)")
+    assert "PostgreSQL reported" not in str(actual)
 
 
 CONTEXT = "while executing command on 10.0.0.2:5432"
@@ -175,9 +175,9 @@ BY_CODE: list[tuple[int, Kind]] = [
 
 @pytest.mark.parametrize(("code", "kind"), BY_CODE, ids=[str(code) for code, _ in BY_CODE])
 def test_a_code_of_sqlite_is_this_error_exactly(code: int, kind: Kind) -> None:
-    found = sqlite.translate(code, "its own words")
-    assert type(found) is kind
-    assert str(found).endswith("(SQLite reported: its own words)")
+    actual = sqlite.translate(code, "its own words")
+    assert type(actual) is kind
+    assert str(actual).endswith("(SQLite reported: its own words)")
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_a_code_of_sqlite_is_this_error_exactly(code: int, kind: Kind) -> None:
     ],
 )
 def test_what_sqlite_says_counts_where_its_code_does_not_tell(message: str, kind: Kind, says: str) -> None:
-    found = sqlite.translate(apsw.SQLITE_ERROR, message)
-    assert type(found) is kind
-    assert says in str(found)
+    actual = sqlite.translate(apsw.SQLITE_ERROR, message)
+    assert type(actual) is kind
+    assert says in str(actual)
 
 
 SCHEMA = """CREATE TABLE t (id TEXT PRIMARY KEY, name TEXT UNIQUE, n INTEGER NOT NULL CHECK (n < 10)) STRICT;
@@ -411,9 +411,9 @@ def test_each_pause_is_twice_the_one_before_and_all_of_them_are_short() -> None:
 
 @pytest.mark.parametrize("error", [postgres.ConnectionLost("gone"), postgres.Serialization("in the way")])
 def test_what_was_tried_often_enough_is_unavailable_and_says_how_often(error: HoldfastError) -> None:
-    found = retries.final_error(error)
-    assert type(found) is Unavailable
-    assert str(found) == f"gave up after {retries.TRIES} tries: {error}"
+    actual = retries.final_error(error)
+    assert type(actual) is Unavailable
+    assert str(actual) == f"gave up after {retries.TRIES} tries: {error}"
 
 
 @pytest.mark.parametrize("error", [NotFound("x"), StorageFull("x"), OutcomeUnknown("x", id="i"), Unavailable("x")])
@@ -434,5 +434,5 @@ def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_
 def test_a_small_pool_keeps_no_more_connections_than_it_may_have_and_one_without_any_is_refused() -> None:
     assert (PoolOptions(max_connections=2).kept, PoolOptions(max_connections=2, min_connections=1).kept) == (2, 1)
     for wrong in ({"max_connections": 0}, {"max_connections": -1}, {"min_connections": -1}):
-        with pytest.raises(InvalidInput, match="max_connections=.* must be at least 1"):
+        with pytest.raises(InvalidInput, match=r"max_connections=.* must be at least 1"):
             PoolOptions(**wrong)

@@ -64,8 +64,8 @@ def test_a_reader_reads_and_cannot_write(library: Library, tmp_path: Path) -> No
     assert [*reader.execute("PRAGMA cache_size")] == [(-sqlite_file.READER_CACHE_KIB,)]
     with pytest.raises(HoldfastError):
         reader.execute("INSERT INTO t VALUES (1)")
-    for each in (reader, writer):
-        each.raw.close()
+    for item in (reader, writer):
+        item.raw.close()
     file.release_claim()
 
 
@@ -93,8 +93,8 @@ def test_every_connection_to_memory_is_a_database_of_its_own(library: Library) -
     first, second = file.connect(), file.connect()
     first.execute("CREATE TABLE t (x)")
     assert [*second.execute("SELECT count(*) FROM sqlite_master")] == [(0,)]
-    for each in (first, second):
-        each.raw.close()
+    for item in (first, second):
+        item.raw.close()
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def plan(connection: Any, statement: Statement) -> str:
     ],
 )
 def test_a_list_of_tasks_comes_out_of_an_index_in_order(connection: Any, index: str, where: str) -> None:
-    found = plan(connection, a2a_tasks.queries.list.statement(Dialect.SQLITE, where, index))
-    assert f"USING INDEX {index}" in found
-    assert "B-TREE" not in found
+    actual = plan(connection, a2a_tasks.queries.list.statement(Dialect.SQLITE, where, index))
+    assert f"USING INDEX {index}" in actual
+    assert "B-TREE" not in actual
 
 
 STORES: list[Any] = [
@@ -63,5 +63,5 @@ def test_no_query_reads_what_is_not_asked_for(connection: Any, store: Any) -> No
     for name, query in queries.by_name.items():
         if store is agent_memories and name == "list":
             continue
-        found = plan(connection, query.statement(Dialect.SQLITE))
-        assert "SCAN" not in found.replace("SCAN json_each", "").replace("SCAN CONSTANT ROW", ""), f"{name}: {found}"
+        actual = plan(connection, query.statement(Dialect.SQLITE))
+        assert "SCAN" not in actual.replace("SCAN json_each", "").replace("SCAN CONSTANT ROW", ""), f"{name}: {actual}"

@@ -44,8 +44,8 @@ def test_the_defaults_suit_one_service_in_production() -> None:
 
 def test_the_address_can_say_how_large_the_pool_is() -> None:
     url = "postgresql://u:p@h/d?pool_max_connections=50&sslmode=require&pool_max_idle_s=1.5"
-    wanted = PoolOptions(max_connections=50, max_idle_s=1.5)
-    assert split_pool(url, None) == ("postgresql://u:p@h/d?sslmode=require", wanted)
+    expected = PoolOptions(max_connections=50, max_idle_s=1.5)
+    assert split_pool(url, None) == ("postgresql://u:p@h/d?sslmode=require", expected)
     assert split_pool("postgresql://h/d?pool_min_connections=0", None) == (
         "postgresql://h/d",
         PoolOptions(min_connections=0),
@@ -58,8 +58,8 @@ def test_the_address_can_say_how_large_the_pool_is() -> None:
 @pytest.mark.parametrize("mark", ["", "?sslmode=disable&pool_max_connections=50"])
 def test_a_command_can_say_how_large_the_pool_is_and_wins_over_the_address(mark: str) -> None:
     plain = f"postgresql://u:p@h/d{mark}"
-    wanted = PoolOptions(max_connections=7, min_connections=0)
-    assert split_pool(with_pool(plain, 7, 0), None)[1] == wanted
+    expected = PoolOptions(max_connections=7, min_connections=0)
+    assert split_pool(with_pool(plain, 7, 0), None)[1] == expected
     assert with_pool(plain, None, None) == plain
     assert with_pool("a.db", 7, 0) == "a.db", "a file has no pool"
 
@@ -68,9 +68,9 @@ def test_a_command_can_say_how_large_the_pool_is_and_wins_over_the_address(mark:
 def test_serve_and_worker_have_the_options_of_the_pool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_POOL_MAX_CONNECTIONS", "none")
     words = {"serve": [], "worker": ["--handler", "x:y"]}[name]
-    done = CliRunner().invoke(root, [name, "--database", "postgresql://127.0.0.1:1/d", *words])
-    assert done.exit_code == 2
-    assert "--pool-max-connections" in done.output
+    completed = CliRunner().invoke(root, [name, "--database", "postgresql://127.0.0.1:1/d", *words])
+    assert completed.exit_code == 2
+    assert "--pool-max-connections" in completed.output
 
 
 def test_a_server_keeps_as_many_connections_as_it_is_told(
@@ -151,10 +151,10 @@ def test_whoever_is_alone_stays_on_one_connection(postgres_server: PostgresServe
 
 def _rested(server: PostgresServer, url: str) -> dict[int, Any]:
     """Since when each of the server's processes that serve a database has had nothing to do; none while one has."""
-    found = backends(server, url)
-    query = f"SELECT pid, state_change FROM pg_stat_activity WHERE pid = ANY(ARRAY{found}::int[]) AND state = 'idle'"
+    actual = backends(server, url)
+    query = f"SELECT pid, state_change FROM pg_stat_activity WHERE pid = ANY(ARRAY{actual}::int[]) AND state = 'idle'"
     rested = dict(server.execute(query))
-    return rested if len(rested) == len(found) else {}
+    return rested if len(rested) == len(actual) else {}
 
 
 @both_styles
@@ -231,10 +231,10 @@ def test_every_connection_busy_is_unavailable_within_the_time_to_connect(
 
 @both_styles
 def test_what_an_address_says_about_connecting_is_understood_in_either_style(style: str, postgres_url: str) -> None:
-    said = "connect_timeout=5&keepalives=1&keepalives_idle=30&gssencmode=disable&channel_binding=prefer"
+    output = "connect_timeout=5&keepalives=1&keepalives_idle=30&gssencmode=disable&channel_binding=prefer"
 
     async def main() -> None:
-        url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{said}&application_name=agents"
+        url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{output}&application_name=agents"
         async with opened(style, url) as hf:
             assert await ask(hf.tenant("acme").sessions.count()) == 0
 
@@ -371,8 +371,8 @@ def test_threads_share_the_pool_and_each_append_has_its_own_place(postgres_url: 
             thread.start()
         for thread in threads:
             thread.join(60)
-        there = acme.messages.list(session.id)
-        assert [message.seq for message in there] == list(range(1, 201))
+        messages = acme.messages.list(session.id)
+        assert [message.seq for message in messages] == list(range(1, 201))
 
 
 ABANDONED = """

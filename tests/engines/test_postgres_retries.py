@@ -134,8 +134,8 @@ def test_appends_to_the_same_sessions_from_many_handles_never_deadlock_for_good(
             ]
             await soon(asyncio.gather(*appends), 60)
             for session in sessions:
-                there = await one.tenant("acme").messages.list(session.id)
-                assert [message.seq for message in there] == list(range(1, 61))
+                messages = await one.tenant("acme").messages.list(session.id)
+                assert [message.seq for message in messages] == list(range(1, 61))
 
     asyncio.run(main())
 
@@ -172,8 +172,8 @@ def test_real_serialization_failures_are_retried(style: str, postgres_url: str) 
             append = lambda: acme.messages.append(session.id, role="user", content="x")  # noqa: E731
             for _ in range(10):
                 await soon(asyncio.gather(ask_aside(style, append), ask_aside(style, append)))
-            there = await ask(acme.messages.list(session.id))
-            assert [message.seq for message in there] == list(range(1, 21))
+            existing = await ask(acme.messages.list(session.id))
+            assert [message.seq for message in existing] == list(range(1, 21))
 
     try:
         asyncio.run(main())

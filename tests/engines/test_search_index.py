@@ -72,8 +72,8 @@ def fill(acme: TenantHandle, *texts: str) -> str:
 
 
 def count(fetch: Fetch, table: str) -> int:
-    ((found,),) = fetch(f"SELECT COUNT(*) FROM {table}")
-    return int(found)
+    ((actual,),) = fetch(f"SELECT COUNT(*) FROM {table}")
+    return int(actual)
 
 
 def test_an_append_indexes_nothing_and_a_search_does_it_once(hf: Holdfast, fetch: Fetch) -> None:
@@ -218,15 +218,15 @@ def test_what_is_not_indexed_is_found_as_if_it_were(
     acme.branches.rewind(acme.sessions.list()[0].id, to=4)
 
     def pages(query: str) -> list[tuple[str, float, str]]:
-        found: list[tuple[str, float, str]] = []
+        result: list[tuple[str, float, str]] = []
         cursor: str | None = None
         while True:
             page = acme.messages.search(query, limit=7, cursor=cursor)
             assert page.complete
-            found += [(hit.message.id, hit.score, hit.snippet) for hit in page]
+            result += [(hit.message.id, hit.score, hit.snippet) for hit in page]
             cursor = page.next
             if cursor is None:
-                return found
+                return result
 
     queries = ("word", "word fill*", '"word 3"', "word -filler", "wo* -5", '"word 2" filler')
     monkeypatch.setattr(search_index, "BATCH_MESSAGES", 0)
@@ -350,26 +350,26 @@ def test_searchers_at_once_do_not_stand_in_each_others_way(hf: Holdfast, monkeyp
     sessions = [fill(acme, "word") for _ in range(6)]
 
     def append_and_search(number: int) -> list[int]:
-        session, found = sessions[number], []
+        session, result = sessions[number], []
         for turn in range(4):
             acme.messages.append(session, role="user", content=f"word {turn}")
             where = session if (number + turn) % 2 else None
-            found.append(len(acme.messages.search(f"word {turn}", session_id=where)))
-        return found
+            result.append(len(acme.messages.search(f"word {turn}", session_id=where)))
+        return result
 
-    for found in in_threads([lambda number=number: append_and_search(number) for number in range(6)]):  # type: ignore[misc]
-        assert isinstance(found, list), found
-        assert all(found)
+    for result in in_threads([lambda number=number: append_and_search(number) for number in range(6)]):  # type: ignore[misc]
+        assert isinstance(result, list), result
+        assert all(result)
     assert len(acme.messages.search("word", limit=100)) == 30
 
 
 def is_in_the_index(path: str, word: str, tenant: str = "acme") -> bool:
     connection = apsw.Connection(path)
-    found = connection.execute(
+    actual = connection.execute(
         "SELECT 1 FROM message_index WHERE message_index MATCH ?", (f'"{tag_of(tenant)}{word}"',)
     )
     try:
-        return bool(found.fetchall())
+        return bool(actual.fetchall())
     finally:
         connection.close()
 
@@ -380,7 +380,7 @@ def tables_that_hold(path: str, word: str) -> set[str]:
     names = [
         row[0] for row in connection.execute("SELECT name FROM pragma_table_list WHERE type IN ('table', 'shadow')")
     ]
-    found = {
+    result = {
         name
         for name in names
         for row in connection.execute(f'SELECT * FROM "{name}"')
@@ -388,7 +388,7 @@ def tables_that_hold(path: str, word: str) -> set[str]:
         if word in (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
     }
     connection.close()
-    return found
+    return result
 
 
 def _delete(hf: Holdfast, session: str, message: str) -> None:
@@ -439,7 +439,7 @@ def test_a_message_that_can_be_restored_is_in_no_table_of_the_index(path: str) -
         assert not is_in_the_index(path, RARE)
         assert tables_that_hold(path, RARE) <= {"message_index_data", "deleted_messages"}
         acme.messages.restore(session, [hit.message.id])
-        assert [each.message.id for each in acme.messages.search(RARE)] == [hit.message.id]
+        assert [item.message.id for item in acme.messages.search(RARE)] == [hit.message.id]
 
 
 def test_nothing_is_left_either_where_the_caller_has_switched_foreign_keys_off(path: str) -> None:
@@ -560,12 +560,12 @@ def plan(connection: Any, name: str, where: str = "") -> str:
 def test_sqlite_searches_by_keys_alone(path: str) -> None:
     with Holdfast(path) as hf:
         connection = hf._engine._connection  # type: ignore[union-attr]
-        found = plan(connection, "find", " AND s.user_id = :user_id")
-        assert "SCAN f VIRTUAL TABLE INDEX" in found
-        assert "SEARCH t USING PRIMARY KEY (tenant_id=? AND number=?)" in found
-        assert "SEARCH s USING PRIMARY KEY (tenant_id=? AND id=?)" in found
-        assert "messages_by_id (tenant_id=? AND id=?)" in found
-        assert "B-TREE" not in found, "hits come out of the index in their order"
+        actual = plan(connection, "find", " AND s.user_id = :user_id")
+        assert "SCAN f VIRTUAL TABLE INDEX" in actual
+        assert "SEARCH t USING PRIMARY KEY (tenant_id=? AND number=?)" in actual
+        assert "SEARCH s USING PRIMARY KEY (tenant_id=? AND id=?)" in actual
+        assert "messages_by_id (tenant_id=? AND id=?)" in actual
+        assert "B-TREE" not in actual, "hits come out of the index in their order"
         for name in ("behind", "lock_behind"):
             for where in ("", " AND id = :session_id"):
                 assert "sessions_search_behind (tenant_id=?" in plan(connection, name, where)
@@ -588,16 +588,16 @@ def test_postgres_finds_rare_and_absent_words_by_the_index_over_words(postgres_u
         declared = ", ".join(types[name] for name in statement.names)
         connection.execute(f"PREPARE find ({declared}) AS {statement.sql}".encode())
         for word in ("1234", "absent"):
-            given = {
+            arguments = {
                 "tenant_id": "'acme'",
                 "query": f"$q$'{tag_of('acme', Dialect.POSTGRES)}{word}'$q$",
                 "before_number": str(2**63 - 1),
                 "limit": "21",
             }
-            asked = f"EXPLAIN EXECUTE find ({', '.join(given[name] for name in statement.names)})"
-            found = "\n".join(row[0] for row in connection.execute(asked.encode()))
-            newest, _, rest = found.partition("CTE near")
+            asked = f"EXPLAIN EXECUTE find ({', '.join(arguments[name] for name in statement.names)})"
+            actual = "\n".join(row[0] for row in connection.execute(asked.encode()))
+            newest, _, rest = actual.partition("CTE near")
             assert "message_texts_pkey" in newest
             assert "message_texts_words" in rest
             assert "message_texts_pkey" not in rest
-            assert "Seq Scan on message" not in found
+            assert "Seq Scan on message" not in actual

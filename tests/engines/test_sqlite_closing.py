@@ -119,8 +119,8 @@ def test_a_program_that_ends_without_closing_ends(tmp_path: Path, script: str) -
     assert run_script(script, str(tmp_path / "a.db")) == "leaving\n"
     with Holdfast(str(tmp_path / "a.db")) as hf:
         (session,) = hf.tenant("acme").sessions.list()
-        there = hf.tenant("acme").messages.list(session.id)
-        assert [message.seq for message in there] == list(range(1, len(there) + 1))
+        messages = hf.tenant("acme").messages.list(session.id)
+        assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
 
 
 def test_an_asynchronous_handle_can_be_opened_again_in_another_loop(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_opening_twice_is_opening_once_and_a_closed_handle_can_be_opened_again(t
             await hf.tenant("acme").sessions.count()
         return counts
 
-    found = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
-    assert found == [2] * 40 + [3] * 40
+    actual = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    assert actual == [2] * 40 + [3] * 40
 
 
 def test_a_call_from_another_event_loop_is_refused_and_nothing_of_it_happens(tmp_path: Path) -> None:

@@ -250,11 +250,11 @@ def test_somebody_without_the_right_to_write_gets_one_typed_error(shared_folder:
     path.chmod(0o444)
     shared_folder.chmod(0o555 if closed_folder else 0o777)
     try:
-        said = run_script(PERMISSIONS, str(path), session).splitlines()
+        output = run_script(PERMISSIONS, str(path), session).splitlines()
     finally:
         shared_folder.chmod(0o777)
-    assert ReadOnly.__name__ in said[-1]
-    assert Forbidden.__name__ in said[-1]
+    assert ReadOnly.__name__ in output[-1]
+    assert Forbidden.__name__ in output[-1]
     assert path.read_bytes() == before
 
 
@@ -382,10 +382,10 @@ def test_a_group_of_writes_to_a_file_that_is_gone_fails_as_a_whole(
             acme = hf.tenant("acme")
             session = await acme.sessions.create()
             (tmp_path / "a.db-wal").unlink()
-            appends = [acme.messages.append(session.id, role="user", content=str(each)) for each in range(5)]
+            appends = [acme.messages.append(session.id, role="user", content=str(number)) for number in range(5)]
             return await asyncio.gather(*appends, return_exceptions=True)
 
-    assert [type(each) for each in asyncio.run(main())] == [Unavailable] * 5
+    assert [type(item) for item in asyncio.run(main())] == [Unavailable] * 5
 
 
 def test_the_files_are_looked_at_a_few_times_a_second_however_many_commits_there_are(

@@ -95,9 +95,9 @@ def test_a_writer_interrupted_at_any_line_leaves_a_whole_call_or_none_and_a_work
             if not isinstance(answer, BaseException):
                 assert mine in then
         assert lines > 40
-        found = acme.messages.list(session.id)
-        assert [message.seq for message in found] == list(range(1, len(found) + 1))
-        assert acme.sessions.get(session.id).message_count == len(found)
+        messages = acme.messages.list(session.id)
+        assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
+        assert acme.sessions.get(session.id).message_count == len(messages)
 
 
 def test_a_leader_interrupted_at_any_line_leaves_nobody_waiting(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_a_leader_interrupted_at_any_line_leaves_nobody_waiting(tmp_path: Path) 
             assert all(isinstance(answer, (int, OutcomeUnknown)) for answer in others), f"interrupted at {where}"
         assert line > 60
         assert led > 0, "no leader was interrupted while it led for others"
-        found = acme.messages.list(session.id)
-        assert [message.seq for message in found] == list(range(1, len(found) + 1))
-        assert acme.sessions.get(session.id).message_count == len(found)
+        messages = acme.messages.list(session.id)
+        assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
+        assert acme.sessions.get(session.id).message_count == len(messages)
 
 
 def behind_a_long_call(engine: Any, work: list[Callable[[], Any]]) -> list[Any]:
@@ -188,10 +188,10 @@ def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refus
         real = connection.execute
 
         def execute(sql: str, args: Any = ()) -> Any:
-            found = real(sql, args)
+            result = real(sql, args)
             if sql in ("BEGIN IMMEDIATE", "COMMIT"):
                 signal.raise_signal(signal.SIGUSR1)
-            return found
+            return result
 
         before = signal.signal(signal.SIGUSR1, handle)
         try:
@@ -209,8 +209,8 @@ def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refus
 def test_a_signal_handler_that_writes_while_its_thread_waits_for_the_writer_is_refused_and_nobody_hangs(
     tmp_path: Path,
 ) -> None:
-    said = run_script(WRITES_WHILE_WAITING, str(tmp_path / "a.db"))
-    assert said == "refused\n['hello']\n"
+    output = run_script(WRITES_WHILE_WAITING, str(tmp_path / "a.db"))
+    assert output == "refused\n['hello']\n"
 
 
 WRITES_WHILE_WAITING = """
@@ -309,8 +309,8 @@ CTRL_C = """
 
 
 def test_ctrl_c_while_waiting_withdraws_the_call_and_wakes_the_next(tmp_path: Path) -> None:
-    said = run_script(CTRL_C, str(tmp_path / "a.db"))
-    assert said == "interrupted\n['behind it', 'afterwards']\n"
+    output = run_script(CTRL_C, str(tmp_path / "a.db"))
+    assert output == "interrupted\n['behind it', 'afterwards']\n"
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -347,9 +347,9 @@ def test_cancelled_calls_are_whole_or_absent_and_answers_stay_with_their_request
                     else:
                         assert answer.id == name
                         assert answer.content == [{"type": "text", "text": name}]
-            there = await acme.messages._async.list(session.id)
-            assert [message.seq for message in there] == list(range(1, len(there) + 1))
-            assert (await acme.sessions._async.get(session.id)).message_count == len(there)
+            existing = await acme.messages._async.list(session.id)
+            assert [message.seq for message in existing] == list(range(1, len(existing) + 1))
+            assert (await acme.sessions._async.get(session.id)).message_count == len(existing)
             await handle.engine.close()
 
     asyncio.run(main())

@@ -38,12 +38,12 @@ def test_one_that_is_cancelled_takes_nobody_along_and_is_done_all_the_same(tmp_p
             await acme.messages.append(session, role="user", content="after")
             return answers, [*await acme.messages.list(session)]
 
-    answers, there = asyncio.run(main())
+    answers, existing = asyncio.run(main())
     assert [isinstance(answer, asyncio.CancelledError) for answer in answers].index(True) == cancelled
     assert [answer.seq for answer in answers if isinstance(answer, Message)] == [
         seq for seq in (1, 2, 3) if seq != cancelled + 1
     ]
-    assert [message.content[0]["text"] for message in there] == ["0", "1", "2", "after"]
+    assert [message.content[0]["text"] for message in existing] == ["0", "1", "2", "after"]
 
 
 def test_a_writer_that_never_pauses_lets_everybody_else_go_on(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_an_error_reaches_who_asked_whether_first_or_not(tmp_path: Path) -> None
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
             session = (await acme.sessions.create()).id
-            gone = (await acme.sessions.create()).id
-            await acme.sessions.delete(gone)
-            asked = [gone, session, gone, session]
+            removed = (await acme.sessions.create()).id
+            await acme.sessions.delete(removed)
+            asked = [removed, session, removed, session]
             return await asyncio.gather(
-                *(acme.messages.append(each, role="user", content="x") for each in asked), return_exceptions=True
+                *(acme.messages.append(item, role="user", content="x") for item in asked), return_exceptions=True
             )
 
     first, second, third, fourth = asyncio.run(main())

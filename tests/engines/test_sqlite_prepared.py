@@ -33,7 +33,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[apsw.Connection]:
 def prepared_anew(connections: list[apsw.Connection]) -> int:
     """How many statements of more than a few words were not found prepared so far."""
     stats: list[dict[str, Any]] = [connection.cache_stats() for connection in connections]
-    return sum(each["misses"] - each["no_cache"] for each in stats)
+    return sum(stat["misses"] - stat["no_cache"] for stat in stats)
 
 
 def test_what_was_run_before_many_appends_is_still_prepared_after_them(

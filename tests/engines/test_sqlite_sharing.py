@@ -38,9 +38,9 @@ def slow_flush(kind: Attempt, file: str) -> None:
 
 def check_log(handle: Any, session_id: str, messages: int) -> None:
     """Every place of the log is taken once, and the counters agree."""
-    there = handle.tenant("acme").messages.list(session_id)
-    assert [message.seq for message in there] == list(range(1, messages + 1))
-    assert len({message.id for message in there}) == messages
+    existing = handle.tenant("acme").messages.list(session_id)
+    assert [message.seq for message in existing] == list(range(1, messages + 1))
+    assert len({message.id for message in existing}) == messages
     assert handle.tenant("acme").sessions.get(session_id).message_count == messages
 
 
@@ -53,8 +53,8 @@ def test_threads_that_write_at_once_share_commits(tmp_path: Path) -> None:
         names = [[ids.new() for _ in range(EACH)] for _ in range(THREADS)]
 
         def write(mine: list[str]) -> None:
-            for each in mine:
-                acme.messages.append(session.id, role="user", content="x", id=each)
+            for item in mine:
+                acme.messages.append(session.id, role="user", content="x", id=item)
 
         before = disk.count("sync")
         assert in_threads([lambda mine=mine: write(mine) for mine in names]) == [None] * THREADS
@@ -77,14 +77,14 @@ def test_tasks_that_write_at_once_share_commits(tmp_path: Path, watch: Any) -> N
             names = [[ids.new() for _ in range(EACH)] for _ in range(THREADS)]
 
             async def write(mine: list[str]) -> None:
-                for each in mine:
-                    await acme.messages._async.append(session.id, role="user", content="x", id=each)
+                for item in mine:
+                    await acme.messages._async.append(session.id, role="user", content="x", id=item)
 
             before = disk.count("sync")
             await asyncio.gather(*[write(mine) for mine in names])
             flushes = disk.count("sync") - before
-            there = await acme.messages._async.list(session.id)
-            assert [message.seq for message in there] == list(range(1, THREADS * EACH + 1))
+            existing = await acme.messages._async.list(session.id)
+            assert [message.seq for message in existing] == list(range(1, THREADS * EACH + 1))
             await handle.engine.close()
             return flushes
 
@@ -208,8 +208,8 @@ def test_processes_create_and_fill_one_new_file_together(tmp_path: Path) -> None
 
     Of two libraries, too: in processes of their own they see each other's locks.
     """
-    path, each = tmp_path / "a.db", 60
-    processes = [start_script(PROCESS, str(path), str(each), library) for library in ("apsw", "stdlib") * 2]
+    path, item = tmp_path / "a.db", 60
+    processes = [start_script(PROCESS, str(path), str(item), library) for library in ("apsw", "stdlib") * 2]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -221,7 +221,7 @@ def test_processes_create_and_fill_one_new_file_together(tmp_path: Path) -> None
     with Holdfast(str(path)) as hf:
         session = hf.tenant("acme").sessions.find("shared")
         assert session is not None
-        check_log(hf, session.id, 4 * each)
+        check_log(hf, session.id, 4 * item)
 
 
 def test_threads_open_one_new_file_together(tmp_path: Path) -> None:
@@ -341,27 +341,28 @@ def test_the_event_loop_goes_on_when_another_program_comes_in_between_two_tries(
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             messages = hf.tenant("acme").messages
             session = await hf.tenant("acme").sessions.create()
-            there = [await messages.append(session.id, role="user", content="x") for _ in range(together)]
+            existing = [await messages.append(session.id, role="user", content="x") for _ in range(together)]
             connection = hf._engine._connection
             real, come_in = connection.execute, [True]
 
             def execute(sql: str, args: Any = ()) -> Any:
-                found = real(sql, args)
+                result = real(sql, args)
                 if sql == "ROLLBACK" and come_in:
                     come_in.clear()
                     other.execute("BEGIN IMMEDIATE").fetchall()
-                return found
+                return result
 
             connection.execute = execute  # type: ignore[method-assign]
             started = time.monotonic()
             again = [
-                asyncio.create_task(messages.append(session.id, role="user", content="x", id=each.id)) for each in there
+                asyncio.create_task(messages.append(session.id, role="user", content="x", id=item.id))
+                for item in existing
             ]
             await asyncio.sleep(0.05)
-            assert not any(each.done() for each in again)
+            assert not any(item.done() for item in again)
             assert not come_in
             other.execute("COMMIT").fetchall()
-            assert [(await each).seq for each in again] == [each.seq for each in there]
+            assert [(await item).seq for item in again] == [item.seq for item in existing]
             connection.execute = real  # type: ignore[method-assign]
             return time.monotonic() - started
 

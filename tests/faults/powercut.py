@@ -111,14 +111,14 @@ def record(
 
 def operations_of(recording: Recording, methods: Collection[str], *, most: int = 2) -> dict[int, str]:
     """The operations of the first calls of each of these methods that changed something, each with its method."""
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     times: Counter[str] = Counter()
     for number, method in enumerate(recording.methods):
         changed = recording.states[number] != recording.states[number + 1]
         if method in methods and changed and times[method] < most:
             times[method] += 1
-            found |= dict.fromkeys(range(recording.begun[number], recording.acknowledged[number] + 1), method)
-    return found
+            result |= dict.fromkeys(range(recording.begun[number], recording.acknowledged[number] + 1), method)
+    return result
 
 
 def cuts(recording: Recording, *, seed: int, rounds: int = 1, within: Collection[int] | None = None) -> Iterator[Cut]:
@@ -164,11 +164,11 @@ def judge(recording: Recording, after: int, found: State | str) -> str | None:
     legal = recording.legal(after)
     if any(recording.states[calls_made] == found for calls_made in legal):
         return None
-    known = [number for number, state in enumerate(recording.states) if state == found]
-    if not known:
+    initial = [number for number, state in enumerate(recording.states) if state == found]
+    if not initial:
         return f"half done: not the state after any call; legal are those after {legal}"
-    methods = recording.methods[known[-1] : legal.start]
-    return f"lost: the state after {known[-1]} calls, but {legal.start} were acknowledged; missing {methods}"
+    methods = recording.methods[initial[-1] : legal.start]
+    return f"lost: the state after {initial[-1]} calls, but {legal.start} were acknowledged; missing {methods}"
 
 
 def recover(files: Mapping[str, bytes], folder: Path) -> State | str:

@@ -43,18 +43,18 @@ def test_an_unflushed_write_is_lost_or_kept_as_the_variant_says() -> None:
 
 def test_a_torn_write_ends_between_two_sectors() -> None:
     wreck = a_wreck(WRITE, files={"f": OLD})
-    found = {content(wreck, "torn", seed) for seed in range(60)}
-    assert found == {NEW[:n] + OLD[n:] for n in range(0, len(NEW) + 1, SECTOR_BYTES)}
+    actual = {content(wreck, "torn", seed) for seed in range(60)}
+    assert actual == {NEW[:n] + OLD[n:] for n in range(0, len(NEW) + 1, SECTOR_BYTES)}
 
 
 def test_scattered_writes_lose_any_sectors_and_never_part_of_one() -> None:
     wreck = a_wreck(WRITE, files={"f": OLD})
-    found = {content(wreck, "scattered", seed) for seed in range(300)}
-    assert len(found) == 16  # each of four sectors there or not
-    for each in found:
-        for at in range(0, len(each), SECTOR_BYTES):
+    actual = {content(wreck, "scattered", seed) for seed in range(300)}
+    assert len(actual) == 16  # each of four sectors there or not
+    for item in actual:
+        for at in range(0, len(item), SECTOR_BYTES):
             sector = slice(at, at + SECTOR_BYTES)
-            assert each[sector] in (OLD[sector], NEW[sector])
+            assert item[sector] in (OLD[sector], NEW[sector])
 
 
 def test_overlapping_writes_may_arrive_in_the_other_order() -> None:
@@ -68,9 +68,9 @@ def test_overlapping_writes_may_arrive_in_the_other_order() -> None:
 
 def test_noise_stays_inside_what_was_being_written() -> None:
     wreck = a_wreck(DiskOperation("write", "f", 600, NEW[:100]), files={"f": OLD})
-    found = {content(wreck, "noise", seed) for seed in range(100)}
-    assert any(each[600:700] not in (OLD[600:700], NEW[:100]) for each in found)
-    assert {each[:600] + each[700:] for each in found} == {OLD[:600] + OLD[700:]}
+    actual = {content(wreck, "noise", seed) for seed in range(100)}
+    assert any(item[600:700] not in (OLD[600:700], NEW[:100]) for item in actual)
+    assert {item[:600] + item[700:] for item in actual} == {OLD[:600] + OLD[700:]}
 
 
 def test_a_flush_covers_only_its_own_file() -> None:
@@ -116,10 +116,10 @@ def test_a_recording_replays_to_the_very_files_that_are_there(tmp_path: Path) ->
         for n in range(50):
             connection.execute("INSERT INTO t VALUES (?)", (str(n) * 500,)).fetchall()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        found = a_wreck(*disk.operations).files("kept", Random(0))
-        there = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-shm")}
+        actual = a_wreck(*disk.operations).files("kept", Random(0))
+        existing = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-shm")}
         connection.close()
-    assert found == there
+    assert actual == existing
 
 
 def test_the_log_is_really_a_wal_shared_between_connections(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def work(during: int) -> tuple[list[Call], list[Call]]:
     for call in calls(world, BEFORE + during):
         call.make(handle)
         chosen.append(call)
-        if call.number > BEFORE and call.number % 4 == 0 and (there := world.session()):
-            chosen.append(Call(call.number, "messages.list", world.tenant_name, (there.id,), {}))
+        if call.number > BEFORE and call.number % 4 == 0 and (existing := world.session()):
+            chosen.append(Call(call.number, "messages.list", world.tenant_name, (existing.id,), {}))
             chosen.append(Call(call.number, "sessions.list", world.tenant_name, (), {}))
     handle.close()
     return [call for call in chosen if call.number <= BEFORE], [call for call in chosen if call.number > BEFORE]
@@ -108,7 +108,7 @@ class Run(Struct):
         unknown = [place for place, answer in enumerate(self.answers) if isinstance(answer, OutcomeUnknown)]
         refused = [isinstance(answer, REFUSALS) for answer in self.answers]
         for guess in itertools.product((False, True), repeat=len(unknown)):
-            happened = [not each for each in refused]
+            happened = [not item for item in refused]
             for place, is_made in zip(unknown, guess, strict=True):
                 happened[place] = is_made
             expected, state = model(self.during, tuple(happened))
@@ -156,8 +156,8 @@ def run(
         operations = list(disk.operations)
         disk.repair()
         handle.close()
-        found = powercut.recover(files_in(folder), Path(scratch))
-    return Run(during, answers, disk.attempts[opened:], operations, found, seconds)
+        actual = powercut.recover(files_in(folder), Path(scratch))
+    return Run(during, answers, disk.attempts[opened:], operations, actual, seconds)
 
 
 def once(error: Error, number: int, files: str = "") -> Callable[[int], DiskFault]:
@@ -240,8 +240,8 @@ def test_a_failed_flush_is_never_retried_and_what_follows_survives_a_power_cut()
             for operation in result.operations:
                 wreck.apply(operation)
             for variant in wreck.variants():
-                found = powercut.recover(wreck.files(variant, Random(number)), Path(scratch))
-                assert any(state == found for state in result.histories()), f"sync {number}, then a cut: {variant}"
+                actual = powercut.recover(wreck.files(variant, Random(number)), Path(scratch))
+                assert any(state == actual for state in result.histories()), f"sync {number}, then a cut: {variant}"
     assert poisoned > 10
 
 
@@ -258,8 +258,8 @@ def check_poison(result: Run) -> bool:
         assert lost or (isinstance(answer, Unavailable) and "open a new one" in str(answer)), call.method
     reads = [answer for call, answer in made_after(result, unknown[0]) if call.method.endswith(".list")]
     assert not any(isinstance(answer, REFUSALS) for answer in reads)
-    failed = next(place for place, each in enumerate(result.operations) if each.kind == "failed_sync")
-    assert not any(each.kind == "sync" for each in result.operations[failed:])
+    failed = next(place for place, item in enumerate(result.operations) if item.kind == "failed_sync")
+    assert not any(operation.kind == "sync" for operation in result.operations[failed:])
     return True
 
 
@@ -308,8 +308,8 @@ def test_calls_that_share_a_failing_commit_each_get_their_own_true_answer(engine
     problems: list[str] = []
     for number, kind in enumerate(shared(engine, None)[2], 1):
         if kind in KINDS[error]:
-            answers, found, _ = shared(engine, once(error, number))
-            if what := shared_problem(answers, found):
+            answers, actual, _ = shared(engine, once(error, number))
+            if what := shared_problem(answers, actual):
                 problems.append(f"{error} at attempt {number} ({kind}): {what}")
     assert problems == []
 
@@ -321,8 +321,8 @@ def test_a_disk_that_fails_while_the_log_is_moved_spoils_no_answer(
     monkeypatch.setattr(wal, "CHECKPOINT_COMMITS", 1)
     problems: list[str] = []
     for number, kind in enumerate(shared("async", None)[2], 1):
-        answers, found, _ = shared("async", once("EIO", number))
-        if what := shared_problem(answers, found):
+        answers, actual, _ = shared("async", once("EIO", number))
+        if what := shared_problem(answers, actual):
             problems.append(f"EIO at attempt {number} ({kind}): {what}")
     assert problems == []
 
@@ -345,13 +345,13 @@ def shared(engine: str, fault: Callable[[int], DiskFault] | None) -> tuple[list[
             Path(folder, name).write_bytes(content)
         file = FailingFile(os.path.join(folder, DATABASE), disk)
         turns = turns_in_threads(file, groups) if engine == "threads" else turns_in_tasks(file, groups)
-        for group, given in turns:
+        for group, arguments in turns:
             if opened is None:
                 opened = len(disk.attempts)
                 if fault is not None:
                     disk.fail(fault(opened))
-            answers += given or []
-            if group is groups[-1] and given:
+            answers += arguments or []
+            if group is groups[-1] and arguments:
                 attempts = disk.attempts[opened:]
                 disk.repair()
         with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as scratch:

@@ -43,9 +43,9 @@ def test_every_write_method_of_every_store_has_a_maker() -> None:
 
 
 def test_reflection_finds_the_write_methods_and_leaves_out_the_readers() -> None:
-    found = workloads.write_methods()
-    assert {"messages.append", "messages.append_many", "sessions.purge", "tenants.update"} <= set(found)
-    assert not {"messages.list", "messages.last", "sessions.get", "sessions.find", "tenants.list"} & set(found)
+    actual = workloads.write_methods()
+    assert {"messages.append", "messages.append_many", "sessions.purge", "tenants.update"} <= set(actual)
+    assert not {"messages.list", "messages.last", "sessions.get", "sessions.find", "tenants.list"} & set(actual)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -146,8 +146,8 @@ def test_the_harness_finds_a_disk_that_does_not_flush() -> None:
     recording = Recording(
         lies,
         honest.methods,
-        [without_flushes(each) for each in honest.begun],
-        [without_flushes(each) for each in honest.acknowledged],
+        [without_flushes(item) for item in honest.begun],
+        [without_flushes(item) for item in honest.acknowledged],
         honest.states,
     )
     report = powercut.enumerate_cuts(recording, seed=1, within=calls_of(recording))

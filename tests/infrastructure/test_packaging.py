@@ -25,7 +25,7 @@ def pinned(name: str) -> dict[str, str]:
 
 
 def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[\[<>=; ]", each)[0] for each in requirements}
+    return {re.split(r"[\[<>=; ]", requirement)[0] for requirement in requirements}
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_wheel_holds_everything_of_the_package(wheel: zipfile.ZipFile) -> None:
     files = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".sql", ".typed"}]
-    wanted = {path.relative_to(ROOT / "src").as_posix() for path in files}
-    assert wanted - set(wheel.namelist()) == set()
-    assert "holdfast/py.typed" in wanted
-    assert any(name.endswith(".sql") for name in wanted)
+    expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
+    assert expected - set(wheel.namelist()) == set()
+    assert "holdfast/py.typed" in expected
+    assert any(name.endswith(".sql") for name in expected)
 
 
 def test_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -70,7 +70,7 @@ def test_locks_cover_what_the_package_asks_for() -> None:
     extras = PROJECT["optional-dependencies"]
     assert names([*PROJECT["dependencies"], *extras["server"], *extras["postgres"]]) - pinned("run").keys() == set()
     # Frameworks have environments of their own, each with a lock of its own.
-    everything = [each for extra, wanted in extras.items() if extra not in ("all", *FRAMEWORKS) for each in wanted]
+    everything = [item for extra, expected in extras.items() if extra not in ("all", *FRAMEWORKS) for item in expected]
     assert names([*PROJECT["dependencies"], *everything]) - pinned("test").keys() == set()
     for extra in FRAMEWORKS:
         assert names([*PROJECT["dependencies"], *extras.get(extra, ())]) - pinned(extra).keys() == set()
@@ -78,8 +78,8 @@ def test_locks_cover_what_the_package_asks_for() -> None:
 
 @pytest.mark.parametrize("lock", sorted((ROOT / "requirements").glob("*-oldest.txt")), ids=lambda lock: lock.stem)
 def test_an_oldest_lane_has_the_oldest_releases_that_its_extra_allows(lock: Path) -> None:
-    wanted = PROJECT["optional-dependencies"][lock.stem.removesuffix("-oldest")]
-    oldest = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", each).groups() for each in wanted)
+    expected = PROJECT["optional-dependencies"][lock.stem.removesuffix("-oldest")]
+    oldest = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", item).groups() for item in expected)
     assert oldest.items() <= pinned(lock.stem).items()
 
 

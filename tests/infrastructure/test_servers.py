@@ -125,9 +125,9 @@ def test_program_in_a_closed_folder_is_copied_not_opened(tmp_path: Path, closed:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     package.chmod(0o700 if closed else 0o755)
-    found = servers._reachable_copy(program, package, tmp_path)
+    actual = servers._reachable_copy(program, package, tmp_path)
     moved = closed and os.geteuid() == 0
-    assert found == (tmp_path / "programs" / package.name / "program" if moved else program)
+    assert actual == (tmp_path / "programs" / package.name / "program" if moved else program)
     assert package.stat().st_mode & 0o777 == (0o700 if closed else 0o755)
     program.unlink()
     package.rmdir()

@@ -85,9 +85,9 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as file:
-        said = file.read()
+        output = file.read()
     _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), json.loads(said) if said else None
+    return os.waitstatus_to_exitcode(status), json.loads(output) if output else None
 
 
 def move(url: str, way: str, *, at: int = NEVER, to: int | None = None) -> list[str]:
@@ -97,23 +97,23 @@ def move(url: str, way: str, *, at: int = NEVER, to: int | None = None) -> list[
         dying = Dying(connection, at=at)
         return runner.up(dying, FixedClock(), to=to) if way == "up" else runner.down(dying, to=to or 0)
 
-    return [str(each) for each in on(url, call)]
+    return [str(item) for item in on(url, call)]
 
 
 def status(url: str) -> list[bool]:
     """Which migrations are applied."""
-    return [each.applied for each in on(url, runner.status)]
+    return [item.applied for item in on(url, runner.status)]
 
 
 def schemas(url: str) -> list[list[str]]:
     """Everything there is in the schema after no migration, after the first, and so on; nothing goes wrong."""
     count = len(status(url))
-    found = []
+    actual = []
     for version in range(1, count + 1):
         move(url, "up", to=version)
-        found.append(catalogue.everything(url))
+        actual.append(catalogue.everything(url))
     move(url, "down")
-    return [catalogue.everything(url), *found]
+    return [catalogue.everything(url), *actual]
 
 
 def kill_at_every_statement(url: str, way: str) -> list[dict[str, Any]]:

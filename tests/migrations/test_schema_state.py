@@ -47,8 +47,8 @@ class Place:
 
     def everything(self) -> list[str]:
         """Every detail of the schema, but for the ledger, which may be there and empty."""
-        found = catalogue.everything(self._path or self.url)
-        return [line for line in found if "schema_migrations" not in line]
+        actual = catalogue.everything(self._path or self.url)
+        return [line for line in actual if "schema_migrations" not in line]
 
 
 @pytest.fixture(params=ENGINES)
@@ -82,15 +82,15 @@ def test_every_step_up_and_down_the_ladder_leads_to_the_same_schema(place: Place
     rungs = [place.everything()]
     assert rungs == [[]]
     for version in range(1, LATEST + 1):
-        (done,) = migrate_up(place.url, to=version)
-        assert (done.version, done.applied) == (version, True)
+        (completed,) = migrate_up(place.url, to=version)
+        assert (completed.version, completed.applied) == (version, True)
         rungs.append(place.everything())
         assert rungs[-1] != rungs[-2]
     for version in reversed(range(LATEST)):
         (undone,) = migrate_down(place.url, to=version)
         assert (undone.version, undone.applied) == (version + 1, False)
         assert place.everything() == rungs[version]
-    assert [each.version for each in migrate_up(place.url)] == list(range(1, LATEST + 1))
+    assert [item.version for item in migrate_up(place.url)] == list(range(1, LATEST + 1))
     assert place.everything() == rungs[LATEST]
 
 
@@ -113,10 +113,10 @@ def test_going_up_twice_does_nothing_the_second_time(place: Place) -> None:
 def test_the_ledger_says_what_was_applied(place: Place) -> None:
     migrate_up(place.url)
     rows = place.execute("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
-    known = migrations(Dialect.POSTGRES if place.url.startswith("postgresql") else Dialect.SQLITE)
-    assert [tuple(row) for row in rows] == [(each.version, each.name, each.checksum) for each in known]
-    assert [(each.version, each.name, each.applied) for each in migration_status(place.url)] == [
-        (each.version, each.name, True) for each in known
+    initial = migrations(Dialect.POSTGRES if place.url.startswith("postgresql") else Dialect.SQLITE)
+    assert [tuple(row) for row in rows] == [(item.version, item.name, item.checksum) for item in initial]
+    assert [(item.version, item.name, item.applied) for item in migration_status(place.url)] == [
+        (item.version, item.name, True) for item in initial
     ]
 
 
@@ -221,7 +221,7 @@ def test_there_is_no_going_down_to_a_version_that_is_not_there(to: int, place: P
     migrate_up(place.url)
     with raises(InvalidInput, field="to"):
         migrate_down(place.url, to=to)
-    assert all(each.applied for each in migration_status(place.url))
+    assert all(item.applied for item in migration_status(place.url))
 
 
 def test_the_time_of_a_migration_is_the_clocks(tmp_path: Path) -> None:
@@ -257,4 +257,4 @@ def test_processes_that_start_at_once_see_each_other_whatever_the_isolation_of_t
     with ThreadPoolExecutor(4) as threads:
         for _ in threads.map(migrate_up, [bare_postgres_url] * 4):
             pass
-    assert all(each.applied for each in migration_status(bare_postgres_url))
+    assert all(item.applied for item in migration_status(bare_postgres_url))

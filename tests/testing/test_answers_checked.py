@@ -209,8 +209,8 @@ def test_a_pause_is_kept_by_the_clock_of_whoever_claims_unless_somebody_woke_the
 
 
 def test_an_agent_that_was_to_be_deleted_may_be_gone() -> None:
-    gone = answered("agents.create", SimpleNamespace(id="new", version=1))
-    settle(answered("agents.delete", None, key=("new",)), gone)
+    removed = answered("agents.create", SimpleNamespace(id="new", version=1))
+    settle(answered("agents.delete", None, key=("new",)), removed)
 
 
 # What was asked for
@@ -234,9 +234,9 @@ def test_what_a_step_says_of_its_calls_is_finished_failed_or_as_it_says() -> Non
     asked = CallLog()
     outcomes = [ToolOutcome(id="a"), ToolOutcome(id="b", error="no"), ToolOutcome(id="c", status="unknown", error="?")]
     asked.add(step_call(None, tool_calls=outcomes, messages=[NewMessage(role="user", content="x")]))
-    (found,) = asked.steps[KEY]
-    assert found.outcomes == {"a": "finished", "b": "failed", "c": "unknown"}
-    assert (found.input_tokens, found.output_tokens, len(found.messages)) == (0, 0, 1)
+    (actual,) = asked.steps[KEY]
+    assert actual.outcomes == {"a": "finished", "b": "failed", "c": "unknown"}
+    assert (actual.input_tokens, actual.output_tokens, len(actual.messages)) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(

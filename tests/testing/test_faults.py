@@ -46,7 +46,7 @@ def test_operations_that_are_not_meant_are_not_counted() -> None:
 
 def test_the_first_rule_wins_and_each_is_counted() -> None:
     both = rules(Fault("CrashBeforeWrite", 1, at_most=1), Fault("StorageWriteFail", 1))
-    names = [found.name for found in (both.at("write", "a"), both.at("write", "a")) if found is not None]
+    names = [actual.name for actual in (both.at("write", "a"), both.at("write", "a")) if actual is not None]
     assert names == ["CrashBeforeWrite", "StorageWriteFail"]
     assert both.happened == {"CrashBeforeWrite": 1, "StorageWriteFail": 1}
 
@@ -59,8 +59,8 @@ def test_nothing_strikes_once_they_have_stopped() -> None:
 
 def test_how_long_it_lasts_is_drawn_between_what_the_rule_says() -> None:
     drawn = rules(Fault("StorageLatency", 1, ms=(5, 9)))
-    found = {each.ms for each in (drawn.at("read", "a") for _ in range(200)) if each is not None}
-    assert found == {5, 6, 7, 8, 9}
+    actual = {number.ms for number in (drawn.at("read", "a") for _ in range(200)) if number is not None}
+    assert actual == {5, 6, 7, 8, 9}
     assert all(name in USUAL_MS for name in NAMES if "Latency" in name or "Clock" in name)
 
 

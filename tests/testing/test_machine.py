@@ -53,9 +53,9 @@ class User:
 
 def names(machine: Machine) -> list[str]:
     observer = Observer(machine.path)
-    found = [name for (name,) in observer.select("SELECT id FROM tenants ORDER BY id")]
+    result = [name for (name,) in observer.select("SELECT id FROM tenants ORDER BY id")]
     observer.close()
-    return found
+    return result
 
 
 def fail(machine: Machine, *rules: Fault) -> None:
@@ -155,8 +155,8 @@ def test_power_that_is_gone_is_gone_for_all(machine: Machine) -> None:
         first.insert("a")
     with pytest.raises(Unavailable):
         second.insert("b")
-    for each in (first, second):
-        each.die()
+    for item in (first, second):
+        item.die()
     assert machine.come_back() == "dropped"
     with machine.copy() as path:
         observer = Observer(path)

@@ -50,15 +50,15 @@ def ended(plan: PlannedRun) -> tuple[RunRow, Rows]:
     """What a run is that was driven to its end without a fault."""
     run = RunRow(plan.tenant, plan.run_id, "s", "completed", len(plan.steps), 1, 0, 5, None, "end_turn", 0, 0)
     made = Rows()
-    said = [("user", f"please do {plan.run_id}")]
+    output = [("user", f"please do {plan.run_id}")]
     calls: dict[str, CallRow] = {}
     for number, step in enumerate(plan.steps, 1):
-        said.append(("assistant", f"{plan.run_id} {number} by somebody"))
+        output.append(("assistant", f"{plan.run_id} {number} by somebody"))
         for call in step.calls:
             calls[call.id] = CallRow(plan.tenant, plan.run_id, call.id, call.safety, "finished", 1, 1, number, None)
     made.messages[(plan.tenant, "s")] = [
         MessageRow(plan.tenant, "s", seq, f"m{seq}", role, f'[{{"type":"text","text":"{text}"}}]', 0)
-        for seq, (role, text) in enumerate(said, 1)
+        for seq, (role, text) in enumerate(output, 1)
     ]
     made.calls[(plan.tenant, plan.run_id)] = calls
     return run, made

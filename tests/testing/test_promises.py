@@ -186,10 +186,10 @@ def test_an_illegal_change_is_refused(change: Callable[[Rows], None], said: str)
 
 
 def test_a_step_without_all_of_its_messages_or_calls_is_refused() -> None:
-    for change, said in ((without_message, "is not one that was asked for"), (without_end_of_call, "is not")):
+    for change, output in ((without_message, "is not one that was asked for"), (without_end_of_call, "is not")):
         now = rows()
         change(now)
-        with pytest.raises(Violation, match=said):
+        with pytest.raises(Violation, match=output):
             check_change(Rows(), now, attempts())
 
 
@@ -221,13 +221,13 @@ def test_what_is_shown_is_the_log_in_its_order_and_all_of_it() -> None:
     log = rows().messages[LOG]
     texts: list[Any] = [[{"type": "text", "text": "hello"}], [{"type": "text", "text": "hi"}]]
     check_list_result(log, [(1, "m1", texts[0]), (2, "m2", texts[1])], 2)
-    for shown, said in (
+    for displayed, output in (
         ([(2, "m2", texts[1]), (1, "m1", texts[0])], "came in the order"),
         ([(1, "m1", texts[0])], "1 messages were shown"),
         ([(1, "m1", texts[1]), (2, "m2", texts[0])], "was shown"),
     ):
-        with pytest.raises(Violation, match=said):
-            check_list_result(log, shown, 2)
+        with pytest.raises(Violation, match=output):
+            check_list_result(log, displayed, 2)
 
 
 def test_a_tool_is_called_only_as_the_ledger_says() -> None:
@@ -281,5 +281,5 @@ def test_answers_of_the_dead_are_lost_and_not_checked() -> None:
 def test_calls_are_told_shortly() -> None:
     assert short("018bcfe5-6801-7b9d-b0c2-7c8eed4d43d6") == "..4d43d6"
     assert short("worker-1") == "worker-1"
-    shown = str(call("runs.step", run_id="018bcfe5-6801-7b9d-b0c2-7c8eed4d43d6", epoch=2, iteration=3, state={}))
-    assert shown == "runs.step run_id=..4d43d6 epoch=2 iteration=3"
+    displayed = str(call("runs.step", run_id="018bcfe5-6801-7b9d-b0c2-7c8eed4d43d6", epoch=2, iteration=3, state={}))
+    assert displayed == "runs.step run_id=..4d43d6 epoch=2 iteration=3"

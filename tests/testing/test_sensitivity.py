@@ -33,10 +33,10 @@ def query(queries: Any, name: str, old: str, new: str) -> Plant:
     """A query that says something else."""
 
     def plant() -> AbstractContextManager[Any]:
-        found = queries.by_name[name]
-        changed = {dialect: each.replace(old, new) for dialect, each in found.texts.items()}
-        assert changed != found.texts, f"{name} does not say {old!r}"
-        return mock.patch.multiple(found, **vars(Query(name, changed)))
+        actual = queries.by_name[name]
+        changed = {dialect: item.replace(old, new) for dialect, item in actual.texts.items()}
+        assert changed != actual.texts, f"{name} does not say {old!r}"
+        return mock.patch.multiple(actual, **vars(Query(name, changed)))
 
     return plant
 
@@ -51,8 +51,8 @@ def all_of(*plants: Plant) -> Plant:
 
     def plant() -> AbstractContextManager[Any]:
         stack = ExitStack()
-        for each in plants:
-            stack.enter_context(each())
+        for item in plants:
+            stack.enter_context(item())
         return stack
 
     return plant
@@ -62,10 +62,10 @@ async def step_that_is_not_written(
     self: Any, run_id: str, *, epoch: int, iteration: int, state: Any, **kwargs: Any
 ) -> Any:
     """Answers as if the step had been committed."""
-    given = {name: value for name, value in kwargs.items() if name not in ("stop_reason", "pause_until")}
+    arguments = {name: value for name, value in kwargs.items() if name not in ("stop_reason", "pause_until")}
     defaults = {"messages": (), "tool_calls": (), "usage": None, "last_tool_result": None, "snapshot": None}
     new = step_log.new_step(
-        self._scope, run_id, epoch=epoch, iteration=iteration, state=state, ends=(), **{**defaults, **given}
+        self._scope, run_id, epoch=epoch, iteration=iteration, state=state, ends=(), **{**defaults, **arguments}
     )
     await Suspension()
     return new.made("00000000-0000-7000-8000-000000000000", None, False)

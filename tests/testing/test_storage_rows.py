@@ -52,9 +52,9 @@ class AgentRecords(Scenario):
     async def work(self, process: Process, first: int) -> None:
         for id in self.kept[first::2]:
             await self.make(process, id)
-            there = await process.insist(lambda id=id: process.tenant("acme").agents.get(id))
-            if there.name == id:
-                await self.rename(process, id, there.version)
+            existing = await process.insist(lambda id=id: process.tenant("acme").agents.get(id))
+            if existing.name == id:
+                await self.rename(process, id, existing.version)
         await self.make(process, f"doomed-{first}")
         await process.insist(lambda: process.tenant("acme").agents.upsert(NewAgent(id=f"doomed-{first}", name="x")))
         await process.insist(lambda: process.tenant("acme").agents.delete(f"doomed-{first}"))
@@ -248,7 +248,7 @@ class Talking(Scenario):
                 )
             )
             heard = await process.insist(lambda: process.tenant("acme").messages.list(session.id))
-            mine = [words for words in (each.content[0]["text"] for each in heard) if words.startswith(f"{number} ")]
+            mine = [words for words in (item.content[0]["text"] for item in heard) if words.startswith(f"{number} ")]
             assert mine == [f"{number} {earlier}" for earlier in range(turn + 1)]
 
     def finished(self, observer: Observer) -> bool:

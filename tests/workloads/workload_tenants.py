@@ -12,8 +12,8 @@ def _create_tenant(world: World) -> Arguments:
 
 @maker("tenants.update")
 def _update_tenant(world: World) -> Arguments | None:
-    there = list(world.handle.tenants.list())
-    return ((world.random.choice(there).id,), {"metadata": {"plan": world.text()}}) if there else None
+    existing = list(world.handle.tenants.list())
+    return ((world.random.choice(existing).id,), {"metadata": {"plan": world.text()}}) if existing else None
 
 
 @maker("tenants.set_quota")

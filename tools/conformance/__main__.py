@@ -27,13 +27,17 @@ def main() -> int:
     asked.add_argument("folder", type=Path)
     asked.add_argument("suite", nargs="*", help=", ".join(suite.name for suite in SUITES))
     asked.add_argument("--database", default="", help="run on this PostgreSQL database too, after SQLite in memory")
-    given = asked.parse_args()
-    wanted = [suite for suite in SUITES if suite.name in (given.suite or [suite.name]) and suite.found_in(given.folder)]
-    if not wanted:
-        names = ", ".join(given.suite or [suite.name for suite in SUITES])
-        print(f"no tests of {names} in {given.folder}", file=sys.stderr)
+    arguments = asked.parse_args()
+    expected = [
+        suite
+        for suite in SUITES
+        if suite.name in (arguments.suite or [suite.name]) and suite.found_in(arguments.folder)
+    ]
+    if not expected:
+        names = ", ".join(arguments.suite or [suite.name for suite in SUITES])
+        print(f"no tests of {names} in {arguments.folder}", file=sys.stderr)
         return 2
-    return max(run(suite, given.folder.resolve(), given.database) for suite in wanted)
+    return max(run(suite, arguments.folder.resolve(), arguments.database) for suite in expected)
 
 
 def run(suite: Suite, checkout: Path, database: str) -> int:
@@ -66,8 +70,8 @@ def write(suite: Suite, checkout: Path, lines: list[str]) -> None:
         parts += ["", "Allowed to fail:", "", *(f"- `{name}`: {reason}" for name, reason in suite.allowed.items())]
     section = "\n".join([*parts, f"<!-- /{suite.name} -->"])
     page = PAGE.read_text()
-    there = re.compile(f"<!-- {re.escape(suite.name)} -->.*?<!-- /{re.escape(suite.name)} -->", re.DOTALL)
-    page = there.sub(lambda _: section, page) if there.search(page) else f"{page.rstrip()}\n\n{section}\n"
+    existing = re.compile(f"<!-- {re.escape(suite.name)} -->.*?<!-- /{re.escape(suite.name)} -->", re.DOTALL)
+    page = existing.sub(lambda _: section, page) if existing.search(page) else f"{page.rstrip()}\n\n{section}\n"
     PAGE.write_text(page)
 
 

@@ -31,12 +31,12 @@ def main() -> int:
     asked = argparse.ArgumentParser(prog="packaged.py", description=__doc__)
     asked.add_argument("suite", nargs="*", help=", ".join(packaged))
     asked.add_argument("--workers", default="2")
-    given = asked.parse_args()
-    unknown = set(given.suite) - packaged.keys()
+    arguments = asked.parse_args()
+    unknown = set(arguments.suite) - packaged.keys()
     if unknown:
         print(f"no such suite: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    return max(run(packaged[name], given.workers) for name in given.suite or packaged)
+    return max(run(packaged[name], arguments.workers) for name in arguments.suite or packaged)
 
 
 def run(suite: Suite, workers: str) -> int:
@@ -71,25 +71,25 @@ def source(suite: Suite) -> Path:
 def entry(suite: Suite) -> str:
     """The version and the hashes of a package in the lock file of its lane."""
     lock = (ROOT / "requirements" / f"{suite.environment}.txt").read_text()
-    found = re.search(rf"^{re.escape(suite.package)}==(?:.*\\\n)*.*\n", lock, re.MULTILINE)
-    assert found is not None, suite.package
-    return found[0]
+    result = re.search(rf"^{re.escape(suite.package)}==(?:.*\\\n)*.*\n", lock, re.MULTILINE)
+    assert result is not None, suite.package
+    return result[0]
 
 
 def download(pinned: str, into: Path) -> Path:
     """The archive of a source distribution. Its build tool is asked for the metadata: it is in our own environment."""
-    wanted = into / "wanted.txt"
-    wanted.write_text(pinned)
+    expected = into / "wanted.txt"
+    expected.write_text(pinned)
     options = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--no-binary", ":all:"]
-    where = ["--no-build-isolation", "--require-hashes", "--requirement", wanted, "--dest", into]
+    where = ["--no-build-isolation", "--require-hashes", "--requirement", expected, "--dest", into]
     subprocess.run([*pip_for(Path(environment("test"))), "download", *options, *where], check=True, stdout=sys.stderr)
     return next(into.glob("*.tar.gz"))
 
 
 def unpack(archive: Path, into: Path) -> Path:
     """The one folder that is in a source distribution."""
-    with tarfile.open(archive) as there:
-        there.extractall(into, filter="data")
+    with tarfile.open(archive) as existing:
+        existing.extractall(into, filter="data")
     return next(into.iterdir())
 
 

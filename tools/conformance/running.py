@@ -33,7 +33,7 @@ def run_variant(
     suite: Suite, variant: Variant, checkout: Path, *, database: str = "", options: tuple[str, ...] = ()
 ) -> Outcome:
     """Run pytest once, in the environment of the framework's lane."""
-    path = [ROOT / "tools" / "conformance", ROOT / "src", *(checkout / each for each in suite.packages)]
+    path = [ROOT / "tools" / "conformance", ROOT / "src", *(checkout / package for package in suite.packages)]
     surroundings = {
         **os.environ,
         **suite.settings,
@@ -74,7 +74,7 @@ def read(report: Path) -> Outcome:
     """Count what is in a JUnit report."""
     passed, skipped, failed = 0, 0, []
     for case in ElementTree.parse(report).iter("testcase"):
-        kinds = {each.tag for each in case}
+        kinds = {item.tag for item in case}
         if kinds & {"failure", "error"}:
             failed.append(f"{case.get('classname')}::{case.get('name')}")
         elif "skipped" in kinds:

@@ -46,7 +46,7 @@ class Suite(NamedTuple):
     def found_in(self, given: Path) -> Path | None:
         """The folder in which pytest runs; ``None`` if the suite is not in this checkout or source distribution."""
         places = (given / self.folder, given)
-        return next((each.resolve() for each in places if (each / self.marker).exists()), None)
+        return next((place.resolve() for place in places if (place / self.marker).exists()), None)
 
     def reason(self, test: str) -> str:
         """Why a test may fail; empty if it may not."""

@@ -109,10 +109,10 @@ async def _show_shards(connection: Connection) -> None:
 async def _tables(connection: Connection, ours: Iterable[str]) -> list[PlannedTable]:
     """Return the tables of ``ours`` that exist in this database; other tables in the schema are ignored."""
     existing = {row[0] for row in await connection.fetch(_EXISTING, ())} & {*ours}
-    known = catalogue.tables()
+    initial = catalogue.tables()
     return [
-        PlannedTable(name, TENANT in known[name].columns, frozenset(key.target for key in known[name].foreign_keys))
-        if name in known
+        PlannedTable(name, TENANT in initial[name].columns, frozenset(key.target for key in initial[name].foreign_keys))
+        if name in initial
         else PlannedTable(name, by_tenant=False)
         for name in sorted(existing)
     ]

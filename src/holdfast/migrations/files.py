@@ -109,11 +109,11 @@ def plain_sql(dialect: Dialect, *, after: int = 0) -> str:
     Raises:
         InvalidInput: the version does not exist.
     """
-    known = migrations(dialect)
-    if not 0 <= after <= len(known):
-        raise InvalidInput(f"schema version {after} does not exist; versions are 0 to {len(known)}", field="after")
+    initial = migrations(dialect)
+    if not 0 <= after <= len(initial):
+        raise InvalidInput(f"schema version {after} does not exist; versions are 0 to {len(initial)}", field="after")
     head = f"-- Schema of Holdfast for {dialect.value}. Run `holdfast migrate adopt` afterwards.\n\nBEGIN;\n\n"
-    return head + "".join(f"-- {migration}\n\n{migration.up}\n" for migration in known[after:]) + "COMMIT;\n"
+    return head + "".join(f"-- {migration}\n\n{migration.up}\n" for migration in initial[after:]) + "COMMIT;\n"
 
 
 def _render(filename: str, text: str, dialect: Dialect) -> str:

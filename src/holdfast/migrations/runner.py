@@ -50,19 +50,19 @@ async def status(connection: Connection) -> list[Status]:
         SchemaMismatch: the database is newer than this release, or an applied file was edited.
     """
     applied = await _applied(connection)
-    known = migrations(connection.dialect)
-    _check(applied, known)
-    return [Status(migration.version, migration.name, migration.version in applied) for migration in known]
+    initial = migrations(connection.dialect)
+    _check(applied, initial)
+    return [Status(migration.version, migration.name, migration.version in applied) for migration in initial]
 
 
 async def up(connection: Connection, clock: Clock, *, to: int | None = None) -> list[Migration]:
     """Apply missing migrations up to version ``to`` and return them. If none is missing, no lock is taken."""
-    known = migrations(connection.dialect)
-    if to is not None and not 0 <= to <= len(known):
-        raise InvalidInput(f"schema version {to} does not exist; versions are 0 to {len(known)}", field="to")
+    initial = migrations(connection.dialect)
+    if to is not None and not 0 <= to <= len(initial):
+        raise InvalidInput(f"schema version {to} does not exist; versions are 0 to {len(initial)}", field="to")
     missing = [entry.version for entry in await status(connection) if not entry.applied]
     applied: list[Migration] = []
-    for migration in known:
+    for migration in initial:
         if to is not None and migration.version > to:
             break
         if migration.version in missing and await _apply(connection, clock, migration):
@@ -72,11 +72,11 @@ async def up(connection: Connection, clock: Clock, *, to: int | None = None) -> 
 
 async def down(connection: Connection, *, to: int) -> list[Migration]:
     """Undo the migrations above version ``to``, newest first, and return them. The data of their tables is lost."""
-    known = migrations(connection.dialect)
-    if to < 0 or to > len(known):
-        raise InvalidInput(f"schema version {to} does not exist; versions are 0 to {len(known)}", field="to")
+    initial = migrations(connection.dialect)
+    if to < 0 or to > len(initial):
+        raise InvalidInput(f"schema version {to} does not exist; versions are 0 to {len(initial)}", field="to")
     undone: list[Migration] = []
-    for migration in reversed(known):
+    for migration in reversed(initial):
         if migration.version > to and await _undo(connection, migration):
             undone.append(migration)
     return undone
@@ -89,13 +89,13 @@ async def adopt(connection: Connection, clock: Clock) -> list[Migration]:
         SchemaMismatch: the schema differs from that of this release; the message lists every difference.
     """
     async with connection.savepoint():
-        known, applied = await _begin(connection)
-        differences = await adoption.differences(connection, known)
+        initial, applied = await _begin(connection)
+        differences = await adoption.differences(connection, initial)
         if differences:
             raise SchemaMismatch(
                 f"the schema differs from that of this release, so nothing was recorded: {'; '.join(differences)}"
             )
-        missing = [migration for migration in known if migration.version not in applied]
+        missing = [migration for migration in initial if migration.version not in applied]
         for migration in missing:
             await _record(connection, clock, migration)
     return missing
@@ -163,9 +163,9 @@ async def _begin(connection: Connection) -> tuple[Sequence[Migration], dict[int,
     """Lock the table of migrations, creating it if necessary; return the migrations of this release and those applied."""
     await _lock(connection)
     await connection.fetch(_LEDGER[connection.dialect], ())
-    known, applied = migrations(connection.dialect), await _applied(connection)
-    _check(applied, known)
-    return known, applied
+    initial, applied = migrations(connection.dialect), await _applied(connection)
+    _check(applied, initial)
+    return initial, applied
 
 
 async def _record(connection: Connection, clock: Clock, migration: Migration) -> None:

@@ -80,7 +80,7 @@ def _parse_option(part: str) -> tuple[str, Any]:
     name, _, value = part.partition("=")
     field = name.removeprefix(_PREFIX)
     if field not in PoolOptions.__struct_fields__:
-        options = ", ".join(_PREFIX + known for known in PoolOptions.__struct_fields__)
+        options = ", ".join(_PREFIX + initial for initial in PoolOptions.__struct_fields__)
         raise InvalidInput(f"unknown pool option {name!r}; known options: {options}", field=name)
     kind = type(getattr(PoolOptions(), field))
     try:

@@ -110,24 +110,24 @@ def _runs(rows: list[Any]) -> dict[Key, RunRow]:
 
 
 def _steps(rows: list[Any]) -> dict[Key, list[StepRow]]:
-    found: dict[Key, list[StepRow]] = {}
+    collected: dict[Key, list[StepRow]] = {}
     for row in rows:
-        found.setdefault((row[0], row[1]), []).append(StepRow._make(row))
-    return found
+        collected.setdefault((row[0], row[1]), []).append(StepRow._make(row))
+    return collected
 
 
 def _calls(rows: list[Any]) -> dict[Key, dict[str, CallRow]]:
-    found: dict[Key, dict[str, CallRow]] = {}
+    collected: dict[Key, dict[str, CallRow]] = {}
     for row in rows:
-        found.setdefault((row[0], row[1]), {})[row[2]] = CallRow._make(row)
-    return found
+        collected.setdefault((row[0], row[1]), {})[row[2]] = CallRow._make(row)
+    return collected
 
 
 def _messages(rows: list[Any]) -> dict[Key, list[MessageRow]]:
-    found: dict[Key, list[MessageRow]] = {}
+    collected: dict[Key, list[MessageRow]] = {}
     for row in rows:
-        found.setdefault((row[0], row[1]), []).append(MessageRow._make(row))
-    return found
+        collected.setdefault((row[0], row[1]), []).append(MessageRow._make(row))
+    return collected
 
 
 def _sessions(rows: list[Any]) -> dict[Key, SessionRow]:
