@@ -17,7 +17,7 @@ MANY = (1, 16, 64)
 MAX_POOL = 16
 TENANT = "bench"
 
-# The rows of an append by hand: what is new on the session, and the message, in one statement and so in one transaction.
+# The rows of an append by hand: the new columns of the session, and the message, in one statement and so in one transaction.
 _APPEND = """
 WITH head AS (
     UPDATE sessions SET next_seq = next_seq + 1, message_count = message_count + 1, updated_at = $3, updated_minute = $4
@@ -53,7 +53,10 @@ def cases() -> list[Case]:
     for name, (environment, _) in CONTENDERS.items():
         for writers in (1,) if "connection" in name else MANY:
             collected.append(Case(GROUP, name, environment, "postgres", {"writers": writers}))
-    return [*collected, *(Case(GROUP, TOGETHER, engine="postgres", params={"writers": writers}) for writers in MANY[1:])]
+    return [
+        *collected,
+        *(Case(GROUP, TOGETHER, engine="postgres", params={"writers": writers}) for writers in MANY[1:]),
+    ]
 
 
 def run(job: Job) -> Result:

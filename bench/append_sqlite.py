@@ -21,7 +21,7 @@ EACH = {16: 40, 64: 10}
 """Appends to each of so many sessions that are new, 640 in all."""
 TENANT = "bench"
 TOGETHER = "apsw in one commit for all"
-"""The same rows, a commit for as many as there are writers, with nobody to wait for and nothing to hand back: the floor."""
+"""The same rows with one commit for as many as there are writers, without waiting or handing over results: the floor."""
 
 _PEERS: dict[str, Environment] = {
     "SQLiteSession": "openai",

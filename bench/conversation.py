@@ -139,8 +139,8 @@ def _by_hand(path: str, session: str) -> tuple[float, float]:
 
 
 def _move_log(path: str) -> None:
-    """Move what is in the log into the file, so that nobody's commit pays for what others wrote before it, and each begins the
-    log anew."""
+    """Run a WAL checkpoint, so that no commit pays for earlier writes of others, and each run starts with an
+    empty log."""
     import apsw
 
     connection = apsw.Connection(path)

@@ -38,7 +38,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Figure:
-    """A ratio of two contenders, or a plain number where there is nobody to compare with."""
+    """A ratio of two contenders, or a plain number if there is no contender to compare with."""
 
     text: str
     group: str
@@ -49,7 +49,7 @@ class Figure:
     target: float
     unit: str = "x"
     floor: Side | None = None
-    """Who does as much by hand and nothing else: what it reaches is about what can be reached."""
+    """The contender that does the same work by hand and nothing else: its result is about the best that can be reached."""
 
     def measured(self, results: Results) -> Measured | None:
         """The median over the repeats, and the spread."""

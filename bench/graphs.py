@@ -90,7 +90,7 @@ def _text(source: random.Random) -> str:
 
 
 class Talk:
-    """A conversation over one saver, and what it took."""
+    """A conversation with one saver, and its measurements."""
 
     def __init__(self, saver: Saver, said: list[str], *, is_async: bool, is_delta: bool) -> None:
         self._saver, self._said, self._async = saver, said, is_async

@@ -1,4 +1,4 @@
-"""What keeps a figure from being reached, and what was tried; shown for those that are not.
+"""Reasons why a figure does not reach its target, and what was tried; shown for such figures only.
 
 A limit is written down by hand, so it says what was found out and not how much it comes to: the numbers stand in the tables, the
 floors among them.
@@ -117,6 +117,6 @@ def explained(measured: Sequence[tuple[Figure, Measured]]) -> Iterator[tuple[str
 
 
 def _limit(figure: Figure) -> str:
-    """What is known; nothing, where it was reached before and is not now."""
+    """Return the known limits; none if the target was reached before and is not now."""
     limit = _LIMITS.get(figure.group, {})
     return next((text for words, text in limit.items() if words in figure.text), "")

@@ -1,4 +1,4 @@
-"""Facts about the machine and what is installed on it, for the report."""
+"""Facts about the machine and the installed software, for the report."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _figures(results: Results, measured: Sequence[tuple[Figure, Measured]]) -> s
 _FLOOR = """
 The floor is the same figure for who does as much by hand and nothing else: the raw driver with the same rows, in one commit for
 all where several write; LangGraph with a saver that hands its state back as it is; an ASGI application around one append that
-asks nobody for a key.
+requires no key.
 """
 
 
@@ -66,7 +66,7 @@ def _reached(floor: float | None) -> str:
 
 
 def _limits(measured: Sequence[tuple[Figure, Measured]]) -> str:
-    parts = ["## What is not reached, what limits it and what was tried", ""]
+    parts = ["## Targets that are not reached, with the limits and what was tried", ""]
     for limit, figures in limits.explained(measured):
         parts += [f"- {TITLES[figure.group]}: {figure.text}" for figure in figures]
         parts += ["", limit or "Nothing is known that limits it: another run may reach it.", ""]
@@ -256,7 +256,7 @@ def _workspace(results: Results, group: str) -> str:
         "a whole rewind, ms",
     ]
     text = (
-        "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts what it"
+        "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts the data it"
         " keeps. The walk is the floor: it asks every file for its state, and copies plainly. One back in place is the files"
         " alone, as git does it; a whole rewind captures them first, so that it can be undone, and takes the run and its"
         " conversation back too.\n\n"

@@ -89,7 +89,7 @@ def _returning(contender: Contender, tree: Path, place: Path) -> Result:
     collected = {"restore_ms": statistics.median(took) * 1e3}
     contender.prepare()
     for name, return_to in (("back_ms", contender.back), ("rewind_ms", contender.rewind)):
-        os.sync()  # so that nobody waits for what was written before
+        os.sync()  # so that no contender waits for earlier writes
         try:
             took = [_timed(lambda turn=turn: return_to(SNAPSHOTS - 2 + turn % 2)) for turn in range(6)]  # type: ignore[misc]  # noqa: B023
         except NotImplementedError:
@@ -111,7 +111,7 @@ def _many(place: Path, *, fresh: bool) -> Result:
             path.write_bytes(b"%d\n" % number)
     contender = Holdfast(tree, store)
     contender.take(0)
-    contender.take(1)  # what was written a moment before the first is read again once
+    contender.take(1)  # files written just before the first snapshot are read again once
     ratios = []
     for number in range(2, 9):
         floor = _timed(lambda: walk(tree))
@@ -134,7 +134,7 @@ def walk(tree: Path) -> int:
 
 
 def make_tree(root: Path) -> None:
-    """Packages of this environment, in the order of their names, without what is made of them."""
+    """Packages of this environment in the order of their names, without generated files."""
     source = Path(sysconfig.get_paths()["purelib"])
     count = size = 0
     for package in sorted(path for path in source.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")):
@@ -354,7 +354,7 @@ def _check_same(tree: Path, other: Path) -> None:
         ["diff", "-rq", "--no-dereference", tree, other], capture_output=True, text=True, check=False
     )
     if completed.returncode:
-        raise AssertionError(f"what was restored differs: {completed.stdout[:200]}")
+        raise AssertionError(f"the restored tree differs: {completed.stdout[:200]}")
 
 
 def _size(folder: Path) -> int:

@@ -99,7 +99,7 @@ class Databases:
         return name
 
     def give_back(self, name: str) -> None:
-        """Empty a database for the next test, or drop it when it is not what it was."""
+        """Empty a database for the next test, or drop it if its schema was changed."""
         self._server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
         try:
             same = self._shape_of(name) == self._shape

@@ -32,7 +32,7 @@ _SOCKET_CHARS = 60
 
 
 class ServerError(RuntimeError):
-    """A server for the tests did not do what it was told."""
+    """A server started for the tests did not respond as required."""
 
 
 class Server:
@@ -97,7 +97,7 @@ class Server:
         if self.pid is None:
             return
         leader = psutil.Process(self.pid)
-        leader.suspend()  # so that it starts nobody while the others are ended
+        leader.suspend()  # so that it starts no process while the others are ended
         for child in leader.children(recursive=True):
             child.kill()
             self._wait(lambda pid=child.pid: not _is_alive(pid), "end")  # type: ignore[misc]
@@ -181,7 +181,7 @@ class PostgresServer(Server):
         self._settings = {"listen_addresses": "", "max_connections": "300", **(settings or {})}
 
     def start(self) -> None:
-        """Make the cluster if there is none yet, start it and wait until it answers."""
+        """Create the cluster if it does not exist, start it and wait until it answers."""
         if not (self.folder / "data").exists():
             self._initialise()
         super().start()
@@ -209,7 +209,7 @@ class PostgresServer(Server):
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, whoever is still connected to it."""
+        """Remove a database, even if clients are still connected to it."""
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def _initialise(self) -> None:
@@ -235,7 +235,7 @@ class PostgresServer(Server):
         path = self.folder / self.pid_file
         try:
             lines = path.read_text().splitlines()
-        except FileNotFoundError:  # not there yet, or just removed by a server that starts anew
+        except FileNotFoundError:  # not created yet, or just removed by a restarting server
             lines = []
         # A file left behind by one that was killed says "ready" too.
         mine = bool(lines) and self._process is not None and lines[0] == str(self._process.pid)

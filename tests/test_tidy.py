@@ -1,4 +1,4 @@
-"""The style of this project, as tests. The rules are in ``tests/tidy.py``; here each is also shown to catch what it forbids."""
+"""The style rules of this project. They are defined in ``tests/tidy.py``; here each is also shown to catch a violation."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def is_ready(folder: Path, name: str) -> bool:
 
 
 def fingerprint(name: str) -> str:
-    """What an environment is made from: the locks, the interpreter, and, in the tree, the package and where it lies."""
+    """The inputs of an environment: the locks, the interpreter and, in the tree, the package and its path."""
     parts = [(LOCKS / f"{item}.txt").read_bytes() for item in (name, "build", "installer")]
     parts.append(sys.version.encode())
     if name in IN_TREE:
@@ -132,7 +132,7 @@ def _is_this_python(python: Path) -> bool:
 
 
 def _try(command: list, *, quiet: bool = False) -> bool:
-    """Whether a command works; what it has to say is shown only when it does not."""
+    """Return whether a command succeeds; its output is shown only if it fails."""
     completed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if completed.returncode and not quiet:
         _say(completed.stdout.rstrip())

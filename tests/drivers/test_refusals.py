@@ -261,7 +261,7 @@ class TestSqlalchemy:
 
     def test_an_unsupported_driver_underneath_is_named(self) -> None:
         class Odd:
-            """A driver's connection of a kind that nobody here knows."""
+            """A driver's connection of an unknown type."""
 
             def __init__(self) -> None:
                 self._inner = sqlite3.connect(":memory:")

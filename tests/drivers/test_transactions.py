@@ -1,4 +1,4 @@
-"""What is written through the caller's connection lives and dies with the caller's transaction, whatever the driver."""
+"""Writes through the caller's connection commit or roll back with the caller's transaction, with every driver."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Workers that claim runs of all tenants and drive them, for tests that kill them; and the judge of what they have done.
 
 Each step of a run intends one call of a tool that must happen at most once, makes it, and commits its result with a message and
-the new state. The state counts the calls that are known to have happened, and those of which nobody knows.
+the new state. The state counts the calls known to have been made, and those whose outcome is unknown.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Worker:
 
     def _call(self, tenant: TenantHandle, run: Run, iteration: int, unfinished: list[str]) -> ToolOutcome:
         call = f"call-{iteration}"
-        if call in unfinished:  # somebody began it and never came back
+        if call in unfinished:  # an earlier worker began it and died
             return ToolOutcome(id=call, status="unknown")
         tenant.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id=call, tool_name="effect")])
         self._at("intended")
@@ -100,7 +100,7 @@ class Worker:
 
 
 class SpeakingWorker(Worker):
-    """One that tells its parent what was acknowledged."""
+    """A worker that reports acknowledged writes to its parent."""
 
     def _said(self, *words: Any) -> None:
         print(*words, flush=True)
@@ -114,7 +114,7 @@ def main() -> None:
         with open(effects, "a", encoding="utf-8") as file:
             file.write(f"{what}\n")
         with suppress(FileNotFoundError):
-            os.unlink(f"{effects}.stop")  # there is one, and whoever removes it stops here, between intent and step
+            os.unlink(f"{effects}.stop")  # the worker that removes it stops here, between intent and step
             print("stopped", what.split()[0], os.getpid(), 0, flush=True)
             os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -1,4 +1,4 @@
-"""Somebody switches a session in the middle of what another is doing with it."""
+"""Races in which another caller switches a session's branch during a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 
 class Interrupted:
-    """A connection that lets somebody else do something before its nth statement."""
+    """A connection that runs another caller's code before its nth statement."""
 
     def __init__(self, connection: Connection, what: Callable[[int], object]) -> None:
         self._connection, self._what, self.statements = connection, what, 0
@@ -153,7 +153,7 @@ def test_a_message_that_is_appended_meanwhile_does_no_harm(two: tuple[Holdfast, 
 
 
 def thinned(hf: Holdfast, id: str, gone: str) -> None:
-    """In one transaction, a message is removed and the other branch is shown: nobody has seen the first without it."""
+    """In one transaction, a message is removed and the other branch is shown: no reader sees the first change alone."""
     acme = hf.tenant("acme")
 
     async def both(connection: Connection) -> None:
@@ -188,7 +188,7 @@ def test_a_count_and_a_log_are_of_one_moment(two: tuple[Holdfast, Holdfast], bef
 
 @contextmanager
 def switching(url: str, acme: TenantHandle, id: str) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """A switch to the other branch that is not committed before somebody waits for it."""
+    """Switch to the other branch, and do not commit before another caller waits for it."""
     with psycopg.connect(url) as raw, psycopg.connect(url, autocommit=True) as watch:
         acme.join(raw).branches.switch(id, 1)
 

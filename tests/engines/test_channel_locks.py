@@ -1,4 +1,4 @@
-"""Two transactions on PostgreSQL at once: who waits for whom, and what is there when both are done."""
+"""Two concurrent transactions on PostgreSQL: which one waits, and the state after both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_databas
 
 
 class Two:
-    """A caller with a transaction open, and somebody else who must wait for it."""
+    """A caller with an open transaction, and another caller that must wait for it."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         self._url = url
@@ -34,12 +34,12 @@ class Two:
         return connection, self.acme.join(connection)
 
     def wait(self, call: Callable[[], Any], waiting: int = 1) -> Future[Any]:
-        """Begin a call, and return when it waits for somebody."""
+        """Begin a call, and return when it waits for a lock."""
         begun = self._pool.submit(call)
         with psycopg.connect(self._url, autocommit=True) as watching:
             deadline = time.monotonic() + 60
             while watching.execute(WAITING).fetchone() != (waiting,):
-                assert not begun.done(), f"it waited for nobody: {begun.result()}"
+                assert not begun.done(), f"it did not wait: {begun.result()}"
                 assert time.monotonic() < deadline, "it never came to wait"
         return begun
 

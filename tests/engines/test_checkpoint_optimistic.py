@@ -1,4 +1,4 @@
-"""A step of a graph takes one message to PostgreSQL, and is saved once, whoever else writes and whichever answer is lost."""
+"""Saving a step of a graph takes one round trip to PostgreSQL, and happens once despite other writers and lost answers."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_whoever_waited_for_what_was_undone_goes_on(
 def test_whoever_waited_for_another_step_takes_the_places_after_it(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
-    """The one statement saw the log before the other had added to it, and must not believe what it saw."""
+    """The statement read the log before another writer added to it, and must not rely on what it read."""
     last = put(acme, "1", b"one")
     with psycopg.connect(postgres_url) as raw:
         raw.execute("SELECT 1 FROM lg_log WHERE tenant_id = 'acme' FOR UPDATE")
@@ -244,7 +244,7 @@ def test_whoever_adds_nothing_waits_all_the_same_for_what_is_being_removed(
 
 
 def test_in_a_transaction_of_somebody_else_the_stamp_changes(acme: TenantHandle, postgres_url: str) -> None:
-    """Undone, its places are given to others, so whoever remembers them must be refused: the log gets a new stamp."""
+    """After a rollback its places are reused, so a caller that remembers them must be refused: the log gets a new stamp."""
     last = put(acme, "1", b"one")
     with psycopg.connect(postgres_url) as raw:
         joined = acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[1, b"two"], stamp=last.stamp)
@@ -257,7 +257,7 @@ def test_in_a_transaction_of_somebody_else_the_stamp_changes(acme: TenantHandle,
 
 @contextmanager
 def _another_writes(acme: TenantHandle, url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody who has added a checkpoint to the thread, in a transaction that is not over."""
+    """Another writer that has added a checkpoint to the thread in an open transaction."""
     with psycopg.connect(url) as raw:
         acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[b"new"])
         yield raw
@@ -270,4 +270,4 @@ def _until_someone_waits(url: str) -> None:
             if row is not None and row[0]:
                 return
             raw.execute("SELECT pg_sleep(0.01)")
-    raise AssertionError("nobody waits")
+    raise AssertionError("no caller waits")

@@ -29,7 +29,7 @@ OF_SESSIONS = [
 
 @pytest.fixture(params=["apsw", "sqlite3"])
 def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Both SQLites that people have; neither has ever counted what is in the tables."""
+    """Both SQLite libraries in use; neither has statistics of the tables."""
     path = str(tmp_path / "a.db")
     Holdfast(path).close()
     opened = apsw.Connection(path) if request.param == "apsw" else sqlite3.connect(path)
@@ -63,7 +63,7 @@ def test_a_session_finds_its_policy_by_its_key(connection: Any, query: Query) ->
 
 
 def test_removing_a_message_does_not_look_at_the_feedback_on_others(connection: Any) -> None:
-    """The lookups of foreign keys are part of the plan, and nobody can tell SQLite which index to take for them."""
+    """The lookups of foreign keys are part of the plan, and SQLite offers no way to choose their index."""
     for name in ("remove", "drop"):
         steps = [step for step in sqlite_plan(connection, queries.by_name[name]) if " feedback " in step]
         assert steps

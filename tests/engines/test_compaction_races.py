@@ -26,7 +26,7 @@ POLICY = CompactionPolicy(
 PRUNE = CompactionPolicy(preserve_last=1, protected_tokens=0, window_tokens=10**6, target_tokens=10**5, prune_tokens=1)
 THREADS = 6
 EXPECTED = (Conflict, NothingToCompact, NotFound)
-"""What may happen to somebody who was too late."""
+"""Errors that a caller which was too late may get."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -38,7 +38,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
 
 
 class Worker:
-    """One of many who work on the same session, and what it did for good."""
+    """One of many workers on the same session, with the calls that it committed."""
 
     def __init__(self, acme: TenantHandle, session: str, seed: int) -> None:
         self.acme, self.session, self.random = acme, session, Random(seed)

@@ -114,7 +114,7 @@ ODD = [
     '[ ]',
     '[{"type":"tool_result","tool_use_id":"t","content":"' + "0123456789" * 60 + '"},{"type":"x","n":1.50}]',
 ]  # fmt: skip
-"""Content that Holdfast would write in another way, but somebody with a connection of their own did not."""
+"""Content in a form that Holdfast would not write, stored through another connection."""
 
 
 @pytest.mark.parametrize("policy", [ALL, PRUNE], ids=["removed", "rewritten"])

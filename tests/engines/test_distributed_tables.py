@@ -1,4 +1,4 @@
-"""What is sent where Citus distributes the tables: statements of one change each, in one commit, and nothing to tables that every
+"""Statements sent when Citus distributes the tables: one change each, in one commit, and none to tables that every
 machine has a copy of. The statements are plain SQL, so PostgreSQL alone shows what they do."""
 
 from __future__ import annotations

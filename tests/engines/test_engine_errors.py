@@ -1,4 +1,4 @@
-"""What a database says when it fails, in our words: every code of both engines, and what is done again after which of them."""
+"""Conversion of database errors: every code of both engines, and which errors are retried."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Fleet:
         self.told: list[Step] = []
         self._lines: Queue[Step] = Queue()
         self.stopped: Queue[Step] = Queue()
-        """Whoever has stopped itself: its run, and its process."""
+        """The worker that has stopped itself: its run, and its process."""
         self._ears: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class Fleet:
             assert process.wait(PATIENCE_S) == 0, "a worker came to a bad end; it has said why"
 
     def close(self) -> None:
-        """Leave nobody behind, and hear all that was said."""
+        """Kill all workers and read their remaining output."""
         for process in self.alive:
             process.kill()
             process.wait()
@@ -135,7 +135,7 @@ def _is_over(hf: Holdfast) -> bool:
 
 
 def _stop_until_taken_over(hf: Holdfast, there: Fleet, effects: Path) -> None:
-    """Have one worker stop in the middle of a tool: it wakes up when somebody else has its run, and must not write any more."""
+    """Stop a worker in the middle of a tool call: when it resumes, another worker has its run, and it must not write any more."""
     effects.with_name(f"{effects.name}.stop").touch()
     until(lambda: not there.stopped.empty() or _is_over(hf))
     if there.stopped.empty():

@@ -1,4 +1,4 @@
-"""A search over large memories leaves the event loop to others, and stops when nobody waits for it any longer."""
+"""A search over large memories does not block the event loop, and stops when its caller is cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller who is the only one sends its item itself: it disturbs nobody, whatever becomes of it, and nobody is kept waiting."""
+"""A single caller sends its item itself: neither its cancellation nor its failure affects other callers or delays them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = PoolOptions(min_connections=1, max_connections=10)
 
 @contextmanager
 def held(url: str, session_id: str) -> Iterator[None]:
-    """Somebody else has the session: who appends to it waits."""
+    """Another transaction holds the session: an append to it waits."""
     with psycopg.connect(url) as other:
         other.execute("SELECT 1 FROM sessions WHERE id = %s FOR UPDATE", [session_id])
         yield
@@ -54,7 +54,7 @@ async def no_lane_runs(acme: Any) -> None:
 
 
 async def contents(acme: Any, session_id: str) -> list[Any]:
-    """What is in a session."""
+    """The messages of a session."""
     return [message.content[0]["text"] for message in await acme.messages.list(session_id)]
 
 

@@ -17,7 +17,7 @@ from tests.servers import PostgresServer
 
 ROUNDS = 10
 TINY = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=30.0, health_check_s=0.0)
-"""So few connections that each is used right after somebody else's cancelled call, and each is tried before it is used."""
+"""Few connections, so that each is used right after another caller's cancelled call, and each is checked before it is used."""
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))

@@ -1,4 +1,4 @@
-"""A primary with a synchronous standby: what is acknowledged is on both, and a primary that freezes does not stop its callers."""
+"""A primary with a synchronous standby: acknowledged writes are on both, and a frozen primary does not block its callers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.engines.postgres_handles import crowd, soon
 
 @pytest.mark.parametrize(("waiting", "answered"), [(SPLIT_FROM, SPLIT_FROM // 2), (SPLIT_FROM - 1, 0)])
 def test_from_so_many_on_half_of_what_waits_goes_another_way(waiting: int, answered: int, postgres_url: str) -> None:
-    """One session is held by somebody else: who was sent with it waits, and who was sent the other way does not."""
+    """Another transaction holds one session: items in the same batch wait, and items in the other lane do not."""
 
     async def main() -> None:
         async with AsyncHoldfast(postgres_url) as hf:

@@ -200,7 +200,7 @@ def test_a_dead_idle_connection_is_noticed_by_the_health_check(
 def test_every_connection_busy_is_unavailable_within_the_time_to_connect(
     style: str, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
-    """All connections wait for a row that somebody else holds; one more caller is told so, and then it goes on."""
+    """All connections wait for a row that another transaction holds; one more caller gets an error, and succeeds later."""
     import psycopg
 
     async def main() -> None:
@@ -349,7 +349,7 @@ def test_closing_waits_for_the_calls_under_way_and_no_longer(postgres_url: str) 
         await started.wait()
         begun = time.monotonic()
         await hf.close()
-        assert time.monotonic() - begun < CLOSE_S  # what it would wait for a call that never ends
+        assert time.monotonic() - begun < CLOSE_S  # the time it would wait for a call that never ends
         assert await call == "done"
         with pytest.raises(Closed):
             await hf._engine._pool.take()

@@ -1,4 +1,4 @@
-"""The index over words: who writes it and when, what is left of what was deleted, and where it cannot be used."""
+"""The word index: who writes it and when, what remains after deletions, and where it cannot be used."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_search_in_one_session_leaves_the_others_to_others(hf: Holdfast, fetch
 
 
 class Counting:
-    """An engine that counts what is written, and may be told to fail."""
+    """An engine that counts writes, and fails on request."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self.writes, self.fail_at = engine, 0, 0
@@ -165,7 +165,7 @@ def test_several_processes_drain_one_backlog_at_the_same_time(hf: Holdfast, url:
             fill(hf.tenant(name), *(f"word {number}" for number in range(60)))
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
         indexed = [*processes.map(_drain_all, [url] * 2)]
-    _drain_all(url)  # what somebody held when another looked
+    _drain_all(url)  # sessions that one worker held while the other looked
     assert sum(indexed) <= 720
     assert count(fetch, "message_texts") == 720
     assert fetch("SELECT COUNT(*) FROM sessions WHERE search_behind") == [(0,)]
@@ -418,7 +418,7 @@ def test_what_is_removed_leaves_nothing_in_any_table(path: str, library: Any, re
         assert zenith.messages.search("first")
         remove(hf, session, hit.message.id)
     assert not is_in_the_index(path, RARE)
-    # The index forgets a word for good when its parts are merged, which it does by itself now and then.
+    # SQLite removes a deleted word permanently when it merges segments of the index, which it does automatically at times.
     assert tables_that_hold(path, RARE) <= {"message_index_data"}
     connection = apsw.Connection(path)
     connection.execute("INSERT INTO message_index (message_index) VALUES ('optimize')")

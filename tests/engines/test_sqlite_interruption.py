@@ -1,4 +1,4 @@
-"""Interrupted and cancelled calls on SQLite: whole or absent, and nobody else is held up."""
+"""Interrupted and cancelled calls on SQLite: complete or without effect, and other callers are not blocked."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def test_a_writer_interrupted_at_any_line_leaves_a_whole_call_or_none_and_a_work
             then = there()
             (other,) = in_threads([partial(append, theirs)], patience_s=PATIENCE_S)
             assert other.id == theirs, f"after an interruption at {where}"
-            assert there() == then | {theirs}, f"the call interrupted at {where} happened later, with somebody else's"
+            assert there() == then | {theirs}, (
+                f"the call interrupted at {where} was executed later, with another caller's"
+            )
             if not isinstance(answer, BaseException):
                 assert mine in then
         assert lines > 40
@@ -260,7 +262,7 @@ CTRL_C = """
     from holdfast import Holdfast
     from holdfast.sync_runner import step
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has not
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # not installed if the tests run in the background
     hf = Holdfast(sys.argv[1])
     acme = hf.tenant("acme")
     session = acme.sessions.create()

@@ -1,4 +1,4 @@
-"""Under asyncio, whoever asks first in a turn of the loop commits for everybody who asks in it."""
+"""Under asyncio, the first caller in an iteration of the loop commits for all callers of that iteration."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_one_that_leads_while_the_handle_is_closed_gets_its_answer(tmp_path: Pat
 
 
 async def _turns_beside(messages: AsyncMessages, session: str, *, appends: int) -> int:
-    """How many turns of the loop somebody else gets while one appends so often without a pause."""
+    """Return how many iterations of the loop another task gets while a caller appends repeatedly without a pause."""
     turns = 0
 
     async def other() -> None:

@@ -1,4 +1,4 @@
-"""Many callers of one SQLite file: threads, tasks and processes share commits, and nobody pays for anybody else."""
+"""Many callers of one SQLite file: threads, tasks and processes share commits, and failures affect only their own caller."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ def test_the_event_loop_goes_on_while_another_program_writes(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_the_event_loop_goes_on_when_another_program_comes_in_between_two_tries(tmp_path: Path, together: int) -> None:
-    """Appends whose ids are there already are tried again in a new transaction, for which somebody else was quicker."""
+    """Appends whose ids already exist are retried in a new transaction, before which another caller wrote."""
     other = apsw.Connection(str(tmp_path / "a.db"))
 
     async def main() -> float:

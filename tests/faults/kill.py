@@ -1,6 +1,6 @@
 """Writers in processes of their own, to be killed at any moment, and the ledger of what they were promised.
 
-A writer says on a pipe what it is about to append, appends it, and says that it was acknowledged. When it is killed, the
+A writer reports on a pipe that it is about to append, appends, and reports the acknowledgement. When it is killed, the
 ledger on the other side knows which appends must be there, and which may be.
 
 All writers are forked from one nursery process that has imported everything already, so starting one costs
@@ -64,7 +64,7 @@ class Line(Struct, frozen=True):
 
 
 class Ledger:
-    """What writers tried and what was acknowledged."""
+    """The messages that writers tried to append, and the acknowledged ones."""
 
     def __init__(self) -> None:
         self._tried: dict[str, list[list[str]]] = {}
@@ -98,7 +98,7 @@ class Ledger:
             if sum(item in seqs for item in ids) not in (0, len(ids)):
                 result.append(f"half done: of {ids} only {[item for item in ids if item in seqs]} are there")
         tried = {item for ids in calls for item in ids}
-        result += [f"nobody wrote {item}" for item in seqs if item not in tried]
+        result += [f"no writer wrote {item}" for item in seqs if item not in tried]
         result += [
             f"not as written: {item.id}"
             for item in existing
@@ -203,7 +203,7 @@ def _say(line: Line) -> None:
 
 
 def _at_rest(tenant: TenantHandle, session: str) -> tuple[Session, Sequence[Message]]:
-    """A session and its messages at one moment: a server finishes what it began for a writer that is dead already."""
+    """A session and its messages at one moment: a server finishes requests of a writer that is already dead."""
     while True:
         before, existing = tenant.sessions.get(session), tenant.messages.list(session)
         if tenant.sessions.get(session) == before:

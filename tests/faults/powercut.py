@@ -1,8 +1,8 @@
-"""Power cuts, enumerated: after every operation of a workload, in every way a disk may lose what was not flushed.
+"""Enumerated power cuts: after every operation of a workload, with every way in which a disk may lose unflushed writes.
 
 A workload is run twice: in memory, to learn the exact state after each call, and on a recording disk, to learn which
 operations it makes and after which of them each call was acknowledged. Then the power goes after operation 0, 1, 2 ... to the
-end; the real engine opens what is left, and the state must be exactly the one after some number of calls: at least all
+end; the real engine opens the remaining files, and the state must be exactly the one after some number of calls: at least all
 acknowledged ones, at most all that were begun. Anything else is a problem, and its place and seed replay it.
 """
 
@@ -35,7 +35,7 @@ DATABASE = "cut.db"
 
 
 class Recording(Struct, frozen=True):
-    """What a workload did to the disk, and what it was told."""
+    """The operations of a workload on the disk, and the answers it got."""
 
     operations: list[DiskOperation]
     methods: list[str]
@@ -46,7 +46,7 @@ class Recording(Struct, frozen=True):
     states: list[State]
     """The state before the first call, and after each."""
     files: dict[str, bytes] = {}
-    """What was on the disk before."""
+    """The files on the disk before the workload."""
 
     def legal(self, cut: int) -> range:
         """How many calls may have happened if the power goes after operation ``cut``."""
@@ -142,7 +142,7 @@ def cuts(recording: Recording, *, seed: int, rounds: int = 1, within: Collection
 def enumerate_cuts(
     recording: Recording, *, seed: int, rounds: int = 1, within: Collection[int] | None = None
 ) -> Report:
-    """Cut the power everywhere in a recording, or after some of its operations, and check each time what is left."""
+    """Cut the power after every operation of a recording, or after some of them, and check the result each time."""
     report = Report()
     seen: dict[bytes, State | str] = {}
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder:
@@ -158,7 +158,7 @@ def enumerate_cuts(
 
 
 def judge(recording: Recording, after: int, found: State | str) -> str | None:
-    """What is wrong with the state found after a cut, if anything is."""
+    """Return the error in the state after a cut, or ``None``."""
     if isinstance(found, str):
         return found
     legal = recording.legal(after)
@@ -179,7 +179,7 @@ def recover(files: Mapping[str, bytes], folder: Path) -> State | str:
     try:
         with Holdfast(str(path), clock=FixedClock(), ids=SeededIds(2)) as hf:
             state = read_state(path)
-            hf.tenants.create("after the cut")  # what was recovered can be written to
+            hf.tenants.create("after the cut")  # the recovered database accepts writes
         return state
     except HoldfastError as error:
         return f"cannot be opened: {type(error).__name__}: {error}"

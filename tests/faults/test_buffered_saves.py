@@ -25,7 +25,7 @@ def saves() -> Recording:
 
 @pytest.fixture(scope="module")
 def wrecks(saves: Recording) -> list[tuple[Cut, State | str]]:
-    """What is found after each cut from the first call on; how the file comes into being is tried elsewhere."""
+    """The state after each cut from the first call on; cuts during the creation of the file are tested elsewhere."""
     seen: dict[tuple[tuple[str, bytes], ...], State | str] = {}
     result = []
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder:

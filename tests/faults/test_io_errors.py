@@ -117,7 +117,7 @@ class Run(Struct):
                 yield state
 
     def problem(self) -> str | None:
-        """What is wrong with this run."""
+        """Return the error of this run, or ``None``."""
         errors = [answer for answer in self.answers if isinstance(answer, Exception)]
         if self.seconds > SLOWEST_S:
             return f"took {self.seconds:.1f} s"
@@ -227,7 +227,7 @@ def test_the_harness_finds_an_engine_that_hides_a_failure() -> None:
 
 
 def test_a_failed_flush_is_never_retried_and_what_follows_survives_a_power_cut() -> None:
-    """After a failed flush the system forgets what it could not write, so going on would build on nothing."""
+    """After a failed flush the system discards the data it could not write, so later writes would build on lost data."""
     during = 26
     syncs = [number for number, kind in enumerate(run(during, None).attempts, 1) if kind == "sync"]
     poisoned = 0

@@ -108,7 +108,7 @@ def test_the_ledger_finds_what_is_lost_foreign_or_altered(tmp_path: Path) -> Non
         other = tenant.sessions.create().id
         assert [problem.split(":")[0] for problem in a_ledger(session.id, [other], [1]).problems(tenant)] == [
             "lost",
-            f"nobody wrote {message.id}",
+            f"no writer wrote {message.id}",
             "not as written",
             f"{session.id} counts 1 messages, 0 tokens, of 1",
         ]

@@ -21,7 +21,7 @@ from tests.workloads.workloads import Call, OnEngine
 
 
 def shared_turn(turn: int) -> list[Call]:
-    """Calls of one moment, so that their order among themselves, which nobody promises, makes no difference."""
+    """Concurrent calls, whose order is not promised and makes no difference."""
     sessions = [SeededIds(n).new() for n in range(4)]
     ids = SeededIds(1_000 + turn)
 

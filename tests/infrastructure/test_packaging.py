@@ -1,4 +1,4 @@
-"""What is installed is what is meant: the wheel is whole, the locks are pinned, the environment notices a change."""
+"""Packaging: the wheel is complete, the locks are pinned, and the environment is rebuilt after a change."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def methods(store: Blocking[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def arguments(method: Callable[..., Any], pool: Pool) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments for one call: what is required, and in half of the calls some of what is not."""
+    """Generate arguments for one call: the required ones and, in half of the calls, some optional ones."""
     hints = get_type_hints(inspect.unwrap(method), include_extras=True)
     pool.refocus()
     share = pool.random.choice([0.0, 0.4])

@@ -47,7 +47,7 @@ Planned = tuple[str, str, list[Any], dict[str, Any]]
 
 
 class Database:
-    """One database, and every row in it that is somebody's."""
+    """One database, and every row in it that belongs to a tenant."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -338,11 +338,11 @@ def test_every_store_and_method_is_found(opened: Callable[[], Database]) -> None
 
 
 class AsyncLeaky(TenantStore):
-    """A store that somebody adds later, and that forgets the tenant."""
+    """A store that a later change adds, and that forgets the tenant."""
 
     @reads
     async def seen(self, connection: Connection, session_id: str) -> int:
-        """Whether there is such a session, whoever has it."""
+        """Return whether such a session exists, in any tenant."""
         rows = await connection.fetch(f"SELECT 1 FROM sessions WHERE id = '{parse_id(session_id)}'", ())
         return len(rows)
 
@@ -392,7 +392,7 @@ def test_a_query_that_forgets_the_tenant_is_noticed(queries: Any, name: str, ope
     assert forgetful.texts != query.texts
     defect = mock.patch.multiple(query, **vars(forgetful))
     heard, elsewhere, before, after, _ = in_two_worlds(opened, 1, defect, only=("sessions", "messages", "branches"))
-    assert heard != elsewhere or before != after, "nobody noticed"
+    assert heard != elsewhere or before != after, "the test did not notice"
 
 
 def _forget(text: str) -> str:

@@ -30,14 +30,14 @@ SQLITES_TEXT_INDEX = "message_index"
 
 
 class Column(NamedTuple):
-    """A column: what it holds, in SQLite's words, and whether it may be empty."""
+    """A column: its type in SQLite's notation, and whether it may be NULL."""
 
     type: str
     nullable: bool
 
 
 class Index(NamedTuple):
-    """An index: what it is on, in order, whether nothing may be there twice, and whether some rows are left out."""
+    """An index: its columns in order, whether it is unique, and whether it is partial."""
 
     columns: tuple[str, ...]
     unique: bool
@@ -102,7 +102,7 @@ def _sqlite_table(connection: apsw.Connection, table: str) -> Table:
 
 def _index_columns(connection: apsw.Connection, name: str) -> tuple[str, ...]:
     actual = connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
-    # What is computed has no name; how it is computed stands only in the statement that made the index.
+    # An expression in an index has no name; the catalogue has it only in the statement that created the index.
     computed = (item for (sql,) in connection.execute(_MADE_BY, (name,)) for item in _COMPUTED.findall(sql or ""))
     return tuple(next(computed) if column is None else column for (column,) in actual)
 

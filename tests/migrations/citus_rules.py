@@ -59,7 +59,7 @@ def _refused_insert(text: str) -> Iterator[str]:
         if re.match(r"\s*\([^()]*\)\s*(?:WITH\b.*?\)\s*)?SELECT\s+:", rest, re.DOTALL) and not re.search(
             r"\bRETURNING\b", rest
         ):
-            yield "inserts what it selects without RETURNING, so that Citus copies it and hides which constraint is violated"
+            yield "inserts selected rows without RETURNING, so that Citus copies it and hides which constraint is violated"
 
 
 def _refused_ctes(text: str) -> Iterator[str]:

@@ -71,7 +71,7 @@ def on(url: str, call: Callable[[Connection], Any]) -> Any:
 
 
 def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
-    """The exit status of a child that does this, and what it answers."""
+    """Return the exit status and the output of a child process that runs this function."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -145,7 +145,7 @@ def start_at_once(url: str, processes: int) -> list[Any]:
         if child == 0:
             os.close(go[1])
             os.write(ready[1], b"x")
-            os.read(go[0], 1)  # nobody writes: it ends when all others have closed it
+            os.read(go[0], 1)  # returns at end of file, when all writers have closed the pipe
             try:
                 answer: Any = _open_and_write(url, number)
             except BaseException as error:

@@ -28,7 +28,7 @@ _VALUES: Sequence[Any] = (
 
 
 class Named(NamedTuple):
-    """A statement with the name of its query and, if it is the caller's to say, what was filtered by."""
+    """A statement with the name of its query and, if the caller supplies them, the filters."""
 
     name: str
     text: str

@@ -171,7 +171,7 @@ def test_a_purge_leaves_no_row_of_the_tenant_in_any_table(
         assert database.words() > words
         assert expected <= {*database.where("acme")}
         delete(hf, database, "acme")
-        assert {*database.where("acme")} == {"erasures"}, "what was erased is remembered"
+        assert {*database.where("acme")} == {"erasures"}, "the record of the erasure remains"
         assert database.words() == words
         assert database.where("zenith") == theirs
         assert {*theirs} >= expected
@@ -232,7 +232,7 @@ def not_deferrable(connection: psycopg.Connection[Any]) -> list[tuple[str, str]]
     return [(here, existing) for here, existing in actual if order.index(existing) >= order.index(here)]
 
 
-# Tables that nobody named
+# Tables that are not listed anywhere
 
 
 PLANTED = """

@@ -44,7 +44,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str
         ("sqlite", "up"),
         ("sqlite", "down"),
         ("postgres", "up"),
-        pytest.param("postgres", "down", marks=pytest.mark.soak),  # over a minute, for what nobody does in a hurry
+        pytest.param("postgres", "down", marks=pytest.mark.soak),  # over a minute, for a rare operation
     ],
 )
 def test_killed_before_any_statement_a_migration_is_whole_or_absent_and_the_next_process_goes_on(

@@ -1,4 +1,4 @@
-"""Migrations by themselves: how a script is cut, what is applied, undone and refused, and in which order tables are spread."""
+"""Migrations by themselves: splitting of scripts, applying, undoing and refusals, and the order of distribution."""
 
 from __future__ import annotations
 

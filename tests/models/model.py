@@ -112,7 +112,7 @@ class ModelTenant:
         self.feedback = ModelFeedbacks(model, self)
 
     def known(self) -> None:
-        """The tenant comes into being with what it writes first."""
+        """Create the tenant with its first write."""
         self._model.tenants.register(self.name, {})
 
     @property

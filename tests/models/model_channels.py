@@ -304,7 +304,7 @@ class ModelFeedbacks:
         del self.rows[self.get(feedback_id).id]
 
     def forget(self, message_id: str) -> None:
-        """A message is gone, and what was said of it."""
+        """Remove a message and the feedback on it."""
         self.rows = {id: item for id, item in self.rows.items() if item.message_id != message_id}
 
     def _new(self, message_id: Any, user: Any, id: Any, *, metadata: Any = None, **given: Any) -> Feedback:

@@ -50,7 +50,7 @@ MESSAGE_COLUMNS: Columns = {
 
 
 def check(filters: Sequence[Any], columns: Columns, limits: Limits) -> None:
-    """Refuse what is not in the language.
+    """Refuse a filter that is not part of the language.
 
     Raises:
         InvalidFilter: one of them is not.

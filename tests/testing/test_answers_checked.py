@@ -1,4 +1,4 @@
-"""The checks of a simulation by themselves: each answer that is not true is refused, and what is true is not."""
+"""The checks of a simulation by themselves: each wrong answer is refused, and correct answers are accepted."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ TRUE: dict[str, StoreCall] = {
     "a run that is there": answered("runs.start", run()),
     "a step that is there": step_call(stepped(2)),
     "a step without messages": step_call(stepped()),
-    "a load of what is there": answered("runs.load", loaded(1, STEP), run_id=RUN),
+    "a load of an existing run": answered("runs.load", loaded(1, STEP), run_id=RUN),
     "a claim of nothing": answered("leases.claim", None),
-    "a claim of what is there": answered("leases.claim", run()),
+    "a claim of an existing run": answered("leases.claim", run()),
     "a claim of any tenant": answered("run_queue.claim", SimpleNamespace(tenant="acme", run=run()), tenant=""),
     "an intended call": answered("tool_calls.intend", [], run_id=RUN, calls=[SimpleNamespace(id="open")]),
     "an open call that is offered": answered("tool_calls.pending", [pending("open", "run")], run_id=RUN),
@@ -109,7 +109,7 @@ TRUE: dict[str, StoreCall] = {
     "agents in an order that was asked for": answered(
         "agents.list", [SimpleNamespace(id=id) for id in "ba"], order="x"
     ),
-    "what nobody checks": answered("sessions.get", None, session_id=SESSION),
+    "an unchecked method": answered("sessions.get", None, session_id=SESSION),
 }
 
 
@@ -213,7 +213,7 @@ def test_an_agent_that_was_to_be_deleted_may_be_gone() -> None:
     settle(answered("agents.delete", None, key=("new",)), removed)
 
 
-# What was asked for
+# Requested writes
 
 
 def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> None:

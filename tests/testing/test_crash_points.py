@@ -20,7 +20,7 @@ MOST = 1_000
 
 
 class ShortLoop(LoopScenario):
-    """One run of two iterations, with two calls of tools in the first, and whoever starts and drives it."""
+    """One run of two iterations, with two tool calls in the first, and the processes that start and drive it."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, runs=1, processes=1, workers=1)

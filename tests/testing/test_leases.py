@@ -1,4 +1,4 @@
-"""Leases in simulated time: nobody takes a run from a holder that lives, and anybody can take one from a holder that does not."""
+"""Leases in simulated time: no worker takes a run from a live holder, and any worker can take one from a dead holder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLOW_TOOLS = Fault("ToolLatency", 1, ms=(20_000, 90_000))
 
 
 class Undisturbed(AgentScenario):
-    """Runs that nobody cancels."""
+    """Runs that are never cancelled."""
 
     def __init__(self, seed: int, *, processes: int = 2) -> None:
         super().__init__(seed, processes=processes)
@@ -48,7 +48,7 @@ def test_one_clock_that_jumps_takes_no_lease_from_a_holder_that_lives(seed: int)
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_holder_that_stood_still_for_longer_than_its_lease_can_write_no_more(seed: int) -> None:
-    """Somebody else has gone on, and finds its own steps where they belong."""
+    """Another worker has continued the run, and finds its own steps in their place."""
     pauses = Fault("ProcessPause", 0.03, on="worker", ms=(60_000, 120_000))
     fenced = 0
     for offset in range(4):

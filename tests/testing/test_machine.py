@@ -166,7 +166,7 @@ def test_power_that_is_gone_is_gone_for_all(machine: Machine) -> None:
 
 
 def test_a_ghost_is_there_until_somebody_flushes_the_log(machine: Machine) -> None:
-    """What somebody wrote who died before the flush may be found by whoever comes next, and be lost to a power cut after all."""
+    """A write of a process that died before the flush may be found by the next process, and still be lost in a power cut."""
     dead = User(machine)
     fail(machine, Fault("CrashBeforeWrite", 1, on=f"sync {DATABASE}-wal"))
     with pytest.raises(Unavailable):

@@ -174,7 +174,7 @@ def test_what_never_comes_to_its_end_is_a_violation() -> None:
         return
 
     assert str(run(Little(idle))).startswith("not all came to its end")
-    assert str(run(Little(gone))).startswith("nobody is there to go on")
+    assert str(run(Little(gone))).startswith("no process can continue")
 
 
 def test_a_scenario_can_refuse_what_is_committed() -> None:

@@ -92,7 +92,7 @@ def taken_by_nobody(run: Any, *, is_seen: bool, now_us: int) -> Any:
 
 
 def awake_at_any_time(run: Any, *, is_seen: bool, now_us: int) -> Any:
-    """A claim that takes what is paused."""
+    """A claim that takes paused runs."""
     return ("take", 0) if run.status == "paused" else REAL_JUDGE(run, is_seen=is_seen, now_us=now_us)
 
 
@@ -187,7 +187,7 @@ DEFECTS = {
     "an epoch that does not rise": Defect(patched(states, "_FENCING", frozenset()), faults=LONG_PAUSES),
     "a call made twice that must not be": Defect(AT_MOST_ONCE_AGAIN, faults=DEATHS),
     "a call made twice that must not be, by the loop": Defect(AT_MOST_ONCE_AGAIN, faults=DEATHS, scenario=LoopScenario),
-    "a lease that nobody can take over": Defect(patched(leases, "judge", taken_by_nobody), faults=DEATHS, scenario=Impatient),
+    "a lease that no worker can take over": Defect(patched(leases, "judge", taken_by_nobody), faults=DEATHS, scenario=Impatient),
     "a pause that never ends": Defect(query(QUEUE, "peek", "kind = 'paused'", "FALSE"), scenario=Impatient),
     "a pause that ends too early": Defect(
         all_of(
@@ -210,7 +210,7 @@ def test_the_simulation_notices(name: str, record_property: Callable[[str, objec
             if report.violation:
                 record_property("found", f"seed {seed}, event {report.events}: {report.violation}")
                 return
-    pytest.fail(f"{MAX_SEEDS} seeds, and nobody noticed {name}")
+    pytest.fail(f"{MAX_SEEDS} seeds, and no check noticed {name}")
 
 
 @pytest.mark.parametrize("faults", [LONG_PAUSES, DEATHS, CUTS, FAILURES], ids=["pauses", "deaths", "cuts", "failures"])

@@ -95,7 +95,7 @@ def test_agent_crud__agents_persist_after_retry_when_a_fifth_of_all_writes_fail(
 
 
 class OneRun(Scenario):
-    """One run of six steps; whoever drives it notes with which iteration it went on."""
+    """One run of six steps; each worker that drives it records the iteration at which it continued."""
 
     def __init__(self, *, pause_at: int | None = None, instances: int = 1) -> None:
         self.pause_at, self.instances = pause_at, instances

@@ -11,7 +11,7 @@ from tests.workloads.workloads import Arguments, World, maker
 
 ROOMS = (("telegram", "-100"), ("telegram", "-1001"), ("discord", "general"))
 SENDERS = 10
-"""Few enough for many calls to be about somebody who is known."""
+"""Few names, so that many calls concern a known user."""
 
 
 # Pending messages

@@ -1,4 +1,4 @@
-"""Makers for what CrewAI keeps: flows that go on and wait, and memories that are made, replaced and forgotten."""
+"""Makers for CrewAI's data: flows that continue and wait, and memories that are created, replaced and forgotten."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _forget(world: World) -> Arguments:
 
 @maker("agent_memories.prune", before="agent_memories.add")
 def _prune(world: World) -> Arguments | None:
-    """As of two days later: what was to last for one day is gone, the rest stays."""
+    """As of two days later: rows with a lifetime of one day are gone, the others remain."""
     existing = [memory for agent in AGENTS for memory in world.tenant.agent_memories.list(agent=agent)]
     return ((), {"by": max(item.created_at for item in existing) + timedelta(days=2)}) if existing else None
 

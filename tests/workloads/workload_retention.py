@@ -1,4 +1,4 @@
-"""Makers for what is kept and for how long: the log of what was done, policies, holds and requests to be forgotten."""
+"""Makers for retention: the activity log, policies, holds and erasure requests."""
 
 from __future__ import annotations
 

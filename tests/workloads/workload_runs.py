@@ -1,6 +1,6 @@
 """Makers for agents, their blocks, and runs with their leases and tool calls. ``workloads`` says what a maker is.
 
-Between two calls 7 seconds pass, so a lease of a minute and a half outlives a dozen of them, and then somebody else gets the run.
+Between two calls 7 seconds pass, so a lease of a minute and a half outlives a dozen of them; then another worker gets the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makers for what is above all tenants: the list of them, and the settings that all processes share."""
+"""Makers for data without a tenant: the list of tenants, and the settings that all processes share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makers for workspaces: small directories of this package, which nobody changes, captured on top of each other."""
+"""Makers for workspaces: small, unchanging directories of this package, captured on top of each other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Calls for every write method of every store, found by reflection, so that no store can be forgotten.
 
-The fault tests need work that touches every write path. A *maker* chooses the arguments of one call from what is in the
+The fault tests need work that touches every write path. A *maker* chooses the arguments of one call from the contents of the
 database at that moment; it is registered under the name of its method, such as ``messages.append``. A store added later
 is found by walking the handles; a write method without a maker fails the tests by name.
 """
@@ -227,7 +227,7 @@ def write_methods() -> list[str]:
     """The public methods of all stores that may write, as callers name them, but for those with files.
 
     A method is taken for a reader only if it goes to the engine's ``read`` and nowhere else, which engines enforce. Those that
-    are many transactions on purpose are left out: half of one is a state they promise to go on from.
+    are many transactions on purpose are left out: the state after half of them is one from which they promise to continue.
     """
     probe = _Probe()
     setting = _setting_of(0)
@@ -461,7 +461,7 @@ def _rewind(world: World) -> Arguments | None:
 
 @maker("branches.switch", before="branches.fork")
 def _switch(world: World) -> Arguments | None:
-    """To another branch; where there is none yet, one has to be made first."""
+    """Switch to another branch; if the session has none, create one first."""
     choice = [
         (session.id, branch.number)
         for session in world.tenant.sessions.list()
@@ -484,7 +484,7 @@ def _redo(world: World) -> Arguments | None:
 
 @maker("messages.search")
 def _search(world: World) -> Arguments:
-    """Which writes: it indexes what was appended since the last one."""
+    """A write of the indexer: it indexes the messages appended since the last one."""
     existing = world.session() if world.random.random() < 0.3 else None
     return (world.random.choice(("a*", "b*", "\u4e16", "e -g*")),), {"session_id": existing.id if existing else None}
 

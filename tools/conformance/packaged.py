@@ -48,7 +48,7 @@ def run(suite: Suite, workers: str) -> int:
         outcome = run_variant(suite, variant, folder, options=("-n", workers))
         failed |= set(outcome.failed)
         if show(suite, variant, "SQLite", outcome):
-            # Some of their tests depend on the speed of the machine: what is no defect of ours passes when it runs alone.
+            # Some of their tests depend on the speed of the machine: failures not caused by us pass when the test runs alone.
             print("  once more, one after the other:")
             unexpected |= show(suite, variant, "SQLite", run_variant(suite, variant, folder, options=("-n", "0")))
     idle = [pattern for pattern in suite.allowed if not any(re.fullmatch(pattern, name) for name in failed)]

@@ -71,7 +71,7 @@ def run_variant(
 
 
 def read(report: Path) -> Outcome:
-    """Count what is in a JUnit report."""
+    """Count the results in a JUnit report."""
     passed, skipped, failed = 0, 0, []
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {item.tag for item in case}

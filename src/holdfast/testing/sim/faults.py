@@ -5,7 +5,7 @@ fault                   what happens
 ======================  =============================================================================================
 ``StorageWriteFail``    a write to a file fails after half of it
 ``StorageReadFail``     a read of a file fails
-``StorageSyncFail``     a flush fails, and what it should have flushed never arrives
+``StorageSyncFail``     a flush fails, and the data that it should have flushed is never written
 ``StorageLatency``      an operation of the disk takes ``ms``
 ``StorageBusy``         another program holds the write lock for longer than the busy timeout, after ``ms``
 ``DiskFull``            the disk is full for ``ms``: every write fails after half of it

@@ -196,7 +196,7 @@ class Simulation:
                     waiting.append((process.start_us, process))
                 waiting += [(max(task.wake_us, process.paused_until_us), task) for task in process.tasks]
             if not waiting:
-                raise Violation(f"nobody is there to go on: {self.scenario.unfinished(self.observer)}")
+                raise Violation(f"no process can continue: {self.scenario.unfinished(self.observer)}")
             ready = [candidate for at_us, candidate in waiting if at_us <= self.machine.now_us]
             if ready:
                 return self._random.choice(ready)
@@ -282,12 +282,12 @@ class Simulation:
         for process in self.processes:
             self._tear_down(process)
         variant = self.machine.come_back()
-        self.say(f"the power is cut; what was not flushed is {variant}")
+        self.say(f"the power is cut; unflushed data is {variant}")
         with self.machine.copy() as path:
             after = self._read(path)
             if before is not None and after != before:
                 tables = [name for name in before if before[name] != after.get(name)]
-                raise Violation(f"a power cut while nobody wrote has changed {', '.join(tables)}")
+                raise Violation(f"a power cut without a write in progress has changed {', '.join(tables)}")
             observer = Observer(path)
             try:
                 self._see(observer)
