@@ -256,8 +256,8 @@ def _workspace(results: Results, group: str) -> str:
         "a whole rewind, ms",
     ]
     text = (
-        "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts the data it"
-        " keeps. The walk is the floor: it asks every file for its state, and copies plainly. One back in place is the files"
+        "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts its"
+        " data. The walk is the floor: it asks every file for its state, and copies plainly. One back in place is the files"
         " alone, as git does it; a whole rewind captures them first, so that it can be undone, and takes the run and its"
         " conversation back too.\n\n"
     )

@@ -185,7 +185,7 @@ def test_method_that_fulfils_a_documented_protocol_needs_no_docstring_of_its_own
     assert len(list(tidy.public_names_have_docstrings(part, initial))) == 1
 
 
-def test_module_that_nobody_imports_is_caught() -> None:
+def test_module_that_is_never_imported_is_caught() -> None:
     used = Source(f"{PACKAGE}/used.py", "")
     user = Source(f"{PACKAGE}/cli/__init__.py", "from .. import used\nfrom ..stores.kept import x")
     kept = Source(f"{PACKAGE}/stores/kept.py", "")

@@ -28,7 +28,7 @@ ONE_OF_EACH = [*SQLITE_LEGS[:1], leg("apsw"), leg("aiosqlite"), leg("SQLAlchemy 
 
 
 @pytest.mark.parametrize("thing", [None, "agents.db", 42, object(), sqlite3])
-def test_what_is_no_connection_is_refused_with_a_list_of_what_is(thing: object) -> None:
+def test_an_unsupported_connection_is_refused_with_the_supported_types(thing: object) -> None:
     with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="cannot join") as caught:
         hf.tenant("acme").join(thing)
     for kind in ("psycopg.Connection", "sqlite3.Connection", "apsw.Connection", "sqlalchemy.orm.session.Session"):
@@ -284,7 +284,7 @@ class TestSqlalchemy:
         asyncio.run(run())
 
 
-def test_an_aborted_transaction_of_postgres_says_what_it_is(postgres_with_table: str) -> None:
+def test_an_aborted_postgres_transaction_raises_failed_transaction(postgres_with_table: str) -> None:
     with Holdfast(postgres_with_table) as hf, psycopg.connect(postgres_with_table) as caller:
         with pytest.raises(psycopg.Error):
             caller.execute("SELECT 1 / 0")
@@ -324,7 +324,7 @@ def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
 
 
 @pytest.mark.parametrize("name", ["apsw", "sqlite3"])
-def test_a_transaction_that_read_before_somebody_else_wrote_is_told_to_begin_again(
+def test_a_transaction_that_read_before_another_process_wrote_must_begin_again(
     name: str, open_stage: Callable[[Leg], Any]
 ) -> None:
     async def run() -> None:

@@ -106,7 +106,7 @@ def test_a_log_is_read_as_it_was_at_one_moment(two: tuple[Holdfast, Holdfast], s
 
 
 @pytest.mark.parametrize("start", [0, 1])
-def test_a_log_that_is_switched_there_and_back_is_not_mistaken_for_empty(
+def test_a_log_after_a_branch_switch_and_back_is_not_mistaken_for_empty(
     two: tuple[Holdfast, Holdfast], start: int
 ) -> None:
     one, other = two
@@ -226,7 +226,9 @@ def counted(acme: TenantHandle, id: str) -> str:
         ("rewind", "a b c", "a x y z"),
     ],
 )
-def test_whoever_waits_for_a_switch_works_on_what_it_shows(postgres_url: str, what: str, zero: str, one: str) -> None:
+def test_a_caller_that_waits_for_a_switch_works_on_the_shown_branch(
+    postgres_url: str, what: str, zero: str, one: str
+) -> None:
     with Holdfast(postgres_url) as hf:
         acme = hf.tenant("acme")
         id = branched(acme)

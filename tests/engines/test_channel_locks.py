@@ -62,7 +62,7 @@ def groups_of(acme: TenantHandle) -> list[set[str]]:
     return sorted(actual.values(), key=min)
 
 
-def test_a_merge_takes_along_whoever_was_merged_while_it_waited(two: Two) -> None:
+def test_a_merge_includes_contacts_merged_while_it_waited(two: Two) -> None:
     a, b, c, d = (two.acme.contacts.upsert("telegram", name).id for name in "abcd")
     older = two.acme.contacts.merge([c, d])
     connection, caller = two.caller()
@@ -114,7 +114,7 @@ def test_an_append_waits_for_its_place(two: Two) -> None:
     assert [message.body for message in two.acme.pending_messages.list_by_key(*ROOM)] == ["1", "2", "3", "4"]
 
 
-def test_an_append_that_waited_for_nothing_begins_anew(two: Two) -> None:
+def test_an_append_that_waited_in_vain_starts_again(two: Two) -> None:
     connection, caller = two.caller()
     caller.pending_messages.append_batch(said("1", "2"))
     appending = two.wait(lambda: two.acme.pending_messages.append_batch(said("3")))
@@ -132,7 +132,7 @@ def test_clearing_waits_for_a_summary_and_takes_it_too(two: Two) -> None:
     assert two.acme.pending_messages.list_by_key(*ROOM) == []
 
 
-def test_a_summary_of_what_was_cleared_is_not_written(two: Two) -> None:
+def test_a_summary_of_cleared_messages_is_not_written(two: Two) -> None:
     made = two.acme.pending_messages.append_batch(said(*"abc"))
     connection, caller = two.caller()
     caller.pending_messages.delete_by_key(*ROOM)

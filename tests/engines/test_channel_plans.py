@@ -73,7 +73,7 @@ def test_what_waits_in_a_group_is_read_in_order(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["lock_stale", "delete_stale"])
-def test_what_is_stale_is_found_by_its_age(connection: Any, name: str) -> None:
+def test_stale_rows_are_found_by_their_age(connection: Any, name: str) -> None:
     actual = plan(connection, pending_messages.queries.by_name[name].statement(Dialect.SQLITE))
     assert "pending_messages_by_age (tenant_id=? AND updated_at<?)" in actual
 

@@ -88,7 +88,7 @@ def test_what_this_process_does_not_know_of_the_log_is_read(
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_only_so_many_logs_are_remembered(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_logs_is_bounded(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimistic, "MAX_LOGS", 2)
     for step in range(2):
         for name in "abc":
@@ -183,7 +183,7 @@ def aside() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_whoever_waited_for_a_transaction_of_somebody_else_is_refused_what_it_knew(
+def test_a_writer_that_waited_for_another_transaction_cannot_use_its_old_places(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     last = put(acme, "1", b"one")
@@ -196,7 +196,7 @@ def test_whoever_waited_for_a_transaction_of_somebody_else_is_refused_what_it_kn
     assert put(acme, "3", b"own").places == [3]
 
 
-def test_whoever_waited_for_what_was_undone_goes_on(
+def test_a_writer_that_waited_for_a_rolled_back_transaction_continues(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     last = put(acme, "1", b"one")
@@ -210,7 +210,7 @@ def test_whoever_waited_for_what_was_undone_goes_on(
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_whoever_waited_for_another_step_takes_the_places_after_it(
+def test_a_writer_that_waited_for_another_step_takes_the_places_after_it(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     """The statement read the log before another writer added to it, and must not rely on what it read."""
@@ -229,7 +229,7 @@ def test_whoever_waited_for_another_step_takes_the_places_after_it(
     assert answer.places == [1, 3]
 
 
-def test_whoever_adds_nothing_waits_all_the_same_for_what_is_being_removed(
+def test_a_save_that_adds_nothing_still_waits_for_a_removal_in_progress(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     put(acme, "1", b"one")
@@ -243,7 +243,7 @@ def test_whoever_adds_nothing_waits_all_the_same_for_what_is_being_removed(
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_in_a_transaction_of_somebody_else_the_stamp_changes(acme: TenantHandle, postgres_url: str) -> None:
+def test_in_a_joined_transaction_the_stamp_changes(acme: TenantHandle, postgres_url: str) -> None:
     """After a rollback its places are reused, so a caller that remembers them must be refused: the log gets a new stamp."""
     last = put(acme, "1", b"one")
     with psycopg.connect(postgres_url) as raw:

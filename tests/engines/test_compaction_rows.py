@@ -353,7 +353,7 @@ def test_a_policy_holds_for_everybody_and_a_function_for_its_own_holdfast(place:
         place.holdfast.tenant("other").compactions.attached(session)
 
 
-def test_what_is_attached_follows_a_callers_transaction(place: FileLocation) -> None:
+def test_attached_policies_follow_the_callers_transaction(place: FileLocation) -> None:
     """Rolled back or committed, what this process brings along belongs to the policy that is stored."""
     acme, asked = place.acme, list[str]()
     other = replace(ALL, preserve_last=1)
@@ -435,7 +435,7 @@ def test_a_counter_that_fails_does_not_fail_an_append(place: FileLocation, caplo
         assert acme.messages.append(session.id, role="user", content="back").token_count == 500
 
 
-def test_search_finds_what_is_there_and_not_what_was(place: FileLocation) -> None:
+def test_search_finds_existing_messages_and_no_deleted_ones(place: FileLocation) -> None:
     session, _ = told(place.acme, "zebra " + LONG, call("a"), result("a", output="ostrich " * 200))
     actual = {word: len(place.acme.messages.search(word)) for word in ("zebra", "ostrich", "giraffe")}
     assert actual == {"zebra": 1, "ostrich": 1, "giraffe": 0}

@@ -261,7 +261,7 @@ def test_a_closed_connection_is_closed_in_our_words(connect: Opening) -> None:
 
 
 @LIBRARIES
-def test_what_fails_in_a_savepoint_is_undone_and_what_was_before_is_not(connect: Opening) -> None:
+def test_a_failure_in_a_savepoint_rolls_back_only_that_savepoint(connect: Opening) -> None:
     connection = connect()
     connection.execute("BEGIN")
     step(_in_savepoint(connection, "INSERT INTO t VALUES ('b', 'bob', 1)"))
@@ -352,14 +352,14 @@ def test_an_item_that_may_be_there_is_looked_for(transaction: bool) -> None:
 
 
 @TRANSACTION
-def test_somebody_who_comes_in_between_once_more_is_looked_for_once_more(transaction: bool) -> None:
+def test_a_second_concurrent_write_is_detected_by_the_next_attempt(transaction: bool) -> None:
     group = Appending((AlreadyExists("first"),), (AlreadyExists("second"),), "found")
     assert alone(group, transaction=transaction) == "found"
     assert group.careful == [False, True, True]
 
 
 @TRANSACTION
-def test_what_is_in_the_way_every_time_is_the_callers_to_see(transaction: bool) -> None:
+def test_a_conflict_in_every_attempt_is_raised_to_the_caller(transaction: bool) -> None:
     group = Appending(*((AlreadyExists(name),) for name in ("first", "second", "third")))
     with pytest.raises(AlreadyExists, match="third"):
         alone(group, transaction=transaction)
@@ -410,7 +410,7 @@ def test_each_pause_is_twice_the_one_before_and_all_of_them_are_short() -> None:
 
 
 @pytest.mark.parametrize("error", [postgres.ConnectionLost("gone"), postgres.Serialization("in the way")])
-def test_what_was_tried_often_enough_is_unavailable_and_says_how_often(error: HoldfastError) -> None:
+def test_a_call_out_of_attempts_is_unavailable_and_reports_their_number(error: HoldfastError) -> None:
     actual = retries.final_error(error)
     assert type(actual) is Unavailable
     assert str(actual) == f"gave up after {retries.TRIES} tries: {error}"

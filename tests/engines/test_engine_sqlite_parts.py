@@ -106,7 +106,7 @@ def test_every_connection_to_memory_is_a_database_of_its_own(library: Library) -
         ({"library": None}, "not None"),
     ],
 )
-def test_an_option_that_is_none_is_refused_before_anything_is_opened(
+def test_an_invalid_option_is_refused_before_anything_is_opened(
     options: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInput, match=says):
@@ -147,7 +147,9 @@ def test_a_folder_that_is_not_there_is_named(library: Library, tmp_path: Path) -
         SqliteFile(str(tmp_path / "no" / "a.db"), library=library).connect()
 
 
-def test_a_python_with_an_old_sqlite_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_python_with_an_old_sqlite_is_refused_with_the_required_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 39, 9))
     with pytest.raises(InvalidInput, match=r"must be 3\.40\.0 or newer, or use apsw"):
         stdlib.connect(str(tmp_path / "a.db"), read_only=False, create=True, statements=1)
@@ -197,7 +199,7 @@ def test_one_file_of_several_is_enough_to_be_refused_and_then_none_is_claimed(pa
     held.release()
 
 
-def test_what_is_no_file_is_nobodys(tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist_cannot_be_claimed(tmp_path: Path) -> None:
     nothing = [None, "", ":memory:", str(tmp_path / "nowhere.db")]
     one, two = Claim(nothing, "apsw"), Claim(nothing, "stdlib")
     assert one is not two
@@ -261,7 +263,7 @@ def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
     assert shared is not None
 
 
-def test_a_turn_is_given_back_by_whoever_fails_in_it() -> None:
+def test_a_connection_lock_is_released_after_a_failed_call() -> None:
     turn = connection_lock.for_threads(shared := object())
 
     async def fail() -> None:
@@ -302,7 +304,7 @@ class Theirs(sqlite3.Connection):
     """A connection that a caller has made more of."""
 
 
-def test_a_driver_is_found_by_the_type_and_by_what_it_was_made_from() -> None:
+def test_a_driver_is_selected_by_the_connections_type_or_base_class() -> None:
     for raw, kind in (
         (apsw.Connection(":memory:"), ApswConnection),
         (sqlite3.connect(":memory:"), Sqlite3Connection),
@@ -331,7 +333,7 @@ def test_a_blocking_connection_belongs_to_the_other_holdfast() -> None:
 @pytest.mark.parametrize(
     "thing", [None, 7, "a.db", sqlite3.Connection, object()], ids=lambda thing: type(thing).__name__
 )
-def test_what_is_no_connection_is_refused_with_all_that_are(thing: Any) -> None:
+def test_an_unsupported_object_is_refused_with_the_supported_types(thing: Any) -> None:
     with pytest.raises(InvalidInput, match=r"cannot join .*; AsyncHoldfast joins asyncpg\.connection\.Connection, "):
         join.asynchronous(thing, Dialect.SQLITE)
     with pytest.raises(InvalidInput, match=r"cannot join .*; Holdfast joins psycopg\.Connection, sqlite3\.Connection"):

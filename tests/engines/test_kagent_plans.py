@@ -57,7 +57,7 @@ STORES: list[Any] = [
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__.rpartition(".")[2])
-def test_no_query_reads_what_is_not_asked_for(connection: Any, store: Any) -> None:
+def test_no_query_reads_columns_it_does_not_need(connection: Any, store: Any) -> None:
     """Everything is found through a key or an index that leads with the tenant."""
     queries: Queries = store.queries
     for name, query in queries.by_name.items():

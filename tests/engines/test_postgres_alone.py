@@ -104,7 +104,7 @@ def test_who_comes_while_one_is_alone_is_not_kept_waiting_longer_than_need_be(
 
 
 @pytest.mark.parametrize("pool", [LARGE, SMALL], ids=["two lanes", "one lane"])
-def test_one_that_is_cancelled_takes_nobody_along(
+def test_a_cancelled_caller_does_not_affect_the_others(
     pool: PoolOptions, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

@@ -131,7 +131,7 @@ def test_without_a_synchronous_standby_a_transaction_that_only_reads_writes_no_w
 
 
 @both_styles
-def test_a_frozen_primary_stops_nobody_and_a_promoted_standby_takes_over_on_the_same_handle(style: str) -> None:
+def test_a_frozen_primary_blocks_no_caller_and_a_promoted_standby_takes_over_on_the_same_handle(style: str) -> None:
     """It closes no connection and accepts new ones, which it never greets: only deadlines get away from it."""
     pool = PoolOptions(min_connections=1, max_connections=4, connect_timeout_s=10.0, statement_deadline_s=1.0)
 

@@ -16,7 +16,7 @@ from tests.engines.postgres_handles import crowd, soon
 
 
 @pytest.mark.parametrize(("waiting", "answered"), [(SPLIT_FROM, SPLIT_FROM // 2), (SPLIT_FROM - 1, 0)])
-def test_from_so_many_on_half_of_what_waits_goes_another_way(waiting: int, answered: int, postgres_url: str) -> None:
+def test_a_long_queue_is_split_between_two_lanes(waiting: int, answered: int, postgres_url: str) -> None:
     """Another transaction holds one session: items in the same batch wait, and items in the other lane do not."""
 
     async def main() -> None:
@@ -77,7 +77,7 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
     asyncio.run(main())
 
 
-def test_what_is_usual_and_what_is_not_can_be_sent_together(postgres_url: str) -> None:
+def test_ordinary_and_special_writes_can_share_a_batch(postgres_url: str) -> None:
     """A column of usual values only is not sent. Each message unusual in one way, with usual ones before and after it."""
     unusual = [
         NewMessage(role="user", content="tokens", token_count=7),
@@ -152,7 +152,7 @@ def test_steps_that_only_note_how_far_a_program_is_are_stored_as_they_were_given
     asyncio.run(main())
 
 
-def test_a_step_that_only_notes_how_far_it_is_takes_in_what_was_decided_meanwhile(postgres_url: str) -> None:
+def test_a_progress_step_includes_decisions_made_in_the_meantime(postgres_url: str) -> None:
     async def main() -> None:
         async with AsyncHoldfast(postgres_url) as hf:
             acme = hf.tenant("acme")

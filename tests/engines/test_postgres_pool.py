@@ -86,7 +86,7 @@ def test_a_server_keeps_as_many_connections_as_it_is_told(
     "option",
     ["pool_size=3", "pool_max_connections=x", "pool_max_connections=1.5", "pool_max_idle_s=-1", "pool_max_idle_s=nan"],
 )
-def test_an_option_of_the_pool_that_is_none_is_refused(option: str) -> None:
+def test_an_invalid_pool_option_is_refused(option: str) -> None:
     with pytest.raises(InvalidInput, match=option.partition("=")[0]):
         Holdfast(f"postgresql://u:secret@127.0.0.1:1/d?{option}")
 
@@ -135,7 +135,7 @@ def test_the_pool_keeps_its_minimum_and_never_exceeds_its_maximum(
     asyncio.run(main())
 
 
-def test_whoever_is_alone_stays_on_one_connection(postgres_server: PostgresServer, postgres_url: str) -> None:
+def test_a_single_caller_stays_on_one_connection(postgres_server: PostgresServer, postgres_url: str) -> None:
     """The others would prepare every statement too, and fill pages of their own."""
     with Holdfast(postgres_url, pool=PoolOptions(min_connections=3, max_connections=4)) as hf:
         acme = hf.tenant("acme")

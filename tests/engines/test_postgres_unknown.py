@@ -139,7 +139,7 @@ def test_appends_that_share_a_lost_statement_are_all_unknown_and_settle_one_by_o
     asyncio.run(main())
 
 
-def test_what_was_queued_behind_a_lost_statement_is_sent_on_another_connection(proxy: Proxy, postgres_url: str) -> None:
+def test_items_queued_behind_a_lost_statement_are_sent_on_another_connection(proxy: Proxy, postgres_url: str) -> None:
     """Only the statement that was sent is in doubt; the step behind it never left."""
 
     async def main() -> None:

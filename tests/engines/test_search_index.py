@@ -207,9 +207,7 @@ def test_a_search_of_a_large_backlog_answers_at_once_and_says_that_it_is_incompl
         assert (len(page), page.complete, page.sessions_behind) == (240, True, 0)
 
 
-def test_what_is_not_indexed_is_found_as_if_it_were(
-    hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_not_yet_indexed_are_found_too(hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same hits in the same order, page by page, whatever part of them is indexed; and the same cursors go on."""
     acme = hf.tenant("acme")
     for number in range(6):
@@ -241,7 +239,7 @@ def test_what_is_not_indexed_is_found_as_if_it_were(
     assert all(unindexed)
 
 
-def test_a_page_of_very_long_messages_ends_early_and_the_next_goes_on(url: str) -> None:
+def test_a_page_of_very_long_messages_ends_early_and_the_next_continues(url: str) -> None:
     with Holdfast(url, limits=Limits(search_chars=100_000)) as hf:
         acme = hf.tenant("acme")
         fill(acme, *(f"word {number} " + "filler " * 300 for number in range(120)))
@@ -409,7 +407,7 @@ def _remove_tenant(hf: Holdfast, session: str, message: str) -> None:
 
 @pytest.mark.parametrize("remove", [_delete, _update, _purge, _remove_tenant])
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
-def test_what_is_removed_leaves_nothing_in_any_table(path: str, library: Any, remove: Callable[..., None]) -> None:
+def test_removed_messages_leave_no_rows_in_any_table(path: str, library: Any, remove: Callable[..., None]) -> None:
     with Holdfast(path, sqlite=library) as hf:
         acme, zenith = hf.tenant("acme"), hf.tenant("zenith")
         session = fill(acme, f"first {RARE}", "second")

@@ -35,7 +35,7 @@ WAL_SYNC = ("sync", f"{DATABASE}-wal")
 
 @both_libraries
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("normal", 1)])
-def test_every_connection_has_the_durability_asked_for(tmp_path: Path, library, durability, level) -> None:
+def test_every_connection_has_the_requested_durability(tmp_path: Path, library, durability, level) -> None:
     with Holdfast(str(tmp_path / "a.db"), durability=durability, sqlite=library) as hf:
         engine = hf._engine
         for connection in (engine._connection, engine._take_reader()):
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_database_is_corrupt_and_stays_as_it_is(tmp_path: Path
     assert path.read_text() == "Dear diary, " * 1_000
 
 
-def test_somebody_elses_database_gets_our_tables_beside_theirs(tmp_path: Path) -> None:
+def test_another_programs_database_gets_our_tables_beside_its_own(tmp_path: Path) -> None:
     theirs = apsw.Connection(str(tmp_path / "a.db"))
     theirs.execute("CREATE TABLE users (id)").fetchall()
     with Holdfast(str(tmp_path / "a.db")) as hf:
@@ -242,7 +242,7 @@ def shared_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("closed_folder", [False, True])
-def test_somebody_without_the_right_to_write_gets_one_typed_error(shared_folder: Path, closed_folder: bool) -> None:
+def test_a_user_without_write_permission_gets_one_typed_error(shared_folder: Path, closed_folder: bool) -> None:
     """Run as nobody when we are root, because root may write everywhere."""
     path = shared_folder / "a.db"
     session = filled(path, messages=3)

@@ -102,7 +102,7 @@ def test_a_writer_interrupted_at_any_line_leaves_a_whole_call_or_none_and_a_work
         assert acme.sessions.get(session.id).message_count == len(messages)
 
 
-def test_a_leader_interrupted_at_any_line_leaves_nobody_waiting(tmp_path: Path) -> None:
+def test_a_leader_interrupted_at_any_line_leaves_no_caller_waiting(tmp_path: Path) -> None:
     """Three calls wait behind a long one; the first of them, which will lead for all, is interrupted."""
     with Holdfast(str(tmp_path / "a.db")) as hf:
         acme = hf.tenant("acme")
@@ -208,7 +208,7 @@ def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refus
         assert in_threads([lambda: acme.messages.append(log.id, role="user", content="x").seq]) == [1]
 
 
-def test_a_signal_handler_that_writes_while_its_thread_waits_for_the_writer_is_refused_and_nobody_hangs(
+def test_a_signal_handler_that_writes_while_its_thread_waits_for_the_writer_is_refused_without_a_deadlock(
     tmp_path: Path,
 ) -> None:
     output = run_script(WRITES_WHILE_WAITING, str(tmp_path / "a.db"))

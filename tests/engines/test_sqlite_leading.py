@@ -23,7 +23,7 @@ def a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
-def test_one_that_is_cancelled_takes_nobody_along_and_is_done_all_the_same(tmp_path: Path, cancelled: int) -> None:
+def test_a_cancelled_write_does_not_affect_the_others_and_is_still_executed(tmp_path: Path, cancelled: int) -> None:
     async def main() -> tuple[list[Any], list[Message]]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
@@ -46,7 +46,7 @@ def test_one_that_is_cancelled_takes_nobody_along_and_is_done_all_the_same(tmp_p
     assert [message.content[0]["text"] for message in existing] == ["0", "1", "2", "after"]
 
 
-def test_a_writer_that_never_pauses_lets_everybody_else_go_on(tmp_path: Path) -> None:
+def test_a_writer_that_never_pauses_does_not_starve_other_tasks(tmp_path: Path) -> None:
     async def main() -> int:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
@@ -112,7 +112,7 @@ def test_those_who_shared_a_commit_are_waited_for_if_they_come_a_little_later(
     assert asyncio.run(main()) <= most
 
 
-def test_who_writes_alone_after_many_did_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_single_writer_after_many_does_not_wait_for_others(tmp_path: Path) -> None:
     async def main() -> int:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")

@@ -36,7 +36,7 @@ def prepared_anew(connections: list[apsw.Connection]) -> int:
     return sum(stat["misses"] - stat["no_cache"] for stat in stats)
 
 
-def test_what_was_run_before_many_appends_is_still_prepared_after_them(
+def test_a_statement_run_before_many_appends_is_still_prepared_after_them(
     tmp_path: Path, opened: list[apsw.Connection]
 ) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:

@@ -162,7 +162,7 @@ def test_after_a_failed_flush_each_append_is_told_the_id_to_ask_again_with(tmp_p
     assert all(answer.id in str(answer) and "disk failed" in str(answer) for answer in answers)
 
 
-def test_a_call_that_breaks_in_the_middle_undoes_itself_and_nobody_else(tmp_path: Path) -> None:
+def test_a_call_that_fails_halfway_is_rolled_back_without_affecting_others(tmp_path: Path) -> None:
     """A defect in one call, after it has already written, must not take its neighbours in the commit with it."""
     with Disk() as disk:
         handle = on_disk(tmp_path, disk)
@@ -310,7 +310,7 @@ def test_asynchronous_readers_never_wait_for_a_writer(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_event_loop_goes_on_while_another_program_writes(tmp_path: Path) -> None:
+def test_the_event_loop_is_not_blocked_while_another_program_writes(tmp_path: Path) -> None:
     """The loop itself ends the other's transaction, so a loop that stood still would wait for the whole busy time."""
 
     async def main() -> float:
@@ -333,7 +333,9 @@ def test_the_event_loop_goes_on_while_another_program_writes(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_the_event_loop_goes_on_when_another_program_comes_in_between_two_tries(tmp_path: Path, together: int) -> None:
+def test_the_event_loop_is_not_blocked_when_another_program_writes_between_two_attempts(
+    tmp_path: Path, together: int
+) -> None:
     """Appends whose ids already exist are retried in a new transaction, before which another caller wrote."""
     other = apsw.Connection(str(tmp_path / "a.db"))
 
@@ -405,7 +407,7 @@ def test_an_asynchronous_writer_that_waited_long_enough_is_told_too(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_new_file_that_somebody_holds_is_unavailable(tmp_path: Path) -> None:
+def test_a_new_file_locked_by_another_process_is_unavailable(tmp_path: Path) -> None:
     with somebody_writing(tmp_path / "a.db"), pytest.raises(Unavailable):
         Holdfast(str(tmp_path / "a.db"))
     Holdfast(str(tmp_path / "a.db")).close()

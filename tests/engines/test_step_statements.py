@@ -91,7 +91,7 @@ def test_all_statements_write_the_same(acme: TenantHandle, postgres_url: str, mo
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wrong", ["epoch", "iteration", "again", "status", "session", "tenant"])
-def test_what_does_not_fit_changes_nothing_and_takes_nobody_with_it(
+def test_a_write_that_does_not_fit_changes_nothing_and_does_not_affect_others(
     acme: TenantHandle, postgres_url: str, way: str, wrong: str
 ) -> None:
     bad, good = claimed(acme), claimed(acme)

@@ -30,7 +30,7 @@ SYNC = DiskOperation("sync", "f")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_was_flushed_survives_every_kind_of_cut(variant: Variant) -> None:
+def test_flushed_data_survives_every_kind_of_cut(variant: Variant) -> None:
     wreck = a_wreck(WRITE, SYNC, files={"f": OLD})
     assert {content(wreck, variant, seed) for seed in range(20)} == {NEW}
 
@@ -66,7 +66,7 @@ def test_overlapping_writes_may_arrive_in_the_other_order() -> None:
     assert {b"first" * 4, b"later" * 4} <= {content(wreck, "scattered", seed) for seed in range(50)}
 
 
-def test_noise_stays_inside_what_was_being_written() -> None:
+def test_noise_stays_inside_the_interrupted_writes() -> None:
     wreck = a_wreck(DiskOperation("write", "f", 600, NEW[:100]), files={"f": OLD})
     actual = {content(wreck, "noise", seed) for seed in range(100)}
     assert any(item[600:700] not in (OLD[600:700], NEW[:100]) for item in actual)

@@ -100,7 +100,7 @@ def a_ledger(session: str, ids: list[str], seqs: list[int]) -> Ledger:
     return ledger
 
 
-def test_the_ledger_finds_what_is_lost_foreign_or_altered(tmp_path: Path) -> None:
+def test_the_ledger_finds_lost_foreign_and_altered_messages(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
         tenant = hf.tenant(TENANT)
         session = tenant.sessions.create()

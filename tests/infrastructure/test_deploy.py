@@ -53,7 +53,7 @@ def test_the_chart_uses_every_value_it_has_and_no_other() -> None:
     assert all(any(end == item or end.startswith(f"{item}.") for item in used) for end in ends), ends - used
 
 
-def test_the_chart_is_for_this_release_and_keeps_what_was_acknowledged() -> None:
+def test_the_chart_is_for_this_release_and_keeps_acknowledged_data() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     from holdfast import __version__
 
@@ -102,7 +102,7 @@ def test_the_unit_is_understood_by_systemd(tmp_path: Path) -> None:
     assert complaints == []
 
 
-def test_the_image_is_built_from_what_is_locked_and_runs_as_nobody_in_particular() -> None:
+def test_the_image_is_built_from_the_locks_and_runs_without_privileges() -> None:
     output = (DEPLOY / "Dockerfile").read_text()
     assert "--require-hashes -r requirements/run.txt" in output
     assert re.search(r"^USER 10001$", output, re.MULTILINE)

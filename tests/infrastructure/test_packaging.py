@@ -84,7 +84,7 @@ def test_an_oldest_lane_has_the_oldest_releases_that_its_extra_allows(lock: Path
 
 
 @pytest.mark.parametrize("name", ["test", "bench"])
-def test_what_is_tested_and_measured_is_what_is_run(name: str) -> None:
+def test_the_tested_and_measured_versions_are_those_that_run(name: str) -> None:
     run, other = pinned("run"), pinned(name)
     assert {package: other.get(package) for package in run} == run
 
@@ -124,7 +124,7 @@ def test_finished_environment_is_left_alone(environment: ModuleType, tmp_path: P
 
 
 @pytest.mark.parametrize("changed", ["requirements/run.txt", "requirements/build.txt", "pyproject.toml"])
-def test_environment_is_made_anew_when_a_lock_changes(environment: ModuleType, tmp_path: Path, changed: str) -> None:
+def test_environment_is_rebuilt_when_a_lock_changes(environment: ModuleType, tmp_path: Path, changed: str) -> None:
     finished(environment, tmp_path / ".venv", "run")
     (tmp_path / changed).write_text("x==2\n")
     assert not environment.is_ready(tmp_path / ".venv", "run")

@@ -58,7 +58,7 @@ def test_bare_database_has_no_tables(bare_postgres_url: str) -> None:
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
 
 
-def test_killed_server_comes_back_with_what_was_committed(own_postgres: PostgresServer) -> None:
+def test_killed_server_restarts_with_all_committed_data(own_postgres: PostgresServer) -> None:
     own_postgres.execute("CREATE TABLE kept (id int)")
     own_postgres.kill()
     assert own_postgres.pid is None

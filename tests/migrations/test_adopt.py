@@ -87,7 +87,7 @@ def test_printing_makes_the_same_schema_as_migrating(printed: Place, tmp_path: P
     assert catalogue.everything(printed.url) == catalogue.everything(migrated)
 
 
-def test_only_what_is_new_can_be_printed_and_adopted(bare: Place) -> None:
+def test_only_new_migrations_can_be_printed_and_adopted(bare: Place) -> None:
     migrate_up(bare.url, to=2)
     bare.execute(migration_sql(bare.engine, after=2))
     assert [item.version for item in adopt(bare.url)] == [*range(3, len(migrations(Dialect.SQLITE)) + 1)]

@@ -195,7 +195,7 @@ def test_every_table_is_of_tenants_or_declared_global(database: Database) -> Non
     )
 
 
-def test_each_row_that_somebody_may_miss_keeps_its_tenant(database: Database) -> None:
+def test_a_row_that_counts_as_data_prevents_the_deletion_of_its_tenant(database: Database) -> None:
     with Holdfast(database.url, pool=POOL) as hf:
         for table in catalogue.tables_of_tenants():
             if table.foreign_keys or table.name == "tenants":

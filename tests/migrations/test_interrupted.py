@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str
         pytest.param("postgres", "down", marks=pytest.mark.soak),  # over a minute, for a rare operation
     ],
 )
-def test_killed_before_any_statement_a_migration_is_whole_or_absent_and_the_next_process_goes_on(
+def test_killed_before_any_statement_a_migration_is_whole_or_absent_and_the_next_process_continues(
     engine: str, way: str, place: Callable[[str], str]
 ) -> None:
     initial = migrations(Dialect(engine))

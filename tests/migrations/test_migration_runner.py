@@ -103,7 +103,7 @@ def rendered(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted(MACROS))
-def test_a_macro_is_what_its_engine_calls_it(name: str) -> None:
+def test_a_macro_is_replaced_by_its_engines_type(name: str) -> None:
     assert rendered(f"a {{{name}}} b;") == [
         "a b;\n" if not MACROS[name][dialect] else f"a {MACROS[name][dialect]} b;\n" for dialect in Dialect
     ]
@@ -147,7 +147,7 @@ def test_the_way_down_is_what_follows_the_mark() -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_migration_is_refused_with_what_is_wrong(name: str, text: str, says: str) -> None:
+def test_an_invalid_migration_file_is_refused_with_the_reason(name: str, text: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         parse(name, text, Dialect.SQLITE)
 
@@ -254,7 +254,7 @@ def test_nothing_is_undone_where_nothing_was_ever_applied(database: Database) ->
     assert database.down(0) == []
 
 
-def test_what_is_applied_is_not_applied_again_by_the_next_release(database: Database) -> None:
+def test_applied_migrations_are_not_applied_again_by_the_next_release(database: Database) -> None:
     database.release(ONE)
     assert database.up() == [1]
     database.release(ONE, TWO, THREE)

@@ -111,7 +111,7 @@ def test_the_files_have_the_same_numbers_and_names() -> None:
     assert versions == list(range(1, len(versions) + 1))
 
 
-def test_every_migration_is_one_file_and_no_other_sql_lies_there() -> None:
+def test_every_migration_is_one_file_and_the_folder_has_no_other_sql() -> None:
     existing = sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*.sql"))
     assert existing == [f"{migration}.sql" for migration in migrations(Dialect.SQLITE)]
 

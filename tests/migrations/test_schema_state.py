@@ -94,7 +94,7 @@ def test_every_step_up_and_down_the_ladder_leads_to_the_same_schema(place: Place
     assert place.everything() == rungs[LATEST]
 
 
-def test_what_was_written_before_going_up_again_is_gone_and_the_new_schema_works(place: Place) -> None:
+def test_data_of_an_undone_schema_is_gone_and_the_new_schema_works(place: Place) -> None:
     with Holdfast(place.url, auto_migrate=True) as hf:
         hf.tenant("acme").sessions.create(key="k")
     migrate_down(place.url, to=0)
@@ -110,7 +110,7 @@ def test_going_up_twice_does_nothing_the_second_time(place: Place) -> None:
     assert place.execute("SELECT * FROM schema_migrations") == ledger
 
 
-def test_the_ledger_says_what_was_applied(place: Place) -> None:
+def test_the_ledger_lists_the_applied_migrations(place: Place) -> None:
     migrate_up(place.url)
     rows = place.execute("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
     initial = migrations(Dialect.POSTGRES if place.url.startswith("postgresql") else Dialect.SQLITE)
@@ -161,7 +161,7 @@ def test_sqlite_is_migrated_when_opened_and_not_when_told_so(tmp_path: Path) -> 
         hf.tenant("acme").sessions.create(key="k")
 
 
-def test_a_sqlite_file_of_somebody_else_keeps_its_own_tables(tmp_path: Path) -> None:
+def test_another_programs_sqlite_file_keeps_its_own_tables(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     Place(path, path).execute("CREATE TABLE theirs (x INTEGER)")
     with Holdfast(path) as hf:
@@ -170,7 +170,7 @@ def test_a_sqlite_file_of_somebody_else_keeps_its_own_tables(tmp_path: Path) -> 
     assert Place(path, path).everything() == ["table theirs CREATE TABLE theirs (x INTEGER)"]
 
 
-def test_a_table_of_somebody_else_in_our_way_fails_the_migration_as_a_whole(place: Place) -> None:
+def test_another_programs_table_of_the_same_name_fails_the_whole_migration(place: Place) -> None:
     place.execute("CREATE TABLE messages (x INTEGER)")
     before = place.everything()
     with pytest.raises(Exception, match="messages"):

@@ -195,7 +195,7 @@ def test_one_epoch_is_given_to_one_call_only() -> None:
         settle(answered("leases.claim", run(), process="one"), answered("leases.claim", run(), process="two"))
 
 
-def test_a_pause_is_kept_by_the_clock_of_whoever_claims_unless_somebody_woke_the_run() -> None:
+def test_a_pause_is_kept_by_the_claiming_workers_clock_unless_the_run_was_resumed() -> None:
     promises = Promises()
     promises.rows = rows()
     promises.rows.runs[KEY] = promises.rows.runs[KEY]._replace(status="paused", pause_until=1_000)

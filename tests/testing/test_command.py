@@ -29,19 +29,19 @@ def sim(*args: str) -> Result:
     return CliRunner().invoke(root, ["sim", *args])
 
 
-def test_one_seed_says_what_it_was() -> None:
+def test_one_seed_prints_its_result() -> None:
     completed = sim("--seed", "3")
     assert completed.exit_code == 0
     assert re.fullmatch(r"seed 3: [\d,]+ events, \d\.\d hours, [\d,]+ faults\n", completed.output)
 
 
-def test_the_trace_is_printed_when_it_is_asked_for() -> None:
+def test_the_trace_is_printed_on_request() -> None:
     first, second = sim("--seed", "3", "--trace"), sim("--seed", "3", "--trace")
     assert "faults begin" in first.output
     assert first.output == second.output
 
 
-def test_it_goes_on_for_as_long_as_it_is_told() -> None:
+def test_it_runs_for_the_requested_time() -> None:
     completed = sim("--seed", "7", "--minutes", "0.01")
     assert completed.exit_code == 0
     assert re.search(r"^seeds? 7", completed.output)

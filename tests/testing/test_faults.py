@@ -64,7 +64,7 @@ def test_how_long_it_lasts_is_drawn_between_what_the_rule_says() -> None:
     assert all(name in USUAL_MS for name in NAMES if "Latency" in name or "Clock" in name)
 
 
-def test_what_is_no_fault_and_no_probability_is_refused() -> None:
+def test_an_unknown_fault_and_an_invalid_probability_are_refused() -> None:
     with raises(InvalidInput, field="name"):
         Fault("Flood")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="from 0 to 1"):

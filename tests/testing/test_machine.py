@@ -62,14 +62,14 @@ def fail(machine: Machine, *rules: Fault) -> None:
     machine.faults = Faults(rules, Random(1))
 
 
-def test_what_was_committed_outlives_its_process(machine: Machine) -> None:
+def test_commits_outlive_their_process(machine: Machine) -> None:
     user = User(machine)
     user.insert("a")
     user.die()
     assert names(machine) == ["a", "first"]
 
 
-def test_what_was_not_committed_dies_with_its_process_and_holds_no_lock(machine: Machine) -> None:
+def test_uncommitted_writes_die_with_their_process_and_hold_no_lock(machine: Machine) -> None:
     dead, living = User(machine), User(machine)
     dead.connection.execute("BEGIN IMMEDIATE")
     dead.insert("a")
@@ -165,7 +165,7 @@ def test_power_that_is_gone_is_gone_for_all(machine: Machine) -> None:
     assert names(machine) == ["first"]
 
 
-def test_a_ghost_is_there_until_somebody_flushes_the_log(machine: Machine) -> None:
+def test_an_unflushed_commit_is_tracked_until_the_log_is_flushed(machine: Machine) -> None:
     """A write of a process that died before the flush may be found by the next process, and still be lost in a power cut."""
     dead = User(machine)
     fail(machine, Fault("CrashBeforeWrite", 1, on=f"sync {DATABASE}-wal"))
@@ -185,7 +185,7 @@ def test_a_ghost_is_there_until_somebody_flushes_the_log(machine: Machine) -> No
     assert names(machine) == ["b", "first", "ghost"], "the flush has made it certain"
 
 
-def test_an_error_of_the_disk_says_that_nobody_knows(machine: Machine) -> None:
+def test_a_disk_error_reports_an_unknown_outcome(machine: Machine) -> None:
     user = User(machine)
     fail(machine, Fault("StorageSyncFail", 1, on="wal", at_most=1))
     job = WriteJob(call=lambda connection: connection.fetch("DELETE FROM tenants", ()))

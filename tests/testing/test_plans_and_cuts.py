@@ -86,7 +86,7 @@ def test_replies_stand_in_the_session_once_and_in_order(change: str) -> None:
         check_end(PLAN, run, rows)
 
 
-def test_what_others_say_in_the_session_is_not_taken_for_a_reply() -> None:
+def test_other_messages_in_the_session_are_not_mistaken_for_replies() -> None:
     run, rows = ended(PLAN)
     first = rows.messages[HOME][1]
     rows.messages[HOME] += [
@@ -125,7 +125,7 @@ def recording(*, states: int = 4) -> Recording:
     ("cut", "legal"),
     [(0, [0]), (1, [0, 1]), (9, [0, 1]), (10, [1]), (11, [1, 2]), (20, [2]), (29, [2, 3]), (30, [3]), (99, [3])],
 )
-def test_what_was_acknowledged_must_be_there_and_what_was_begun_may_be(cut: int, legal: list[int]) -> None:
+def test_acknowledged_messages_must_exist_and_started_ones_may(cut: int, legal: list[int]) -> None:
     assert [*recording().legal(cut)] == legal
 
 
@@ -140,14 +140,14 @@ def test_a_state_is_judged_by_the_calls_it_is_the_state_after() -> None:
     assert judge(made, 15, "cannot be opened") == "cannot be opened"
 
 
-def test_a_state_that_came_back_later_is_not_taken_for_a_loss() -> None:
+def test_a_state_that_returned_later_is_not_mistaken_for_a_loss() -> None:
     made = recording()
     made.states[3] = made.states[1]  # the third call undoes the second
     assert judge(made, 30, {"t": [(1,)]}) is None
     assert judge(made, 30, {"t": [(2,)]}) is not None
 
 
-def test_only_calls_that_changed_something_are_looked_at_and_only_so_many() -> None:
+def test_only_calls_that_changed_something_are_examined_up_to_a_limit() -> None:
     made = recording()
     assert {*operations_of(made, ["a.two"])} == {*range(10, 21)}
     assert operations_of(made, ["nobody's"]) == operations_of(made, ["a.two"], most=0) == {}
@@ -168,7 +168,7 @@ def test_cuts_are_made_after_every_operation_or_where_they_are_wanted() -> None:
     assert "cut after operation 0, unflushed writes dropped, seed 1" in str(next(cuts(made, seed=1)))
 
 
-def test_what_is_left_is_opened_read_and_cleared_away(tmp_path: Path) -> None:
+def test_the_surviving_files_are_opened_read_and_deleted(tmp_path: Path) -> None:
     assert isinstance(recover({}, tmp_path), dict), "a disk with nothing on it is a new database"
     assert "cannot be opened: Corrupt" in str(recover({powercut.DATABASE: b"noise" * 999}, tmp_path))
     assert [*tmp_path.iterdir()] == []
@@ -299,7 +299,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize("given", REFUSED, ids=repr)
-def test_what_is_not_in_the_language_is_refused_in_plain_python_too(given: Any) -> None:
+def test_a_filter_outside_the_language_is_refused_by_the_oracle_too(given: Any) -> None:
     with pytest.raises(InvalidFilter):
         oracle.check([given], oracle.SESSION_COLUMNS, Limits())
 

@@ -154,7 +154,7 @@ def test_an_error_of_the_code_is_a_violation_with_its_name() -> None:
     assert run(Little(main)) == "process-1/main raised ZeroDivisionError: one of those"
 
 
-def test_an_error_of_holdfast_that_nobody_handles_ends_the_process_which_starts_again() -> None:
+def test_an_unhandled_holdfast_error_ends_the_process_and_it_is_restarted() -> None:
     async def main(process: Process) -> None:
         if process.incarnation < 3:
             await process.tenant("acme").sessions.get("00000000-0000-7000-8000-000000000000")
@@ -177,7 +177,7 @@ def test_what_never_comes_to_its_end_is_a_violation() -> None:
     assert str(run(Little(gone))).startswith("no process can continue")
 
 
-def test_a_scenario_can_refuse_what_is_committed() -> None:
+def test_a_scenario_can_refuse_the_committed_state() -> None:
     class NoTwo(Little):
         def check(self, observer: Observer) -> None:
             if observer.select("SELECT count(*) FROM tenants") == [(2,)]:

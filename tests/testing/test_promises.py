@@ -59,7 +59,7 @@ def attempts() -> CallLog:
     return made
 
 
-def test_what_was_asked_for_may_be_there() -> None:
+def test_requested_writes_may_be_committed() -> None:
     check_change(Rows(), rows(), attempts())
     check_change(rows(), rows(), attempts())
 
@@ -210,14 +210,14 @@ def test_what_a_person_decided_meanwhile_stands() -> None:
     check_change(Rows(), now, asked)
 
 
-def test_logs_that_are_changed_by_what_is_not_known_are_left_alone() -> None:
+def test_logs_changed_by_untracked_calls_are_not_checked() -> None:
     asked, now = attempts(), rows()
     asked.add(call("compactions.compact", session_id=SESSION))
     a_message_that_nobody_asked_for(now)
     check_change(rows(), now, asked)
 
 
-def test_what_is_shown_is_the_log_in_its_order_and_all_of_it() -> None:
+def test_a_list_must_be_the_whole_log_in_order() -> None:
     log = rows().messages[LOG]
     texts: list[Any] = [[{"type": "text", "text": "hello"}], [{"type": "text", "text": "hi"}]]
     check_list_result(log, [(1, "m1", texts[0]), (2, "m2", texts[1])], 2)
