@@ -129,7 +129,7 @@ def test_files_longer_than_a_chunk_are_not_made_so(longer: str) -> None:
         TreeEntry("file", "file", 0, 0, CHUNK + 1, "", b"", (ContentPiece(FIRST, 0, CHUNK + 1),)),
     )
     wanted, there = (large, small) if longer == "wanted" else (small, large)
-    assert patch(wanted, there).there == {}
+    assert patch(wanted, there).offsets == {}
     assert patch(wanted, there).fetched == list(wanted.pieces)
 
 

@@ -18,6 +18,7 @@ from holdfast.trees.ignore_rules import IgnoreRules
 from holdfast.trees.overlay import UpperScan
 from holdfast.trees.scan import Scan, ScanResult
 from holdfast.trees.walk import SkippedEntry
+from tests.errors import raises
 from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"22", "d/e/c": b"333", "l": "a", "z": None}
@@ -107,7 +108,7 @@ def test_a_tree_that_is_not_there_is_not_empty(tmp_path: Path) -> None:
 
 
 def test_too_many_entries_are_refused(root: Path) -> None:
-    with pytest.raises(LimitExceeded, match="tree_entries"):
+    with raises(LimitExceeded, limit="tree_entries"):
         scanned(root, max_entries=3)
 
 

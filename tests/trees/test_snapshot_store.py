@@ -22,6 +22,7 @@ from holdfast.sync_runner import step
 from holdfast.trees import manifests
 from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry
 from holdfast.types import Snapshot
+from tests.errors import raises
 
 NEVER = "00000000-0000-7000-8000-000000000000"
 LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, snapshots_per_run=100)
@@ -99,9 +100,9 @@ def test_what_is_no_id_is_refused(world: World, given: str) -> None:
 
 def test_what_never_was_is_not_found(world: World) -> None:
     world.record()
-    with pytest.raises(NotFound, match=NEVER):
+    with raises(NotFound, key=NEVER):
         world.acme.snapshots.get(NEVER)
-    with pytest.raises(NotFound, match=NEVER):
+    with raises(NotFound, key=NEVER):
         world.acme.snapshots.tree(NEVER)
     assert world.acme.snapshots.find(NEVER) is None
 
@@ -109,7 +110,7 @@ def test_what_never_was_is_not_found(world: World) -> None:
 def test_a_snapshot_of_another_tenant_is_one_that_never_was(world: World) -> None:
     made, zenith = world.record(), world.holdfast.tenant("zenith")
     for call in (zenith.snapshots.get, zenith.snapshots.tree, lambda id: zenith.snapshots.read(id, "file")):
-        with pytest.raises(NotFound, match="there is no snapshot"):
+        with raises(NotFound, noun="snapshot"):
             call(made.id)
     assert zenith.snapshots.find(world.run_id) is None
     assert zenith.snapshots.list(run_id=world.run_id) == []
@@ -159,7 +160,7 @@ def test_the_same_id_is_free_for_another_tenant(world: World) -> None:
 
 
 def test_a_run_that_there_is_not_has_no_snapshot(world: World) -> None:
-    with pytest.raises(NotFound, match=NEVER):
+    with raises(NotFound, key=NEVER):
         world.record(run_id=NEVER)
     assert world.acme.objects.usage().count == 0
 
@@ -201,9 +202,9 @@ def test_the_first_and_the_last_step_there_can_be(world: World, given: int) -> N
 
 @pytest.mark.parametrize("given", ["", "Step", "other", 7, b"step", []])
 def test_a_kind_that_there_is_not_is_refused(world: World, given: Any) -> None:
-    with pytest.raises(InvalidInput, match="kind is one of step, dirty, imported"):
+    with raises(InvalidInput, field="kind"):
         snapshots.kind_of(given)
-    with pytest.raises(InvalidInput, match="kind is one of"):
+    with raises(InvalidInput, field="kind"):
         world.acme.snapshots.list(kind=given)
 
 
@@ -297,12 +298,12 @@ def test_as_many_as_a_list_may_have_and_one_more(world: World) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, True, "2", 1.5])
 def test_a_limit_that_is_none_is_refused(world: World, limit: Any) -> None:
-    with pytest.raises(InvalidInput, match="limit must be"):
+    with raises(InvalidInput, field="limit"):
         world.acme.snapshots.list(limit=limit)
 
 
 def test_a_page_that_is_too_large_is_refused(world: World) -> None:
-    with pytest.raises(LimitExceeded, match="page_rows"):
+    with raises(LimitExceeded, limit="page_rows"):
         world.acme.snapshots.list(limit=LIMITS.page_rows + 1)
 
 
@@ -416,13 +417,13 @@ def test_only_a_file_by_its_very_path_is_read(world: World, path: str) -> None:
         TreeEntry("d/l", "symlink", 0o777, 6, 0, "../f"),
         TreeEntry("f", "file", 0o644, 0),
     ]
-    with pytest.raises(NotFound, match="there is no file"):
+    with raises(NotFound, noun="file", key=path):
         world.acme.snapshots.read(world.tree(*entries).id, path)
 
 
 def test_a_file_of_just_the_largest_size_is_read_and_no_larger_one(world: World) -> None:
     assert len(world.acme.snapshots.read(world.record(b"x" * 50).id, "file")) == 50
-    with pytest.raises(LimitExceeded, match="file: 51 is over the limit content_bytes = 50"):
+    with raises(LimitExceeded, field="file", limit="content_bytes", maximum=50):
         world.acme.snapshots.read(world.record(b"x" * 51).id, "file")
 
 
@@ -453,7 +454,7 @@ def test_to_remove_nothing_is_no_error(world: World) -> None:
 
 @pytest.mark.parametrize("given", [NEVER, None, {NEVER}, 7])
 def test_ids_that_are_no_list_are_refused(world: World, given: Any) -> None:
-    with pytest.raises(InvalidInput, match="come as a list"):
+    with raises(InvalidInput, field="snapshot_ids"):
         world.acme.snapshots.delete(given, reason="test")
 
 
@@ -474,7 +475,7 @@ def test_one_id_that_is_none_and_nothing_is_removed(world: World) -> None:
 
 def test_more_than_may_be_removed_at_once(world: World) -> None:
     made = [world.record() for _ in range(5)]
-    with pytest.raises(LimitExceeded, match="batch_rows"):
+    with raises(LimitExceeded, limit="batch_rows"):
         world.acme.snapshots.delete([each.id for each in made], reason="test")
     assert len(world.acme.snapshots.delete([each.id for each in made[:4]], reason="test")) == 4
 

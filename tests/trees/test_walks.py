@@ -13,6 +13,7 @@ import pytest
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound
 from holdfast.trees import walk as walk_module
 from holdfast.trees.walk import SkippedEntry, Stat, Walk, open_root, unusual
+from tests.errors import raises
 from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"2", "d/e/c": b"3", "l": "a", "z": None}
@@ -223,7 +224,7 @@ def test_as_many_directories_in_each_other_as_allowed(root: Path) -> None:
 
 def test_one_directory_too_deep_is_refused_with_its_path(root: Path) -> None:
     deep(root, 6)
-    with pytest.raises(LimitExceeded, match="'d/d/d/d/d/d/' lies deeper than tree_depth = 5"):
+    with raises(LimitExceeded, limit="tree_depth", maximum=5):
         found(walk(root, max_depth=5))
 
 
@@ -231,7 +232,7 @@ def test_a_known_directory_that_is_too_deep_by_now_is_refused(root: Path) -> Non
     deep(root, 6)
     known = known_of(root)
     (root / "d/d/d/d/d/d/new").touch()
-    with pytest.raises(LimitExceeded, match="tree_depth"):
+    with raises(LimitExceeded, limit="tree_depth"):
         found(walk(root, known, max_depth=5))
 
 
@@ -239,7 +240,7 @@ def test_a_tree_that_goes_on_far_beyond_the_limit_is_not_walked_to_its_end(root:
     make(root, {f"d{number}/{other}": b"" for number in range(10) for other in range(10)})
     seen: list[str] = []
     walked = walk(root, max_entries=20, ignores=lambda path, is_folder: bool(seen.append(path)))
-    with pytest.raises(LimitExceeded, match="more entries than tree_entries = 20"):
+    with raises(LimitExceeded, limit="tree_entries", maximum=20):
         found(walked)
     assert len(seen) == 10 + 20, "the root, and the two directories that were too much"
 
@@ -248,7 +249,7 @@ def test_what_is_known_counts_as_well(root: Path) -> None:
     make(root, {f"{number}": b"" for number in range(10)})
     known = known_of(root)
     make(root, {"new/a": b"", "new/b": b""})
-    with pytest.raises(LimitExceeded, match="tree_entries"):
+    with raises(LimitExceeded, limit="tree_entries"):
         found(walk(root, known, max_entries=10))
 
 

@@ -22,6 +22,7 @@ from holdfast.trees.archives import ArchiveReader
 from holdfast.trees.entries import ContentPiece, Tree
 from holdfast.trees.ignore_rules import IgnoreRules
 from holdfast.types import TreeEntry
+from tests.errors import raises
 from tests.workspaces.fingerprints import SECOND_NS, Fingerprint, fingerprint, put, surroundings
 from tests.workspaces.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
 
@@ -170,7 +171,7 @@ def test_a_bomb_is_stopped_early_and_takes_no_memory() -> None:
     bomb = packed(raw(member("bomb", bytes(40 * 1024 * 1024))))
     tracemalloc.start()
     try:
-        with pytest.raises(LimitExceeded, match="archive_ratio"):
+        with raises(LimitExceeded, limit="archive_ratio"):
             taken_in(bomb)
         assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024
     finally:
@@ -182,7 +183,7 @@ def test_a_bomb_is_stopped_early_and_takes_no_memory() -> None:
 def test_directories_that_nobody_spoke_of_count_as_entries_while_the_archive_is_read() -> None:
     names = [f"{number}/" + "d/" * 150 + "f" for number in range(100)]
     content = archive(*(member(name) for name in names), *(member("x") for _ in range(2)))
-    with pytest.raises(LimitExceeded, match="tree_entries"):  # and not the name that is there twice, at the end
+    with raises(LimitExceeded, limit="tree_entries"):  # and not the name that is there twice, at the end
         taken_in(content, Limits(tree_entries=10_000))
 
 

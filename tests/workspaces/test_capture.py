@@ -17,6 +17,7 @@ import pytest
 from holdfast import DEFAULT_IGNORE, Holdfast, Limits
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from holdfast.trees import contents, safe_open
+from tests.errors import raises
 from tests.workspaces.conftest import SMALL
 from tests.workspaces.worlds import World, make, on_disk
 
@@ -115,7 +116,7 @@ def test_large_and_sparse_files(small: World, tmp_path: Path, later: None) -> No
     assert small.acme.snapshots.read(second.snapshot.id, "big") == bytes(changed + b"appended")
     assert small.acme.snapshots.read(first.snapshot.id, "big") == big
     assert second.snapshot.size_bytes < 1.3 * contents.CHUNK, "one chunk, and the end"
-    with pytest.raises(LimitExceeded, match="content_bytes"):
+    with raises(LimitExceeded, limit="content_bytes"):
         small.acme.snapshots.read(first.snapshot.id, "nothing")
 
 
@@ -267,7 +268,7 @@ def test_a_tree_over_a_limit_is_refused(tmp_path: Path, tree: Path) -> None:
         assert world.acme.snapshots.list() == []
         world.close()
     world = World(":memory:", limits=Limits(object_bytes=2_000))
-    with pytest.raises(LimitExceeded, match="object_bytes"):
+    with raises(LimitExceeded, limit="object_bytes"):
         world.capture(tree)
     assert world.acme.objects.usage().count == 0
     world.close()

@@ -284,7 +284,7 @@ def test_what_is_too_much_to_be_held_is_asked_for_again(monkeypatch: pytest.Monk
 
 def test_an_object_that_is_too_short_is_noticed() -> None:
     bodies = objects(1, 10)
-    with pytest.raises(Corrupt, match="shorter"):
+    with pytest.raises(Corrupt, match="too short"):
         fed(read_all([in_pieces("x", bodies, [(0, 5, 6)])]), bodies)
 
 
@@ -368,7 +368,7 @@ def test_a_file_that_is_not_as_it_was_known_is_not_replaced(tmp_path: Path) -> N
     now = os.stat(tmp_path / "x")
     known = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
     for wanted in (tree(file("x")), {}, tree(link("x"))):
-        with pytest.raises(Stale, match="changed while"):
+        with pytest.raises(Stale, match="changed"):
             done(tmp_path, wanted, CONTENT, expected={"x": (*known[:4], known[4] + 1)})
         assert (tmp_path / "x").read_bytes() == b"changed meanwhile"
     done(tmp_path, tree(file("x")), CONTENT, expected={"x": known})
@@ -397,7 +397,7 @@ def test_names_that_the_file_system_takes_for_the_same_are_refused_before_anythi
         os, "stat", lambda path, **how: really(str(path).lower() if "CASE" in str(path) else path, **how)
     )
     wanted = tree(file("Name"), file("name"))
-    with pytest.raises(Conflict, match="cannot tell"):
+    with pytest.raises(Conflict, match="cannot distinguish"):
         done(tmp_path, wanted, CONTENT)
     assert fingerprint(tmp_path) == {}
 

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.errors import Conflict, NotFound
+from tests.errors import raises
 
 TURNS = 25
 
@@ -272,5 +273,5 @@ def test_a_run_that_never_took_a_step_goes_back_to_its_beginning() -> None:
         assert pair.said() == ("go", "2"), "nothing was said by the run, so nothing is taken back"
         pair.acme.workspaces.redo(pair.run)
         assert [call.id for call in pair.acme.tool_calls.list(pair.run)] == ["call 1"]
-        with pytest.raises(NotFound, match="no step 1"):
+        with raises(NotFound, noun="step", key="1"):
             pair.acme.workspaces.rewind(pair.run, 1, None)

@@ -14,6 +14,7 @@ from holdfast import Limits, NewMessage
 from holdfast.errors import Conflict, Fenced, InvalidInput, NotFound, Stale
 from holdfast.trees import restore
 from holdfast.workspaces.rewind import DAY_S, Rewinder
+from tests.errors import raises
 from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 from tests.workspaces.worlds import World
 
@@ -188,7 +189,7 @@ def test_where_there_is_no_snapshot_nothing_is_begun(small: World, tmp_path: Pat
     small.acme.runs.step(small.run_id, epoch=run.epoch, iteration=1, state=None)
     small.acme.leases.release(small.run_id, epoch=run.epoch)
     put(tmp_path / "tree", "file", b"1")
-    with pytest.raises(NotFound, match="no snapshot of step"):
+    with raises(NotFound, noun="snapshot"):
         small.acme.workspaces.rewind(small.run_id, 1, tmp_path / "tree")
     assert [*small.acme.rewinds.list(small.run_id)] == []
     assert small.acme.snapshots.find(small.run_id) is None
@@ -214,7 +215,7 @@ def test_snapshots_are_kept_for_as_long_as_the_rewind_asks(plain: Work) -> None:
         policy = work.acme.retention.policy(run_id=work.world.run_id)
         assert policy.grace_s == kept * DAY_S, f"{days} days"
     for wrong in (-1, True, 1.5, "7"):
-        with pytest.raises(InvalidInput, match="keep_snapshots_for"):
+        with raises(InvalidInput, field="keep_snapshots_for"):
             work.rewind(1, keep_snapshots_for=wrong)
     assert work.is_at(2)
 
@@ -298,7 +299,7 @@ def _die(patched: pytest.MonkeyPatch, point: str) -> None:
         for name in ("begin", "redo"):
             patched.setattr(f"holdfast.stores.workspace.rewinds.AsyncRewinds.{name}", dies_waiting)
     elif point == "begun":
-        patched.setattr(Rewinder, "_bring", dies_waiting)
+        patched.setattr(Rewinder, "_restore", dies_waiting)
     elif point == "restored":
         patched.setattr("holdfast.stores.workspace.rewinds.AsyncRewinds.finish", dies_waiting)
     else:

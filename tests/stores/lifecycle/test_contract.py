@@ -15,6 +15,7 @@ from holdfast.erasure import ErasureConsumer
 from holdfast.errors import Conflict, CrossTenant, InvalidInput, NotFound
 from holdfast.stores.objects import packs
 from holdfast.types import Snapshot
+from tests.errors import raises
 from tests.stores.lifecycle.conftest import MIB, POOL, SMALL, Bench, Lines
 
 DAY = 86_400
@@ -93,7 +94,7 @@ def test_t3_the_grace_of_a_done_run_is_seven_days_and_at_most_ninety(bench: Benc
     assert _gone_after(bench, lines, 1) == [made[clamped]]
     assert _gone_after(bench, lines, 1_000 * DAY) == []
     assert bench.ids() == [made[live]], "what goes on is not done"
-    with pytest.raises(InvalidInput, match="seconds"):
+    with raises(InvalidInput, field="seconds"):
         acme.retention.keep_snapshots_for(usual, seconds=-1)
 
 

@@ -16,6 +16,7 @@ from holdfast import AsyncHoldfast
 from holdfast.erasure import ErasureConsumer, ErasureRequest, read_event
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.types import Erasure
+from tests.errors import raises
 from tests.stores.lifecycle.conftest import Lines
 
 EVENT = "identity.user.erased"
@@ -106,7 +107,7 @@ def test_what_a_dead_consumer_left_is_taken_over_and_carried_out_once(tmp_path: 
         publish(redis_url, tenant="acme", event_id="e1")
         assert await come(holdfast, 0) == (1, [erasure])
         assert await holdfast.tenant("acme").sessions.get(kept.id) == kept
-        with pytest.raises(NotFound, match="nobody has requested"):
+        with raises(NotFound, noun="erasure", key="acme"):
             await holdfast.erasures.carry_out("acme")
 
     within(tmp_path, again)

@@ -20,6 +20,7 @@ from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep, SweepCoun
 from holdfast.stores.workspace import retention_rules as rules
 from holdfast.sync_runner import step
 from holdfast.types import SweepResult
+from tests.errors import raises
 from tests.stores.lifecycle.forging import body, forge
 
 DAY = 86_400
@@ -58,7 +59,7 @@ def test_the_least_and_the_largest_number_are_taken(acme: TenantHandle, field: s
         assert getattr(acme.retention.set_policy(**{field: number}), field) == number  # type: ignore[arg-type]
         assert getattr(acme.retention.policy(), field) == number
     for number in (least - 1, 2**31):
-        with pytest.raises(InvalidInput, match=f"{field} must be a whole number from {least} on"):
+        with raises(InvalidInput, field=field):
             acme.retention.set_policy(**{field: number})  # type: ignore[arg-type]
 
 
@@ -204,7 +205,7 @@ def test_two_holds_on_one_run_are_released_one_by_one(acme: TenantHandle) -> Non
     kept = forge(acme, run, [body(1, 40)])
     first, second = acme.retention.hold("one", run_id=run), acme.retention.hold("other", run_id=run)
     for hold in (first, second):
-        with pytest.raises(Conflict, match=f"snapshot {kept.id} is held"):
+        with pytest.raises(Conflict, match=kept.id):
             acme.snapshots.delete([kept.id], reason="by hand")
         acme.retention.release(hold.id)
     assert [each.id for each in acme.snapshots.delete([kept.id], reason="by hand")] == [kept.id]
@@ -300,7 +301,7 @@ def test_a_tenant_that_is_not_there_is_not_made_by_a_sweep_or_a_plan(holdfast: H
 
 @pytest.mark.parametrize("idle", [-1, 1.5, "1", True, 2**31], ids=repr)
 def test_a_sweep_takes_a_number_of_seconds(acme: TenantHandle, idle: Any) -> None:
-    with pytest.raises(InvalidInput, match="idle_s must be a whole number from 0 on"):
+    with raises(InvalidInput, field="idle_s"):
         acme.retention.sweep(idle_s=idle)
 
 
@@ -326,9 +327,9 @@ def test_an_old_sweep_that_lets_go_does_not_let_others_in(acme: TenantHandle, cl
     clock.advance(LEASE_S)
     step(new.claim("new"))
     step(old.release())
-    with pytest.raises(Conflict, match="new sweeps"):
+    with pytest.raises(Conflict, match="new is sweeping"):
         acme.retention.sweep()
-    with pytest.raises(Fenced, match="somebody else sweeps the tenant 'acme' now"):
+    with pytest.raises(Fenced, match="'acme'"):
         step(old.erase())
     step(new.release())
     assert acme.retention.sweep() == SweepResult()
@@ -337,7 +338,7 @@ def test_an_old_sweep_that_lets_go_does_not_let_others_in(acme: TenantHandle, cl
 def test_tallies_add_up() -> None:
     assert SweepCounts().plus(2, 10).plus(0, 0).plus(1, 5) == SweepCounts(3, 15)
     swept = SweepResult(per_tenant_cap=SweepCounts(4, 1), erasure=SweepCounts(2, 1), held_runs=9)
-    assert (swept.count, swept.noting("grace_expired", 1, 8).grace_expired) == (6, SweepCounts(1, 8))
+    assert (swept.count, swept.adding("grace_expired", 1, 8).grace_expired) == (6, SweepCounts(1, 8))
 
 
 def test_errors_and_news_are_said_at_their_levels(caplog: pytest.LogCaptureFixture) -> None:

@@ -118,7 +118,7 @@ def test_nothing_else_is_said_in_the_log_of_retention() -> None:
 
 
 def test_a_sweep_is_counted_by_reason() -> None:
-    swept = SweepResult().noting("per_run_cap", 2, 10).noting("erasure", 1, 5).noting("per_run_cap", 1, 1)
+    swept = SweepResult().adding("per_run_cap", 2, 10).adding("erasure", 1, 5).adding("per_run_cap", 1, 1)
     assert (swept.per_run_cap, swept.erasure, swept.grace_expired) == (
         SweepCounts(3, 11),
         SweepCounts(1, 5),

@@ -120,7 +120,7 @@ def planning_without_room() -> AbstractContextManager[Any]:
     async def nothing(self: Any) -> Any:
         return self._found
 
-    return mock.patch.object(plans.RetentionPlan, "_make_room", nothing)
+    return mock.patch.object(plans.RetentionPlan, "_fit_quota", nothing)
 
 
 def newest_first() -> AbstractContextManager[Any]:
@@ -143,7 +143,7 @@ def one_page_only() -> AbstractContextManager[Any]:
 
 
 def one_batch_only() -> AbstractContextManager[Any]:
-    really = sweeps.Sweep._removed_of_run
+    really = sweeps.Sweep._remove_from_run
 
     async def once(self: Any, run_id: str) -> int:
         await really(self, run_id)
@@ -151,7 +151,7 @@ def one_batch_only() -> AbstractContextManager[Any]:
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(sweeps, "BATCH", 1))
-    stack.enter_context(mock.patch.object(sweeps.Sweep, "_removed_of_run", once))
+    stack.enter_context(mock.patch.object(sweeps.Sweep, "_remove_from_run", once))
     return stack
 
 

@@ -229,7 +229,7 @@ def test_a_rewind_that_is_repeated_long_after_returns_what_it_has_become(place: 
 def test_the_same_id_for_another_step_is_refused(place: Place) -> None:
     released(place)
     gone_back(place, 1, id=NOBODY)
-    with pytest.raises(Conflict, match=f"another rewind {NOBODY}, of run {place.run.id} to step 1"):
+    with pytest.raises(Conflict, match=f"rewind {NOBODY} .*, of run {place.run.id} to step 1"):
         place.acme.rewinds.begin(place.run.id, to_step=0, id=NOBODY)
 
 
@@ -238,7 +238,7 @@ def test_a_redo_that_is_repeated_by_its_id_does_nothing_more(place: Place) -> No
     id = gone_back(place, 1)
     come_back(place)
     assert place.acme.rewinds.redo(place.run.id, id=id).status == "redone"
-    with pytest.raises(Conflict, match="no rewind led run"):
+    with pytest.raises(Conflict, match="no rewind"):
         place.acme.rewinds.redo(place.run.id)
 
 
