@@ -176,7 +176,7 @@ def test_the_last_line_that_matches_decides(lines: list[str], path: str, is_igno
 def test_a_slash_at_the_end_is_about_directories_only() -> None:
     ignores = IgnoreRules(["d/", "e", "a/b/"])
     asked = [("d", True), ("d", False), ("x/d", True), ("e", True), ("e", False), ("a/b", True), ("x/a/b", True)]
-    assert [ignores(*each) for each in asked] == [True, False, True, True, True, True, False]
+    assert [ignores(*path_and_kind) for path_and_kind in asked] == [True, False, True, True, True, True, False]
 
 
 def test_a_directory_can_be_taken_back_in_by_a_line_about_directories() -> None:
@@ -310,7 +310,7 @@ def reference(pattern: str, path: str) -> bool:
             if end == len(pattern):
                 return True
             if pattern[end] == "/":
-                starts = [place, *(there + 1 for there in range(place, len(path)) if path[there] == "/")]
+                starts = [place, *(number + 1 for number in range(place, len(path)) if path[number] == "/")]
                 return any(matches(end + 1, start) for start in starts)
         name_end = path.find("/", place)
         return any(matches(end, to) for to in range(place, (len(path) if name_end < 0 else name_end) + 1))

@@ -63,8 +63,8 @@ def add(acme: TenantHandle, new: NewLayer) -> layers.AddedLayer:
     return step(acme._engine.write(lambda connection: layers.add(connection, acme._scope, new)))
 
 
-def delete(acme: TenantHandle, *gone: Snapshot) -> None:
-    acme.snapshots.delete([each.id for each in gone], reason="test")
+def delete(acme: TenantHandle, *snapshot: Snapshot) -> None:
+    acme.snapshots.delete([kept_snapshot.id for kept_snapshot in snapshot], reason="test")
 
 
 # Layers
@@ -76,7 +76,7 @@ def test_the_last_manifest_decides_what_is_ignored_and_all_what_there_is() -> No
         Difference([file("b", mode=0o600)], ["a"], ["new", "newer"]),
         Difference([file("c")], ["never there"], []),
     ]
-    bodies = [layers.manifests.write(each) for each in written]
+    bodies = [layers.manifests.write(difference) for difference in written]
     assert layers.tree_of(bodies[:2]).ignore == ["new", "newer"]
     assert layers.tree_of(bodies).entries == {"b": file("b", mode=0o600), "c": file("c")}
     assert layers.tree_of(bodies).ignore == []
@@ -114,7 +114,7 @@ def test_of_layers_that_nothing_needs_all_are_collected_and_counted(acme: Tenant
     assert acme.snapshots.collect() == 3
     assert acme.snapshots.collect() == 0
     assert acme.snapshots.usage().layers == 2
-    assert intact(acme, [each.id for each in kept])
+    assert intact(acme, [kept_snapshot.id for kept_snapshot in kept])
 
 
 def test_what_collected_layers_held_is_free(acme: TenantHandle) -> None:
@@ -174,7 +174,7 @@ def squash(acme: TenantHandle, **how: Any) -> int:
 def test_where_every_layer_is_needed_nothing_is_squashed(acme: TenantHandle, run: str) -> None:
     made = chain(acme, run, 3)
     assert squash(acme, always=True) == 0
-    assert [acme.snapshots.get(each.id).depth for each in made] == [0, 1, 2]
+    assert [acme.snapshots.get(kept_snapshot.id).depth for kept_snapshot in made] == [0, 1, 2]
 
 
 def test_where_it_must_be_it_is_done_whatever_it_costs(acme: TenantHandle, run: str) -> None:
@@ -226,7 +226,7 @@ def test_a_directory_has_one_form_however_it_is_named(tmp_path: Path, monkeypatc
     (tmp_path / "link").symlink_to("tree")
     monkeypatch.chdir(tmp_path)
     forms = [tmp_path / "tree", f"{tmp_path}/tree/", "tree", "./tree/.", "link", Path("link"), "tree/../link"]
-    assert {capture.root_of(each) for each in forms} == {os.path.realpath(tmp_path / "tree")}
+    assert {capture.root_of(form) for form in forms} == {os.path.realpath(tmp_path / "tree")}
 
 
 def found(*new: TreeEntry, removed: tuple[str, ...] = (), before: dict[str, TreeEntry] | None = None) -> ScanResult:
@@ -235,14 +235,14 @@ def found(*new: TreeEntry, removed: tuple[str, ...] = (), before: dict[str, Tree
 
 
 def picture(*entries: TreeEntry, depth: int = 0, ignore: tuple[str, ...] = ("*.o",)) -> CachedTree:
-    size = sum(each.size for each in entries)
-    return CachedTree("s", "layer", depth, ignore, {each.path: each for each in entries}, {}, size)
+    size = sum(entry.size for entry in entries)
+    return CachedTree("s", "layer", depth, ignore, {entry.path: entry for entry in entries}, {}, size)
 
 
 def test_the_bytes_of_a_tree_are_counted_from_what_changed() -> None:
     was = picture(file("a", 5), file("b", 7), file("c", 11))
     now = found(file("a", 50), file("new", 100), removed=("b",), before=dict(was.entries))
-    assert capture._bytes(was, now) == sum(each.size for each in now.entries.values()) == 161
+    assert capture._bytes(was, now) == sum(entry.size for entry in now.entries.values()) == 161
     assert capture._bytes(None, now) == 161
 
 
@@ -326,22 +326,29 @@ def test_a_dirty_tree_removes_no_snapshot_and_the_next_step_does(tmp_path: Path)
         run = acme.runs.start(acme.sessions.create().id).id
         made = [acme.workspaces.capture(run, tmp_path / "tree").snapshot.id for _ in range(2)]
         dirty = acme.workspaces.capture(run, tmp_path / "tree", kind="dirty").snapshot.id
-        assert {each.id for each in acme.snapshots.list()} == {*made, dirty}
+        assert {snapshot.id for snapshot in acme.snapshots.list()} == {*made, dirty}
         last = acme.workspaces.capture(run, tmp_path / "tree").snapshot.id
         assert len(acme.snapshots.list()) == 2
-        assert last in {each.id for each in acme.snapshots.list()}
-        assert {each.reason for each in acme.activity.list()} == {"per_run_cap"}
+        assert last in {snapshot.id for snapshot in acme.snapshots.list()}
+        assert {deed.reason for deed in acme.activity.list()} == {"per_run_cap"}
 
 
 # What is kept beside the database
 
 
 def test_every_tenant_and_every_directory_has_a_file_of_its_own(tmp_path: Path) -> None:
-    given = [("acme", "/a"), ("acme", "/b"), ("zenith", "/a"), ("acme/", "a"), ("acm", "e/a"), ("acme", "/\udcff")]
-    places = [stat_cache.place_of(tmp_path, *each) for each in given]
-    assert len(set(places)) == len(given)
+    owners_and_roots = [
+        ("acme", "/a"),
+        ("acme", "/b"),
+        ("zenith", "/a"),
+        ("acme/", "a"),
+        ("acm", "e/a"),
+        ("acme", "/\udcff"),
+    ]
+    places = [stat_cache.path_of(tmp_path, *owner_and_root) for owner_and_root in owners_and_roots]
+    assert len(set(places)) == len(owners_and_roots)
     assert {place.parent for place in places} == {tmp_path}
-    assert places == [stat_cache.place_of(tmp_path, *each) for each in given]
+    assert places == [stat_cache.path_of(tmp_path, *owner_and_root) for owner_and_root in owners_and_roots]
 
 
 def test_what_cannot_be_kept_is_not_and_nothing_is_left(tmp_path: Path) -> None:
@@ -349,7 +356,7 @@ def test_what_cannot_be_kept_is_not_and_nothing_is_left(tmp_path: Path) -> None:
     stat_cache.save(tmp_path / "file" / "cache", picture())
     (tmp_path / "cache").mkdir()
     stat_cache.save(tmp_path / "cache", picture())
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["cache", "file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "file"]
     assert stat_cache.load(tmp_path / "cache") is None
     assert stat_cache.load(tmp_path / "never") is None
 
@@ -361,8 +368,8 @@ def test_what_is_whole_and_says_something_else_is_not_believed(tmp_path: Path, c
     import msgspec
 
     fields = {"version": 1, "snapshot_id": "s", "layer_id": "l", "paths": b"a", "columns": [b"\0" * 8] * 5}
-    for given, is_believed in ((fields, True), ({**fields, **change}, False)):
-        written = msgspec.msgpack.encode([*given.values()])
+    for arguments, is_believed in ((fields, True), ({**fields, **change}, False)):
+        written = msgspec.msgpack.encode([*arguments.values()])
         (tmp_path / "cache").write_bytes(written + digest_of(written))
         assert (stat_cache.load(tmp_path / "cache") is not None) is is_believed
 
@@ -370,8 +377,8 @@ def test_what_is_whole_and_says_something_else_is_not_believed(tmp_path: Path, c
 @pytest.mark.parametrize(("kind", "bits"), [("file", stat.S_IFREG), ("dir", stat.S_IFDIR), ("symlink", stat.S_IFLNK)])
 def test_the_size_of_what_is_no_file_is_not_compared(kind: Any, bits: int) -> None:
     entry = TreeEntry("x", kind, 0o755, 7, 0)
-    known = {"x": (bits | 0o755, 4_096, 7, 1, 1)}
-    assert (stat_cache.matching_stats(known, {"x": entry}) == known) is (kind != "file")
+    known_values = {"x": (bits | 0o755, 4_096, 7, 1, 1)}
+    assert (stat_cache.matching_stats(known_values, {"x": entry}) == known_values) is (kind != "file")
 
 
 # Archives
@@ -379,9 +386,9 @@ def test_the_size_of_what_is_no_file_is_not_compared(kind: Any, bits: int) -> No
 
 def archive(*entries: TreeEntry) -> bytes:
     file = io.BytesIO()
-    with pytest.raises(StopIteration) as done:
-        next(archives.write(file, {each.path: each for each in entries}))
-    assert done.value.value == len(entries)
+    with pytest.raises(StopIteration) as result:
+        next(archives.write(file, {entry.path: entry for entry in entries}))
+    assert result.value.value == len(entries)
     return file.getvalue()
 
 
@@ -405,10 +412,10 @@ def test_times_come_back_to_the_nanosecond(mtime_ns: int) -> None:
 def test_zeros_and_long_names_come_back() -> None:
     name = "/".join(["n" * 100] * 3)
     zeros = TreeEntry("zeros", "file", 0o600, 5, 70_000, "", b"", (ContentPiece(b"", 0, 70_000),))
-    there = unpacked(archive(zeros, TreeEntry(name, "symlink", 0o777, 5, 0, "t" * 300 + "é\udcff")))
-    assert there["zeros"].digest == digest_of(bytes(70_000))
-    assert there[name].target == "t" * 300 + "é\udcff"
-    assert [there[path].kind for path in ("n" * 100, "/".join(["n" * 100] * 2))] == ["dir", "dir"]
+    existing = unpacked(archive(zeros, TreeEntry(name, "symlink", 0o777, 5, 0, "t" * 300 + "é\udcff")))
+    assert existing["zeros"].digest == digest_of(bytes(70_000))
+    assert existing[name].target == "t" * 300 + "é\udcff"
+    assert [existing[path].kind for path in ("n" * 100, "/".join(["n" * 100] * 2))] == ["dir", "dir"]
 
 
 def test_an_archive_that_was_cut_off_anywhere_is_refused() -> None:

@@ -39,8 +39,8 @@ def test_a_diff_makes_the_one_of_the_other_however_few_steps_it_has(old: list[st
 
 @given(LINES, LINES)
 def test_a_diff_with_steps_enough_is_as_short_as_it_can_be(old: list[str], new: list[str]) -> None:
-    found = regions(old, new, StepBudget(100_000))
-    assert sum(each[1] - each[0] for each in found) == len(old) - longest_common(old, new)
+    region = regions(old, new, StepBudget(100_000))
+    assert sum(change[1] - change[0] for change in region) == len(old) - longest_common(old, new)
 
 
 @given(st.integers(0, 30), st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
@@ -53,8 +53,8 @@ def test_hunks_are_written_as_difflib_writes_them(count: int, removed: set[int],
         for line in [f"{number}\n"] * (number < count and number not in removed)
         + [f"new {number}\n"] * (number in added)
     ]
-    wanted = "".join(difflib.unified_diff(old, new, "a", "b"))
-    assert unified(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == wanted
+    expected = "".join(difflib.unified_diff(old, new, "a", "b"))
+    assert unified(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == expected
 
 
 def test_unlike_files_are_compared_within_the_steps_they_may_take() -> None:

@@ -41,10 +41,10 @@ DIFFERENCES = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(DIFFERENCES)
 def test_a_difference_comes_back(difference: Difference) -> None:
-    found = manifests.read(manifests.write(difference))
-    assert list(found.entries) == sorted(difference.entries, key=lambda entry: entry.path)
-    assert list(found.removed) == sorted(difference.removed)
-    assert list(found.ignore) == list(difference.ignore)
+    result = manifests.read(manifests.write(difference))
+    assert list(result.entries) == sorted(difference.entries, key=lambda entry: entry.path)
+    assert list(result.removed) == sorted(difference.removed)
+    assert list(result.ignore) == list(difference.ignore)
 
 
 @settings(max_examples=25, deadline=None)

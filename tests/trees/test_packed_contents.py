@@ -41,7 +41,7 @@ def body(number: int, size: int) -> bytes:
 
 
 def unpacked(packed: Sequence[Packed]) -> dict[bytes, bytes]:
-    return {each.digest: unpack(each.digest, each.codec, each.body) for each in packed}
+    return {pack.digest: unpack(pack.digest, pack.codec, pack.body) for pack in packed}
 
 
 def joined(pieces: Sequence[ContentPiece], bodies: dict[bytes, bytes]) -> bytes:
@@ -71,7 +71,7 @@ def chunked(packer: Packer, chunks: Sequence[bytes | int]) -> ChunkedContent:
 
 
 def test_small_contents_lie_one_after_the_other_in_one_object(packer: Packer) -> None:
-    slots = [packer.whole(each) for each in (b"one", b"four", b"sixteen")]
+    slots = [packer.whole(content) for content in (b"one", b"four", b"sixteen")]
     (packed,) = packer.finish()
     assert unpacked([packed]) == {packed.digest: b"onefoursixteen"}
     assert [slot.pieces for slot in slots] == [
@@ -109,10 +109,10 @@ def test_who_gives_nothing_gets_nothing(packer: Packer) -> None:
 @pytest.mark.parametrize(("size", "objects"), [(MAX_BUNDLED, 1), (MAX_BUNDLED + 1, 2)])
 def test_a_content_too_large_for_a_bundle_is_an_object_of_its_own(packer: Packer, size: int, objects: int) -> None:
     small, large = packer.whole(b"small"), packer.whole(body(9, size))
-    found = packer.finish()
-    assert len(found) == objects
+    result = packer.finish()
+    assert len(result) == objects
     assert (large.pieces[0].start == 0) is (objects == 2)
-    assert joined(small.pieces, unpacked(found)) == b"small"
+    assert joined(small.pieces, unpacked(result)) == b"small"
 
 
 def test_a_bundle_that_is_full_ends(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_trees_that_have_most_in_common_have_most_bundles_in_common(monkeypatch:
     other.whole(b"something new at the very beginning")
     for number in range(200):
         other.whole(body(number, 50))
-    first, second = ({packed.digest for packed in each.finish()} for each in (one, other))
+    first, second = ({packed.digest for packed in packer.finish()} for packer in (one, other))
     assert len(first) > 10
     assert len(first - second) <= 2
 
@@ -165,28 +165,28 @@ def test_what_was_there_before_is_not_stored_again() -> None:
 
 def grown(times: int) -> tuple[TreeEntry, bytes, list[list[Packed]]]:
     """A file that gets longer, each time by a line."""
-    lines, was, given = b"", None, []
+    lines, was, arguments = b"", None, []
     for number in range(times):
         lines += b"line %d\n" % number
         packer = Packer([] if was is None else [was])
         slot = packer.whole(lines, was)
-        given.append(packer.finish())
+        arguments.append(packer.finish())
         was = entry("log", slot, len(lines))
     assert was is not None
-    return was, lines, given
+    return was, lines, arguments
 
 
 def test_of_a_content_that_only_got_longer_the_end_is_stored() -> None:
-    was, lines, given = grown(3)
-    assert [[packed.size_bytes for packed in each] for each in given] == [[7], [7], [7]]
-    assert joined(was.pieces, unpacked([packed for each in given for packed in each])) == lines
+    was, lines, arguments = grown(3)
+    assert [[packed.size_bytes for packed in packed_parts] for packed_parts in arguments] == [[7], [7], [7]]
+    assert joined(was.pieces, unpacked([packed for packed_parts in arguments for packed in packed_parts])) == lines
 
 
 @pytest.mark.parametrize(("times", "pieces"), [(MAX_PIECES, MAX_PIECES), (MAX_PIECES + 1, 1)])
 def test_after_so_many_pieces_the_whole_is_stored_again(times: int, pieces: int) -> None:
-    was, lines, given = grown(times)
+    was, lines, arguments = grown(times)
     assert len(was.pieces) == pieces
-    assert joined(was.pieces, unpacked([packed for each in given for packed in each])) == lines
+    assert joined(was.pieces, unpacked([packed for packed_parts in arguments for packed in packed_parts])) == lines
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_what_was_empty_did_not_grow() -> None:
 def test_a_large_content_is_cut_into_chunks_and_comes_back(packer: Packer) -> None:
     content = body(1, 2 * CHUNK + 5)
     made = chunked(packer, chunks_of(content))
-    found = unpacked(packer.finish())
+    result = unpacked(packer.finish())
     digest, pieces = made.placed()
     assert [piece.length for piece in pieces] == [CHUNK, CHUNK, 5]
-    assert joined(pieces, found) == content
+    assert joined(pieces, result) == content
     assert (made.size, len(digest)) == (len(content), DIGEST_BYTES)
 
 
@@ -263,9 +263,9 @@ def test_files_that_differ_have_digests_that_do(packer: Packer) -> None:
         [x, x],
         [x, x, x],
     ]
-    made = [chunked(packer, each) for each in many]
+    made = [chunked(packer, content) for content in many]
     packer.finish()
-    assert len({each.placed()[0] for each in made}) == len(many)
+    assert len({chunked_content.placed()[0] for chunked_content in made}) == len(many)
 
 
 def test_the_same_chunk_is_given_away_once(packer: Packer) -> None:
@@ -280,9 +280,9 @@ def test_a_chunk_that_an_earlier_snapshot_has_is_not_given_away() -> None:
     first.close()
     second = Packer([entry("old", made, CHUNK + 3)])
     again = chunked(second, [b"x" * CHUNK, b"another end"])
-    found = second.finish()
+    result = second.finish()
     second.close()
-    assert [packed.size_bytes for packed in found] == [11]
+    assert [packed.size_bytes for packed in result] == [11]
     assert again.placed()[1][0] == made.placed()[1][0]
 
 
@@ -290,11 +290,11 @@ def test_what_threads_pack_is_placed_as_if_there_were_none(packer: Packer, monke
     contents_given = [body(number, 2_000) for number in range(100)]
     monkeypatch.setattr(contents, "MAX_BUNDLED", 100)
     monkeypatch.setattr(contents, "THREADS_FROM", 3_000)
-    slots = [packer.whole(each) for each in contents_given]
+    slots = [packer.whole(content) for content in contents_given]
     assert packer._pool is not None
     assert len(packer._jobs) == contents.MAX_WAITING, "no more may wait"
-    found = unpacked(packer.finish())
-    assert [joined(slot.pieces, found) for slot in slots] == contents_given
+    result = unpacked(packer.finish())
+    assert [joined(slot.pieces, result) for slot in slots] == contents_given
 
 
 def test_who_takes_as_soon_as_there_is_much_gets_each_object_once(
@@ -390,15 +390,15 @@ def test_a_file_with_holes_comes_back_from_its_chunks(
     content = holes(path, [(at * 4_096, b"x" * length) for at, length in written], end + more)
     with pytest.MonkeyPatch.context() as patch, opened(path) as file:
         patch.setattr(safe_open, "CHUNK", 4_096)
-        found = list(safe_open.chunks(file))
-    assert b"".join(bytes(each) if isinstance(each, int) else each for each in found) == content
+        result = list(safe_open.chunks(file))
+    assert b"".join(bytes(chunk) if isinstance(chunk, int) else chunk for chunk in result) == content
 
 
 def test_where_nothing_was_written_nothing_is_read(tmp_path: Path) -> None:
     holes(tmp_path / "x", [(5 * CHUNK, b"in the middle")], 9 * CHUNK)
     with opened(tmp_path / "x") as file:
-        found = [each if isinstance(each, int) else "read" for each in safe_open.chunks(file)]
-    assert found == [5 * CHUNK, "read", 3 * CHUNK]
+        result = [chunk if isinstance(chunk, int) else "read" for chunk in safe_open.chunks(file)]
+    assert result == [5 * CHUNK, "read", 3 * CHUNK]
 
 
 def test_a_file_that_ends_sooner_than_it_said_gives_what_there_is(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def content(pieces: tuple[ContentPiece, ...]) -> bytes:
     )
 
 
-def restored(root: Path, wanted: TreeEntry, there: TreeEntry | None) -> list[bytes]:
+def restored(root: Path, entry: TreeEntry, existing: TreeEntry | None) -> list[bytes]:
     """Restore a file where another is; the objects that were asked for."""
-    entries: Mapping[str, TreeEntry] = {wanted.path: wanted}
-    plan = restore.plan(entries, {} if there is None else {there.path: there}, [wanted])
+    entries: Mapping[str, TreeEntry] = {entry.path: entry}
+    plan = restore.plan(entries, {} if existing is None else {existing.path: existing}, [entry])
     steps, asked = restore.restore(str(root), plan, entries), list[bytes]()
     try:
         now = next(steps)
@@ -79,47 +79,47 @@ def test_what_is_in_the_place_is_not_fetched(
     becomes: list[tuple[bytes, int, int]],
     fetched: set[bytes],
 ) -> None:
-    there, wanted = file(*was), file(*becomes)
-    (tmp_path / "file").write_bytes(content(there.pieces))
-    assert set(restored(tmp_path, wanted, there)) == fetched
-    assert (tmp_path / "file").read_bytes() == content(wanted.pieces)
+    existing, expected = file(*was), file(*becomes)
+    (tmp_path / "file").write_bytes(content(existing.pieces))
+    assert set(restored(tmp_path, expected, existing)) == fetched
+    assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
 def test_a_file_that_is_not_what_it_was_thought_to_be_is_fetched_whole(tmp_path: Path) -> None:
-    there, wanted = file((FIRST, 0, 100)), file((FIRST, 0, 90), (SECOND, 0, 20))
+    existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90), (SECOND, 0, 20))
     (tmp_path / "file").write_bytes(b"x" * 100)
-    assert set(restored(tmp_path, wanted, there)) == {FIRST, SECOND}
-    assert (tmp_path / "file").read_bytes() == content(wanted.pieces)
+    assert set(restored(tmp_path, expected, existing)) == {FIRST, SECOND}
+    assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
 def test_a_file_that_became_shorter_is_fetched_whole(tmp_path: Path) -> None:
-    there, wanted = file((FIRST, 0, 100)), file((FIRST, 0, 90))
-    (tmp_path / "file").write_bytes(content(there.pieces)[:89])
-    assert restored(tmp_path, wanted, there) == [FIRST]
-    assert (tmp_path / "file").read_bytes() == content(wanted.pieces)
+    existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
+    (tmp_path / "file").write_bytes(content(existing.pieces)[:89])
+    assert restored(tmp_path, expected, existing) == [FIRST]
+    assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
 def test_nothing_is_read_through_a_link_or_out_of_a_pipe(tmp_path: Path) -> None:
-    there, wanted = file((FIRST, 0, 100)), file((FIRST, 0, 90))
-    (tmp_path / "aside").write_bytes(content(there.pieces))
+    existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
+    (tmp_path / "aside").write_bytes(content(existing.pieces))
     (tmp_path / "link").symlink_to("aside")
     os.mkfifo(tmp_path / "pipe")
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        how = patch(wanted, there)
-        assert how.content(folder, "aside", {}) == content(wanted.pieces)
+        how = patch(expected, existing)
+        assert how.content(folder, "aside", {}) == content(expected.pieces)
         assert [how.content(folder, name, {}) for name in ("link", "pipe", "none", ".")] == [None] * 4
     finally:
         os.close(folder)
 
 
 def test_a_file_with_a_second_name_is_left_alone_under_that(tmp_path: Path) -> None:
-    there, wanted = file((FIRST, 0, 100)), file((FIRST, 0, 90))
-    (tmp_path / "aside").write_bytes(content(there.pieces))
+    existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
+    (tmp_path / "aside").write_bytes(content(existing.pieces))
     (tmp_path / "file").hardlink_to(tmp_path / "aside")
-    assert restored(tmp_path, wanted, there) == []
-    assert (tmp_path / "file").read_bytes() == content(wanted.pieces)
-    assert (tmp_path / "aside").read_bytes() == content(there.pieces)
+    assert restored(tmp_path, expected, existing) == []
+    assert (tmp_path / "file").read_bytes() == content(expected.pieces)
+    assert (tmp_path / "aside").read_bytes() == content(existing.pieces)
 
 
 @pytest.mark.parametrize("longer", ["wanted", "there"])
@@ -128,15 +128,15 @@ def test_files_longer_than_a_chunk_are_not_made_so(longer: str) -> None:
         file((FIRST, 0, 100)),
         TreeEntry("file", "file", 0, 0, CHUNK + 1, "", b"", (ContentPiece(FIRST, 0, CHUNK + 1),)),
     )
-    wanted, there = (large, small) if longer == "wanted" else (small, large)
-    assert patch(wanted, there).offsets == {}
-    assert patch(wanted, there).fetched == list(wanted.pieces)
+    expected, existing = (large, small) if longer == "wanted" else (small, large)
+    assert patch(expected, existing).offsets == {}
+    assert patch(expected, existing).fetched == list(expected.pieces)
 
 
 def test_where_nothing_or_something_unknown_is_everything_is_fetched() -> None:
-    wanted = file((FIRST, 0, 100))
-    for there in (None, TreeEntry("file", "dir", 0, 0), TreeEntry("file", "file", 0, 0, 100, "", b"other")):
-        assert patch(wanted, there).fetched == list(wanted.pieces)
+    expected = file((FIRST, 0, 100))
+    for existing in (None, TreeEntry("file", "dir", 0, 0), TreeEntry("file", "file", 0, 0, 100, "", b"other")):
+        assert patch(expected, existing).fetched == list(expected.pieces)
 
 
 pieces = st.lists(
@@ -152,12 +152,12 @@ def test_whatever_is_there_what_is_wanted_comes_of_it(
     is_damaged: bool,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    there, wanted = file(*was), file(*becomes)
-    assume(there.digest != wanted.digest)
+    existing, expected = file(*was), file(*becomes)
+    assume(existing.digest != expected.digest)
     root = tmp_path_factory.mktemp("any", numbered=True)
-    (root / "file").write_bytes(content(there.pieces)[::-1] if is_damaged else content(there.pieces))
-    asked = restored(root, wanted, there)
-    assert (root / "file").read_bytes() == content(wanted.pieces)
+    (root / "file").write_bytes(content(existing.pieces)[::-1] if is_damaged else content(existing.pieces))
+    asked = restored(root, expected, existing)
+    assert (root / "file").read_bytes() == content(expected.pieces)
     if not is_damaged:
-        assert set(asked) == {piece.object for piece in patch(wanted, there).fetched}
+        assert set(asked) == {piece.object for piece in patch(expected, existing).fetched}
     assert os.listdir(root) == ["file"]

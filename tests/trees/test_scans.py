@@ -52,7 +52,7 @@ def scanned(
     scan = kind(str(root), **{**arguments, **other})
     for part in scan.parts():
         if bodies is not None:
-            bodies |= {each.digest: unpack(each.digest, each.codec, each.body) for each in part}
+            bodies |= {packed.digest: unpack(packed.digest, packed.codec, packed.body) for packed in part}
     return scan.result()
 
 
@@ -60,8 +60,8 @@ def content(entries: Mapping[str, TreeEntry], path: str, bodies: Bodies) -> byte
     return b"".join(bodies[piece.object][piece.start : piece.start + piece.length] for piece in entries[path].pieces)
 
 
-def changed(found: ScanResult) -> list[str]:
-    return sorted(entry.path for entry in found.difference.entries)
+def changed(result: ScanResult) -> list[str]:
+    return sorted(entry.path for entry in result.difference.entries)
 
 
 # The first time
@@ -69,37 +69,37 @@ def changed(found: ScanResult) -> list[str]:
 
 def test_everything_is_new_the_first_time(root: Path) -> None:
     bodies: Bodies = {}
-    found = scanned(root, bodies=bodies)
-    assert sorted(found.entries) == changed(found) == ["a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
-    assert (found.difference.removed, found.skipped, found.unsettled) == ([], [], [])
-    assert [content(found.entries, path, bodies) for path in ("a", "d/b", "d/e/c")] == [b"1", b"22", b"333"]
-    assert sorted(found.stats) == ["", "a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
+    result = scanned(root, bodies=bodies)
+    assert sorted(result.entries) == changed(result) == ["a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
+    assert (result.difference.removed, result.skipped, result.unsettled) == ([], [], [])
+    assert [content(result.entries, path, bodies) for path in ("a", "d/b", "d/e/c")] == [b"1", b"22", b"333"]
+    assert sorted(result.stats) == ["", "a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
 
 
 def test_entries_say_what_the_file_system_does(root: Path) -> None:
     (root / "a").chmod(0o4751)
     os.utime(root / "a", ns=(5, 1_234_567_891))
-    found = scanned(root).entries
-    assert (found["a"].kind, found["a"].mode, found["a"].mtime_ns, found["a"].size) == (
+    result = scanned(root).entries
+    assert (result["a"].kind, result["a"].mode, result["a"].mtime_ns, result["a"].size) == (
         "file",
         0o4751,
         1_234_567_891,
         1,
     )
-    assert (found["l"].kind, found["l"].target, found["l"].size) == ("symlink", "a", 0)
-    assert (found["z"].kind, found["z"].size, found["z"].digest, found["z"].pieces) == ("dir", 0, b"", ())
+    assert (result["l"].kind, result["l"].target, result["l"].size) == ("symlink", "a", 0)
+    assert (result["z"].kind, result["z"].size, result["z"].digest, result["z"].pieces) == ("dir", 0, b"", ())
 
 
 def test_the_patterns_are_part_of_what_is_found(root: Path) -> None:
-    found = scanned(root, ignores=IgnoreRules(["d/", "# note"]))
-    assert sorted(found.entries) == ["a", "l", "z"]
-    assert found.difference.ignore == ("d/", "# note")
+    result = scanned(root, ignores=IgnoreRules(["d/", "# note"]))
+    assert sorted(result.entries) == ["a", "l", "z"]
+    assert result.difference.ignore == ("d/", "# note")
 
 
 def test_an_empty_tree_has_nothing_in_it_and_a_known_root(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    found = scanned(tmp_path / "empty")
-    assert (found.entries, list(found.stats)) == ({}, [""])
+    result = scanned(tmp_path / "empty")
+    assert (result.entries, list(result.stats)) == ({}, [""])
 
 
 def test_a_tree_that_is_not_there_is_not_empty(tmp_path: Path) -> None:
@@ -212,10 +212,10 @@ def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None
 
 def test_a_file_that_must_not_be_read_is_left_out_and_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
-    found = scanned(root)
-    assert found.skipped == [SkippedEntry("d/b", "permission denied")]
-    assert "d/b" not in found.entries
-    assert not {"d/b", "d"} & found.stats.keys(), "its directory is looked into again"
+    result = scanned(root)
+    assert result.skipped == [SkippedEntry("d/b", "permission denied")]
+    assert "d/b" not in result.entries
+    assert not {"d/b", "d"} & result.stats.keys(), "its directory is looked into again"
 
 
 def test_a_file_that_must_not_be_read_any_longer_is_gone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,18 +230,18 @@ def test_a_file_that_goes_before_it_is_read_is_gone_and_not_worth_a_word(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing(monkeypatch, "b", FileNotFoundError(2, "No such file or directory"))
-    found = scanned(root)
-    assert (found.skipped, "d/b" in found.entries) == ([], False)
+    result = scanned(root)
+    assert (result.skipped, "d/b" in result.entries) == ([], False)
 
 
 def test_a_link_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*given: Any, **how: Any) -> str:
+    def failing(*options: Any, **how: Any) -> str:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "readlink", failing)
-    found = scanned(root)
-    assert found.skipped == [SkippedEntry("l", "input/output error")]
-    assert "l" not in found.entries
+    result = scanned(root)
+    assert result.skipped == [SkippedEntry("l", "input/output error")]
+    assert "l" not in result.entries
 
 
 def test_a_file_that_never_rests_is_read_so_often_and_taken_as_it_was_last(
@@ -251,11 +251,11 @@ def test_a_file_that_never_rests_is_read_so_often_and_taken_as_it_was_last(
     read: list[int] = []
     really = safe_open.content
     monkeypatch.setattr(safe_open, "content", lambda file: [read.append(file.stat[1]), really(file)][1])
-    found = scanned(root)
+    result = scanned(root)
     assert (read.count(2), read.count(1)) == (safe_open.TRIES, 1)
-    assert found.unsettled == ["d/b"]
-    assert "d/b" in found.entries
-    assert "d/b" not in found.stats
+    assert result.unsettled == ["d/b"]
+    assert "d/b" in result.entries
+    assert "d/b" not in result.stats
 
 
 # The upper directory of an overlay
@@ -291,9 +291,9 @@ def upper(tmp_path: Path, base: ScanResult, files: Mapping[str, bytes | str | No
 def test_what_an_upper_directory_takes_away(
     root: Path, tmp_path: Path, files: Mapping[str, bytes | str | None], gone: list[str]
 ) -> None:
-    found = upper(tmp_path, scanned(root), files)
-    assert sorted(found.difference.removed) == gone
-    assert not [path for path in found.entries if ".wh." in path]
+    result = upper(tmp_path, scanned(root), files)
+    assert sorted(result.difference.removed) == gone
+    assert not [path for path in result.entries if ".wh." in path]
 
 
 def test_an_attribute_of_the_file_system_that_is_none_of_the_overlay_says_nothing(root: Path, tmp_path: Path) -> None:
@@ -304,9 +304,9 @@ def test_an_attribute_of_the_file_system_that_is_none_of_the_overlay_says_nothin
         os.setxattr(tmp_path / "upper" / "a", "user.other.whiteout", b"y")
     except OSError:
         return  # a file system without attributes
-    found = scanned(tmp_path / "upper", base, kind=UpperScan, stats={})
-    assert found.difference.removed == []
-    assert found.entries["a"].size == 0
+    result = scanned(tmp_path / "upper", base, kind=UpperScan, stats={})
+    assert result.difference.removed == []
+    assert result.entries["a"].size == 0
 
 
 def test_a_renamed_root_is_named_as_such(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,5 +323,5 @@ def test_a_file_system_without_attributes_has_none_of_the_overlay(
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "listxattr", failing)
-    found = upper(tmp_path, scanned(root), {"a": b"other", ".wh.l": b""})
-    assert (changed(found), found.difference.removed) == (["a"], ["l"])
+    result = upper(tmp_path, scanned(root), {"a": b"other", ".wh.l": b""})
+    assert (changed(result), result.difference.removed) == (["a"], ["l"])

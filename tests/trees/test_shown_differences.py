@@ -28,11 +28,11 @@ def link(path: str, target: str = "target", **fields: Any) -> TreeEntry:
 
 
 def tree(*entries: TreeEntry) -> dict[str, TreeEntry]:
-    return {each.path: each for each in entries}
+    return {entry.path: entry for entry in entries}
 
 
 def told(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> list[tuple[str, str]]:
-    return [(each.kind, each.path) for each in changes(before, after)]
+    return [(change.kind, change.path) for change in changes(before, after)]
 
 
 # What is listed
@@ -100,8 +100,8 @@ def test_a_file_that_is_still_there_was_copied_and_not_renamed() -> None:
 def test_of_many_with_the_same_content_each_is_renamed_once_in_the_order_of_paths() -> None:
     before = tree(*(file(f"old{number}") for number in range(3)))
     after = tree(*(file(f"new{number}") for number in range(2)))
-    found = changes(before, after)
-    assert [(each.kind, each.path, each.old_path) for each in found] == [
+    result = changes(before, after)
+    assert [(change.kind, change.path, change.old_path) for change in result] == [
         ("renamed", "new0", "old0"),
         ("renamed", "new1", "old1"),
         ("removed", "old2", None),
@@ -131,11 +131,11 @@ def test_who_makes_all_changes_to_the_one_tree_has_the_other(
     before: dict[str, TreeEntry], after: dict[str, TreeEntry]
 ) -> None:
     made = dict(before)
-    for each in changes(before, after):
-        if each.before is not None:
-            assert made.pop(each.old_path or each.path) == each.before
-        if each.after is not None:
-            made[each.path] = each.after
+    for change in changes(before, after):
+        if change.before is not None:
+            assert made.pop(change.old_path or change.path) == change.before
+        if change.after is not None:
+            made[change.path] = change.after
     assert made == after
 
 

@@ -37,9 +37,9 @@ class World:
         self.acme = self.holdfast.tenant("acme")
         self.run_id = self.run()
 
-    def run(self, there: TenantHandle | None = None) -> str:
-        there = there or self.acme
-        return there.runs.start(there.sessions.create().id).id
+    def run(self, existing: TenantHandle | None = None) -> str:
+        existing = existing or self.acme
+        return existing.runs.start(existing.sessions.create().id).id
 
     def new(self, content: bytes = b"content", **fields: Any) -> NewSnapshot:
         """A snapshot of one file, about to be recorded."""
@@ -226,7 +226,7 @@ def test_the_newest_of_a_run_of_a_step_and_of_a_kind(either: World) -> None:
 
 def test_of_two_at_the_same_moment_the_one_with_the_later_id_is_the_newest(world: World) -> None:
     made = [world.record(after=0) for _ in range(4)]
-    newest = max(made, key=lambda each: each.id)
+    newest = max(made, key=lambda snapshot: snapshot.id)
     assert world.acme.snapshots.find(world.run_id) == newest
     assert world.acme.snapshots.list()[0] == newest
 
@@ -249,33 +249,33 @@ def test_lists_of_a_run_a_step_and_a_kind(world: World) -> None:
     }
 
     def listed(**asked: Any) -> set[str]:
-        return {each.id for each in world.acme.snapshots.list(**asked)}
+        return {snapshot.id for snapshot in world.acme.snapshots.list(**asked)}
 
-    assert listed(run_id=other) == {each.id for (run, _, _), each in made.items() if run == other}
-    assert listed(step=1) == {each.id for (_, number, _), each in made.items() if number == 1}
-    assert listed(kind="dirty") == {each.id for (_, _, kind), each in made.items() if kind == "dirty"}
+    assert listed(run_id=other) == {snapshot.id for (run, _, _), snapshot in made.items() if run == other}
+    assert listed(step=1) == {snapshot.id for (_, number, _), snapshot in made.items() if number == 1}
+    assert listed(kind="dirty") == {snapshot.id for (_, _, kind), snapshot in made.items() if kind == "dirty"}
     assert listed(run_id=other, step=2, kind="step") == {made[other, 2, "step"].id}
     assert listed(run_id=NEVER) == set()
 
 
-def paged(there: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
+def paged(tenant: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
     """All pages of a list."""
-    page = there.snapshots.list(limit=limit, **asked)
+    page = tenant.snapshots.list(limit=limit, **asked)
     pages = [page]
     while page.next is not None:
-        page = there.snapshots.list(limit=limit, cursor=page.next, **asked)
+        page = tenant.snapshots.list(limit=limit, cursor=page.next, **asked)
         pages.append(page)
-    return [[*each] for each in pages]
+    return [[*page] for page in pages]
 
 
 def test_pages_give_each_snapshot_once(either: World) -> None:
     """Some of them at the same moment, so that only the id tells where a page ended."""
     made = [either.record(after=number % 2) for number in range(6)]
-    made.sort(key=lambda each: (each.created_at, each.id), reverse=True)
+    made.sort(key=lambda snapshot: (snapshot.created_at, snapshot.id), reverse=True)
     for limit in (1, 2, 4, 5):
-        wanted = [made[at : at + limit] for at in range(0, 6, limit)]
-        assert paged(either.acme, limit) == wanted
-        assert paged(either.acme, limit, run_id=either.run_id, kind="step") == wanted
+        expected_pages = [made[at : at + limit] for at in range(0, 6, limit)]
+        assert paged(either.acme, limit) == expected_pages
+        assert paged(either.acme, limit, run_id=either.run_id, kind="step") == expected_pages
 
 
 def test_a_page_goes_on_where_it_ended_although_newer_ones_came(world: World) -> None:
@@ -298,7 +298,7 @@ def test_as_many_as_a_list_may_have_and_one_more(world: World) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, True, "2", 1.5])
 def test_a_limit_that_is_none_is_refused(world: World, limit: Any) -> None:
-    with raises(InvalidInput, field="limit"):
+    with pytest.raises(InvalidInput, match="limit"):
         world.acme.snapshots.list(limit=limit)
 
 
@@ -323,7 +323,7 @@ def test_a_cursor_of_something_else_is_refused(world: World) -> None:
 
 def test_a_tree_has_its_entries_by_their_paths(world: World) -> None:
     entries = [TreeEntry("d", "dir", 0o755, 5), TreeEntry("d/l", "symlink", 0o777, 6, 0, "\udcff/é")]
-    assert world.acme.snapshots.tree(world.tree(*entries).id).entries == {each.path: each for each in entries}
+    assert world.acme.snapshots.tree(world.tree(*entries).id).entries == {entry.path: entry for entry in entries}
 
 
 NAMES = [f"{letter}{digit}" for letter in "ab\uffff\udcff" for digit in "012345"]
@@ -336,24 +336,24 @@ def test_pages_of_a_tree_on_many_layers_are_the_tree(world: World, seed: int) ->
     made = None
     for number in range(random.randint(1, 5)):
         chosen = random.sample(NAMES, random.randint(0, len(NAMES)))
-        gone = chosen[: len(chosen) // 2]
-        there = [
-            TreeEntry(path, "dir", number, 0) for path in chosen[len(gone) // 2 :]
+        removed = chosen[: len(chosen) // 2]
+        present = [
+            TreeEntry(path, "dir", number, 0) for path in chosen[len(removed) // 2 :]
         ]  # some are removed and there again
-        new = NewLayer(layers.manifest_of(Difference(there, gone, [f"{number}"])), below, [])
+        new = NewLayer(layers.manifest_of(Difference(present, removed, [f"{number}"])), below, [])
         made = world.record(layer=new)
         below = made.layer_id
     assert made is not None
     whole = world.acme.snapshots.tree(made.id)
-    found, cursor = [], None
+    result, cursor = [], None
     while True:
         page = world.acme.snapshots.entries(made.id, limit=random.randint(1, 5), cursor=cursor)
         assert page.ignore == whole.ignore
-        found += page.entries
+        result += page.entries
         cursor = page.next
         if cursor is None:
             break
-    assert found == [whole.entries[path] for path in sorted(whole.entries)]
+    assert result == [whole.entries[path] for path in sorted(whole.entries)]
 
 
 def test_a_page_or_a_file_of_a_large_tree_decodes_a_few_of_its_entries(
@@ -370,9 +370,9 @@ def test_a_page_or_a_file_of_a_large_tree_decodes_a_few_of_its_entries(
 
     monkeypatch.setattr(manifests, "_decode_line", counted)
     first = world.acme.snapshots.entries(made.id, limit=1)
-    assert [each.path for each in first.entries] == ["00000"]
+    assert [entry.path for entry in first.entries] == ["00000"]
     second = world.acme.snapshots.entries(made.id, limit=1, cursor=first.next)
-    assert [each.path for each in second.entries] == ["00001"]
+    assert [entry.path for entry in second.entries] == ["00001"]
     with pytest.raises(NotFound):
         world.acme.snapshots.read(made.id, "10000")
     assert decoded < 200
@@ -432,12 +432,12 @@ def test_a_file_of_just_the_largest_size_is_read_and_no_larger_one(world: World)
 
 def test_those_that_were_there_are_returned_and_noted(world: World) -> None:
     made = [world.record(b"%d" % number) for number in range(3)]
-    gone = world.acme.snapshots.delete([made[0].id, NEVER, made[2].id], reason="wörds \0 of the caller")
-    assert sorted(each.id for each in gone) == sorted([made[0].id, made[2].id])
+    removed = world.acme.snapshots.delete([made[0].id, NEVER, made[2].id], reason="wörds \0 of the caller")
+    assert sorted(snapshot.id for snapshot in removed) == sorted([made[0].id, made[2].id])
     noted = world.acme.activity.list(action=snapshots.DELETED)
-    assert {each.subject_id for each in noted} == {made[0].id, made[2].id}
-    assert {each.reason for each in noted} == {"wörds \0 of the caller"}
-    assert [each.details["run_id"] for each in noted] == [world.run_id] * 2
+    assert {deed.subject_id for deed in noted} == {made[0].id, made[2].id}
+    assert {deed.reason for deed in noted} == {"wörds \0 of the caller"}
+    assert [deed.details["run_id"] for deed in noted] == [world.run_id] * 2
     assert world.acme.snapshots.list() == [made[1]]
 
 
@@ -445,7 +445,7 @@ def test_to_remove_them_again_changes_nothing_and_notes_nothing(world: World) ->
     made = world.record()
     assert len(world.acme.snapshots.delete([made.id, made.id, made.id.upper()], reason="once")) == 1
     assert world.acme.snapshots.delete([made.id], reason="again") == []
-    assert [each.reason for each in world.acme.activity.list()] == ["once"]
+    assert [deed.reason for deed in world.acme.activity.list()] == ["once"]
 
 
 def test_to_remove_nothing_is_no_error(world: World) -> None:
@@ -476,8 +476,8 @@ def test_one_id_that_is_none_and_nothing_is_removed(world: World) -> None:
 def test_more_than_may_be_removed_at_once(world: World) -> None:
     made = [world.record() for _ in range(5)]
     with raises(LimitExceeded, limit="batch_rows"):
-        world.acme.snapshots.delete([each.id for each in made], reason="test")
-    assert len(world.acme.snapshots.delete([each.id for each in made[:4]], reason="test")) == 4
+        world.acme.snapshots.delete([snapshot.id for snapshot in made], reason="test")
+    assert len(world.acme.snapshots.delete([snapshot.id for snapshot in made[:4]], reason="test")) == 4
 
 
 def test_one_that_is_held_and_nothing_is_removed(world: World) -> None:

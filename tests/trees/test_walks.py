@@ -36,14 +36,14 @@ def ignoring_none(path: str, is_folder: bool) -> bool:
     return False
 
 
-def walk(root: Path, known: Mapping[str, Stat] | None = None, **other: Any) -> Walk:
+def walk(root: Path, known_values: Mapping[str, Stat] | None = None, **other: Any) -> Walk:
     arguments: dict[str, Any] = {"ignores": ignoring_none, "max_depth": 20, "max_entries": 100}
-    return Walk(str(root), known=known or {}, **{**arguments, **other})
+    return Walk(str(root), known=known_values or {}, **{**arguments, **other})
 
 
 def found(walked: Walk) -> list[str]:
     """All paths that a walk finds, in its order."""
-    return [each.path for folder in walked.folders() for each in folder.found]
+    return [changed.path for folder in walked.folders() for changed in folder.changed]
 
 
 def known_of(root: Path) -> dict[str, Stat]:
@@ -66,26 +66,26 @@ def test_everything_is_found_in_the_order_of_names_and_directories_before_what_i
 
 def test_each_directory_is_given_once_with_its_own_names(root: Path) -> None:
     make(root, TREE)
-    folders = {folder.prefix: [each.name for each in folder.found] for folder in walk(root).folders()}
+    folders = {folder.prefix: [changed.name for changed in folder.changed] for folder in walk(root).folders()}
     assert folders == {"": ["a", "d", "l", "z"], "d/": ["b", "e"], "d/e/": ["c"], "z/": []}
 
 
 def test_a_directory_can_be_read_by_its_handle_while_it_is_given(root: Path) -> None:
     make(root, TREE)
     for folder in walk(root).folders():
-        assert sorted(os.listdir(folder.handle)) == [each.name for each in folder.found]
+        assert sorted(os.listdir(folder.handle)) == [changed.name for changed in folder.changed]
 
 
 def test_of_everything_the_state_is_told_and_of_a_link_its_own(root: Path) -> None:
     make(root, TREE)
-    stats = {each.path: each.stat for folder in walk(root).folders() for each in folder.found}
-    assert stats == {path: each for path, each in known_of(root).items() if path}
+    stats = {changed.path: changed.stat for folder in walk(root).folders() for changed in folder.changed}
+    assert stats == {path: stat for path, stat in known_of(root).items() if path}
     assert stat.S_ISLNK(stats["l"][0])
 
 
 def test_an_empty_tree_is_a_root_with_nothing_in_it(root: Path) -> None:
     walked = walk(root)
-    assert [(folder.prefix, folder.found) for folder in walked.folders()] == [("", [])]
+    assert [(folder.prefix, folder.changed) for folder in walked.folders()] == [("", [])]
     assert walked.root_stat == walk_module._stat(os.lstat(root))
 
 
@@ -130,10 +130,10 @@ def test_a_link_to_a_directory_is_no_directory_when_it_is_asked_about(root: Path
 
 def test_what_is_known_is_not_asked_about(root: Path) -> None:
     make(root, {"a": b"1", "b": b"2"})
-    known = known_of(root)
+    known_values = known_of(root)
     make(root, {"c": b"3"})
     asked: list[str] = []
-    walked = walk(root, known, ignores=lambda path, is_folder: bool(asked.append(path)))
+    walked = walk(root, known_values, ignores=lambda path, is_folder: bool(asked.append(path)))
     assert found(walked) == ["c"]
     assert asked == ["c"]
 
@@ -167,47 +167,47 @@ def test_only_what_is_other_is_found(
     root: Path, change: Callable[[Path], object], expected: list[str], doubted: list[str]
 ) -> None:
     make(root, TREE)
-    known = known_of(root)
+    known_values = known_of(root)
     change(root)
-    walked = walk(root, known)
+    walked = walk(root, known_values)
     assert sorted(found(walked)) == expected
     assert sorted(walked.doubted) == doubted
 
 
 def test_of_what_was_there_and_is_not_known_everything_is_looked_at(root: Path) -> None:
     make(root, TREE)
-    known = known_of(root)
-    unsure = [path for path in ("d", "a") if known.pop(path)]
-    walked = walk(root, known, unsure=unsure)
+    known_values = known_of(root)
+    unsure = [path for path in ("d", "a") if known_values.pop(path)]
+    walked = walk(root, known_values, unsure=unsure)
     assert sorted(found(walked)) == ["a", "d"]
     assert sorted(walked.doubted) == ["a", "d"]
 
 
 def test_a_directory_that_became_a_file_is_found_as_a_file(root: Path) -> None:
     make(root, TREE)
-    known = known_of(root)
+    known_values = known_of(root)
     (root / "z").rmdir()
     (root / "z").write_bytes(b"file")
-    assert found(walk(root, known)) == ["z"]
+    assert found(walk(root, known_values)) == ["z"]
 
 
 def test_a_directory_that_became_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
     make(root, TREE)
-    known = known_of(root)
+    known_values = known_of(root)
     (root / "d").rename(tmp_path / "moved")
     (root / "d").symlink_to("../moved")
     (tmp_path / "moved" / "b").write_bytes(b"changed outside")
-    assert found(walk(root, known)) == ["d"]
+    assert found(walk(root, known_values)) == ["d"]
 
 
 def test_the_same_thing_is_not_found_twice(root: Path) -> None:
     make(root, {f"{a}/{b}/{c}": b"1" for a in "xyz" for b in "xyz" for c in "xyz"})
-    known = known_of(root)
+    known_values = known_of(root)
     for path in [*root.rglob("*")]:
         os.utime(path, ns=(5, 5))
     make(root, {f"{a}/new/{c}": b"1" for a in "xyz" for c in "xyz"})
-    there = found(walk(root, known))
-    assert sorted(there) == sorted({path for path in known_of(root) if path})
+    existing = found(walk(root, known_values))
+    assert sorted(existing) == sorted({path for path in known_of(root) if path})
 
 
 # Limits
@@ -230,10 +230,10 @@ def test_one_directory_too_deep_is_refused_with_its_path(root: Path) -> None:
 
 def test_a_known_directory_that_is_too_deep_by_now_is_refused(root: Path) -> None:
     deep(root, 6)
-    known = known_of(root)
+    known_values = known_of(root)
     (root / "d/d/d/d/d/d/new").touch()
     with raises(LimitExceeded, limit="tree_depth"):
-        found(walk(root, known, max_depth=5))
+        found(walk(root, known_values, max_depth=5))
 
 
 def test_a_tree_that_goes_on_far_beyond_the_limit_is_not_walked_to_its_end(root: Path) -> None:
@@ -247,10 +247,10 @@ def test_a_tree_that_goes_on_far_beyond_the_limit_is_not_walked_to_its_end(root:
 
 def test_what_is_known_counts_as_well(root: Path) -> None:
     make(root, {f"{number}": b"" for number in range(10)})
-    known = known_of(root)
+    known_values = known_of(root)
     make(root, {"new/a": b"", "new/b": b""})
     with raises(LimitExceeded, limit="tree_entries"):
-        found(walk(root, known, max_entries=10))
+        found(walk(root, known_values, max_entries=10))
 
 
 # What cannot be
@@ -259,11 +259,11 @@ def test_what_is_known_counts_as_well(root: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "error", "match"),
     [
-        ("nowhere", NotFound, "there is no directory"),
+        ("nowhere", NotFound, "does not exist"),
         ("file", InvalidInput, "cannot be captured"),
         ("file/below", InvalidInput, "cannot be captured"),
         ("loop", InvalidInput, "cannot be captured"),
-        ("dangling", NotFound, "there is no directory"),
+        ("dangling", NotFound, "does not exist"),
         ("a\0b", InvalidInput, "cannot be captured"),
         ("x" * 300, InvalidInput, "cannot be captured"),
     ],

@@ -85,10 +85,10 @@ def test_a_path_lies_in_the_root_and_in_every_directory_on_the_way(path: str, fo
 
 
 def test_a_difference_removes_then_adds() -> None:
-    before = {each.path: each for each in (file("keep"), file("change"), file("remove"), file("both"))}
+    before = {entry.path: entry for entry in (file("keep"), file("change"), file("remove"), file("both"))}
     new, changed, both = file("new"), file("change", mtime_ns=9), file("both", mode=0o600)
-    found = Difference([new, changed, both], ["remove", "both"]).applied(before)
-    assert found == {"keep": before["keep"], "change": changed, "new": new, "both": both}
+    result = Difference([new, changed, both], ["remove", "both"]).applied(before)
+    assert result == {"keep": before["keep"], "change": changed, "new": new, "both": both}
 
 
 def test_to_remove_a_directory_removes_only_itself() -> None:
@@ -104,9 +104,9 @@ def test_nothing_is_a_difference_too() -> None:
 
 
 def test_patterns_keep_their_order_because_the_last_one_decides() -> None:
-    there, back = (manifests.write(Difference([], [], each)) for each in (["*.o", "!a.o"], ["!a.o", "*.o"]))
-    assert there != back
-    assert manifests.read(there).ignore == ["*.o", "!a.o"]
+    existing, back = (manifests.write(Difference([], [], patterns)) for patterns in (["*.o", "!a.o"], ["!a.o", "*.o"]))
+    assert existing != back
+    assert manifests.read(existing).ignore == ["*.o", "!a.o"]
 
 
 def test_an_object_is_written_once_however_many_pieces_lie_in_it() -> None:
@@ -122,8 +122,8 @@ def test_a_pattern_with_what_is_no_text_is_written_in_a_way_that_is() -> None:
 
 def test_the_digest_of_a_link_is_not_kept_because_it_has_none() -> None:
     link = TreeEntry("l", "symlink", 0o777, 1, 0, "target", b"d" * 32)
-    (found,) = manifests.read(manifests.write(Difference([link]))).entries
-    assert (found.target, found.digest) == ("target", b"")
+    (result,) = manifests.read(manifests.write(Difference([link]))).entries
+    assert (result.target, result.digest) == ("target", b"")
 
 
 # What is none
@@ -162,7 +162,7 @@ def test_the_digest_of_a_link_is_not_kept_because_it_has_none() -> None:
     ids=lambda body: body[:24].hex(),
 )
 def test_what_is_no_tree_is_corrupt(body: bytes) -> None:
-    with pytest.raises(Corrupt, match="cannot be read"):
+    with pytest.raises(Corrupt, match="cannot be decoded"):
         manifests.read(body)
 
 
@@ -194,7 +194,7 @@ def test_what_is_long_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_of_many_only_the_last_are_remembered() -> None:
     bodies = [manifests.write(Difference([file(f"{number}")])) for number in range(manifests.MAX_REMEMBERED + 1)]
-    found = [manifests.read(body) for body in bodies]
-    assert manifests.read(bodies[-1]) is found[-1]
-    assert manifests.read(bodies[0]) is not found[0]
-    assert manifests.read(bodies[0]) == found[0]
+    differences = [manifests.read(body) for body in bodies]
+    assert manifests.read(bodies[-1]) is differences[-1]
+    assert manifests.read(bodies[0]) is not differences[0]
+    assert manifests.read(bodies[0]) == differences[0]

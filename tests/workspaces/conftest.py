@@ -33,8 +33,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database of either engine."""
     if request.param == "sqlite":
         return str(tmp_path / "w.db")
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    result: str = request.getfixturevalue("postgres_url")
+    return result
 
 
 @pytest.fixture(params=["blocking", "asynchronous"])

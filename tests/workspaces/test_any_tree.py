@@ -82,7 +82,7 @@ def test_every_snapshot_of_many_more_stays_what_it_was(
     check(tmp_path, steps, depth, gone)
 
 
-def check(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
+def check(tmp_path: Path, steps: Steps, depth: int, removed: set[int]) -> None:
     root = tmp_path / "tree"
     root.mkdir()
     world = World(":memory:", limits=Limits(snapshot_depth=depth))
@@ -97,14 +97,14 @@ def check(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
                 captured = world.capture(root)
             assert (captured.skipped, captured.unsettled) == ([], [])
             taken.append((captured.snapshot, on_disk(root)))
-        kept = [pair for number, pair in enumerate(taken) if number not in gone]
+        kept = [pair for number, pair in enumerate(taken) if number not in removed]
         world.acme.snapshots.delete([pair[0].id for pair in taken if pair not in kept], reason="test")
         for _ in range(2):
             world.acme.objects.prune(grace_s=0)
-        for snapshot, there in kept:
-            assert world.described(snapshot) == there
-            assert snapshot.entry_count == len(there)
-            assert snapshot.tree_bytes == sum(len(each[3]) for each in there.values() if each[0] == "file")
+        for snapshot, existing in kept:
+            assert world.described(snapshot) == existing
+            assert snapshot.entry_count == len(existing)
+            assert snapshot.tree_bytes == sum(len(entry[3]) for entry in existing.values() if entry[0] == "file")
         world.acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
         for _ in range(2):
             world.acme.objects.prune(grace_s=0)

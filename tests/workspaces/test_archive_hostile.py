@@ -36,8 +36,10 @@ def taken_in(
 ) -> tuple[Mapping[str, TreeEntry], dict[bytes, bytes]]:
     """What an archive comes to: entries, and the objects that they lie in."""
     unpacking = ArchiveReader(io.BytesIO(content), limits, outside_links=outside_links)
-    parts: list[Packed] = [each for part in unpacking.parts() for each in part]
-    return unpacking.result().entries, {each.digest: unpack(each.digest, each.codec, each.body) for each in parts}
+    parts: list[Packed] = [packed for part in unpacking.parts() for packed in part]
+    return unpacking.result().entries, {
+        packed.digest: unpack(packed.digest, packed.codec, packed.body) for packed in parts
+    }
 
 
 def written(
@@ -45,8 +47,8 @@ def written(
 ) -> None:
     """A tree on the disk, by way of all that guards it."""
     validation.check(entries, limits, known={})
-    there = current_state.read_directory(str(root), Tree(entries), now=IgnoreRules([]), limits=limits).entries
-    plan = restore.plan(entries, there, validation.check(entries, limits, known=there))
+    existing = current_state.read_directory(str(root), Tree(entries), now=IgnoreRules([]), limits=limits).entries
+    plan = restore.plan(entries, existing, validation.check(entries, limits, known=existing))
     steps = restore.restore(str(root), plan, entries)
     try:
         next(steps)
@@ -229,29 +231,29 @@ def test_an_archive_of_any_tar_program_is_read() -> None:
 
 def _damaged(content: bytes, random: Random) -> bytes:
     """An archive with something wrong: bytes changed, moved, cut or said twice, and mostly a checksum that is right."""
-    found = bytearray(content)
+    result = bytearray(content)
     for _ in range(random.randint(1, 6)):
-        at = random.randrange(len(found))
+        at = random.randrange(len(result))
         what = random.random()
         if what < 0.6:
-            found[at] = random.choice((0, 0x2E, 0x2F, 0x35, 0x32, 0xFF, random.randrange(256)))
+            result[at] = random.choice((0, 0x2E, 0x2F, 0x35, 0x32, 0xFF, random.randrange(256)))
         elif what < 0.8:
             name = random.choice((b"../x", b"/tmp/loot", b"d/../../x", b"a\0b", b"d/link/x", b"d"))
             block = at // 512 * 512
-            found[block : block + 100] = name.ljust(100, b"\0")
+            result[block : block + 100] = name.ljust(100, b"\0")
         elif what < 0.9:
-            block, other = at // 512 * 512, random.randrange(len(found)) // 512 * 512
-            found[block : block + 512] = found[other : other + 512]
+            block, other = at // 512 * 512, random.randrange(len(result)) // 512 * 512
+            result[block : block + 512] = result[other : other + 512]
         else:
-            found[at:] = found[at + random.randrange(700) :]
-        if not found:
+            result[at:] = result[at + random.randrange(700) :]
+        if not result:
             return b""
     if random.random() < 0.9:
-        for block in range(0, len(found) - 511, 512):
-            if found[block + 257 : block + 262] == b"ustar":
-                found[block + 148 : block + 156] = b" " * 8
-                found[block + 148 : block + 156] = b"%06o\0 " % sum(found[block : block + 512])
-    return bytes(found)
+        for block in range(0, len(result) - 511, 512):
+            if result[block + 257 : block + 262] == b"ustar":
+                result[block + 148 : block + 156] = b" " * 8
+                result[block + 148 : block + 156] = b"%06o\0 " % sum(result[block : block + 512])
+    return bytes(result)
 
 
 def _try_damaged(around: Around, seed: int, count: int) -> tuple[int, int]:
@@ -302,7 +304,7 @@ def entry(path: str, kind: str = "file", **fields: object) -> TreeEntry:
 
 
 def tree(*entries: TreeEntry) -> dict[str, TreeEntry]:
-    return {each.path: each for each in entries}
+    return {entry.path: entry for entry in entries}
 
 
 TREES: dict[str, dict[str, TreeEntry]] = {
@@ -358,23 +360,25 @@ def test_thousands_of_damaged_trees_put_nothing_outside(around: Around) -> None:
         "a//b",
     ]
     random, bodies = Random(7), {digest_of(LOOT): LOOT}
-    done = 0
+    result = 0
     for _ in range(TREES_MADE):
         kinds = [random.choice(("file", "dir", "symlink")) for _ in range(random.randint(1, 5))]
         made = [entry(random.choice(names), kind) for kind in kinds]
         made = [
-            replace(each, target=random.choice(("..", "/tmp", "a", "../outside"))) if each.kind == "symlink" else each
-            for each in made
+            replace(entry, target=random.choice(("..", "/tmp", "a", "../outside")))
+            if entry.kind == "symlink"
+            else entry
+            for entry in made
         ]
         try:
             validation.check(tree(*made), LIMITS, known={})
         except InvalidInput:
             continue
-        done += 1
-        if done % 4 == 0:
+        result += 1
+        if result % 4 == 0:
             written(around.root, tree(*made), bodies)  # over whatever the last one has left there
             assert around.is_untouched()
-    assert done > 100
+    assert result > 100
     assert not Path("/tmp/loot").exists()
 
 

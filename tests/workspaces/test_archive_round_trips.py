@@ -63,8 +63,8 @@ def test_any_tar_can_read_it(small: World, tree: Path, tmp_path: Path) -> None:
     exported(small, tree, tmp_path / "a.tar.zst")
     plain = zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / "a.tar.zst").read_bytes())
     with tarfile.open(fileobj=io.BytesIO(plain), errors="surrogateescape") as archive:
-        assert {each.name for each in archive} == {os.fsdecode(path) for path in fingerprint(tree)}
-        assert {(each.uid, each.gid, each.uname, each.gname) for each in archive} == {(0, 0, "", "")}
+        assert {member.name for member in archive} == {os.fsdecode(path) for path in fingerprint(tree)}
+        assert {(member.uid, member.gid, member.uname, member.gname) for member in archive} == {(0, 0, "", "")}
     out = tmp_path / "by tar"
     out.mkdir()
     subprocess.run(["tar", "-xpf", "-", "-C", str(out)], input=plain, check=True, timeout=30)

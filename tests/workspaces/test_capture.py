@@ -26,14 +26,14 @@ MISSING = "00000000-0000-7000-8000-000000000000"
 
 def test_a_snapshot_has_everything_that_was_there(world: World, tree: Path) -> None:
     captured = world.capture(tree, step=3)
-    there = on_disk(tree)
-    assert world.described(captured.snapshot) == there
+    existing = on_disk(tree)
+    assert world.described(captured.snapshot) == existing
     snapshot = captured.snapshot
     assert (snapshot.run_id, snapshot.step, snapshot.kind, snapshot.parent_id) == (world.run_id, 3, "step", None)
-    assert (snapshot.entry_count, snapshot.depth) == (len(there), 0)
-    assert snapshot.tree_bytes == sum(len(each[3]) for each in there.values() if each[0] == "file")
+    assert (snapshot.entry_count, snapshot.depth) == (len(existing), 0)
+    assert snapshot.tree_bytes == sum(len(entry[3]) for entry in existing.values() if entry[0] == "file")
     assert 0 < snapshot.size_bytes < snapshot.tree_bytes
-    assert (captured.changed, captured.removed, captured.skipped, captured.unsettled) == (len(there), 0, [], [])
+    assert (captured.changed, captured.removed, captured.skipped, captured.unsettled) == (len(existing), 0, [], [])
     assert world.do(world.acme.snapshots.get(snapshot.id)) == snapshot
     assert world.do(world.acme.snapshots.find(world.run_id, step=3)) == snapshot
 
@@ -106,9 +106,9 @@ def test_large_and_sparse_files(small: World, tmp_path: Path, later: None) -> No
     first = small.capture(root)
     tree = small.acme.snapshots.tree(first.snapshot.id)
     assert small.acme.snapshots.usage().stored_bytes < len(big) * 1.01 + 5_000, "zeros are stored nowhere"
-    assert [each.length for each in tree.entries["nothing"].pieces] == [2**40]
+    assert [piece.length for piece in tree.entries["nothing"].pieces] == [2**40]
     assert len(tree.entries["sparse"].pieces) == 3
-    assert tree.entries["zeros"].size == sum(each.length for each in tree.entries["zeros"].pieces)
+    assert tree.entries["zeros"].size == sum(piece.length for piece in tree.entries["zeros"].pieces)
     changed = bytearray(big)
     changed[contents.CHUNK + 5] ^= 1
     (root / "big").write_bytes(changed + b"appended")
@@ -169,7 +169,10 @@ def test_what_cannot_be_in_a_snapshot_is_reported(world: World, tree: Path) -> N
         finally:
             os.chdir(here)
     captured = world.capture(tree)
-    assert sorted((each.path, each.reason) for each in captured.skipped) == [("pipe", "a pipe"), ("socket", "a socket")]
+    assert sorted((skipped.path, skipped.reason) for skipped in captured.skipped) == [
+        ("pipe", "a pipe"),
+        ("socket", "a socket"),
+    ]
     assert world.described(captured.snapshot) == on_disk(tree)
 
 
@@ -195,7 +198,7 @@ def as_nobody() -> Iterator[Path]:
 def test_what_must_not_be_read_is_reported(as_nobody: Path) -> None:
     world = World(":memory:")
     captured = world.capture(as_nobody)
-    assert sorted((each.path, each.reason) for each in captured.skipped) == [
+    assert sorted((skipped.path, skipped.reason) for skipped in captured.skipped) == [
         ("closed", "permission denied"),
         ("folder", "permission denied"),
     ]
@@ -206,9 +209,9 @@ def test_what_must_not_be_read_is_reported(as_nobody: Path) -> None:
 def test_what_tools_make_anew_is_left_out_unless_it_is_wanted(small: World, tree: Path) -> None:
     make(tree, {"src/__pycache__/main.pyc": b"x", "node_modules/a/b.js": b"x", "src/x.pyc": b"x", ".git/HEAD": b"x"})
     captured = small.capture(tree)
-    there = small.described(captured.snapshot)
-    assert ".git/HEAD" in there
-    assert not {"src/__pycache__", "node_modules", "src/x.pyc"} & there.keys()
+    existing = small.described(captured.snapshot)
+    assert ".git/HEAD" in existing
+    assert not {"src/__pycache__", "node_modules", "src/x.pyc"} & existing.keys()
     assert small.acme.snapshots.tree(captured.snapshot.id).ignore == list(DEFAULT_IGNORE)
     everything = small.capture(tree, ignore_defaults=False)
     assert small.described(everything.snapshot) == on_disk(tree)
@@ -226,9 +229,9 @@ def test_patterns_of_the_caller_and_of_a_file_in_the_root(small: World, tree: Pa
     assert (second.changed, second.removed) == (1, 0), "what is no longer ignored is new"
     (tree / ".holdfastignore").write_bytes(b"*.py\n")
     third = small.capture(tree, ignore=["/secret.*"])
-    there = small.described(third.snapshot)
-    assert "src/main.py" not in there
-    assert "docs/deep/er/still/page.md" in there
+    existing = small.described(third.snapshot)
+    assert "src/main.py" not in existing
+    assert "docs/deep/er/still/page.md" in existing
     assert third.snapshot.depth == 2
 
 
@@ -253,9 +256,9 @@ def test_patterns_of_the_caller_and_of_a_file_in_the_root(small: World, tree: Pa
 def test_bad_arguments_are_refused_and_nothing_is_kept(
     small: World, tree: Path, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
-    given: Any = arguments.pop("path", tree)
+    options: Any = arguments.pop("path", tree)
     with pytest.raises(error):
-        small.capture(tree / given if given == "README.md" else given, **arguments)
+        small.capture(tree / options if options == "README.md" else options, **arguments)
     assert small.acme.snapshots.list() == []
     assert small.acme.objects.usage().count == 0
 
@@ -322,8 +325,8 @@ def test_after_many_differences_a_tree_is_written_down_as_a_whole(tmp_path: Path
     assert world.acme.snapshots.usage().layers == 2, "what lay below the whole one is needed no longer"
     world.acme.objects.prune(grace_s=0)
     world.acme.objects.prune(grace_s=0)
-    for snapshot, there in taken[8:]:
-        assert world.described(snapshot) == there
+    for snapshot, existing in taken[8:]:
+        assert world.described(snapshot) == existing
     world.close()
 
 
@@ -349,7 +352,7 @@ def test_packs_lie_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> None:
         assert acme.snapshots.read(taken.id, "large.bin") == (tree / "large.bin").read_bytes()
         acme.snapshots.delete([taken.id], reason="test")
         acme.objects.prune(grace_s=0)
-    assert [each for each in (tmp_path / "agents.db.packs").rglob("*") if each.is_file()] == []
+    assert [path for path in (tmp_path / "agents.db.packs").rglob("*") if path.is_file()] == []
 
 
 def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, later: None) -> None:
@@ -361,8 +364,8 @@ def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, la
         lines += random.randbytes(50)
         (root / "log").write_bytes(lines)
         taken.append((small.capture(root).snapshot, on_disk(root)))
-    for snapshot, there in taken:
-        assert small.described(snapshot) == there
+    for snapshot, existing in taken:
+        assert small.described(snapshot) == existing
     sizes = [snapshot.size_bytes for snapshot, _ in taken]
     assert [size > 100_000 for size in sizes] == [True, *[False] * 7, True, *[False] * 2], (
         "after so many pieces, the whole"
@@ -380,7 +383,7 @@ def test_a_file_that_may_be_read_by_now_is_found_although_its_directory_stayed_a
     world = World(":memory:")
     for _ in range(2):
         captured = world.capture(as_nobody)
-        assert [each.path for each in captured.skipped] == ["closed", "folder"], "it is said each time"
+        assert [skipped.path for skipped in captured.skipped] == ["closed", "folder"], "it is said each time"
     euid = os.geteuid()
     os.seteuid(os.getuid())
     os.chmod(as_nobody / "closed", 0o644)

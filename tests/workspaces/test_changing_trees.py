@@ -27,9 +27,9 @@ def after_reading(patch: pytest.MonkeyPatch, path: Path, change: Callable[[int],
             change(len(turns))
 
     def read(file: OpenFile) -> bytes:
-        found = content(file)
+        result = content(file)
         noted(file)
-        return found
+        return result
 
     def read_chunks(file: OpenFile) -> object:
         yield from chunks(file)
@@ -102,8 +102,8 @@ def test_what_goes_while_it_is_captured_is_gone(small: World, tree: Path) -> Non
         )
         captured = small.capture(tree)
     assert captured.skipped == []
-    there = small.described(captured.snapshot)
-    assert not {"zz/inside", "zz/deeper", "not \udcff utf-8"} & there.keys()
+    existing = small.described(captured.snapshot)
+    assert not {"zz/inside", "zz/deeper", "not \udcff utf-8"} & existing.keys()
     again = small.capture(tree)
     assert small.described(again.snapshot) == on_disk(tree)
 
@@ -124,8 +124,8 @@ def test_nothing_leads_out_of_the_root(small: World, tree: Path, tmp_path: Path)
         after_reading(patch, tree / "README.md", swap)
         captured = small.capture(tree)
     for snapshot in (captured.snapshot, small.capture(tree).snapshot):
-        found = [each[3] for each in small.described(snapshot).values()]
-        assert b"of somebody else" not in found
+        contents = [entry[3] for entry in small.described(snapshot).values()]
+        assert b"of somebody else" not in contents
     assert small.described(small.capture(tree).snapshot)["zz"][0] == "symlink"
 
 
@@ -137,7 +137,7 @@ def test_a_file_that_becomes_a_pipe_holds_nothing_up(small: World, tree: Path) -
     with pytest.MonkeyPatch.context() as patch:
         after_reading(patch, tree / "README.md", swap)
         captured = small.capture(tree)
-    assert [each.path for each in captured.skipped] == ["not \udcff utf-8"]
+    assert [skipped.path for skipped in captured.skipped] == ["not \udcff utf-8"]
 
 
 def test_a_tree_that_others_write_to_all_the_time(small: World, tmp_path: Path) -> None:

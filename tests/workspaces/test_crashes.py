@@ -51,9 +51,9 @@ class DyingPlace(PackPlace):
 
     async def _do(self, name: str, blocking: bool, *args: Any, **kwargs: Any) -> Any:
         self._dying.before()
-        done = await super()._do(name, blocking, *args, **kwargs)
+        result = await super()._do(name, blocking, *args, **kwargs)
         self._dying.done()
-        return done
+        return result
 
 
 @pytest.fixture
@@ -85,9 +85,9 @@ def dies(
 
     def executed(self: ApswConnection, sql: str, args: Any = ()) -> Any:
         dying.before()
-        done = execute(self, sql, args)
+        result = execute(self, sql, args)
         dying.done()
-        return done
+        return result
 
     with Holdfast(str(folder / "w.db"), packs=DyingPlace(folder / "packs", dying), limits=limits) as holdfast:
         patch.setattr(ApswConnection, "execute", executed)
@@ -110,14 +110,14 @@ def test_whoever_dies_at_any_point_leaves_a_whole_snapshot_or_none(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = set()
+    result = set()
     for at in range(1, 200):
         folder = Path(shutil.copytree(begun[0], tmp_path / f"{at}"))
         has_died = dies(folder, begun[1], two_trees[1], Dying(at, after=after), monkeypatch)
-        found.add(check_after_death(folder, two_trees))
+        result.add(check_after_death(folder, two_trees))
         if not has_died:
             assert at > 20, "hardly anything was done"
-            assert found == {1, 2}
+            assert result == {1, 2}
             return
     raise AssertionError("it never came to an end")
 
@@ -127,20 +127,20 @@ def check_after_death(folder: Path, trees: tuple[Path, Path]) -> int:
     place = PackPlace(folder / "packs")
     world = World(str(folder / "w.db"), packs=place, limits=SMALL)
     acme: TenantHandle = world.acme
-    there = sorted(acme.snapshots.list(), key=lambda snapshot: snapshot.step or 0)
-    for snapshot, tree in zip(there, trees, strict=False):
+    existing = sorted(acme.snapshots.list(), key=lambda snapshot: snapshot.step or 0)
+    for snapshot, tree in zip(existing, trees, strict=False):
         assert world.described(snapshot) == on_disk(tree)
     assert acme.objects.verify().damaged == []
-    again = world.capture(trees[1], run_id=there[0].run_id, step=3)
+    again = world.capture(trees[1], run_id=existing[0].run_id, step=3)
     assert world.described(again.snapshot) == on_disk(trees[1])
     acme.objects.prune(grace_s=0)
     acme.objects.prune(grace_s=0)
-    for snapshot, tree in zip([*there, again.snapshot], [*trees[: len(there)], trees[1]], strict=True):
+    for snapshot, tree in zip([*existing, again.snapshot], [*trees[: len(existing)], trees[1]], strict=True):
         assert world.described(snapshot) == on_disk(tree)
-    acme.snapshots.delete([each.id for each in [*there, again.snapshot]], reason="test")
+    acme.snapshots.delete([snapshot.id for snapshot in [*existing, again.snapshot]], reason="test")
     check_nothing_is_left(acme, place)
     world.close()
-    return len(there)
+    return len(existing)
 
 
 def check_nothing_is_left(acme: TenantHandle, place: PackPlace) -> None:
@@ -210,19 +210,19 @@ def test_captures_deletions_and_prunes_at_once_lose_nothing(url: str, tmp_path: 
             make(root, {f"{random.randrange(4)}": random.randbytes(1_200), "turn": b"%d" % turn})
             kept.append((world.capture(root).snapshot, on_disk(root)))
             if random.random() < 0.5:
-                gone, _ = kept.pop(random.randrange(len(kept)))
-                world.acme.snapshots.delete([gone.id], reason="test")
-            for snapshot, there in kept[-2:]:
-                assert world.described(snapshot) == there
+                removed, _ = kept.pop(random.randrange(len(kept)))
+                world.acme.snapshots.delete([removed.id], reason="test")
+            for snapshot, existing in kept[-2:]:
+                assert world.described(snapshot) == existing
         return kept
 
     with ThreadPoolExecutor(3) as pool:
         working = [pool.submit(work, number) for number in range(2)]
-        while not all(each.done() for each in working):
+        while not all(future.done() for future in working):
             worlds[2].acme.objects.prune(grace_s=0)
-    kept = [pair for each in working for pair in each.result()]
-    for snapshot, there in kept:
-        assert worlds[2].described(snapshot) == there
+    kept = [pair for future in working for pair in future.result()]
+    for snapshot, existing in kept:
+        assert worlds[2].described(snapshot) == existing
     worlds[2].acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
     check_nothing_is_left(worlds[2].acme, PackPlace(place))
     for world in worlds:
@@ -246,19 +246,19 @@ KILLED = """
 
 def test_killed_processes_leave_what_they_acknowledged(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    said: list[str] = []
+    message: list[str] = []
     for turn, count in enumerate((3, 8)):
         command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), str(turn)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            said += [next(process.stdout).strip() for _ in range(count)]
+            message += [next(process.stdout).strip() for _ in range(count)]
             process.send_signal(signal.SIGKILL)
-            said += [line.strip() for line in process.stdout if line.endswith("\n")]
+            message += [line.strip() for line in process.stdout if line.endswith("\n")]
     world = World(str(tmp_path / "w.db"), packs=tmp_path / "packs", limits=SMALL)
     world.acme.objects.prune(grace_s=0)
-    assert {each.id for each in world.acme.snapshots.list()} >= set(said)
-    for id in said:
-        assert all(len(each[3]) in (0, 4_000) for each in world.described(id).values())
+    assert {snapshot.id for snapshot in world.acme.snapshots.list()} >= set(message)
+    for id in message:
+        assert all(len(entry[3]) in (0, 4_000) for entry in world.described(id).values())
     assert world.acme.objects.verify().damaged == []
     world.close()
 

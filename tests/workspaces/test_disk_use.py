@@ -46,8 +46,8 @@ def test_blobs_go_with_the_capture_that_removes_their_snapshot(
         assert bytes_in(tmp_path / "packs") > KEPT * SIZE * 0.9, "they lie there"
     assert world.acme.snapshots.usage().count == KEPT
     assert world.acme.objects.verify().damaged == []
-    for snapshot, there in last:
-        assert world.described(snapshot) == there
+    for snapshot, existing in last:
+        assert world.described(snapshot) == existing
     world.close()
     if "://" not in url:
         assert bytes_in(tmp_path) - bytes_in(root) < BOUND * SIZE, "everything, when the log is moved into the file"
@@ -95,13 +95,13 @@ def test_whoever_dies_while_blobs_are_freed_leaves_whole_snapshots_and_nothing_t
         has_died = dies(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
         place = PackPlace(folder / "packs")
         heir = World(str(folder / "w.db"), packs=place, limits=FEW)
-        there = {each.id: each for each in heir.acme.snapshots.list(run_id=world.run_id)}
-        assert len(there) == 2, at
-        for id in there:
+        existing = {snapshot.id: snapshot for snapshot in heir.acme.snapshots.list(run_id=world.run_id)}
+        assert len(existing) == 2, at
+        for id in existing:
             assert heir.described(id) == then.get(id, on_disk(root)), at
         assert heir.acme.objects.verify().damaged == []
         heir.capture(root, run_id=world.run_id)
-        heir.acme.snapshots.delete([each.id for each in heir.acme.snapshots.list()], reason="test")
+        heir.acme.snapshots.delete([snapshot.id for snapshot in heir.acme.snapshots.list()], reason="test")
         check_nothing_is_left(heir.acme, place)
         heir.close()
         shutil.rmtree(folder)
@@ -122,14 +122,14 @@ def test_captures_of_several_runs_at_once_free_nothing_that_another_needs(url: s
         for turn in range(10):
             make(root, {f"{part}": random.choice(bodies) for part in range(2)} | {"turn": b"%d" % turn})
             kept = [*kept[-1:], (world.capture(root).snapshot, on_disk(root))]
-            for snapshot, there in kept:
-                assert world.described(snapshot) == there
+            for snapshot, existing in kept:
+                assert world.described(snapshot) == existing
         return kept
 
     with ThreadPoolExecutor(3) as pool:
-        kept = [pair for each in [pool.submit(work, number) for number in range(3)] for pair in each.result()]
-    for snapshot, there in kept:
-        assert worlds[0].described(snapshot) == there
+        kept = [pair for future in [pool.submit(work, number) for number in range(3)] for pair in future.result()]
+    for snapshot, existing in kept:
+        assert worlds[0].described(snapshot) == existing
     assert worlds[0].acme.objects.verify().damaged == []
     worlds[0].acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
     check_nothing_is_left(worlds[0].acme, PackPlace(tmp_path / "packs"))

@@ -39,15 +39,15 @@ def young() -> Iterator[None]:
 @pytest.fixture
 def read() -> Iterator[list[str]]:
     """The names of files that were read."""
-    found: list[str] = []
+    result: list[str] = []
     really = safe_open.open_file
 
     def opened(handle: int, name: str) -> object:
-        found.append(name)
+        result.append(name)
         return really(handle, name)
 
     with mock.patch.object(safe_open, "open_file", opened):
-        yield found
+        yield result
 
 
 @contextmanager
@@ -64,9 +64,9 @@ def a_tree(folders: pytest.TempPathFactory, random: Random) -> Iterator[tuple[Te
 def captured(acme: TenantHandle, run: str, root: Path) -> Snapshot:
     """A snapshot, before which and after which some time has passed."""
     ticked()
-    found = acme.workspaces.capture(run, root, ignore_defaults=False).snapshot
+    result = acme.workspaces.capture(run, root, ignore_defaults=False).snapshot
     ticked()
-    return found
+    return result
 
 
 def several(acme: TenantHandle, root: Path) -> tuple[Snapshot, Snapshot]:
@@ -88,8 +88,8 @@ def test_what_is_as_it_was_captured_is_not_read(tmp_path: Path, young: None, rea
         put(root, "folder 3/file 3", b"3")  # written anew with what was in it
         ticked()
         read.clear()
-        done = acme.workspaces.restore(first.id, root, replace=True)
-        assert (done.written, done.removed) == (1, 1)
+        result = acme.workspaces.restore(first.id, root, replace=True)
+        assert (result.written, result.removed) == (1, 1)
         assert set(read) == {"file 3"}
         read.clear()
         acme.workspaces.restore(second.id, root, replace=True)
@@ -238,8 +238,8 @@ def test_a_directory_that_stays_for_what_is_ignored_in_it_is_captured_after_it(t
         put(root, "folder/file", b"1")
         put(root, "folder/made.log", b"1")
         captured(acme, run, root)
-        done = acme.workspaces.restore(first.id, root, replace=True)
-        assert list(done.kept) == ["folder"]
+        result = acme.workspaces.restore(first.id, root, replace=True)
+        assert list(result.kept) == ["folder"]
         ticked()
         after = captured(acme, run, root)
         assert sorted(acme.snapshots.tree(after.id).entries) == [".holdfastignore", "folder"]

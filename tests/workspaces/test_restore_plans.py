@@ -44,31 +44,31 @@ def link(path: str, target: str = "elsewhere", **fields: Any) -> TreeEntry:
 
 
 def tree(*entries: TreeEntry) -> Tree:
-    return {each.path: each for each in entries}
+    return {entry.path: entry for entry in entries}
 
 
-def planned(wanted: Tree, there: Tree) -> RestorePlan:
-    return restore.plan(wanted, there, validation.check(wanted, LIMITS, known=there))
+def planned(expected: Tree, existing: Tree) -> RestorePlan:
+    return restore.plan(expected, existing, validation.check(expected, LIMITS, known=existing))
 
 
 def paths(entries: Sequence[TreeEntry]) -> list[str]:
-    return [each.path for each in entries]
+    return [entry.path for entry in entries]
 
 
 # What is to be done
 
 
 def test_nothing_is_to_be_done_where_nothing_differs() -> None:
-    there = tree(folder("d"), file("d/f"), link("l"))
-    assert planned(there, dict(there)).count == 0
+    existing = tree(folder("d"), file("d/f"), link("l"))
+    assert planned(existing, dict(existing)).count == 0
 
 
 def test_what_is_missing_is_made_from_the_top_and_what_is_too_much_removed_from_the_bottom() -> None:
-    wanted = tree(folder("a/b/c"), folder("a/b"), folder("a"), file("a/b/c/f"), link("a/l"))
-    plan = planned(wanted, {})
+    expected = tree(folder("a/b/c"), folder("a/b"), folder("a"), file("a/b/c/f"), link("a/l"))
+    plan = planned(expected, {})
     assert paths(plan.folders) == ["a", "a/b", "a/b/c"]
     assert (paths(plan.files), paths(plan.links)) == (["a/b/c/f"], ["a/l"])
-    back = planned({}, wanted)
+    back = planned({}, expected)
     assert back.remove == ["a/b/c/f", "a/b/c", "a/b", "a/l", "a"]
     assert back.count == 5
 
@@ -131,10 +131,10 @@ def test_a_step_is_no_name(path: str) -> None:
 
 def test_what_is_there_already_is_not_looked_at_and_the_rest_is_named() -> None:
     odd = file("sh", mode=0o4755)
-    wanted = tree(odd, file("new"))
-    assert paths(validation.check(wanted, LIMITS, known=tree(odd))) == ["new"]
+    expected = tree(odd, file("new"))
+    assert paths(validation.check(expected, LIMITS, known=tree(odd))) == ["new"]
     with pytest.raises(InvalidInput, match="set-uid"):
-        validation.check(wanted, LIMITS, known={})
+        validation.check(expected, LIMITS, known={})
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_what_is_there_already_is_not_looked_at_and_the_rest_is_named() -> None:
     ],
 )
 def test_limits_are_counted_over_the_whole_tree(limits: Limits, named: str) -> None:
-    wanted = tree(file("a"), file("long name"))
+    expected = tree(file("a"), file("long name"))
     with pytest.raises(LimitExceeded, match=named):
-        validation.check(wanted, limits, known={})
+        validation.check(expected, limits, known={})
 
 
 @pytest.mark.parametrize(
@@ -220,23 +220,23 @@ def fed(
     """What a generator asks for, and what it comes to."""
     asked: list[ObjectRequest] = []
     try:
-        wanted = next(steps)
+        expected = next(steps)
         while True:
-            asked.append(wanted)
-            wanted = steps.send({digest: bodies[digest] for digest in wanted.now})
+            asked.append(expected)
+            expected = steps.send({digest: bodies[digest] for digest in expected.now})
     except StopIteration as done:
         return asked, done.value
 
 
 def read_all(files: Sequence[TreeEntry]) -> Generator[ObjectRequest, Mapping[bytes, bytes], list[bytes]]:
     contents = Prefetch(piece for entry in files for piece in entry.pieces)
-    found = []
-    for each in files:
+    result = []
+    for entry in files:
         parts = []
-        for piece in each.pieces:
+        for piece in entry.pieces:
             parts.append(bytes((yield from contents.of(piece))))
-        found.append(b"".join(parts))
-    return found
+        result.append(b"".join(parts))
+    return result
 
 
 def objects(count: int, size: int) -> dict[bytes, bytes]:
@@ -247,18 +247,18 @@ def objects(count: int, size: int) -> dict[bytes, bytes]:
 def in_pieces(name: str, bodies: Mapping[bytes, bytes], pieces: Sequence[tuple[int, int, int]]) -> TreeEntry:
     digests = list(bodies)
     made = tuple(ContentPiece(digests[number], start, length) for number, start, length in pieces)
-    return TreeEntry(name, "file", 0o644, 0, sum(each[2] for each in pieces), "", b"x" * 32, made)
+    return TreeEntry(name, "file", 0o644, 0, sum(piece[2] for piece in pieces), "", b"x" * 32, made)
 
 
 def test_each_object_is_asked_for_once_and_the_next_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 250)
     bodies = objects(10, 100)
     files = [in_pieces(f"{number}", bodies, [(number // 2, number % 2 * 50, 50)]) for number in range(20)]
-    asked, found = fed(read_all(files), bodies)
-    assert b"".join(found) == b"".join(bodies.values())
-    assert [digest for each in asked for digest in each.now] == list(bodies)
-    assert [len(each.now) for each in asked] == [2] * 5
-    assert [each.next for each in asked[:-1]] == [each.now for each in asked[1:]]
+    asked, result = fed(read_all(files), bodies)
+    assert b"".join(result) == b"".join(bodies.values())
+    assert [digest for request in asked for digest in request.now] == list(bodies)
+    assert [len(request.now) for request in asked] == [2] * 5
+    assert [request.next for request in asked[:-1]] == [request.now for request in asked[1:]]
     assert asked[-1].next == []
 
 
@@ -266,10 +266,10 @@ def test_what_other_files_need_too_is_held(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 100)
     bodies = objects(8, 100)
     files = [in_pieces(f"{number}", bodies, [(number, 0, 100), (7, number, 5)]) for number in range(7)]
-    asked, found = fed(read_all(files), bodies)
+    asked, result = fed(read_all(files), bodies)
     last = list(bodies.values())[7]
-    assert found == [body + last[at : at + 5] for at, body in enumerate(list(bodies.values())[:7])]
-    assert sum(len(each.now) for each in asked) == 8, "nothing is asked for twice"
+    assert result == [body + last[at : at + 5] for at, body in enumerate(list(bodies.values())[:7])]
+    assert sum(len(request.now) for request in asked) == 8, "nothing is asked for twice"
 
 
 def test_what_is_too_much_to_be_held_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +277,9 @@ def test_what_is_too_much_to_be_held_is_asked_for_again(monkeypatch: pytest.Monk
     monkeypatch.setattr(prefetch, "MAX_HELD", 150)
     bodies = objects(6, 100)
     files = [in_pieces(f"{turn} {number}", bodies, [(number, turn, 10)]) for turn in range(3) for number in range(6)]
-    asked, found = fed(read_all(files), bodies)
-    assert found == [body[turn : turn + 10] for turn in range(3) for body in bodies.values()]
-    assert sum(len(each.now) for each in asked) > 6
+    asked, result = fed(read_all(files), bodies)
+    assert result == [body[turn : turn + 10] for turn in range(3) for body in bodies.values()]
+    assert sum(len(request.now) for request in asked) > 6
 
 
 def test_an_object_that_is_too_short_is_noticed() -> None:
@@ -291,10 +291,12 @@ def test_an_object_that_is_too_short_is_noticed() -> None:
 # What is there, and what is done
 
 
-def looked(root: Path, wanted: Tree, ignored: Sequence[str] = ()) -> Tree:
-    found = current_state.read_directory(str(root), entries.Tree(wanted, ignored), now=IgnoreRules([]), limits=LIMITS)
-    assert found.apart is None
-    return dict(found.entries)
+def looked(root: Path, expected: Tree, ignored: Sequence[str] = ()) -> Tree:
+    result = current_state.read_directory(
+        str(root), entries.Tree(expected, ignored), now=IgnoreRules([]), limits=LIMITS
+    )
+    assert result.apart is None
+    return dict(result.entries)
 
 
 def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,12 +312,12 @@ def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypa
         "open",
         lambda path, *rest, **how: opened.append(str(path)) or really(path, *rest, **how),  # type: ignore[func-returns-value]
     )
-    wanted = tree(file("same"), file("other"), file("longer"))
-    there = looked(tmp_path, wanted, ["ignored"])
-    assert {each for each in opened if each in {"same", "other", "longer", "unknown", "ignored"}} == {"same", "other"}
-    assert sorted(there) == ["longer", "other", "same", "unknown"]
-    assert there["same"].digest == wanted["same"].digest
-    assert there["other"].digest == current_state.OTHER
+    expected = tree(file("same"), file("other"), file("longer"))
+    existing = looked(tmp_path, expected, ["ignored"])
+    assert {name for name in opened if name in {"same", "other", "longer", "unknown", "ignored"}} == {"same", "other"}
+    assert sorted(existing) == ["longer", "other", "same", "unknown"]
+    assert existing["same"].digest == expected["same"].digest
+    assert existing["other"].digest == current_state.OTHER
 
 
 def test_what_is_wanted_is_seen_although_it_is_ignored(tmp_path: Path) -> None:
@@ -333,19 +335,19 @@ def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
         ContentPiece(b"", 0, chunk + 7),
         ContentPiece(digest_of(b"end"), 0, 3),
     )
-    wanted = TreeEntry("x", "file", 0o644, 0, len(content), "", b"d" * 32, pieces)
+    expected = TreeEntry("x", "file", 0o644, 0, len(content), "", b"d" * 32, pieces)
     for at in (None, 5, chunk + 5, len(content) - 1):
         changed = bytearray(content)
         if at is not None:
             changed[at] ^= 1
         put(tmp_path, "x", bytes(changed))
-        there = looked(tmp_path, tree(wanted))["x"]
-        assert (there.digest == wanted.digest) is (at is None), at
+        existing = looked(tmp_path, tree(expected))["x"]
+        assert (existing.digest == expected.digest) is (at is None), at
 
 
-def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
-    there = looked(root, wanted)
-    return fed(restore.restore(str(root), planned(wanted, there), wanted, **how), bodies)[1]
+def done(root: Path, expected: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
+    existing = looked(root, expected)
+    return fed(restore.restore(str(root), planned(expected, existing), expected, **how), bodies)[1]
 
 
 CONTENT = {digest_of(b"content"): b"content"}
@@ -354,37 +356,37 @@ CONTENT = {digest_of(b"content"): b"content"}
 def test_what_was_done_is_counted(tmp_path: Path) -> None:
     told: list[int] = []
     put(tmp_path, "gone", b"1")
-    wanted = tree(folder("d"), file("d/f"), link("l"))
-    found = done(tmp_path, wanted, CONTENT, advance=told.append)
-    assert found == RestoreResult(written=3, removed=1, touched=0, bytes=7, kept=[])
+    expected = tree(folder("d"), file("d/f"), link("l"))
+    result = done(tmp_path, expected, CONTENT, advance=told.append)
+    assert result == RestoreResult(written=3, removed=1, touched=0, bytes=7, kept=[])
     assert sum(told) == 4
     (tmp_path / "d" / "f").chmod(0o600)
-    assert done(tmp_path, wanted, {}) == RestoreResult(touched=1, kept=[])
-    assert done(tmp_path, wanted, {}) == RestoreResult(kept=[])
+    assert done(tmp_path, expected, {}) == RestoreResult(touched=1, kept=[])
+    assert done(tmp_path, expected, {}) == RestoreResult(kept=[])
 
 
 def test_a_file_that_is_not_as_it_was_known_is_not_replaced(tmp_path: Path) -> None:
     put(tmp_path, "x", b"changed meanwhile")
     now = os.stat(tmp_path / "x")
-    known = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
-    for wanted in (tree(file("x")), {}, tree(link("x"))):
+    known_values = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+    for expected in (tree(file("x")), {}, tree(link("x"))):
         with pytest.raises(Stale, match="changed"):
-            done(tmp_path, wanted, CONTENT, expected={"x": (*known[:4], known[4] + 1)})
+            done(tmp_path, expected, CONTENT, expected={"x": (*known_values[:4], known_values[4] + 1)})
         assert (tmp_path / "x").read_bytes() == b"changed meanwhile"
-    done(tmp_path, tree(file("x")), CONTENT, expected={"x": known})
+    done(tmp_path, tree(file("x")), CONTENT, expected={"x": known_values})
     assert (tmp_path / "x").read_bytes() == b"content"
 
 
 def test_what_an_interrupted_restore_has_left_does_no_harm(tmp_path: Path) -> None:
-    wanted = tree(*(file(f"{number}") for number in range(3)))
-    plan = planned(wanted, {})
-    steps = restore.restore(str(tmp_path), plan, wanted)
+    expected = tree(*(file(f"{number}") for number in range(3)))
+    plan = planned(expected, {})
+    steps = restore.restore(str(tmp_path), plan, expected)
     next(steps)
     with pytest.raises(RuntimeError):
         steps.throw(RuntimeError("killed"))
     assert [path.name for path in tmp_path.iterdir()] == [], "what was half written is gone"
     put(tmp_path, f".holdfast-{os.getpid()}-1", b"left by one that was really killed")
-    steps = restore.restore(str(tmp_path), plan, wanted)
+    steps = restore.restore(str(tmp_path), plan, expected)
     fed(steps, CONTENT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
 
@@ -396,17 +398,17 @@ def test_names_that_the_file_system_takes_for_the_same_are_refused_before_anythi
     monkeypatch.setattr(  # a file system that does not tell case apart
         os, "stat", lambda path, **how: really(str(path).lower() if "CASE" in str(path) else path, **how)
     )
-    wanted = tree(file("Name"), file("name"))
+    expected = tree(file("Name"), file("name"))
     with pytest.raises(Conflict, match="cannot distinguish"):
-        done(tmp_path, wanted, CONTENT)
+        done(tmp_path, expected, CONTENT)
     assert fingerprint(tmp_path) == {}
 
 
 def test_handles_are_let_go_of(tmp_path: Path) -> None:
-    wanted = tree(*(folder(f"d{number}") for number in range(150)), *(file(f"d{number}/f") for number in range(150)))
+    expected = tree(*(folder(f"d{number}") for number in range(150)), *(file(f"d{number}/f") for number in range(150)))
     before = len(os.listdir("/proc/self/fd"))
-    done(tmp_path, wanted, CONTENT)
+    done(tmp_path, expected, CONTENT)
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(NotFound):
-        done(tmp_path / "nowhere", wanted, CONTENT)
+        done(tmp_path / "nowhere", expected, CONTENT)
     assert len(os.listdir("/proc/self/fd")) == before

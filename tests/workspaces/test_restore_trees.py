@@ -60,9 +60,9 @@ def test_everything_a_tree_can_have_comes_back(acme: TenantHandle, root: Path, t
     before = fingerprint(root)
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
     out = tmp_path / "new" / "place"
-    done = acme.workspaces.restore(snapshot.id, out)
+    result = acme.workspaces.restore(snapshot.id, out)
     assert fingerprint(out) == before
-    assert done.written == len(before)
+    assert result.written == len(before)
     assert os.stat(out / "sparse").st_blocks * 512 < 1_000_000, "holes are holes again"
     again = acme.workspaces.restore(snapshot.id, out, replace=True)
     assert (again.written, again.removed, again.touched) == (0, 0, 0), "what is there is not touched"
@@ -79,9 +79,9 @@ def test_only_what_differs_is_touched(acme: TenantHandle, root: Path) -> None:
     (root / "folder 1" / "file 1").chmod(0o755)
     os.utime(root / "folder 2" / "file 2", ns=(5, 5))
     (root / "folder 2" / "file 5").unlink()
-    done = acme.workspaces.restore(snapshot.id, root, replace=True)
+    result = acme.workspaces.restore(snapshot.id, root, replace=True)
     assert fingerprint(root) == before
-    assert (done.written, done.removed) == (2, 1)
+    assert (result.written, result.removed) == (2, 1)
     same = [path for path in before if os.lstat(root / os.fsdecode(path)).st_ino == inodes[path]]
     assert len(same) >= len(before) - 2
 
@@ -97,12 +97,12 @@ def test_what_is_ignored_stays_unless_it_is_in_the_way(acme: TenantHandle, root:
     put(root, "created/file", b"since")
     (root / "becomes a folder").unlink()
     put(root, "becomes a folder/in it.log", b"log")
-    done = acme.workspaces.restore(snapshot.id, root, replace=True)
+    result = acme.workspaces.restore(snapshot.id, root, replace=True)
     assert (root / "kept" / "today.log").read_bytes() == b"log"
     assert (root / "build" / "out.o").read_bytes() == b"object"
     assert (root / "created" / "today.log").exists()
     assert not (root / "created" / "file").exists()
-    assert done.kept == ["created"]
+    assert result.kept == ["created"]
     assert (root / "becomes a folder").read_bytes() == b"2"
 
 
@@ -229,9 +229,9 @@ def test_any_tree_comes_back_from_any_change(seed: int, changes: int, tmp_path_f
         for _ in range(changes):
             change(root, random)
         after, second = fingerprint(root), acme.workspaces.capture(run, root, ignore_defaults=False).snapshot
-        for snapshot, wanted in ((first, before), (second, after), (first, before)):
+        for snapshot, expected in ((first, before), (second, after), (first, before)):
             acme.workspaces.restore(snapshot.id, root, replace=True)
-            assert fingerprint(root) == wanted, seed
+            assert fingerprint(root) == expected, seed
         acme.workspaces.restore(second.id, tmp_path / "new")
         assert fingerprint(tmp_path / "new") == after
         assert surroundings(root) == around

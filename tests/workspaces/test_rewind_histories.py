@@ -71,8 +71,8 @@ class Model:
         return self.shown if self.begin is None else self.begin
 
     def to_redo(self) -> Jump | None:
-        found = [jump for jump in self.jumps if not jump.is_undone and jump.led_to is self.at]
-        return found[-1] if found else None
+        result = [jump for jump in self.jumps if not jump.is_undone and jump.led_to is self.at]
+        return result[-1] if result else None
 
 
 class Pair:
@@ -127,7 +127,7 @@ class Pair:
             iteration=model.at.number + 1,
             state=self.count,
             messages=[NewMessage(role="assistant", content=name)],
-            tool_calls=[ToolOutcome(id=each, result=name) for each in calls],
+            tool_calls=[ToolOutcome(id=call, result=name) for call in calls],
             usage=Usage(input_tokens=2, output_tokens=1),
         )
         self.acme.leases.release(self.run, epoch=epoch)
@@ -154,14 +154,14 @@ class Pair:
         model = self.model
         number = self.random.randint(0, model.at.number)
         node = model.at.up_to(number)
-        done = self.acme.workspaces.rewind(self.run, number, None).rewind
-        assert (done.from_step, done.to_step) == (model.at.number, number)
-        said = model.messages_at(node)
+        result = self.acme.workspaces.rewind(self.run, number, None).rewind
+        assert (result.from_step, result.to_step) == (model.at.number, number)
+        message = model.messages_at(node)
         if number == 0 and model.at.number == 0:
-            said = model.shown  # no step has said anything, so there is nothing to go back to
-        before = None if said == model.shown else model.shown
-        model.jumps.append(Jump(done.id, model.at, node, before, model.open_calls))
-        model.at, model.shown, model.open_calls = node, said, ()
+            message = model.shown  # no step has said anything, so there is nothing to go back to
+        before = None if message == model.shown else model.shown
+        model.jumps.append(Jump(result.id, model.at, node, before, model.open_calls))
+        model.at, model.shown, model.open_calls = node, message, ()
 
     def redo(self) -> None:
         model = self.model
@@ -189,7 +189,7 @@ class Pair:
         run = acme.runs.get(self.run)
         steps = list(acme.steps.list(self.run))
         calls = acme.tool_calls.list(self.run)
-        there: dict[str, Any] = {
+        existing: dict[str, Any] = {
             "iteration": run.iteration,
             "states": tuple(step.state for step in steps),
             "numbers": [step.iteration for step in steps],
@@ -199,7 +199,7 @@ class Pair:
             "said": self.said(),
         }
         number = model.at.number
-        wanted = {
+        expected = {
             "iteration": number,
             "states": model.at.states,
             "numbers": [*range(1, number + 1)],
@@ -208,14 +208,14 @@ class Pair:
             "open": set(model.open_calls),
             "said": model.shown,
         }
-        assert there == wanted, what
+        assert existing == expected, what
         session = acme.sessions.get(self.session)
         assert session.message_count == len(model.shown)
         loaded = acme.runs.load(self.run)
         assert (loaded.step.state if loaded.step else None) == (model.at.states[-1] if number else None)
 
     def said(self) -> tuple[str, ...]:
-        return tuple(each.content[0]["text"] for each in self.acme.messages.list(self.session))
+        return tuple(message.content[0]["text"] for message in self.acme.messages.list(self.session))
 
 
 def play(acme: TenantHandle, seeds: Sequence[int], turns: int) -> int:
@@ -267,8 +267,8 @@ def test_a_run_that_never_took_a_step_goes_back_to_its_beginning() -> None:
         pair = Pair(hf.tenant("acme"), 1)
         pair.intend()
         pair.say()
-        done = pair.acme.workspaces.rewind(pair.run, 0, None)
-        assert (done.rewind.from_step, done.rewind.to_step) == (0, 0)
+        result = pair.acme.workspaces.rewind(pair.run, 0, None)
+        assert (result.rewind.from_step, result.rewind.to_step) == (0, 0)
         assert list(pair.acme.tool_calls.list(pair.run)) == []
         assert pair.said() == ("go", "2"), "nothing was said by the run, so nothing is taken back"
         pair.acme.workspaces.redo(pair.run)

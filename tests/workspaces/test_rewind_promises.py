@@ -136,11 +136,11 @@ async def calls_that_were_open_at_a_step_are_open_again(world: World) -> None:
     world.clock.advance(1)
     await stepped(acme, run)
     world.clock.advance(1)
-    await stepped(acme, run, tool_calls=[ToolOutcome(id=each.id, result=2) for each in new])
+    await stepped(acme, run, tool_calls=[ToolOutcome(id=call.id, result=2) for call in new])
     await acme.leases.release(run.id, epoch=run.epoch)
     before = await all_of(acme, run)
     await gone_back(acme, run, 1)
-    actions = {each.call.id: each.action for each in await acme.tool_calls.pending(run.id)}
+    actions = {call.call.id: call.action for call in await acme.tool_calls.pending(run.id)}
     assert actions == {"idempotent": "run", "at_most_once": "report", "ask": "ask"}
     calls = {call.id: call for call in await acme.tool_calls.list(run.id)}
     assert (calls["quick"].status, calls["quick"].step, calls["quick"].result) == ("finished", 1, 1)
@@ -213,7 +213,7 @@ async def rewinds_are_listed_the_last_first(world: World) -> None:
     made.reverse()
     page = await acme.rewinds.list(run.id, limit=3)
     rest = await acme.rewinds.list(run.id, limit=3, cursor=page.next)
-    assert [each.id for each in page] + [each.id for each in rest] == made
+    assert [rewind.id for rewind in page] + [rewind.id for rewind in rest] == made
     assert rest.next is None
     with raises(LimitExceeded, saying="list_rows"):
         await acme.rewinds.list(run.id)

@@ -100,11 +100,11 @@ def test_files_state_and_conversation_go_back_together_and_come_back_exactly(wor
     put(work.root, "not captured yet", b"dirty")
     (work.root / "README").unlink()
     before, files = work.everything(), fingerprint(work.root)
-    done = work.rewind(2)
+    result = work.rewind(2)
     assert work.is_at(2)
-    assert (done.rewind.status, done.rewind.from_step, done.rewind.to_step) == ("rewound", 4, 2)
-    assert (done.rewind.path, done.rewind.dirty) == (str(work.root), done.dirty.id)
-    assert (done.dirty.kind, done.dirty.step) == ("dirty", 4)
+    assert (result.rewind.status, result.rewind.from_step, result.rewind.to_step) == ("rewound", 4, 2)
+    assert (result.rewind.path, result.rewind.dirty) == (str(work.root), result.dirty.id)
+    assert (result.dirty.kind, result.dirty.step) == ("dirty", 4)
     assert work.run.status == "waiting"
     back = work.redo()
     assert back.rewind.status == "redone"
@@ -166,8 +166,8 @@ def test_the_files_may_have_moved(plain: Work, tmp_path: Path) -> None:
 
 def test_without_a_path_files_are_left_alone(plain: Work) -> None:
     work = plain
-    done = work.rewind(1, path=None)
-    assert (done.dirty, done.rewind.path, work.run.iteration) == (None, None, 1)
+    result = work.rewind(1, path=None)
+    assert (result.dirty, result.rewind.path, work.run.iteration) == (None, None, 1)
     assert fingerprint(work.root) == work.files[4]
     work.redo()
     assert work.is_at(4)
@@ -223,7 +223,7 @@ def test_snapshots_are_kept_for_as_long_as_the_rewind_asks(plain: Work) -> None:
 def test_the_oldest_snapshot_can_be_gone_back_to_when_there_are_as_many_as_are_kept(tmp_path: Path) -> None:
     small = World(str(tmp_path / "agents.db"), limits=Limits(snapshots_per_run=10))
     work = Work(small, tmp_path / "tree", steps=12)
-    kept = [each.step for each in small.acme.snapshots.list(run_id=small.run_id)]
+    kept = [snapshot.step for snapshot in small.acme.snapshots.list(run_id=small.run_id)]
     assert len(kept) == 10
     put(work.root, "dirty", b"1")
     work.rewind(min(kept))
@@ -304,14 +304,14 @@ def _die(patched: pytest.MonkeyPatch, point: str) -> None:
         patched.setattr("holdfast.stores.workspace.rewinds.AsyncRewinds.finish", dies_waiting)
     else:
         name = {"removing": "_write_files", "written": "_touch", "settled": "_settle"}[point]
-        patched.setattr(restore._Restoring, name, dies)
+        patched.setattr(restore._Restorer, name, dies)
 
 
 def test_a_file_that_changes_meanwhile_is_captured_again_and_not_lost(
     plain: Work, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:
     work = plain
-    run = restore._Restoring.run
+    run = restore._Restorer.run
     turns = []
 
     def disturbed(self: Any, plan: Any) -> Any:
@@ -320,12 +320,12 @@ def test_a_file_that_changes_meanwhile_is_captured_again_and_not_lost(
             put(work.root, "shared/counter", b"written at the last moment")
         return run(self, plan)
 
-    monkeypatch.setattr(restore._Restoring, "run", disturbed)
+    monkeypatch.setattr(restore._Restorer, "run", disturbed)
     work.rewind(2)
     assert work.is_at(2)
     assert len(turns) == 2
-    dirty = [each.id for each in work.acme.snapshots.list(run_id=work.world.run_id, kind="dirty")]
-    contents = [work.acme.snapshots.read(each, "shared/counter") for each in dirty]
+    dirty = [snapshot.id for snapshot in work.acme.snapshots.list(run_id=work.world.run_id, kind="dirty")]
+    contents = [work.acme.snapshots.read(snapshot_id, "shared/counter") for snapshot_id in dirty]
     assert b"written at the last moment" in contents
 
 
@@ -333,7 +333,7 @@ def test_who_never_stops_writing_is_told_and_nothing_is_lost(
     plain: Work, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:
     work = plain
-    run = restore._Restoring.run
+    run = restore._Restorer.run
     turns: list[int] = []
 
     def disturbed(self: Any, plan: Any) -> Any:
@@ -342,7 +342,7 @@ def test_who_never_stops_writing_is_told_and_nothing_is_lost(
         return run(self, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(restore._Restoring, "run", disturbed)
+        patched.setattr(restore._Restorer, "run", disturbed)
         with pytest.raises(Stale):
             work.rewind(2)
     assert work.run.status == "waiting"

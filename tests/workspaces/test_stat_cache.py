@@ -20,8 +20,8 @@ SECOND = 10**9
 
 
 def cache_file(tmp_path: Path) -> Path:
-    (found,) = (tmp_path / "w.db.cache").iterdir()
-    return found
+    (result,) = (tmp_path / "w.db.cache").iterdir()
+    return result
 
 
 def rewritten(path: Path, content: bytes) -> None:

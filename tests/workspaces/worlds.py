@@ -61,7 +61,7 @@ class World:
 
 def on_disk(root: Path) -> Described:
     """What is in a directory, as ``World.described`` puts it."""
-    found: Described = {}
+    result: Described = {}
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
             path = os.path.join(folder, name)
@@ -74,8 +74,8 @@ def on_disk(root: Path) -> Described:
                 kind, content = "file", Path(path).read_bytes()  # type: ignore[assignment]
             else:
                 continue
-            found[os.path.relpath(path, root)] = (kind, stat.S_IMODE(now.st_mode), now.st_mtime_ns, content)
-    return dict(sorted(found.items()))
+            result[os.path.relpath(path, root)] = (kind, stat.S_IMODE(now.st_mode), now.st_mtime_ns, content)
+    return dict(sorted(result.items()))
 
 
 def make(root: Path, files: Mapping[str, bytes | str | None]) -> None:

@@ -40,7 +40,7 @@ async def one_step(acme: AsyncTenantHandle, world: World, run: Run, what: str) -
         acme,
         run,
         state={"at": what, "all": documents()},
-        messages=[replace(each, token_count=2) for each in talk],
+        messages=[replace(message, token_count=2) for message in talk],
         tool_calls=[ToolOutcome(id=call, result={"wrote": what})],
         usage=Usage(input_tokens=10, output_tokens=1),
         last_tool_result=what,
@@ -63,7 +63,7 @@ async def all_of(acme: AsyncTenantHandle, run: Run) -> list[Any]:
 
 async def said(acme: AsyncTenantHandle, run: Run) -> list[str]:
     """The texts of the messages that a run's session shows."""
-    return [each.content[0]["text"] for each in await acme.messages.list(run.session_id)]
+    return [message.content[0]["text"] for message in await acme.messages.list(run.session_id)]
 
 
 async def gone_back(acme: AsyncTenantHandle, run: Run, to_step: int, **how: Any) -> Rewind:
@@ -115,10 +115,10 @@ async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: Wo
     assert await acme.rewinds.begin(run.id, to_step=1, id=uuid_of("rewind")) == rewind, (
         "repeated, because its answer was lost"
     )
-    done = await acme.rewinds.finish(rewind.id)
+    result = await acme.rewinds.finish(rewind.id)
     over = {"pending_reason": None, "finished_at": from_us(world.clock.now_us())}
-    assert done == replace(rewind, status="rewound", **over)
-    assert await acme.rewinds.finish(rewind.id) == done == await acme.rewinds.get(rewind.id)
+    assert result == replace(rewind, status="rewound", **over)
+    assert await acme.rewinds.finish(rewind.id) == result == await acme.rewinds.get(rewind.id)
     assert [*await acme.rewinds.pending()] == []
     world.clock.advance(60)
     redone = await acme.rewinds.redo(run.id)
@@ -146,4 +146,7 @@ async def rewinds_nest_and_each_redo_undoes_the_last(world: World) -> None:
     assert await all_of(acme, run) == at_4
     with raises(Conflict, saying="no rewind led"):
         await acme.rewinds.redo(run.id)
-    assert [(each.to_step, each.status) for each in await acme.rewinds.list(run.id)] == [(0, "redone"), (3, "redone")]
+    assert [(rewind.to_step, rewind.status) for rewind in await acme.rewinds.list(run.id)] == [
+        (0, "redone"),
+        (3, "redone"),
+    ]

@@ -139,12 +139,12 @@ async def pages_of_every_size_make_the_whole_list(world: World) -> None:
     whole = [*await world.tenants.list()]
     for limit in (1, 2, 5, len(whole), len(whole) + 1):
         page = await world.tenants.list(limit=limit)
-        found = [*page]
+        pages = [*page]
         while page.next is not None:
             assert len(page) == limit
             page = await world.tenants.list(limit=limit, cursor=page.next)
-            found += page
-        assert found == whole
+            pages += page
+        assert pages == whole
 
 
 @contract("tenants", limits=Limits(page_rows=3, list_rows=4))

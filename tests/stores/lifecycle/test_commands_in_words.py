@@ -48,9 +48,9 @@ def invoke(database: str, *arguments: str) -> Result:
 
 
 def said(database: str, *arguments: str) -> Any:
-    done = invoke(database, *arguments, "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    result = invoke(database, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def said(database: str, *arguments: str) -> Any:
         ({"pending_rewinds": 1}, "1 rewinds are under way, or were broken off"),
         ({"damaged_snapshots": [DamagedSnapshot("s", "torn\nin two")]}, "snapshot s is damaged: torn in two"),
     ],
-    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+    ids=lambda options: next(iter(options)) if isinstance(options, dict) else "",
 )
 def test_every_finding_has_its_own_line(found: dict[str, Any], line: str) -> None:
-    assert [each for each in doctor._lines(DiagnosticReport(**found)) if each] == [line]
+    assert [text for text in doctor._lines(DiagnosticReport(**found)) if text] == [line]
 
 
 def test_nothing_found_is_nothing_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,9 +85,9 @@ def test_of_many_things_the_first_few_are_named() -> None:
     assert doctor._named("packs", names) == f"{MORE} packs: {', '.join(names[: doctor.SHOWN])}, ..."
     assert doctor._named("packs", names[: doctor.SHOWN]).endswith(names[doctor.SHOWN - 1])
     damaged = [DamagedSnapshot(str(number), "x" * 500) for number in range(MORE)]
-    lines = [each for each in doctor._lines(DiagnosticReport(damaged_snapshots=damaged)) if each]
+    lines = [line for line in doctor._lines(DiagnosticReport(damaged_snapshots=damaged)) if line]
     assert len(lines) == doctor.SHOWN
-    assert all(len(each) < 200 for each in lines)
+    assert all(len(line) < 200 for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_of_many_things_the_first_few_are_named() -> None:
 def test_what_was_lost_is_not_sound_and_what_can_be_removed_is_not_tidy(
     field: str, value: Any, sound: bool, tidy: bool
 ) -> None:
-    found = DiagnosticReport(**{field: value})
-    assert (found.is_sound, found.is_tidy) == (sound, tidy)
+    result = DiagnosticReport(**{field: value})
+    assert (result.is_sound, result.is_tidy) == (sound, tidy)
 
 
 def test_the_doctor_looks_at_all_tenants_or_at_those_that_are_named(database: str) -> None:
@@ -118,7 +118,7 @@ def test_the_doctor_looks_at_all_tenants_or_at_those_that_are_named(database: st
     two = said(database, "doctor", "--tenant", "zenith", "--tenant", "nobody")
     assert list(two["tenants"]) == ["zenith", "nobody"]
     with Holdfast(database) as holdfast:
-        assert [each.id for each in holdfast.tenants.list()] == ["acme", "zenith"], "asking makes nobody"
+        assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme", "zenith"], "asking makes nobody"
 
 
 def test_the_doctor_goes_through_more_tenants_than_fit_on_a_page(tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_the_doctor_ends_with_one_only_when_somebody_waits_too_long(database: st
     assert said(database, "doctor")["overdue_erasures"] == []
     with Holdfast(database) as holdfast:
         holdfast.erasures.request("zenith", requested_at=now - timedelta(hours=25))
-    done = invoke(database, "doctor", "--json")
-    found = json.loads(done.stdout)
-    assert (done.exit_code, found["sound"], found["database"]) == (1, False, [])
-    assert [each["tenant"] for each in found["overdue_erasures"]] == ["zenith"]
+    result = invoke(database, "doctor", "--json")
+    load = json.loads(result.stdout)
+    assert (result.exit_code, load["sound"], load["database"]) == (1, False, [])
+    assert [erasure["tenant"] for erasure in load["overdue_erasures"]] == ["zenith"]
 
 
 def test_a_repair_removes_what_nobody_needs_and_says_what_has_to_wait(database: str) -> None:
@@ -226,32 +226,32 @@ def test_days_that_cannot_be_kept_are_refused(days: float) -> None:
         (["retention", "run", "--every", "inf"], 1, "every_s must be a number"),
         (["retention", "run", "--every", "-1"], 2, "--every"),
         (["retention", "run", "--log", "."], 1, "Is a directory"),
-        (["retention", "hold", "--reason", "why", "--run", NOBODY, "--session", NOBODY], 1, "not on both"),
-        (["retention", "hold", "--reason", "why", "--session", NOBODY], 1, "there is no session"),
-        (["retention", "release", "--hold", NOBODY], 1, "there is no hold"),
+        (["retention", "hold", "--reason", "why", "--run", NOBODY, "--session", NOBODY], 1, "not both"),
+        (["retention", "hold", "--reason", "why", "--session", NOBODY], 1, NOBODY),
+        (["retention", "release", "--hold", NOBODY], 1, NOBODY),
         (["keys", "create", "--name", "x", "--days", "0"], 2, "--days"),
         (["keys", "create", "--name", "x", "--days", "36501"], 2, "--days"),
         (["keys", "create", "--name", "x" * 256], 1, "name_bytes"),
         (["doctor", "--tenant", ""], 1, "tenant must not be empty"),
     ],
-    ids=lambda given: "-".join(given)[:60] if isinstance(given, list) else "",
+    ids=lambda options: "-".join(options)[:60] if isinstance(options, list) else "",
 )
 def test_what_cannot_be_done_is_said_and_nothing_is_changed(
     database: str, arguments: list[str], status: int, saying: str
 ) -> None:
-    done = invoke(database, *arguments)
-    assert (done.exit_code, saying in done.output) == (status, True), done.output
-    assert "unexpected" not in done.output
+    result = invoke(database, *arguments)
+    assert (result.exit_code, saying in result.output) == (status, True), result.output
+    assert "unexpected" not in result.output
     with Holdfast(database) as holdfast:
-        assert [each.id for each in holdfast.tenants.list()] == ["acme"]
+        assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme"]
         assert holdfast.tenant("acme").activity.count() == 0
         assert holdfast.api_keys.list() == []
 
 
 def test_a_policy_is_cleared_before_it_is_set(database: str) -> None:
     said(database, "retention", "policy", "--per-run", "3", "--grace-days", "2", "--quota-mib", "9")
-    found = said(database, "retention", "policy", "--clear", "--per-run", "4")["policy"]
-    assert found == {"per_run": 4, "quota_mib": 500, "grace_s": 7 * 86_400}
+    result = said(database, "retention", "policy", "--clear", "--per-run", "4")["policy"]
+    assert result == {"per_run": 4, "quota_mib": 500, "grace_s": 7 * 86_400}
     assert said(database, "retention", "policy", "--clear", "--tenant", "nobody")["policy"]["per_run"] == 10
 
 
@@ -313,9 +313,9 @@ def test_a_key_is_good_for_as_many_days_as_was_said(database: str, days: int) ->
 def test_keys_are_listed_by_tenant_or_all_of_them(database: str) -> None:
     for tenant in ("acme", "zenith", ""):
         said(database, "keys", "create", "--name", f"of {tenant}", "--tenant", tenant)
-    listed = [each["name"] for each in said(database, "keys", "list")["keys"]]
+    listed = [key["name"] for key in said(database, "keys", "list")["keys"]]
     assert listed == ["of acme"]
-    assert [each["name"] for each in said(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
+    assert [key["name"] for key in said(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
     assert "good for all tenants" in invoke(database, "keys", "create", "--name", "x", "--tenant", "").output
 
 

@@ -40,14 +40,14 @@ def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -
     acme = bench.tenant()
     assert acme.diagnostics.look() == DiagnosticReport(orphan_packs=("orphan",)), "what is new may still be wanted"
     bench.clock.advance(3_600)
-    found = acme.diagnostics.look()
-    assert (found.orphan_packs, len(found.unsealed_packs), found.is_sound, found.is_tidy) == (
+    result = acme.diagnostics.look()
+    assert (result.orphan_packs, len(result.unsealed_packs), result.is_sound, result.is_tidy) == (
         ("orphan",),
         1,
         True,
         False,
     )
-    assert acme.diagnostics.look() == found, "looking changes nothing"
+    assert acme.diagnostics.look() == result, "looking changes nothing"
     assert acme.diagnostics.repair() == DiagnosticReport()
     assert len(asyncio.run(place.names("", blocking=False))) == 1
     assert acme.snapshots.read(kept.id, "file")
@@ -71,18 +71,18 @@ def test_what_is_lost_is_named_and_left_as_it_is(local: Bench, tmp_path: Path) -
     (pack,) = [path for path in (tmp_path / "packs" / FOLDER).iterdir() if _is_of(local, path.name, hurt.layer_id)]
     pack.unlink()
     acme = local.tenant()
-    found = acme.diagnostics.repair()
-    assert (found.missing_packs, found.is_sound) == ((pack.name,), False)
-    assert [(each.id, each.reason) for each in found.damaged_snapshots] == [
-        (hurt.id, "1 of the bodies it needs are not there")
+    result = acme.diagnostics.repair()
+    assert (result.missing_packs, result.is_sound) == ((pack.name,), False)
+    assert [(damaged_snapshot.id, damaged_snapshot.reason) for damaged_snapshot in result.damaged_snapshots] == [
+        (hurt.id, "1 of the objects it needs do not exist")
     ]
     assert acme.snapshots.read(well.id, "file")
     engine, params = local.holdfast._engine, acme._scope.params(layer_id=hurt.layer_id)
-    gone = "DELETE FROM objects WHERE digest IN (SELECT manifest FROM snapshot_layers WHERE id = :layer_id)"
-    step(engine.write(lambda connection: _run(connection, gone, params)))
-    found = acme.diagnostics.look()
-    assert found.dangling_refs == 1
-    assert "there is no object" in found.damaged_snapshots[0].reason
+    removed = "DELETE FROM objects WHERE digest IN (SELECT manifest FROM snapshot_layers WHERE id = :layer_id)"
+    step(engine.write(lambda connection: _run(connection, removed, params)))
+    result = acme.diagnostics.look()
+    assert result.dangling_refs == 1
+    assert "there is no object" in result.damaged_snapshots[0].reason
 
 
 async def _run(connection: object, sql: str, params: dict[str, object]) -> list[tuple[object, ...]]:

@@ -134,13 +134,13 @@ def test_what_cannot_be_written_down_is_not_acknowledged_and_what_cannot_be_read
         consumer = ErasureConsumer(holdfast, redis_url, idle_ms=0)
         await consumer.once()
         await consumer.close()
-        return [each.tenant for each in await holdfast.erasures.list()]
+        return [erasure.tenant for erasure in await holdfast.erasures.list()]
 
     assert within(tmp_path, back) == ["acme"]
     assert pending(redis_url) == 0
-    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) >= 2
-    assert all("is not understood" in each for each in errors)
+    assert all("is not understood" in error for error in errors)
 
 
 def test_what_is_open_is_carried_out_while_redis_is_away(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_without_an_address_nothing_is_read_and_what_is_open_is_carried_out(tmp_
             assert await consumer.once() == 0
             await consumer.close()
         assert await holdfast.tenants.list() == []
-        assert [each.tenant for each in await holdfast.erasures.list(only_open=True)] == []
+        assert [erasure.tenant for erasure in await holdfast.erasures.list(only_open=True)] == []
         assert len(await holdfast.erasures.list(limit=5)) == 1
 
     within(tmp_path, use)
@@ -194,12 +194,12 @@ def test_requests_are_listed_page_by_page_the_most_urgent_first(tmp_path: Path) 
     async def use(holdfast: AsyncHoldfast) -> None:
         for number in (2, 0, 1):
             await holdfast.erasures.request(f"t{number}", event_id="e", requested_at=AT + timedelta(hours=number))
-        found, cursor = [], None
-        while not found or cursor is not None:
+        result, cursor = [], None
+        while not result or cursor is not None:
             page = await holdfast.erasures.list(limit=1, cursor=cursor)
-            found += [each.tenant for each in page]
+            result += [erasure.tenant for erasure in page]
             cursor = page.next
-        assert found == ["t0", "t1", "t2"]
+        assert result == ["t0", "t1", "t2"]
         for wrong in ({"event_id": ""}, {"requested_at": datetime(2026, 1, 1)}, {"whole": 1}):  # noqa: DTZ001
             with pytest.raises(InvalidInput):
                 await holdfast.erasures.request("x", **wrong)  # type: ignore[arg-type]

@@ -33,10 +33,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run = bench.run(name)
             for _ in range(3):
                 bench.capture(run, tenant=name)
-            there = holdfast.tenant(name)
-            there.messages.append(there.sessions.list()[0].id, role="user", content="Where is my order?")
-            there.objects.put([b"mine" * 2_000], holder="me")
-            there.retention.set_policy(per_run=7)
+            existing = holdfast.tenant(name)
+            existing.messages.append(existing.sessions.list()[0].id, role="user", content="Where is my order?")
+            existing.objects.put([b"mine" * 2_000], holder="me")
+            existing.retention.set_policy(per_run=7)
         holdfast.erasures.request("acme", event_id="e")
     return folder
 
@@ -52,12 +52,12 @@ def mentions(folder: Path, tenant: str) -> dict[str, int]:
     columns = "sqlite_schema AS m, pragma_table_info(m.name) AS c"
     named = f"SELECT m.name, c.name FROM {columns} WHERE c.name IN ('tenant_id', 'tenant')"
     tables = [*connection.execute(named), ("tenants", "id")]
-    found = {
+    result = {
         table: connection.execute(f"SELECT COUNT(*) FROM {table} WHERE {column} = ?1", (tenant,)).fetchone()[0]
         for table, column in tables
     }
     connection.close()
-    return {table: count for table, count in found.items() if count}
+    return {table: count for table, count in result.items() if count}
 
 
 def files(folder: Path) -> int:
@@ -91,12 +91,12 @@ def test_an_erasure_that_dies_at_any_step_is_gone_on_with(
 def check(folder: Path, lines: Lines, others: dict[str, int]) -> None:
     with opened(folder, 2 * LEASE_S) as holdfast:
         open_ = holdfast.erasures.list(only_open=True)
-        for each in open_:
-            assert holdfast.erasures.carry_out(each.tenant).is_finished
+        for erasure in open_:
+            assert holdfast.erasures.carry_out(erasure.tenant).is_finished
         with pytest.raises(NotFound):
             holdfast.erasures.carry_out("acme")
         zenith = holdfast.tenant("zenith")
-        assert all(zenith.snapshots.read(each.id, "file") for each in zenith.snapshots.list())
+        assert all(zenith.snapshots.read(snapshot.id, "file") for snapshot in zenith.snapshots.list())
     assert mentions(folder, "acme") == {"erasures": 1}, "nothing is left but the proof"
     assert mentions(folder, "zenith") == others, "nobody else has lost anything"
     assert files(folder) == 3
@@ -115,7 +115,7 @@ def test_an_erasure_of_snapshots_alone_leaves_the_rest(prepared: Path, tmp_path:
         assert (len(zenith.snapshots.list()), len(zenith.sessions.list())) == (0, 1)
         assert zenith.objects.usage().count == 1, "what somebody else holds stays"
         assert len(zenith.activity.list(where=[], action="checkpoint.deleted")) == len(lines.raw) == 3
-        assert [each.tenant for each in holdfast.erasures.list(only_open=True)] == ["acme"]
+        assert [erasure.tenant for erasure in holdfast.erasures.list(only_open=True)] == ["acme"]
 
 
 def test_one_request_for_everything_and_one_for_less_are_done_together(prepared: Path, tmp_path: Path) -> None:
@@ -124,5 +124,5 @@ def test_one_request_for_everything_and_one_for_less_are_done_together(prepared:
     with opened(folder) as holdfast:
         holdfast.erasures.request("acme", event_id="less", whole=False)
         assert holdfast.erasures.carry_out("acme").is_finished
-        assert all(each.finished_at is not None for each in holdfast.erasures.list())
+        assert all(erasure.finished_at is not None for erasure in holdfast.erasures.list())
     assert mentions(folder, "acme") == {"erasures": 2}

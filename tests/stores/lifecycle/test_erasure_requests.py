@@ -50,8 +50,8 @@ def empty() -> Iterator[Holdfast]:
 
 
 def run_of(holdfast: Holdfast, tenant: str = "acme") -> str:
-    there = holdfast.tenant(tenant)
-    return there.runs.start(there.sessions.create().id).id
+    existing = holdfast.tenant(tenant)
+    return existing.runs.start(existing.sessions.create().id).id
 
 
 def test_a_request_is_due_a_day_after_it_was_made(holdfast: Holdfast, clock: FixedClock) -> None:
@@ -132,14 +132,14 @@ def test_pages_are_the_most_urgent_first_whatever_anybody_is_called(holdfast: Ho
     names = ["b", "a", "\x00", "\ud800", "名", "Z"]
     for number, name in enumerate(names):
         holdfast.erasures.request(name, event_id=name, requested_at=AT - timedelta(hours=number // 2))
-    found: list[Erasure] = []
+    result: list[Erasure] = []
     cursor = None
-    while not found or cursor is not None:
+    while not result or cursor is not None:
         page = holdfast.erasures.list(limit=size, cursor=cursor)
-        found += page
+        result += page
         cursor = page.next
-    assert [each.tenant for each in found] == ["Z", "名", "\ud800", "\x00", "a", "b"]
-    assert [each.event_id for each in found] == [each.tenant for each in found]
+    assert [erasure.tenant for erasure in result] == ["Z", "名", "\ud800", "\x00", "a", "b"]
+    assert [erasure.event_id for erasure in result] == [erasure.tenant for erasure in result]
 
 
 def test_pages_agree_on_postgres(postgres_url: str) -> None:
@@ -149,13 +149,13 @@ def test_pages_agree_on_postgres(postgres_url: str) -> None:
         with Holdfast(address) as holdfast:
             for name in names:
                 holdfast.erasures.request(name, event_id=name, requested_at=AT)
-            found: list[str] = []
+            result: list[str] = []
             cursor = None
-            while not found or cursor is not None:
+            while not result or cursor is not None:
                 page = holdfast.erasures.list(limit=2, cursor=cursor)
-                found += [each.tenant for each in page]
+                result += [erasure.tenant for erasure in page]
                 cursor = page.next
-            listed.append(found)
+            listed.append(result)
     assert listed[0] == listed[1]
     assert sorted(listed[0]) == sorted(names)
 
@@ -192,8 +192,8 @@ def test_who_was_never_here_is_forgotten_and_leaves_no_trace_but_the_proof(
 ) -> None:
     holdfast.erasures.request("ghost")
     clock.advance(10)
-    done = holdfast.erasures.carry_out("ghost")
-    assert (done.is_finished, done.swept) == (True, SweepResult())
+    result = holdfast.erasures.carry_out("ghost")
+    assert (result.is_finished, result.swept) == (True, SweepResult())
     assert holdfast.tenants.list() == []
     (proof,) = holdfast.erasures.list()
     assert proof.finished_at == from_us(clock.now_us())
@@ -219,8 +219,8 @@ def test_all_requests_of_one_tenant_are_finished_together(holdfast: Holdfast) ->
         holdfast.erasures.request("acme", event_id=event, whole=event == "2")
     holdfast.erasures.request("zenith")
     assert holdfast.erasures.carry_out("acme").is_finished
-    assert [each.tenant for each in holdfast.erasures.list(only_open=True)] == ["zenith"]
-    assert len({each.finished_at for each in holdfast.erasures.list() if each.tenant == "acme"}) == 1
+    assert [erasure.tenant for erasure in holdfast.erasures.list(only_open=True)] == ["zenith"]
+    assert len({erasure.finished_at for erasure in holdfast.erasures.list() if erasure.tenant == "acme"}) == 1
 
 
 def test_snapshots_alone_go_and_everything_else_stays(holdfast: Holdfast) -> None:
@@ -230,12 +230,12 @@ def test_snapshots_alone_go_and_everything_else_stays(holdfast: Holdfast) -> Non
     acme.retention.set_policy(per_run=5)
     (kept,) = acme.objects.put([b"mine"], holder="me")
     holdfast.erasures.request("acme", whole=False)
-    done = holdfast.erasures.carry_out("acme")
-    assert (done.is_finished, done.swept.erasure.count, done.swept.count) == (True, 3, 3)
+    result = holdfast.erasures.carry_out("acme")
+    assert (result.is_finished, result.swept.erasure.count, result.swept.count) == (True, 3, 3)
     assert (acme.snapshots.list(), acme.objects.usage().count) == ([], 1)
     assert (acme.objects.get([kept]), acme.runs.get(run).id) == ([b"mine"], run)
     assert acme.retention.policy() == RetentionPolicy(5, 500, 7 * 86_400)
-    reasons = [each.reason for each in acme.activity.list(action="checkpoint.deleted", limit=10)]
+    reasons = [deed.reason for deed in acme.activity.list(action="checkpoint.deleted", limit=10)]
     assert reasons == ["erasure"] * 3
 
 
@@ -246,9 +246,9 @@ def test_what_is_held_keeps_the_request_open_and_the_rest_goes(holdfast: Holdfas
     forge(acme, free, [body(2, 50)])
     hold = acme.retention.hold("case", run_id=held)
     holdfast.erasures.request("acme", whole=whole)
-    done = holdfast.erasures.carry_out("acme")
-    assert (done.is_finished, done.swept.erasure.count) == (False, 1)
-    assert [each.id for each in acme.snapshots.list()] == [kept.id]
+    result = holdfast.erasures.carry_out("acme")
+    assert (result.is_finished, result.swept.erasure.count) == (False, 1)
+    assert [snapshot.id for snapshot in acme.snapshots.list()] == [kept.id]
     assert not holdfast.erasures.carry_out("acme").is_finished
     acme.retention.release(hold.id)
     assert holdfast.erasures.carry_out("acme").is_finished
@@ -288,7 +288,7 @@ def test_the_keys_of_who_is_forgotten_go_too(holdfast: Holdfast) -> None:
         holdfast.api_keys.create(new_api_key(), name="x", tenant=tenant)
     holdfast.erasures.request("acme")
     holdfast.erasures.carry_out("acme")
-    assert [each.tenant for each in holdfast.api_keys.list()] == ["zenith", ""]
+    assert [api_key.tenant for api_key in holdfast.api_keys.list()] == ["zenith", ""]
 
 
 @pytest.mark.parametrize(
@@ -334,9 +334,9 @@ def test_an_entry_of_any_id_asks_for_what_can_be_written_down(
 def test_of_several_things_an_entry_says_the_first_that_says_something_counts(
     fields: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    found = read_event("1-0", fields, EVENT)
-    assert found is not None
-    assert (found.tenant, found.event_id) == expected
+    result = read_event("1-0", fields, EVENT)
+    assert result is not None
+    assert (result.tenant, result.event_id) == expected
 
 
 @settings(max_examples=40)
@@ -369,7 +369,7 @@ def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, m
             for number in range(5):
                 await holdfast.tenant(f"t{number}").retention.hold("case")
             assert await ErasureConsumer(holdfast, None, consumer="me").carry_out() == 2
-            return [each.id for each in await holdfast.tenants.list()]
+            return [tenant.id for tenant in await holdfast.tenants.list()]
 
     assert asyncio.run(use()) == [f"t{number}" for number in range(5)]
 
@@ -385,12 +385,13 @@ def test_a_consumer_without_redis_carries_out_what_it_can_and_leaves_the_rest(
             await holdfast.erasures.request("free", event_id="again")
             await holdfast.tenant("held").retention.hold("case")
             await Sweep(holdfast._engine, Scope("busy", holdfast._setting)).claim("somebody")
-            done = await ErasureConsumer(holdfast, None, consumer="me").carry_out()
-            return done, [each.tenant for each in await holdfast.erasures.list(only_open=True)]
+            result = await ErasureConsumer(holdfast, None, consumer="me").carry_out()
+            return result, [erasure.tenant for erasure in await holdfast.erasures.list(only_open=True)]
 
     caplog.set_level("INFO", "holdfast.erasure")
-    done, left = asyncio.run(use())
-    assert (done, sorted(left)) == (1, ["busy", "held"])
-    said = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "holdfast.erasure"]
-    left_to = "busy is left to somebody else: somebody sweeps the tenant 'busy'; try again later"
-    assert said == [("INFO", left_to)], "that somebody else is at it is nothing to warn of"
+    result, left = asyncio.run(use())
+    assert (result, sorted(left)) == (1, ["busy", "held"])
+    (record,) = [record for record in caplog.records if record.name == "holdfast.erasure"]
+    assert record.levelname == "INFO", "a sweep by another process is no reason for a warning"
+    assert record.getMessage().startswith("busy ")
+    assert "somebody is sweeping the tenant 'busy'" in record.getMessage()

@@ -74,7 +74,7 @@ def test_a_hold_that_a_tenant_placed_itself_does_not_stop_its_erasure_and_that_o
             erasures = server.holdfast.erasures
             assert not (await erasures.carry_out("acme")).is_finished
             holds = (await server.ask("GET", f"{T}/retention/holds")).json["items"]
-            assert [each["id"] for each in holds] == [legal.json["id"]]
+            assert [hold["id"] for hold in holds] == [legal.json["id"]]
             await server.ask("POST", f"{T}/retention/holds/{legal.json['id']}/release", {})
             assert (await erasures.carry_out("acme")).is_finished
             assert await server.holdfast.tenants.list() == []

@@ -57,7 +57,7 @@ def made(holdfast: Holdfast, tenant: str, **more: Any) -> tuple[str, ApiKey]:
 def test_new_keys_are_all_different_and_of_the_form_that_is_taken() -> None:
     drawn = {new_api_key() for _ in range(200)}
     assert len(drawn) == 200
-    assert {len(prefix_of(each)) for each in drawn} == {len("hf_") + SHOWN}
+    assert {len(prefix_of(key)) for key in drawn} == {len("hf_") + SHOWN}
 
 
 def test_what_is_kept_of_a_key_is_its_sha256_and_what_is_shown_its_beginning() -> None:
@@ -151,7 +151,7 @@ def test_a_key_may_expire_at_any_moment_there_is(holdfast: Holdfast, tenant: str
     ids=["after-the-last", "before-the-first", "no-zone", "text", "number", "day", "boolean"],
 )  # fmt: skip
 def test_a_moment_that_is_none_is_refused(holdfast: Holdfast, tenant: str, moment: Any) -> None:
-    with raises(InvalidInput, field="expires_at"):
+    with pytest.raises(InvalidInput, match="expires_at"):
         made(holdfast, tenant, expires_at=moment)
     assert holdfast.api_keys.list(tenant=tenant) == []
 
@@ -274,13 +274,13 @@ def test_a_conflict_says_nothing_of_the_key_or_of_whom_it_belongs_to(holdfast: H
 def test_pages_of_every_size_are_the_keys_of_a_tenant_oldest_first(holdfast: Holdfast, tenant: str, size: int) -> None:
     kept = [made(holdfast, tenant)[1] for _ in range(5)]
     made(holdfast, f"{tenant}b")
-    found: list[ApiKey] = []
+    result: list[ApiKey] = []
     cursor = None
-    while not found or cursor is not None:
+    while not result or cursor is not None:
         page = holdfast.api_keys.list(tenant=tenant, limit=size, cursor=cursor)
-        found += page
+        result += page
         cursor = page.next
-    assert found == kept == holdfast.api_keys.list(tenant=tenant)
+    assert result == kept == holdfast.api_keys.list(tenant=tenant)
 
 
 def test_a_cursor_survives_the_key_it_was_made_for(holdfast: Holdfast, tenant: str) -> None:
@@ -311,9 +311,9 @@ def test_nothing_in_the_file_is_the_key(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
         key, kept = made(holdfast, "acme")
         connection = apsw.Connection(str(tmp_path / "a.db"))
-        ((prefix, stored),) = connection.execute("SELECT prefix, key_hash FROM api_keys")
+        ((prefix, stored_value),) = connection.execute("SELECT prefix, key_hash FROM api_keys")
         connection.close()
-        assert (prefix, stored) == (kept.prefix, digest(key))
+        assert (prefix, stored_value) == (kept.prefix, digest(key))
     for file in tmp_path.iterdir():
         assert key[11:].encode() not in file.read_bytes()
 
@@ -331,9 +331,9 @@ def test_a_digest_that_was_changed_in_the_file_lets_nobody_in(tmp_path: Path) ->
 def test_many_at_once_with_one_key_make_one(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast, ThreadPoolExecutor(4) as pool:
         kept = list(pool.map(lambda _: holdfast.api_keys.create(KEY, name="x", tenant="acme"), range(8)))
-        assert {each.id for each in kept} == {kept[0].id}
+        assert {api_key.id for api_key in kept} == {kept[0].id}
         revoked = list(pool.map(lambda _: holdfast.api_keys.revoke(kept[0].id), range(8)))
-        assert len({each.revoked_at for each in revoked}) == 1, "the first time counts, whoever that was"
+        assert len({api_key.revoked_at for api_key in revoked}) == 1, "the first time counts, whoever that was"
 
 
 @settings(max_examples=30)

@@ -45,12 +45,12 @@ def acme(holdfast: Holdfast) -> TenantHandle:
     return holdfast.tenant("acme")
 
 
-def run_of(there: TenantHandle) -> str:
-    return there.runs.start(there.sessions.create().id).id
+def run_of(tenant: TenantHandle) -> str:
+    return tenant.runs.start(tenant.sessions.create().id).id
 
 
-def actions(there: TenantHandle) -> list[tuple[str, str, str]]:
-    return [(each.action, each.subject_kind, each.actor) for each in there.activity.list()][::-1]
+def actions(tenant: TenantHandle) -> list[tuple[str, str, str]]:
+    return [(deed.action, deed.subject_kind, deed.actor) for deed in tenant.activity.list()][::-1]
 
 
 @pytest.mark.parametrize(("field", "least"), [("per_run", 1), ("grace_s", 0)])
@@ -65,13 +65,13 @@ def test_the_least_and_the_largest_number_are_taken(acme: TenantHandle, field: s
 
 def test_the_numbers_that_fit_are_the_same_on_postgres(postgres_url: str) -> None:
     with Holdfast(postgres_url) as holdfast:
-        there = holdfast.tenant("acme")
-        run = run_of(there)
+        existing = holdfast.tenant("acme")
+        run = run_of(existing)
         holdfast.tenants.set_quota("acme", snapshot_quota_mib=2**40 - 1)
         largest = RetentionPolicy(2**31 - 1, 2**40 - 1, 2**31 - 1)
-        assert there.retention.set_policy(per_run=2**31 - 1, grace_s=2**31 - 1) == largest
-        assert there.retention.set_policy(per_run=2**31 - 1, run_id=run) == largest
-        assert there.retention.plan() == SweepResult() == there.retention.sweep()
+        assert existing.retention.set_policy(per_run=2**31 - 1, grace_s=2**31 - 1) == largest
+        assert existing.retention.set_policy(per_run=2**31 - 1, run_id=run) == largest
+        assert existing.retention.plan() == SweepResult() == existing.retention.sweep()
 
 
 def test_one_number_is_changed_without_the_other(acme: TenantHandle) -> None:
@@ -126,7 +126,7 @@ def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> N
         acme.retention.set_policy(per_run=3)
         acme.retention.keep_snapshots_for(run, seconds=100 * DAY)
     acme.retention.clear_policy(run_id=run)
-    noted = {(each.subject_kind, each.action): each for each in acme.activity.list()}
+    noted = {(deed.subject_kind, deed.action): deed for deed in acme.activity.list()}
     assert noted["tenant", "retention.policy_set"].details == {"per_run": 3}
     assert noted["run", "retention.policy_set"].details == {"keep_s": 90 * DAY}, "as it was kept, not as it was asked"
     assert noted["run", "retention.policy_set"].actor == "grace"
@@ -154,13 +154,13 @@ def test_a_hold_on_what_is_not_there_makes_no_tenant(holdfast: Holdfast, acme: T
         acme.retention.hold("why", run_id=NOBODY)
     assert holdfast.tenants.list() == []
     acme.retention.hold("everything, also what is still to come")
-    assert [each.id for each in holdfast.tenants.list()] == ["acme"]
+    assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme"]
 
 
 def test_a_run_of_another_tenant_cannot_be_held(holdfast: Holdfast, acme: TenantHandle) -> None:
-    there = holdfast.tenant("zenith")
-    run = run_of(there)
-    for field, id in (("run_id", run), ("session_id", there.runs.get(run).session_id)):
+    existing = holdfast.tenant("zenith")
+    run = run_of(existing)
+    for field, id in (("run_id", run), ("session_id", existing.runs.get(run).session_id)):
         with pytest.raises(NotFound, match=id):
             acme.retention.hold("why", **{field: id})
 
@@ -172,7 +172,7 @@ def test_a_hold_may_have_any_reason_and_be_placed_by_anybody(acme: TenantHandle,
     assert acme.retention.hold(reason, id=NOBODY.upper()) == placed
     assert acme.retention.holds() == [placed]
     assert acme.retention.release(NOBODY, reason=reason) == placed
-    assert [each.reason for each in acme.activity.list()] == [reason, reason]
+    assert [deed.reason for deed in acme.activity.list()] == [reason, reason]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_id_of_a_hold_on_one_thing_is_not_that_of_a_hold_on_another(acme: Te
     for other in ({"run_id": run}, {"session_id": session}, {"reason": "Why"}):
         with pytest.raises(Conflict, match=NOBODY):
             acme.retention.hold(**{"reason": "why", "id": NOBODY, **other})
-    assert [each.run_id for each in acme.retention.holds()] == [None]
+    assert [hold.run_id for hold in acme.retention.holds()] == [None]
     assert len(acme.activity.list(action="hold.placed")) == 1
 
 
@@ -208,7 +208,7 @@ def test_two_holds_on_one_run_are_released_one_by_one(acme: TenantHandle) -> Non
         with pytest.raises(Conflict, match=kept.id):
             acme.snapshots.delete([kept.id], reason="by hand")
         acme.retention.release(hold.id)
-    assert [each.id for each in acme.snapshots.delete([kept.id], reason="by hand")] == [kept.id]
+    assert [snapshot.id for snapshot in acme.snapshots.delete([kept.id], reason="by hand")] == [kept.id]
 
 
 def test_who_releases_is_who_is_acting(acme: TenantHandle) -> None:
@@ -237,9 +237,9 @@ def test_a_hold_keeps_what_it_is_on_and_a_plan_says_so(acme: TenantHandle, what:
     run, other = run_of(acme), run_of(acme)
     session = acme.runs.get(run).session_id
     acme.retention.set_policy(per_run=2)
-    for each in (run, other):
+    for run_id in (run, other):
         for number in range(2):
-            forge(acme, each, [body(number, 40)])
+            forge(acme, run_id, [body(number, 40)])
     acme.retention.set_policy(per_run=1)
     on = {"run": {"run_id": run}, "session": {"session_id": session}, "tenant": {}}[what]
     acme.retention.hold("case", **on)
@@ -257,7 +257,7 @@ def test_a_run_that_is_held_may_take_more_than_its_cap(acme: TenantHandle) -> No
     assert len(acme.snapshots.list()) == 3
     acme.retention.release(hold.id)
     made.append(forge(acme, run, [body(9, 40)]).id)
-    assert [each.id for each in acme.snapshots.list()] == made[-1:], "the next capture makes up for it"
+    assert [snapshot.id for snapshot in acme.snapshots.list()] == made[-1:], "the next capture makes up for it"
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])
@@ -345,7 +345,7 @@ def test_errors_and_news_are_said_at_their_levels(caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.INFO, rules.LOGGER)
     rules.write_line({"event": "a", "b": "\ud800"})
     rules.write_line({"event": "c"}, is_error=True)
-    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", '{"event":"a","b":"\\ud800"}'),
         ("ERROR", '{"event":"c"}'),
     ]

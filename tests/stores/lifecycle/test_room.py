@@ -37,10 +37,10 @@ class World:
     def swept(self, mib: int = 1) -> list[str]:
         """The snapshots that a sweep removes from a tenant with such a quota; as the plan says."""
         self.holdfast.tenants.set_quota("acme", snapshot_quota_mib=mib)
-        before = {each.id for each in self.acme.snapshots.list()}
+        before = {snapshot.id for snapshot in self.acme.snapshots.list()}
         plan = self.acme.retention.plan()
         assert self.acme.retention.sweep() == plan
-        left = [each.id for each in self.acme.snapshots.list()]
+        left = [snapshot.id for snapshot in self.acme.snapshots.list()]
         assert intact(self.acme, left)
         assert plan.per_tenant_cap.count == len(before - {*left})
         return sorted(before - {*left})
@@ -54,7 +54,7 @@ def world() -> Iterator[World]:
 
 
 def ids(*snapshots: Snapshot) -> list[str]:
-    return sorted(each.id for each in snapshots)
+    return sorted(snapshot.id for snapshot in snapshots)
 
 
 def test_who_fits_is_not_looked_at(world: World) -> None:
@@ -70,13 +70,13 @@ def test_a_body_that_many_need_counts_once(world: World) -> None:
     run = world.run()
     made = [world.forge(run, 0, 1, number % 2 + 2) for number in range(8)]
     world.holdfast.tenants.set_quota("acme", snapshot_quota_mib=1)
-    found = world.needed()
-    assert found is not None
-    assert found.used_bytes == 3 * SIZE, "what the newest needs, and no second one beside it"
+    result = world.needed()
+    assert result is not None
+    assert result.used_bytes == 3 * SIZE, "what the newest needs, and no second one beside it"
     assert world.swept() == ids(*made[:7])
     more = [world.forge(run, 0, 1, 3) for _ in range(5)]
     assert world.swept() == [], "the same tree again costs nothing"
-    assert {each.id for each in more} < {each.id for each in world.acme.snapshots.list()}
+    assert {removed.id for removed in more} < {snapshot.id for snapshot in world.acme.snapshots.list()}
 
 
 def test_the_oldest_go_until_the_rest_fits_and_no_further(world: World) -> None:
@@ -93,7 +93,7 @@ def test_old_ones_that_would_still_fit_go_before_newer_ones(world: World) -> Non
     small, large = world.forge(run, 0), world.forge(run, 1, 2, 3)
     newest = world.forge(run, 4)
     assert world.swept() == ids(small, large)
-    assert [each.id for each in world.acme.snapshots.list()] == [newest.id]
+    assert [snapshot.id for snapshot in world.acme.snapshots.list()] == [newest.id]
 
 
 def test_the_newest_of_every_run_stays_and_counts_first(world: World) -> None:
@@ -101,12 +101,12 @@ def test_the_newest_of_every_run_stays_and_counts_first(world: World) -> None:
     old = [world.forge(run, 10 + number) for number, run in enumerate(runs)]
     new = [world.forge(run, number) for number, run in enumerate(runs)]
     assert world.swept() == ids(*old), "four do not fit, and yet none of them may go"
-    found = world.needed()
-    assert found is not None
-    assert (found.used_bytes, found.cut) == (4 * SIZE, None)
+    result = world.needed()
+    assert result is not None
+    assert (result.used_bytes, result.cut) == (4 * SIZE, None)
     world.acme.runs.cancel(runs[0])
     assert world.swept() == [], "ended or not"
-    assert found.over_bytes == 4 * SIZE - found.quota_bytes > 0
+    assert result.over_bytes == 4 * SIZE - result.quota_bytes > 0
     assert len(new) == len(runs)
 
 
@@ -120,20 +120,20 @@ def test_what_is_held_counts_and_makes_others_go(world: World) -> None:
     assert world.swept(0) == []
     hold = world.acme.retention.hold("all")
     assert world.swept(0) == []
-    for each in world.acme.retention.holds():
-        world.acme.retention.release(each.id)
+    for hold in world.acme.retention.holds():
+        world.acme.retention.release(hold.id)
     assert hold.reason == "all"
     assert world.swept(0) == ids(*held[:2])
-    assert {each.id for each in world.acme.snapshots.list()} == {held[2].id, free[2].id, newest.id}
+    assert {snapshot.id for snapshot in world.acme.snapshots.list()} == {held[2].id, free[2].id, newest.id}
 
 
 def test_a_session_that_is_held_holds_all_its_runs(world: World) -> None:
     theirs = world.acme.runs.start(world.acme.sessions.create().id)
     kept = [world.forge(theirs.id, number) for number in range(3)]
     ours = world.run()
-    gone = [world.forge(ours, number + 5) for number in range(3)]
+    removed = [world.forge(ours, number + 5) for number in range(3)]
     world.acme.retention.hold("why", session_id=theirs.session_id)
-    assert world.swept(0) == ids(*gone[:2])
+    assert world.swept(0) == ids(*removed[:2])
     world.acme.retention.set_policy(per_run=1, grace_s=0)
     world.acme.runs.cancel(theirs.id)
     assert world.swept(0) == []
@@ -144,12 +144,12 @@ def test_what_cannot_be_read_keeps_nobody_from_sweeping(world: World) -> None:
     run = world.run()
     broken = world.forge(run, 0)
     others = [world.forge(run, number) for number in range(1, 5)]
-    gone = "DELETE FROM objects WHERE tenant_id = 'acme' AND digest IN (SELECT manifest FROM snapshot_layers WHERE id = ?1)"
+    removed = "DELETE FROM objects WHERE tenant_id = 'acme' AND digest IN (SELECT manifest FROM snapshot_layers WHERE id = ?1)"
     connection: Any = world.acme._engine._connection  # type: ignore[attr-defined]
-    connection.execute(gone, (broken.layer_id,))
+    connection.execute(removed, (broken.layer_id,))
     world.holdfast.tenants.set_quota("acme", snapshot_quota_mib=1)
     world.acme.retention.sweep()
-    assert [each.id for each in world.acme.snapshots.list()][::-1] == [each.id for each in others[1:]]
+    assert [snapshot.id for snapshot in world.acme.snapshots.list()][::-1] == [other.id for other in others[1:]]
 
 
 def test_snapshots_of_many_pages_are_all_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +165,9 @@ def test_other_things_in_the_object_store_do_not_count(world: World) -> None:
     made = [world.forge(run, number) for number in range(3)]
     world.acme.objects.put([body(99, 5 * MIB)], holder="somebody else")
     assert world.swept() == []
-    found = world.needed()
-    assert found is not None
-    assert found.used_bytes == 3 * SIZE
+    result = world.needed()
+    assert result is not None
+    assert result.used_bytes == 3 * SIZE
     assert len(made) == len(world.acme.snapshots.list())
 
 

@@ -81,8 +81,8 @@ def test_the_defaults_are_limits_that_can_be_changed() -> None:
     with Holdfast(":memory:", limits=limits) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.retention.policy() == RetentionPolicy(2, 3, 4)
-        there = acme.runs.start(acme.sessions.create().id)
-        assert acme.retention.keep_snapshots_for(there.id, seconds=100).grace_s == 5
+        existing = acme.runs.start(acme.sessions.create().id)
+        assert acme.retention.keep_snapshots_for(existing.id, seconds=100).grace_s == 5
         holdfast.tenants.set_quota("acme", snapshot_quota_mib=0)
         assert acme.retention.policy().quota_mib == 0
         assert holdfast.tenants.get("acme").snapshot_quota_mib == 0
@@ -102,9 +102,9 @@ def test_every_line_is_one_line_of_json_whatever_the_tenant_is_called(tenant: st
     for raw in lines.raw:
         assert "\n" not in raw
         assert raw.isascii()
-        said = json.loads(raw)
-        assert list(said) == ["event", "run_id", "checkpoint_id", "koder_user_id", "size_bytes", "reason"]
-        assert (said["koder_user_id"], said["size_bytes"], said["reason"]) == (tenant, 7, "erasure")
+        load = json.loads(raw)
+        assert list(load) == ["event", "run_id", "checkpoint_id", "koder_user_id", "size_bytes", "reason"]
+        assert (load["koder_user_id"], load["size_bytes"], load["reason"]) == (tenant, 7, "erasure")
 
 
 def test_nothing_else_is_said_in_the_log_of_retention() -> None:

@@ -38,7 +38,7 @@ def captures(run: int, count: int, *, fresh: bool = True, first: int = 0) -> lis
 
 def without(query: Query, text: str, instead: str) -> AbstractContextManager[Any]:
     """A query in which something was forgotten."""
-    changed = Query(query.name, {dialect: each.replace(text, instead) for dialect, each in query.texts.items()})
+    changed = Query(query.name, {dialect: sql.replace(text, instead) for dialect, sql in query.texts.items()})
     assert changed.texts != query.texts
     return mock.patch.multiple(query, **vars(changed))
 
@@ -56,8 +56,8 @@ def capping_what_is_held() -> AbstractContextManager[Any]:
     really = rules.run_snapshots
 
     async def look(*args: Any) -> Any:
-        found = await really(*args)
-        return None if found is None else structs.replace(found, is_held=False)
+        result = await really(*args)
+        return None if result is None else structs.replace(result, is_held=False)
 
     return mock.patch.object(rules, "run_snapshots", look)
 
@@ -118,7 +118,7 @@ def forgetting_what_a_layer_needs() -> AbstractContextManager[Any]:
 
 def planning_without_room() -> AbstractContextManager[Any]:
     async def nothing(self: Any) -> Any:
-        return self._found
+        return self._result
 
     return mock.patch.object(plans.RetentionPlan, "_fit_quota", nothing)
 
@@ -190,7 +190,7 @@ def played(steps: list[Step]) -> None:
         play(Model(), Real(holdfast, clock, "acme"), steps)
 
 
-@pytest.mark.parametrize(("defect", "steps"), [pytest.param(*each, id=each[0].__name__) for each in DEFECTS])
+@pytest.mark.parametrize(("defect", "steps"), [pytest.param(*case, id=case[0].__name__) for case in DEFECTS])
 def test_a_planted_defect_is_noticed(defect: Defect, steps: list[Step]) -> None:
     played(steps)
     with defect(), pytest.raises(Exception):  # noqa: B017

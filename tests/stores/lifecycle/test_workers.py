@@ -66,15 +66,15 @@ def test_a_hold_that_was_placed_is_never_overlooked_by_a_sweep_under_way(local: 
     for number in range(6):
         run = local.run()
         acme.retention.set_policy(per_run=5)
-        made = [forge(acme, run, [body(number * 10 + each, 50)]) for each in range(5)]
+        made = [forge(acme, run, [body(number * 10 + offset, 50)]) for offset in range(5)]
         acme.retention.set_policy(per_run=1)
         with ThreadPoolExecutor(2) as pool:
             sweep = pool.submit(other.tenant().retention.sweep)
             held = pool.submit(lambda run=run: acme.retention.hold("why", run_id=run) and local.ids(run))  # type: ignore[misc]
-            there = held.result()
+            existing = held.result()
             sweep.result()
-        assert local.ids(run) == there, "what was there when the hold was placed is there"
-        assert len(there) in range(1, len(made) + 1)
+        assert local.ids(run) == existing, "what was there when the hold was placed is there"
+        assert len(existing) in range(1, len(made) + 1)
 
 
 def rounds(address: str, clock: FixedClock, do: Callable[[AsyncHoldfast], Any], packs: Any) -> Any:
@@ -101,13 +101,13 @@ def test_a_round_sweeps_every_tenant_and_forgets_who_is_to_be_forgotten(
         workers = [RetentionWorker(holdfast, holder=name) for name in ("one", "other")]
         return [*await asyncio.gather(*(worker.round(idle_s=60) for worker in workers))]
 
-    done = rounds(address, local.clock, two_at_once, tmp_path / "packs")
-    assert sum(each.tenants for each in done) == 1, "zenith, once"
-    assert sum(each.erased for each in done) == 1
-    assert sum(each.snapshots for each in done) == 3
+    result = rounds(address, local.clock, two_at_once, tmp_path / "packs")
+    assert sum(round_result.tenants for round_result in result) == 1, "zenith, once"
+    assert sum(round_result.erased for round_result in result) == 1
+    assert sum(round_result.snapshots for round_result in result) == 3
     assert len(local.ids()) == 2, "acme is left to somebody"
     assert (len(local.ids(tenant="zenith")), local.ids(tenant="gone")) == (1, [])
-    assert sorted(each["reason"] for each in lines.said) == ["erasure", "erasure", "per_run_cap"]
+    assert sorted(event["reason"] for event in lines.said) == ["erasure", "erasure", "per_run_cap"]
     step(busy.release())
     local.clock.advance(61)
 
@@ -131,8 +131,8 @@ def test_a_worker_asks_for_no_larger_pages_than_its_limits_allow(tmp_path: Any) 
                 await holdfast.erasures.request(f"gone {number}", event_id=f"e{number}")
             return await RetentionWorker(holdfast).round()
 
-    done = asyncio.run(run())
-    assert (done.tenants, done.erased, done.failed) == (5, 5, 0)
+    result = asyncio.run(run())
+    assert (result.tenants, result.erased, result.failed) == (5, 5, 0)
 
 
 def test_a_round_in_words_and_workers_that_cannot_be() -> None:
@@ -167,12 +167,16 @@ class Timed:
             self.worked_s.append(time.thread_time() - began)
 
 
-def fill(holdfast: Holdfast, name: str, runs: int, each: int) -> None:
-    there = holdfast.tenant(name)
-    session = there.sessions.create()
+def fill(holdfast: Holdfast, name: str, runs: int, snapshots_per_run: int) -> None:
+    existing = holdfast.tenant(name)
+    session = existing.sessions.create()
     for _ in range(runs):
-        run_id = there.runs.start(session.id).id
-        step(there._engine.write(lambda connection, run_id=run_id: many(connection, there, run_id, each)))  # type: ignore[misc]
+        run_id = existing.runs.start(session.id).id
+        step(
+            existing._engine.write(
+                lambda connection, run_id=run_id: many(connection, existing, run_id, snapshots_per_run)
+            )
+        )  # type: ignore[misc]
 
 
 def test_a_sweep_of_many_snapshots_is_short_transactions_in_little_memory(caplog: pytest.LogCaptureFixture) -> None:
@@ -183,10 +187,10 @@ def test_a_sweep_of_many_snapshots_is_short_transactions_in_little_memory(caplog
         for name, runs in (("warm", 1), ("small", 5), ("large", 40)):
             fill(holdfast, name, runs, 10)
             timed = Timed(holdfast._engine)
-            there = TenantHandle(timed, Scope(name, holdfast._setting))
-            there.retention.set_policy(per_run=1)
+            existing = TenantHandle(timed, Scope(name, holdfast._setting))
+            existing.retention.set_policy(per_run=1)
             tracemalloc.start()
-            swept = there.retention.sweep()
+            swept = existing.retention.sweep()
             peaks[name] = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert swept.per_run_cap.count == 9 * runs
@@ -207,8 +211,8 @@ def test_what_another_has_forgotten_meanwhile_is_nothing_to_warn_of(
 
     monkeypatch.setattr("holdfast.retention_worker.to_be_forgotten", too_late)
     caplog.set_level(logging.INFO, "holdfast")
-    done = rounds(address, local.clock, lambda holdfast: RetentionWorker(holdfast).round(), tmp_path / "packs")
-    assert (done.erased, done.failed) == (0, 0)
-    said = [each for each in caplog.records if each.name == "holdfast.sweeper"]
-    assert [each.levelname for each in said] == ["INFO"]
-    assert "gone is left to somebody else" in said[0].getMessage()
+    result = rounds(address, local.clock, lambda holdfast: RetentionWorker(holdfast).round(), tmp_path / "packs")
+    assert (result.erased, result.failed) == (0, 0)
+    records = [record for record in caplog.records if record.name == "holdfast.sweeper"]
+    assert [record.levelname for record in records] == ["INFO"]
+    assert "gone is left to somebody else" in records[0].getMessage()

@@ -61,7 +61,7 @@ def write(root: Path, files: Files) -> None:
 
 
 def read(root: Path) -> Files:
-    return {each.relative_to(root).as_posix(): each.read_bytes() for each in root.rglob("*") if each.is_file()}
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 BOTH = {"a": b"1", "sub/b": b"2"}
@@ -72,8 +72,8 @@ BOTH = {"a": b"1", "sub/b": b"2"}
 
 @pytest.mark.parametrize("path", ["new", "deep/er/new", "ünï 🙂", os.fsdecode(b"\xff"), "./x/../new", "new/"])
 def test_a_directory_that_is_not_there_is_made(place: Place, tmp_path: Path, path: str) -> None:
-    done = place.acme.workspaces.restore(place.snapshot, f"{tmp_path}/{path}")
-    assert (done.written, done.removed, done.bytes) == (3, 0, 2)
+    result = place.acme.workspaces.restore(place.snapshot, f"{tmp_path}/{path}")
+    assert (result.written, result.removed, result.bytes) == (3, 0, 2)
     assert read(tmp_path / os.path.normpath(path)) == BOTH
 
 
@@ -98,12 +98,12 @@ def test_a_link_to_a_directory_is_the_directory(place: Place, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["hidden", ".dot", "folder"])
 def test_whatever_is_in_a_directory_it_is_not_replaced_unasked(place: Place, tmp_path: Path, name: str) -> None:
-    there = tmp_path / "there"
-    there.mkdir()
-    (there / name).mkdir() if name == "folder" else (there / name).write_bytes(b"mine")
+    existing = tmp_path / "there"
+    existing.mkdir()
+    (existing / name).mkdir() if name == "folder" else (existing / name).write_bytes(b"mine")
     with pytest.raises(Conflict, match="not empty"):
-        place.acme.workspaces.restore(place.snapshot, there)
-    assert os.listdir(there) == [name]
+        place.acme.workspaces.restore(place.snapshot, existing)
+    assert os.listdir(existing) == [name]
 
 
 @pytest.mark.parametrize("below", ["", "below", "be/low"])
@@ -164,8 +164,8 @@ def test_an_empty_tree_empties_a_directory(place: Place, tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     empty = place.acme.workspaces.capture(place.run.id, tmp_path / "empty").snapshot
     assert empty.entry_count == 0
-    done = place.acme.workspaces.restore(empty.id, place.tree, replace=True)
-    assert (done.written, done.removed) == (0, 3)
+    result = place.acme.workspaces.restore(empty.id, place.tree, replace=True)
+    assert (result.written, result.removed) == (0, 3)
     assert os.listdir(place.tree) == []
 
 
@@ -180,8 +180,8 @@ def test_files_out_of_packs_come_back_whether_few_or_many(place: Place, tmp_path
 
 def test_progress_comes_to_what_was_done(place: Place, tmp_path: Path) -> None:
     steps: list[int] = []
-    done = place.acme.workspaces.restore(place.snapshot, tmp_path / "new", on_progress=steps.append)
-    assert sum(steps) == done.written + done.removed == 3
+    result = place.acme.workspaces.restore(place.snapshot, tmp_path / "new", on_progress=steps.append)
+    assert sum(steps) == result.written + result.removed == 3
 
 
 # ------------------------------------------------------------------------------------------------- a directory in use
@@ -297,8 +297,8 @@ def test_where_nothing_was_broken_off_there_is_nothing_to_finish(place: Place) -
 def test_what_was_broken_off_without_files_is_finished_without_files(place: Place) -> None:
     stepped(place, 1)
     rewind = place.acme.rewinds.begin(place.run.id, to_step=0)
-    done = place.acme.workspaces.finish_rewinds()
-    assert [(each.id, each.status) for each in done] == [(rewind.id, "rewound")]
+    finished = place.acme.workspaces.finish_rewinds()
+    assert [(rewound.id, rewound.status) for rewound in finished] == [(rewind.id, "rewound")]
     assert read(place.tree) == BOTH
 
 

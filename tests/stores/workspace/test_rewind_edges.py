@@ -59,8 +59,8 @@ def held(acme: TenantHandle) -> Run:
 
 def step(acme: TenantHandle, run: Run, number: int, **more: Any) -> None:
     """A step that says something."""
-    said = [NewMessage(role="assistant", content=f"step {number}")]
-    acme.runs.step(run.id, epoch=run.epoch, iteration=number, state=number, messages=said, **more)
+    messages = [NewMessage(role="assistant", content=f"step {number}")]
+    acme.runs.step(run.id, epoch=run.epoch, iteration=number, state=number, messages=messages, **more)
 
 
 def gone_back(place: Place, to_step: int, **more: Any) -> str:
@@ -95,9 +95,14 @@ def test_a_run_waits_when_it_is_taken_back_and_is_again_what_it_was_when_it_come
     ENDINGS[status](place.acme, place.run)
     before = place.now()
     gone_back(place, 1)
-    there = place.now()
-    assert (there.status, there.iteration, there.attempts) == ("waiting", 1, 0)
-    assert (there.stop_reason, there.error, there.pause_until, there.finished_at) == (None, None, None, None)
+    existing = place.now()
+    assert (existing.status, existing.iteration, existing.attempts) == ("waiting", 1, 0)
+    assert (existing.stop_reason, existing.error, existing.pause_until, existing.finished_at) == (
+        None,
+        None,
+        None,
+        None,
+    )
     come_back(place)
     assert place.now().status == status
     assert replace(place.now(), epoch=0) == replace(before, epoch=0)
@@ -108,9 +113,9 @@ def test_whatever_it_was_it_is_not_that_before_its_tree_is_there(place: Place, s
     ENDINGS[status](place.acme, place.run)
     gone_back(place, 0)
     place.acme.rewinds.redo(place.run.id)
-    there = place.now()
-    assert (there.status, there.iteration) == ("waiting", 2)
-    assert (there.stop_reason, there.error, there.finished_at) == (None, None, None)
+    existing = place.now()
+    assert (existing.status, existing.iteration) == ("waiting", 2)
+    assert (existing.stop_reason, existing.error, existing.finished_at) == (None, None, None)
 
 
 def test_a_paused_run_that_came_back_is_claimed_when_its_pause_is_over(place: Place) -> None:
@@ -175,8 +180,8 @@ def test_a_run_that_is_cancelled_meanwhile_stays_cancelled(place: Place, verb: s
         place.acme.rewinds.finish(rewind.id)
         place.acme.rewinds.redo(place.run.id)
     place.acme.runs.cancel(place.run.id, reason="enough")
-    done = place.acme.rewinds.finish(rewind.id)
-    assert done.status == ("rewound" if verb == "begin" else "redone")
+    result = place.acme.rewinds.finish(rewind.id)
+    assert result.status == ("rewound" if verb == "begin" else "redone")
     assert (place.now().status, place.now().error) == ("cancelled", "enough")
 
 
@@ -208,9 +213,9 @@ def test_time_passes_between_beginning_and_finishing(place: Place) -> None:
     released(place)
     rewind = place.acme.rewinds.begin(place.run.id, to_step=1)
     place.clock.advance(7)
-    done = place.acme.rewinds.finish(rewind.id)
-    assert done.finished_at is not None
-    assert done.finished_at - done.created_at == timedelta(seconds=7)
+    result = place.acme.rewinds.finish(rewind.id)
+    assert result.finished_at is not None
+    assert result.finished_at - result.created_at == timedelta(seconds=7)
     assert place.acme.rewinds.redo(place.run.id).finished_at is None, "it is to be finished once more"
 
 
@@ -345,9 +350,9 @@ def test_only_so_many_are_pending_at_once_and_the_oldest_come_first(place: Place
         run = held(place.acme)
         place.clock.advance(1)
         made.append(place.acme.rewinds.begin(run.id, to_step=0, epoch=run.epoch).id)
-    assert [each.id for each in place.acme.rewinds.pending()] == made[:2]
+    assert [rewind.id for rewind in place.acme.rewinds.pending()] == made[:2]
     place.acme.rewinds.finish(made[0])
-    assert [each.id for each in place.acme.rewinds.pending()] == made[1:]
+    assert [rewind.id for rewind in place.acme.rewinds.pending()] == made[1:]
 
 
 def test_a_list_of_as_many_as_may_be_needs_no_page(place: Place) -> None:
