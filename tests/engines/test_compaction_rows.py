@@ -308,7 +308,7 @@ def test_what_goes_wrong_by_itself_is_logged(place: Place, caplog: pytest.LogCap
         place.acme.messages.append(session, role="user", content="due", token_count=900)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("holdfast", "WARNING")
-    assert record.getMessage() == f"session {session} was not compacted by itself: OSError: no model today"
+    assert record.getMessage() == f"automatic compaction of session {session} failed: OSError: no model today"
 
 
 def test_appends_at_once_ask_the_summariser_once(place: Place) -> None:

@@ -11,7 +11,7 @@ from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidInput, InvalidText, LimitExceeded, NotFound, NothingToCompact
 from holdfast.stores.conversation.compaction.events import CompactionEvent
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
-from holdfast.stores.conversation.compaction.strategies import PRUNED, Changes, History
+from holdfast.stores.conversation.compaction.strategies import PRUNED, CompactionChanges, CompactionHistory
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
@@ -395,11 +395,11 @@ class Greedy:
 
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
-        self.seen: list[History] = []
+        self.seen: list[CompactionHistory] = []
 
-    def choose(self, history: History, policy: CompactionPolicy) -> Changes:
+    def choose(self, history: CompactionHistory, policy: CompactionPolicy) -> CompactionChanges:
         self.seen.append(history)
-        return Changes(**self.changes)
+        return CompactionChanges(**self.changes)
 
 
 @contract()
@@ -439,7 +439,7 @@ async def a_strategy_of_ones_own_chooses_and_cannot_overreach(world: World) -> N
     assert [each.id for each in after] == [*(made[n].id for n in (0, 1, 2, 3, 5, 6)), kept.id]
     assert after[0].content == shorter
     assert [each.id for each in good.seen[0].messages] == [*(each.id for each in made), kept.id]
-    with raises(InvalidInput, saying="must answer with Changes"):
+    with raises(InvalidInput, saying="must answer with CompactionChanges"):
         await acme.compactions.plan(session.id, POLICY, strategy=_Silent())  # type: ignore[arg-type]
 
 
@@ -485,5 +485,5 @@ async def what_a_strategy_rewrites_is_checked_as_an_append_is(world: World) -> N
 class _Silent:
     name = "silent"
 
-    def choose(self, history: History, policy: CompactionPolicy) -> None:
+    def choose(self, history: CompactionHistory, policy: CompactionPolicy) -> None:
         return None

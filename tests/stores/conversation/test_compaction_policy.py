@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import CompactionPolicy
 from holdfast.errors import InvalidInput
-from holdfast.stores.conversation.compaction.policy import checked
+from holdfast.stores.conversation.compaction.policy import policy_or_default
 
 
 def test_a_policy_has_the_defaults_of_the_documentation() -> None:
@@ -105,10 +105,10 @@ def test_the_trigger_is_inclusive(trigger: float, window: int, due: int) -> None
 
 
 def test_something_else_is_no_policy() -> None:
-    assert checked(None) == CompactionPolicy()
+    assert policy_or_default(None) == CompactionPolicy()
     for wrong in ({}, "hybrid", 0.5, CompactionPolicy):
         with pytest.raises(InvalidInput, match="must be a CompactionPolicy"):
-            checked(wrong)  # type: ignore[arg-type]
+            policy_or_default(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"target_tokens": 300_000}, {"window_tokens": 80_000}], ids=str)

@@ -15,7 +15,7 @@ from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.clock import FixedClock, from_us
 from holdfast.errors import InvalidInput, InvalidText, LimitExceeded
 from holdfast.stores.memory import similarity
-from holdfast.stores.memory.crew_memories import CrewMemory, FoundMemory, NewCrewMemory
+from holdfast.stores.memory.crew_memories import CrewMemory, CrewMemoryMatch, NewCrewMemory
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK = FixedClock()
@@ -38,7 +38,7 @@ def new(id: str, **values: Any) -> NewCrewMemory:
 
 
 def ids(found: Any) -> list[str]:
-    return [(each.memory if isinstance(each, FoundMemory) else each).id for each in found]
+    return [(each.memory if isinstance(each, CrewMemoryMatch) else each).id for each in found]
 
 
 # Embeddings
@@ -108,8 +108,8 @@ def test_numbers_of_32_bits_come_back(numbers: list[float]) -> None:
 def test_likeness_is_the_cosine_with_and_without_numpy(one: list[float], other: list[float], score: float) -> None:
     query, rows = similarity.pack(one, Limits()), [similarity.pack(other, Limits())]
     assert similarity.cosines(query, rows) == pytest.approx([score])
-    assert similarity._in_python(query, rows) == pytest.approx([score])
-    assert similarity.cosines(query, []) == similarity._in_python(query, []) == []
+    assert similarity._cosines_in_python(query, rows) == pytest.approx([score])
+    assert similarity.cosines(query, []) == similarity._cosines_in_python(query, []) == []
 
 
 def test_equally_alike_memories_come_in_the_order_of_their_ids(acme: TenantHandle) -> None:

@@ -60,7 +60,7 @@ class NewAgentMemory(Struct, frozen=True, kw_only=True):
     ttl_days: int | None = None
 
 
-class FoundAgentMemory(Struct, frozen=True):
+class AgentMemoryMatch(Struct, frozen=True):
     """A memory that was searched for; ``score`` is 1 for the same direction and 0 for nothing in common."""
 
     memory: AgentMemory
@@ -109,7 +109,7 @@ class AsyncAgentMemories(TenantStore):
         user: str | None = None,
         limit: int = 5,
         min_score: float = 0.0,
-    ) -> Sequence[FoundAgentMemory]:
+    ) -> Sequence[AgentMemoryMatch]:
         """The memories most like an embedding, the most alike first. Each of them counts as used.
 
         Raises:
@@ -125,9 +125,9 @@ class AsyncAgentMemories(TenantStore):
         best: similarity.Scored = []
         while rows := await self._candidates(params):
             params["after"] = rows[-1][0]
-            best = await similarity.ranked(self._engine, packed, rows, best, limit=limit, min_score=min_score)
+            best = await similarity.rank_best(self._engine, packed, rows, best, limit=limit, min_score=min_score)
         found = await self._used(params, [id for _, id in best]) if best else {}
-        return [FoundAgentMemory(found[id], score) for score, id in best if id in found]
+        return [AgentMemoryMatch(found[id], score) for score, id in best if id in found]
 
     @reads
     async def _candidates(self, connection: Connection, params: dict[str, Any]) -> Sequence[Row]:

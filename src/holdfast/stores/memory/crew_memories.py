@@ -78,7 +78,7 @@ class NewCrewMemory(Struct, frozen=True, kw_only=True):
     accessed_at: datetime | None = None
 
 
-class FoundMemory(Struct, frozen=True):
+class CrewMemoryMatch(Struct, frozen=True):
     """A memory that was searched for; ``score`` is 1 for the same direction and 0 for nothing in common."""
 
     memory: CrewMemory
@@ -94,7 +94,7 @@ class MemoryScope(Struct, frozen=True):
     newest_at: datetime
 
 
-class _Tagged(Struct, frozen=True):
+class _CategoryCount(Struct, frozen=True):
     categories: list[str]
     count: int
 
@@ -157,7 +157,7 @@ class AsyncCrewMemories(TenantStore):
         min_score: float = 0.0,
         user: str | None = None,
         thread_id: str = "",
-    ) -> Sequence[FoundMemory]:
+    ) -> Sequence[CrewMemoryMatch]:
         """The memories most like an embedding, the most alike first.
 
         Args:
@@ -172,7 +172,7 @@ class AsyncCrewMemories(TenantStore):
         params = self._at(user, thread_id) | {"dimensions": len(packed) // 4, "after": ""}
         params["limit"] = similarity.slice_rows(packed)
         clause = self._inside(scope, params)
-        wanted = _wanted(categories, metadata)
+        wanted = _category_filter(categories, metadata)
         if not packed:
             return []  # nothing is like no direction, not even what has none
         await self._check_comparable(params)
@@ -180,11 +180,11 @@ class AsyncCrewMemories(TenantStore):
         best: similarity.Scored = []
         while rows := await self._candidates(params, clause):
             params["after"] = rows[-1][0]
-            best = await similarity.ranked(
+            best = await similarity.rank_best(
                 self._engine, packed, rows, best, limit=limit, min_score=min_score, least=0.0, fits=fits
             )
         found = await self._found(params, [id for _, id in best])
-        return [FoundMemory(memory, score) for memory, (score, _) in zip(found, best, strict=True) if memory]
+        return [CrewMemoryMatch(memory, score) for memory, (score, _) in zip(found, best, strict=True) if memory]
 
     @reads
     async def _check_comparable(self, connection: Connection, params: dict[str, Any]) -> None:
@@ -256,7 +256,7 @@ class AsyncCrewMemories(TenantStore):
             return len(await queries.delete_all.all(connection, params, clause))
         chosen = None if ids is None else self._ids(ids)
         if categories or metadata:
-            fit = await self._chosen(connection, dict(params), clause, _wanted(categories, metadata))
+            fit = await self._matching_ids(connection, dict(params), clause, _category_filter(categories, metadata))
             chosen = fit if chosen is None else [id for id in fit if id in set(chosen)]
         removed = 0
         for start in range(0, len(chosen or ()), PART):
@@ -281,7 +281,7 @@ class AsyncCrewMemories(TenantStore):
         params = self._at(user, thread_id)
         rows = await queries.categories.all(connection, params, self._inside(scope, params))
         counts: dict[str, int] = {}
-        for each in mapper(_Tagged, connection.dialect)(rows):
+        for each in mapper(_CategoryCount, connection.dialect)(rows):
             for category in dict.fromkeys(each.categories):
                 counts[category] = counts.get(category, 0) + each.count
         return dict(sorted(counts.items()))
@@ -310,7 +310,7 @@ class AsyncCrewMemories(TenantStore):
                 given=first,
             )
 
-    async def _chosen(
+    async def _matching_ids(
         self, connection: Connection, params: dict[str, Any], clause: str, wanted: Callable[[str, str], bool]
     ) -> Sequence[str]:
         found = []
@@ -381,7 +381,7 @@ async def _find(connection: Connection, params: dict[str, Any]) -> CrewMemory | 
     return None if row is None else mapper(CrewMemory, connection.dialect)([row])[0]
 
 
-def _wanted(categories: Sequence[str], metadata: Mapping[str, Any] | None) -> Callable[[str, str], bool]:
+def _category_filter(categories: Sequence[str], metadata: Mapping[str, Any] | None) -> Callable[[str, str], bool]:
     """Whether a memory with these categories and this metadata, as they are stored, is wanted."""
     if isinstance(categories, str) or not isinstance(categories, Sequence):
         raise InvalidInput("categories come as a list")

@@ -62,7 +62,7 @@ def slice_rows(query: bytes) -> int:
     return max(1, min(SLICE_ROWS, SLICE_BYTES // max(1, len(query))))
 
 
-async def ranked(
+async def rank_best(
     engine: Engine,
     query: bytes,
     part: Sequence[Row],
@@ -95,30 +95,30 @@ async def ranked(
 def cosines(query: bytes, others: Sequence[bytes]) -> list[float]:
     """How alike each of these embeddings is to one of as many dimensions; 0 where one of the two points nowhere."""
     numpy = _numpy()
-    return _in_python(query, others) if numpy is None else _in_numpy(numpy, query, others)
+    return _cosines_in_python(query, others) if numpy is None else _cosines_in_numpy(numpy, query, others)
 
 
-def _in_python(query: bytes, others: Sequence[bytes]) -> list[float]:
+def _cosines_in_python(query: bytes, others: Sequence[bytes]) -> list[float]:
     wanted = unpack(query)
     length = math.sqrt(sum(map(mul, wanted, wanted)))
     found = []
     for other in map(unpack, others):
         lengths = length * math.sqrt(sum(map(mul, other, other)))
-        found.append(_bounded(sum(map(mul, wanted, other)) / lengths) if lengths else 0.0)
+        found.append(_clamp(sum(map(mul, wanted, other)) / lengths) if lengths else 0.0)
     return found
 
 
-def _in_numpy(numpy: Any, query: bytes, others: Sequence[bytes]) -> list[float]:
+def _cosines_in_numpy(numpy: Any, query: bytes, others: Sequence[bytes]) -> list[float]:
     if not others:
         return []
     wanted = numpy.frombuffer(query, "<f4").astype("f8")
     rows = numpy.frombuffer(b"".join(others), "<f4").reshape(len(others), len(wanted)).astype("f8")
     lengths = numpy.sqrt((rows * rows).sum(axis=1)) * math.sqrt(float(wanted @ wanted))
     dots = rows @ wanted
-    return [_bounded(float(dot) / float(size)) if size else 0.0 for dot, size in zip(dots, lengths, strict=True)]
+    return [_clamp(float(dot) / float(size)) if size else 0.0 for dot, size in zip(dots, lengths, strict=True)]
 
 
-def _bounded(cosine: float) -> float:
+def _clamp(cosine: float) -> float:
     return max(-1.0, min(1.0, cosine))
 
 

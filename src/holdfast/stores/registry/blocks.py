@@ -103,14 +103,14 @@ class AsyncBlocks(TenantStore):
             Conflict: its blocks are no longer as ``expected``.
             LimitExceeded: there are too many, or one is larger than it may be.
         """
-        stored = [self._stored(block) for block in _listed(blocks)]
+        stored = [self._stored(block) for block in _check_list(blocks)]
         self._scope.limits.check("blocks", len(stored), "blocks")
         if len({block["label"] for block in stored}) < len(stored):
             raise InvalidInput("two blocks have the same label")
         params = self._at_now(agent_id)
         await lock_agent(connection, params)
         there = {block.label: block for block in await _list(connection, params)}
-        if expected is not None and _versions(there.values()) != _versions(_listed(expected, Block)):
+        if expected is not None and _versions(there.values()) != _versions(_check_list(expected, Block)):
             raise Conflict(f"the blocks of agent {agent_id!r} have been changed since; read them again")
         for label in there.keys() - {text.unescape(block["label"]) for block in stored}:
             await queries.delete.all(connection, {**params, "label": text.escape(label)})
@@ -148,7 +148,7 @@ class AsyncBlocks(TenantStore):
             description = there.description if description is None else description
             limit_bytes = there.limit_bytes if limit_bytes is None else limit_bytes
         new = NewBlock(label=label, value=value, description=description or "", limit_bytes=limit_bytes)
-        return await self._put(connection, params, new, there)
+        return await self._save_block(connection, params, new, there)
 
     @writes
     async def append(
@@ -166,10 +166,10 @@ class AsyncBlocks(TenantStore):
         await lock_agent(connection, params)
         there = await _find(connection, params)
         if there is None:
-            return await self._put(connection, params, NewBlock(label=label, value=value), None)
+            return await self._save_block(connection, params, NewBlock(label=label, value=value), None)
         whole = f"{there.value}{separator}{value}" if there.value else value
         new = NewBlock(label=label, value=whole, description=there.description, limit_bytes=there.limit_bytes)
-        return await self._put(connection, params, new, there)
+        return await self._save_block(connection, params, new, there)
 
     @writes
     async def delete(self, connection: Connection, agent_id: str, label: str, *, version: int | None = None) -> None:
@@ -187,7 +187,9 @@ class AsyncBlocks(TenantStore):
         check_version(there.version, version, f"block {label!r} of agent {agent_id!r}")
         await queries.delete.all(connection, params)
 
-    async def _put(self, connection: Connection, params: dict[str, Any], new: NewBlock, there: Block | None) -> Block:
+    async def _save_block(
+        self, connection: Connection, params: dict[str, Any], new: NewBlock, there: Block | None
+    ) -> Block:
         stored = self._stored(new)
         if there is None:
             self._scope.limits.check("blocks", len(await _list(connection, params)) + 1, "blocks")
@@ -257,7 +259,7 @@ def _versions(blocks: Any) -> list[tuple[str, int]]:
     return sorted((block.label, block.version) for block in blocks)
 
 
-def _listed(blocks: Any, kind: type[Struct] = NewBlock) -> Any:
+def _check_list(blocks: Any, kind: type[Struct] = NewBlock) -> Any:
     if (
         isinstance(blocks, (str, bytes))
         or not isinstance(blocks, Sequence)

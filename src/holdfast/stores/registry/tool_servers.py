@@ -1,4 +1,4 @@
-"""Tool servers and the tools that were discovered on them.
+"""ServerTool servers and the tools that were discovered on them.
 
 A server is known by its name and its kind. Creating or upserting it says what tools it has now, which replaces what it had.
 Deleting hides a server with its tools.
@@ -33,7 +33,7 @@ class ToolServer(Struct, frozen=True):
     updated_at: datetime
 
 
-class Tool(Struct, frozen=True):
+class ServerTool(Struct, frozen=True):
     """A tool, and where it is."""
 
     name: str
@@ -44,7 +44,7 @@ class Tool(Struct, frozen=True):
     updated_at: datetime
 
 
-class NewTool(Struct, frozen=True):
+class NewServerTool(Struct, frozen=True):
     """A tool that a server has."""
 
     name: str
@@ -58,7 +58,7 @@ class NewToolServer(Struct, frozen=True):
     kind: str = ""
     description: str = ""
     last_connected_at: datetime | UnsetType | None = UNSET
-    tools: list[NewTool] = []
+    tools: list[NewServerTool] = []
 
 
 class ToolServerChange(Struct, frozen=True):
@@ -68,7 +68,7 @@ class ToolServerChange(Struct, frozen=True):
     last_connected_at: datetime | UnsetType | None = UNSET
 
 
-queries = Queries(__package__, "tool_servers.sql", Tool)
+queries = Queries(__package__, "tool_servers.sql", ServerTool)
 
 
 class AsyncToolServers(AsyncSoftRecords[ToolServer, NewToolServer, ToolServerChange]):
@@ -77,7 +77,7 @@ class AsyncToolServers(AsyncSoftRecords[ToolServer, NewToolServer, ToolServerCha
     table, noun, extra = "tool_servers", "tool server", ("tools",)
 
     @reads
-    async def tools(self, connection: Connection, *, server: str | None = None, kind: str = "") -> Sequence[Tool]:
+    async def tools(self, connection: Connection, *, server: str | None = None, kind: str = "") -> Sequence[ServerTool]:
         """The tools of a server, or of all servers, by the names of servers and tools.
 
         Raises:
@@ -91,12 +91,12 @@ class AsyncToolServers(AsyncSoftRecords[ToolServer, NewToolServer, ToolServerCha
         rows = await queries.tools.all(connection, params, clause)
         if len(rows) > most:
             raise LimitExceeded(f"there are more than list_rows = {most:,} tools: ask for those of one server")
-        return mapper(Tool, connection.dialect)(rows)
+        return mapper(ServerTool, connection.dialect)(rows)
 
     def _prepare(self, new: NewToolServer) -> NewToolServer:
         tools: object = new.tools
-        if not isinstance(tools, (list, tuple)) or not all(isinstance(each, NewTool) for each in tools):
-            raise InvalidInput(f"tools of a tool server must be a list of NewTool, not {tools!r:.60}")
+        if not isinstance(tools, (list, tuple)) or not all(isinstance(each, NewServerTool) for each in tools):
+            raise InvalidInput(f"tools of a tool server must be a list of NewServerTool, not {tools!r:.60}")
         self._scope.limits.check("tools", len(new.tools), "tools of a tool server")
         return new
 
@@ -112,7 +112,7 @@ class AsyncToolServers(AsyncSoftRecords[ToolServer, NewToolServer, ToolServerCha
         if tools:
             await queries.put_tool.many(connection, [*tools.values()])
 
-    def _tool(self, tool: NewTool) -> dict[str, Any]:
+    def _tool(self, tool: NewServerTool) -> dict[str, Any]:
         limits = self._scope.limits
         return {
             "tool": scopes.name(tool.name, "name of a tool", limits, limit="key_bytes"),
