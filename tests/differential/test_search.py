@@ -110,9 +110,9 @@ class Read:
 
     def score(self, query: SearchQuery) -> float:
         """The score of the message, or 0 if it does not match."""
-        if not all(map(self._has, query.wanted)) or any(map(self._has, query.unwanted)):
+        if not all(map(self._has, query.required)) or any(map(self._has, query.excluded)):
             return 0
-        for term in query.wanted:
+        for term in query.required:
             for place, wanted in enumerate(term.words, 1):
                 prefix = term.prefix and place == len(term.words)
                 if any(_is(word, wanted, prefix) for word in self.passing):

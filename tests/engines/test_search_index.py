@@ -267,7 +267,7 @@ def test_many_terms_in_very_long_messages_are_marked_in_time_that_grows_with_the
     query = parse(" ".join("a" * length + "*" for length in range(1, 51)), Limits())
     for text in texts:
         looked = 0
-        marker = Marker(query.wanted, "[", "]")
+        marker = Marker(query.required, "[", "]")
 
         def counted(word: str, look: Any = marker._terms_of) -> int:
             nonlocal looked

@@ -61,11 +61,11 @@ async def what_is_no_tool_is_refused(world: World) -> None:
     for tools in wrong:
         with raises(InvalidInput, saying="tool"):
             await servers.upsert(NewToolServer("s", tools=tools))
-    with raises(LimitExceeded, saying="tools of a tool server: 3"):
+    with raises(LimitExceeded, field="tools", limit="tools", maximum=2):
         await servers.create(NewToolServer("s", tools=[NewServerTool(name) for name in "abc"]))
     assert await servers.list() == []
     for name in "ab":
         await servers.create(NewToolServer(name, tools=[NewServerTool("x"), NewServerTool("y")]))
-    with raises(LimitExceeded, saying="those of one server"):
+    with raises(LimitExceeded, limit="list_rows", maximum=3):
         await servers.tools()
     assert len(await servers.tools(server="a")) == 2

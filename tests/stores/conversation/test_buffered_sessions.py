@@ -375,7 +375,7 @@ def test_nothing_is_read_for_a_buffer_that_is_kept(world: World) -> None:
 
     buffer = world.handle.sessions.buffered("k")
     engine = Silent(world.engine._engine)
-    buffer._memory.cache._engine = engine  # type: ignore[assignment]
+    buffer._buffer.cache._engine = engine  # type: ignore[assignment]
     assert world.handle.sessions.buffered("k") is buffer
     buffer.save()
     assert world.handle.sessions.buffered("k", agent="new") is buffer
@@ -408,4 +408,4 @@ def test_a_buffer_says_what_it_is(world: World) -> None:
 
 def test_the_loss_window_is_stated_where_people_look() -> None:
     for kind in (BufferedSession, AsyncBufferedSession):
-        assert "What was added and not saved is lost with the process" in (kind.__doc__ or "")
+        assert "Unsaved changes are lost if the process ends" in (kind.__doc__ or "")

@@ -26,6 +26,7 @@ from holdfast.stores.conversation.views import PLAIN
 from holdfast.types import CompactionPlan
 from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result
 from tests.contract.cases.world import uuid_of
+from tests.errors import raises
 
 ROW = (
     "id", "session", 7, "message", "user", '[{"type":"text","text":"a"}]', 5, "{}", 0, 0, 1, 2, 7,
@@ -136,7 +137,7 @@ def test_what_no_plan_can_be_is_refused(acme: TenantHandle, wrong: dict[str, Any
     session = told(acme, LONG, LONG, "x", "y")
     plan = acme.compactions.plan(session, POLICY)
     check_plan(plan)
-    with pytest.raises(InvalidInput, match="plan must be what plan"):
+    with raises(InvalidInput, field="plan"):
         check_plan(replace(plan, **wrong))
     with pytest.raises(InvalidInput):
         acme.compactions.compact(session, plan=replace(plan, **wrong), summary="s")
@@ -149,7 +150,7 @@ def test_a_session_may_be_too_long_to_look_at() -> None:
         session = told(acme, *["x"] * 5)
         assert acme.compactions.plan(session).tokens_before == 25
         acme.messages.append(session, role="user", content="one more")
-        with pytest.raises(LimitExceeded, match="compaction_rows = 5"):
+        with raises(LimitExceeded, limit="compaction_rows", maximum=5):
             acme.compactions.plan(session)
 
 

@@ -22,6 +22,7 @@ from holdfast.stores.conversation.tool_pairs import Pairs, calls_in, results_in
 from holdfast.types import CompactionChanges, CompactionHistory, Message
 from tests.contract.cases.compactions import LONG, call, result
 from tests.differential import compaction_oracle as oracle
+from tests.errors import raises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = CompactionPolicy(window_tokens=1_000, target_tokens=100, preserve_last=0, protected_tokens=0, prune_tokens=1)
@@ -205,16 +206,16 @@ def test_a_partner_that_stays_may_lose_its_output() -> None:
 def test_strategies_are_found_by_name() -> None:
     assert isinstance(find(POLICY, None), Hybrid)
     assert isinstance(find(replace(POLICY, strategy="summarization"), None), Summarization)
-    with pytest.raises(InvalidInput, match="there are summarization, hybrid"):
+    with raises(InvalidInput, field="strategy"):
         find(replace(POLICY, strategy="rolling"), None)
     own = Summarization()
     assert find(replace(POLICY, strategy="rolling"), own) is own
     for wrong in (object(), "hybrid", Hybrid.choose):
-        with pytest.raises(InvalidInput, match="a strategy has a name"):
+        with raises(InvalidInput, field="strategy"):
             find(POLICY, wrong)  # type: ignore[arg-type]
     nameless = Summarization()
     nameless.name = ""
-    with pytest.raises(InvalidInput, match="strategy must be a name"):
+    with raises(InvalidInput, field="strategy"):
         find(POLICY, nameless)
     assert set(strategies.STRATEGIES) == {"summarization", "hybrid"}
 

@@ -165,20 +165,20 @@ LIMITS = Limits()
 )
 def test_a_query_is_read(query: str, wanted: list[tuple[str, ...]], unwanted: list[tuple[str, ...]]) -> None:
     found = parse(query, LIMITS)
-    assert [term.words for term in found.wanted] == wanted
-    assert [term.words for term in found.unwanted] == unwanted
-    assert not any(term.prefix for term in [*found.wanted, *found.unwanted])
+    assert [term.words for term in found.required] == wanted
+    assert [term.words for term in found.excluded] == unwanted
+    assert not any(term.prefix for term in [*found.required, *found.excluded])
 
 
 @pytest.mark.parametrize("query", ["begin*", '"begin"*', "begin**", '"begin*"*'])
 def test_a_star_at_the_end_is_the_rest_of_a_word(query: str) -> None:
-    assert parse(query, LIMITS).wanted == (Term(("begin",), True),)
+    assert parse(query, LIMITS).required == (Term(("begin",), True),)
 
 
 def test_a_star_elsewhere_is_nothing() -> None:
-    assert parse("*a b*c", LIMITS).wanted == (Term(("a",)), Term(("b", "c")))
-    assert parse('"a b*"', LIMITS).wanted == (Term(("a", "b")),)
-    assert parse('x -"a b"*', LIMITS).unwanted == (Term(("a", "b"), True),)
+    assert parse("*a b*c", LIMITS).required == (Term(("a",)), Term(("b", "c")))
+    assert parse('"a b*"', LIMITS).required == (Term(("a", "b")),)
+    assert parse('x -"a b"*', LIMITS).excluded == (Term(("a", "b"), True),)
 
 
 @given(ANY_TEXT)

@@ -177,16 +177,22 @@ def check_changes(changes: CompactionChanges, history: CompactionHistory, limits
         raise InvalidInput("CompactionChanges.rewrite must map message ids to new contents", field="rewrite")
     by_id = {message.id: message for message in history.messages}
     for id in {*changes.remove, *changes.rewrite} - by_id.keys():
-        raise InvalidInput(f"the strategy chose {id!r}, which is not a message of this history")
+        raise InvalidInput(f"the strategy chose {id!r}, which is not a message of this history", field="strategy")
     for id in changes.remove:
         if id in history.kept:
-            raise InvalidInput(f"the strategy would remove message {id}, which is protected: {history.kept[id]}")
+            raise InvalidInput(
+                f"the strategy would remove message {id}, which is protected: {history.kept[id]}", field="remove"
+            )
     staying = by_id.keys() - set(changes.remove)
     for id in history.pairs.bound_to(staying):
-        raise InvalidInput(f"the strategy would remove message {id} and keep the other half of its tool call")
+        raise InvalidInput(
+            f"the strategy would remove message {id} and keep the other half of its tool call", field="remove"
+        )
     for id in changes.rewrite:
         if not history.may_rewrite(id):
-            raise InvalidInput(f"the strategy would rewrite message {id}, which is protected: {history.kept[id]}")
+            raise InvalidInput(
+                f"the strategy would rewrite message {id}, which is protected: {history.kept[id]}", field="rewrite"
+            )
     contents = {id: _check_content(by_id[id], content, limits) for id, content in changes.rewrite.items()}
     return structs.replace(changes, rewrite=contents)
 
@@ -196,10 +202,12 @@ def _check_content(message: Message, content: Any, limits: Limits) -> Any:
     try:
         new_content = text.load(stored_content(content, message.kind, limits))
     except InvalidInput as error:
-        raise type(error)(f"the strategy would rewrite message {message.id}, but {error}") from None
+        raise type(error)(f"the strategy would rewrite message {message.id}, but {error}", field="rewrite") from None
     rewritten = structs.replace(message, content=new_content)
     if (calls_in(rewritten), results_in(rewritten)) != (calls_in(message), results_in(message)):
-        raise InvalidInput(f"the strategy would rewrite message {message.id} and lose a tool call or its result")
+        raise InvalidInput(
+            f"the strategy would rewrite message {message.id} and lose a tool call or its result", field="rewrite"
+        )
     return new_content
 
 
