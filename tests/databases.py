@@ -52,7 +52,7 @@ MAX_REUSED_BYTES = 80 * 1024
 """Size of a table from which on it is truncated. Smaller ones are emptied by DELETE, which is twenty times faster for all tables
 of a schema; the planner treats a table of up to ten pages like an empty one."""
 
-SHARED = {"autovacuum": "off", "fsync": "off", "full_page_writes": "off"}
+SHARED = {"autovacuum": "off", "fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 """Plans would depend on which tables the server has come by to look at, and when. Its machine never loses power: where that is
 tried, a test has a server of its own."""
 
