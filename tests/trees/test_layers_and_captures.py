@@ -317,7 +317,7 @@ def test_who_is_cancelled_waits_for_the_thread() -> None:
 
 def test_a_dirty_tree_removes_no_snapshot_and_the_next_step_does(tmp_path: Path) -> None:
     make(tmp_path / "tree", {"a": b"1"})
-    with Holdfast(":memory:", limits=Limits(checkpoints_per_run=2)) as holdfast:
+    with Holdfast(":memory:", limits=Limits(snapshots_per_run=2)) as holdfast:
         acme = holdfast.tenant("acme")
         run = acme.runs.start(acme.sessions.create().id).id
         made = [acme.workspaces.capture(run, tmp_path / "tree").snapshot.id for _ in range(2)]

@@ -24,7 +24,7 @@ from holdfast.trees.entries import ZEROS, Difference, Entry, Piece
 from holdfast.types import Snapshot
 
 NEVER = "00000000-0000-7000-8000-000000000000"
-LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, checkpoints_per_run=100)
+LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, snapshots_per_run=100)
 
 
 class World:

@@ -28,7 +28,7 @@ def test_blobs_go_with_the_capture_that_removes_their_snapshot(
     url: str, tmp_path: Path, with_packs: bool, way: str
 ) -> None:
     random, root = Random(7), tmp_path / "tree"
-    limits = Limits(checkpoints_per_run=KEPT, pack_from_bytes=1_000 if with_packs else 10**9)
+    limits = Limits(snapshots_per_run=KEPT, pack_from_bytes=1_000 if with_packs else 10**9)
     world = World(url, limits=limits, packs=tmp_path / "packs")
     make(root, {"README": b"stays"})
     last = []
@@ -65,7 +65,7 @@ def test_a_large_tree_is_not_written_down_again_for_every_small_change(
 
     monkeypatch.setattr(Squashing, "_squash", counted)
     random, root = Random(7), tmp_path / "tree"
-    world = World(str(tmp_path / "w.db"), limits=Limits(checkpoints_per_run=2))
+    world = World(str(tmp_path / "w.db"), limits=Limits(snapshots_per_run=2))
     make(root, {f"{number}": random.randbytes(2_000) for number in range(100)})
     for number in range(30):
         make(root, {f"{number}": random.randbytes(2_000)})
@@ -74,7 +74,7 @@ def test_a_large_tree_is_not_written_down_again_for_every_small_change(
     world.close()
 
 
-FEW = Limits(pack_from_bytes=1_000, checkpoints_per_run=2)
+FEW = Limits(pack_from_bytes=1_000, snapshots_per_run=2)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -48,7 +48,7 @@ def serve(
     access: AccessOptions | None = None,
     admin_key: str | None = None,
     migrate: bool | None = None,
-    checkpoints_per_run: int | None = None,
+    snapshots_per_run: int | None = None,
     background: BackgroundOptions | None = None,
     packs: str | None = None,
     encryption_key: Keys | None = None,
@@ -65,7 +65,7 @@ def serve(
         access: which callers need no key.
         admin_key: a key with all permissions. Without it, one is generated if the database has no valid admin key.
         migrate: migrate the schema first; by default on SQLite only.
-        checkpoints_per_run: how many snapshots of a run to keep; stored in the database, for all processes that use it.
+        snapshots_per_run: how many snapshots of a run to keep; stored in the database, for all processes that use it.
         background: background jobs to run; none by default.
         packs: the location of the packs of large objects, as for ``Holdfast``.
         encryption_key: the keys for secrets, as for ``Holdfast``.
@@ -82,7 +82,7 @@ def serve(
         limits,
         admin_key=admin_key,
         migrate=migrate or None,
-        checkpoints_per_run=checkpoints_per_run,
+        snapshots_per_run=snapshots_per_run,
         background=background,
         packs=packs,
         encryption_key=encryption_key,

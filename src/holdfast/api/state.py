@@ -42,7 +42,7 @@ class Service:
         *,
         admin_key: str | None = None,
         migrate: bool | None = None,
-        checkpoints_per_run: int | None = None,
+        snapshots_per_run: int | None = None,
         background: BackgroundOptions | None = None,
         packs: str | None = None,
         encryption_key: Keys | None = None,
@@ -58,7 +58,7 @@ class Service:
         self.access: Access | None = None
         self.generated_key: str | None = None
         self._admin_key, self._migrate = admin_key, migrate
-        self._checkpoints_per_run, self._background = checkpoints_per_run, background
+        self._snapshots_per_run, self._background = snapshots_per_run, background
         self.document: Callable[[], bytes] = lambda: b"{}"
         self.failure: HoldfastError | None = None
         self._database, self._packs = database, packs
@@ -116,8 +116,8 @@ class Service:
                 log.warning("the database is read-only: no admin key can be added, only existing keys are accepted")
             tasks = [asyncio.create_task(work) for work in (self.audit.run(holdfast), keep_up(holdfast))]
             try:
-                if self._checkpoints_per_run is not None:
-                    await holdfast.server_settings.set_checkpoints_per_run(self._checkpoints_per_run)
+                if self._snapshots_per_run is not None:
+                    await holdfast.server_settings.set_snapshots_per_run(self._snapshots_per_run)
                 async with background(holdfast, self._background):
                     yield
             finally:

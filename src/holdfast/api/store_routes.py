@@ -88,6 +88,7 @@ def route(
     leave_out: Sequence[str] = (),
     summary: str = "",
     fixed: Mapping[str, Any] | None = None,
+    renamed: Mapping[str, str] | None = None,
     row: type[Struct] | None = None,
     notifies: str = "",
 ) -> Operation:
@@ -101,6 +102,7 @@ def route(
         leave_out: arguments that are not part of the request.
         summary: a summary instead of the docstring's.
         fixed: arguments that have the same value for every request.
+        renamed: JSON keys of the body that differ from the names of the arguments.
         row: the type of the filtered rows, if the method does not return them.
         notifies: the path parameter whose topic is published after the call.
     """
@@ -109,7 +111,7 @@ def route(
     versioned = _has_version(shape.type)
     compares = "version" in arguments_by_name
     filtered = row or _row_of(get_type_hints(method)["return"])
-    signature, body = _signature(verb, path, arguments_by_name, name, compares=compares)
+    signature, body = _signature(verb, path, arguments_by_name, name, compares=compares, renamed=renamed)
     takes_id = body is not None and "id" in arguments_by_name
     call = _StoreCall(store, method, shape, dict(fixed or {}), filtered, takes_id, notifies)
 
@@ -206,7 +208,9 @@ def _arguments(path: str, method: Method, leave_out: Sequence[str]) -> Arguments
     return arguments
 
 
-def _signature(verb: str, path: str, arguments: Arguments, name: str, *, compares: bool) -> tuple[Arguments, Any]:
+def _signature(
+    verb: str, path: str, arguments: Arguments, name: str, *, compares: bool, renamed: Mapping[str, str] | None = None
+) -> tuple[Arguments, Any]:
     """Return the parameters of the operation's function, and the type of its body, if it has one."""
     in_path = set(_IN_PATH.findall(path))
     rest = {
@@ -222,7 +226,7 @@ def _signature(verb: str, path: str, arguments: Arguments, name: str, *, compare
     if verb in ("GET", "DELETE"):
         parameters.update({argument: _in_query(argument, *rest[argument]) for argument in rest})
     elif rest:
-        body = body_type(name, rest)
+        body = body_type(name, rest, renamed)
         parameters["body"] = (body, UNSET)
         if "id" in rest and "id" not in in_path:
             parameters["idempotency_key"] = (IdempotencyKey, None)
@@ -243,7 +247,7 @@ def _in_query(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
     return (kind if default is UNSET else kind | None), default
 
 
-def body_type(name: str, fields: Arguments) -> Any:
+def body_type(name: str, fields: Arguments, renamed: Mapping[str, str] | None = None) -> Any:
     """Return a struct type with these fields; those with a default are optional."""
     defined: list[Any] = [
         (field, kind) if default is UNSET else (field, kind | UnsetType, UNSET)
@@ -251,7 +255,9 @@ def body_type(name: str, fields: Arguments) -> Any:
     ]
     title = "".join(word.title() for word in name.split("_"))
     doc = f"The body of `{name}`."
-    return msgspec.defstruct(title, defined, namespace={"__doc__": doc}, frozen=True, forbid_unknown_fields=True)
+    return msgspec.defstruct(
+        title, defined, namespace={"__doc__": doc}, frozen=True, forbid_unknown_fields=True, rename=renamed
+    )
 
 
 def signature_of(function: Any, name: str, arguments: Arguments, returned: Any, description: str) -> None:

@@ -173,7 +173,13 @@ def diff(
 @click.option(
     "--to", "to_step", type=click.IntRange(0), required=True, help="The step to go back to; 0 is the beginning."
 )
-@click.option("--keep-checkpoints-for", "days", type=click.IntRange(0), help="Days to keep its snapshots, 90 at most.")
+@click.option(
+    "--keep-snapshots-for",
+    "--keep-checkpoints-for",
+    "days",
+    type=click.IntRange(0),
+    help="Days to keep its snapshots, 90 at most.",
+)
 @click.option("--resume", is_flag=True, help="Have it go on from there at once.")
 @json_option
 def rewind(
@@ -190,7 +196,7 @@ def rewind(
     """Take a run, its conversation and the directory PATH back to a step. What is in the directory is captured first."""
     with open_tenant(database, tenant, packs) as there:
         with _busy(f"rewinding {path} to step {to_step}"):
-            done = there.workspaces.rewind(run, to_step, path, keep_checkpoints_for=days)
+            done = there.workspaces.rewind(run, to_step, path, keep_snapshots_for=days)
         if resume:
             there.runs.resume(run)
     _print_moved(done, as_json, f"is at step {to_step}, from {done.rewind.from_step}")

@@ -64,11 +64,11 @@ class Rewinding:
         *,
         files: bool,
         epoch: int | None,
-        keep_checkpoints_for: int | None,
+        keep_snapshots_for: int | None,
         advance: Advance,
     ) -> Rewound:
         """Take a run and its tree back to a step."""
-        keep_s = None if keep_checkpoints_for is None else _days(keep_checkpoints_for) * DAY_S
+        keep_s = None if keep_snapshots_for is None else _days(keep_snapshots_for) * DAY_S
         if path is None:
             wanted = await self._snapshot_if_any(run_id, to_step) if files else None
             begun = await self._rewinds.begin(run_id, to_step=to_step, epoch=epoch, snapshot=wanted, keep_s=keep_s)
@@ -215,5 +215,5 @@ def _rules(root: str, patterns: Sequence[str]) -> tuple[Sequence[str], bool]:
 
 def _days(days: int) -> int:
     if not isinstance(days, int) or isinstance(days, bool) or not 0 <= days < 2**31:
-        raise InvalidInput(f"keep_checkpoints_for is a whole number of days from 0 on, not {days!r}")
+        raise InvalidInput(f"keep_snapshots_for is a whole number of days from 0 on, not {days!r}")
     return days

@@ -122,7 +122,7 @@ class AsyncWorkspaces(TenantStore):
         *,
         files: bool = True,
         epoch: int | None = None,
-        keep_checkpoints_for: int | None = None,
+        keep_snapshots_for: int | None = None,
         on_progress: Advance = lambda count: None,
     ) -> Rewound:
         """Take a run, its conversation and its workspace back to a step; 0 is before the first. ``redo`` undoes it.
@@ -131,7 +131,7 @@ class AsyncWorkspaces(TenantStore):
         directory is brought to what it was after the step. A rewind that was broken off in between is finished by the next
         call, by ``finish_rewinds``, or by a loop that drives it here. The run waits until it is resumed. Without a ``path`` the
         rewind stays pending, and the worker that next claims the run brings its workspace to the step's snapshot; with
-        ``files=False`` the files stay as they are. For ``keep_checkpoints_for`` days, 90 at most (more is cut down), the run's
+        ``files=False`` the files stay as they are. For ``keep_snapshots_for`` days, 90 at most (more is cut down), the run's
         snapshots are kept after it ends.
 
         Raises:
@@ -147,7 +147,7 @@ class AsyncWorkspaces(TenantStore):
             path,
             files=files,
             epoch=epoch,
-            keep_checkpoints_for=keep_checkpoints_for,
+            keep_snapshots_for=keep_snapshots_for,
             advance=on_progress,
         )
 

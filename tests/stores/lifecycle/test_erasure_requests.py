@@ -358,7 +358,7 @@ def test_what_redis_answers_is_read_in_both_protocols(found: Any, expected: Any)
 
 
 def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.retention.PAGE", 2)
+    monkeypatch.setattr("holdfast.retention_worker.PAGE", 2)
 
     async def use() -> list[str]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:

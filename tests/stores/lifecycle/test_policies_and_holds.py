@@ -66,7 +66,7 @@ def test_the_numbers_that_fit_are_the_same_on_postgres(postgres_url: str) -> Non
     with Holdfast(postgres_url) as holdfast:
         there = holdfast.tenant("acme")
         run = run_of(there)
-        holdfast.tenants.set_quota("acme", checkpoint_quota_mib=2**40 - 1)
+        holdfast.tenants.set_quota("acme", snapshot_quota_mib=2**40 - 1)
         largest = RetentionPolicy(2**31 - 1, 2**40 - 1, 2**31 - 1)
         assert there.retention.set_policy(per_run=2**31 - 1, grace_s=2**31 - 1) == largest
         assert there.retention.set_policy(per_run=2**31 - 1, run_id=run) == largest
@@ -91,7 +91,7 @@ def test_what_a_run_has_of_its_own_counts_more_than_the_tenants(acme: TenantHand
 
 def test_clearing_a_run_takes_back_how_long_it_is_kept(acme: TenantHandle) -> None:
     run = run_of(acme)
-    acme.retention.keep_checkpoints_for(run, seconds=30 * DAY)
+    acme.retention.keep_snapshots_for(run, seconds=30 * DAY)
     acme.retention.set_policy(per_run=3, run_id=run)
     assert acme.retention.policy(run_id=run) == RetentionPolicy(3, 500, 30 * DAY)
     assert acme.retention.clear_policy(run_id=run) == USUAL
@@ -109,7 +109,7 @@ def test_a_run_or_session_that_is_no_id_is_refused_everywhere(acme: TenantHandle
         lambda: keeping.policy(run_id=wrong),
         lambda: keeping.set_policy(per_run=1, run_id=wrong),
         lambda: keeping.clear_policy(run_id=wrong),
-        lambda: keeping.keep_checkpoints_for(wrong, seconds=1),
+        lambda: keeping.keep_snapshots_for(wrong, seconds=1),
         lambda: keeping.hold("why", run_id=wrong),
         lambda: keeping.hold("why", session_id=wrong),
         lambda: keeping.hold("why", id=wrong),
@@ -123,7 +123,7 @@ def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> N
     run = run_of(acme)
     with acme.acting(user="grace"):
         acme.retention.set_policy(per_run=3)
-        acme.retention.keep_checkpoints_for(run, seconds=100 * DAY)
+        acme.retention.keep_snapshots_for(run, seconds=100 * DAY)
     acme.retention.clear_policy(run_id=run)
     noted = {(each.subject_kind, each.action): each for each in acme.activity.list()}
     assert noted["tenant", "retention.policy_set"].details == {"per_run": 3}
@@ -376,7 +376,7 @@ def test_a_round_counts_who_was_swept_left_to_others_and_who_could_not_be(
 
 
 def test_a_round_reaches_tenants_of_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.retention.PAGE", 2)
+    monkeypatch.setattr("holdfast.retention_worker.PAGE", 2)
 
     async def use() -> Round:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:

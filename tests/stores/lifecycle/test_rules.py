@@ -77,16 +77,16 @@ def test_a_grace_is_made_longer_up_to_ninety_days_and_never_shorter(
 
 
 def test_the_defaults_are_limits_that_can_be_changed() -> None:
-    limits = Limits(checkpoints_per_run=2, checkpoint_quota_mib=3, checkpoint_grace_s=4, checkpoint_keep_s=5)
+    limits = Limits(snapshots_per_run=2, snapshot_quota_mib=3, snapshot_grace_s=4, snapshot_keep_s=5)
     with Holdfast(":memory:", limits=limits) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.retention.policy() == RetentionPolicy(2, 3, 4)
         there = acme.runs.start(acme.sessions.create().id)
-        assert acme.retention.keep_checkpoints_for(there.id, seconds=100).grace_s == 5
-        holdfast.tenants.set_quota("acme", checkpoint_quota_mib=0)
+        assert acme.retention.keep_snapshots_for(there.id, seconds=100).grace_s == 5
+        holdfast.tenants.set_quota("acme", snapshot_quota_mib=0)
         assert acme.retention.policy().quota_mib == 0
-        assert holdfast.tenants.get("acme").checkpoint_quota_mib == 0
-        assert holdfast.tenants.set_quota("acme", checkpoint_quota_mib=None).checkpoint_quota_mib is None
+        assert holdfast.tenants.get("acme").snapshot_quota_mib == 0
+        assert holdfast.tenants.set_quota("acme", snapshot_quota_mib=None).snapshot_quota_mib is None
         assert acme.retention.policy().quota_mib == 3
 
 
@@ -112,7 +112,7 @@ def test_nothing_else_is_said_in_the_log_of_retention() -> None:
     import holdfast.erasure.consumer
     import holdfast.retention_worker
 
-    for log in (holdfast.retention.log, holdfast.erasure.consumer.log):
+    for log in (holdfast.retention_worker.log, holdfast.erasure.consumer.log):
         assert not f"{log.name}.".startswith(f"{rules.LOGGER}.")
     assert logging.getLogger(rules.LOGGER).name == "holdfast.retention"
 

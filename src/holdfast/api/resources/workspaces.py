@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from holdfast.errors import Conflict, Fenced, NotFound
 from holdfast.types import Rewound
@@ -34,7 +34,7 @@ class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[bool, Meta(description="Whether to restore the workspace as well; if not, its files stay unchanged.")]
         | UnsetType
     ) = UNSET
-    keep_checkpoints_for: (
+    keep_snapshots_for: (
         Annotated[
             int,
             Meta(
@@ -44,7 +44,7 @@ class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
             ),
         ]
         | UnsetType
-    ) = UNSET
+    ) = field(default=UNSET, name="keep_checkpoints_for")
 
 
 @operation("POST", "/v1/agent/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")

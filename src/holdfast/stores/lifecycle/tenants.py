@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries, Query
-from ...core.rows import mapper
+from ...core.rows import Column, mapper
 from ...core.store import Store, in_steps, reads, writes
 from ...engines.offload import Heavy
 from ...engines.protocol import Connection, Engine
@@ -48,7 +48,9 @@ class Tenant(Struct, frozen=True):
     metadata: dict[str, Any]
     created_at: datetime
     updated_at: datetime
-    checkpoint_quota_mib: int | None = None
+    snapshot_quota_mib: Annotated[int | None, Column("checkpoint_quota_mib")] = field(
+        default=None, name="checkpoint_quota_mib"
+    )
     """MiB of stored bytes that its snapshots may take; nothing for what everybody has."""
 
 
@@ -115,16 +117,16 @@ class AsyncTenants(Store):
         return await self._one(connection, rows.update, params, tenant)
 
     @writes
-    async def set_quota(self, connection: Connection, tenant: str, *, checkpoint_quota_mib: int | None) -> Tenant:
+    async def set_quota(self, connection: Connection, tenant: str, *, snapshot_quota_mib: int | None) -> Tenant:
         """Let a tenant's snapshots take so many MiB of stored bytes; ``None`` for what everybody has.
 
         Raises:
             InvalidInput: it is no whole number from 0 on.
             NotFound: there is no such tenant.
         """
-        quota = checkpoint_quota_mib
+        quota = snapshot_quota_mib
         if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
-            raise InvalidInput(f"checkpoint_quota_mib must be a whole number from 0 on, not {quota!r}")
+            raise InvalidInput(f"snapshot_quota_mib must be a whole number from 0 on, not {quota!r}")
         params = self._now(tenant) | {"checkpoint_quota_mib": quota}
         return await self._one(connection, rows.set_quota, params, tenant)
 

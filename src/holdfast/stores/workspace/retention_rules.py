@@ -2,7 +2,7 @@
 
 * No run keeps more than its newest few (``per_run_cap``): looked at when one is captured, and by every sweep.
 * What belongs to a run that has ended goes when its grace is over (``grace_expired``). The grace can be made longer for a run, up
-  to ``checkpoint_keep_s``.
+  to ``snapshot_keep_s``.
 * All snapshots of a tenant take no more than its quota (``per_tenant_cap``): the oldest go first, whatever run they belong to,
   but never the newest one of a run. If those alone take more, the tenant is over its quota and a sweep says so.
 * A tenant that is erased keeps nothing (``erasure``).
@@ -109,17 +109,17 @@ async def policy_of(connection: Connection, scope: Scope) -> RetentionPolicy:
     assert row is not None
     per_run, grace_s, quota_mib, for_all = row
     limits = scope.limits
-    default = limits.checkpoints_per_run if for_all is None else int(for_all)
+    default = limits.snapshots_per_run if for_all is None else int(for_all)
     return RetentionPolicy(
         default if per_run is None else per_run,
-        limits.checkpoint_quota_mib if quota_mib is None else quota_mib,
-        limits.checkpoint_grace_s if grace_s is None else grace_s,
+        limits.snapshot_quota_mib if quota_mib is None else quota_mib,
+        limits.snapshot_grace_s if grace_s is None else grace_s,
     )
 
 
 def of_run(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> RetentionPolicy:
     """What holds for a run: its own number, and a grace that is never shorter than the tenant's."""
-    keep_s = min(run.keep_s or 0, scope.limits.checkpoint_keep_s)
+    keep_s = min(run.keep_s or 0, scope.limits.snapshot_keep_s)
     return RetentionPolicy(run.per_run or policy.per_run, policy.quota_mib, max(policy.grace_s, keep_s))
 
 
@@ -249,7 +249,7 @@ def deed(action: str, hold: Hold, actor: str, reason: str) -> Deed:
 async def keep_for(
     connection: Connection, scope: Scope, run_id: str, seconds: int, *, actor: str = ""
 ) -> RetentionPolicy:
-    """``keep_checkpoints_for``; for other stores, in their transaction.
+    """``keep_snapshots_for``; for other stores, in their transaction.
 
     Raises:
         InvalidInput: it is no number of seconds from 0 on.
@@ -260,7 +260,7 @@ async def keep_for(
         raise InvalidInput(f"seconds must be a whole number from 0 on, not {seconds!r}")
     if await states.queries.is_there.one(connection, scope.params(run_id=id)) is None:
         raise states.missing(run_id)
-    change = PolicyChange(keep_s=min(seconds, scope.limits.checkpoint_keep_s))
+    change = PolicyChange(keep_s=min(seconds, scope.limits.snapshot_keep_s))
     await set_policy(connection, scope, change, id)
     await note_policy(connection, scope, "retention.policy_set", actor, id, change)
     return await effective(connection, scope, id)

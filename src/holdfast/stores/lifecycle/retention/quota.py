@@ -33,7 +33,7 @@ Place = tuple[int, str]
 """When a snapshot was taken, in microseconds, and its id: its place among all."""
 _END: Place = (253_402_300_799_999_999, "ffffffff-ffff-ffff-ffff-ffffffffffff")
 
-queries = Queries(__package__, "retention_worker.sql", Hold)
+queries = Queries(__package__, "retention.sql", Hold)
 
 
 class Found(Struct, frozen=True):

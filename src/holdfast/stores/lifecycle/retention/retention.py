@@ -62,7 +62,7 @@ class AsyncRetention(TenantStore):
         if change == PolicyChange():
             raise InvalidInput("say what is to be kept: per_run= or grace_s=")
         if run_id is not None and grace_s is not None:
-            raise InvalidInput("the grace of one run is made longer with keep_checkpoints_for")
+            raise InvalidInput("the grace of one run is made longer with keep_snapshots_for")
         return await self._change(connection, acting, change, run_id)
 
     @writes_acting
@@ -82,7 +82,7 @@ class AsyncRetention(TenantStore):
         return await self._effective(connection, id)
 
     @writes_acting
-    async def keep_checkpoints_for(
+    async def keep_snapshots_for(
         self, connection: Connection, acting: Acting, run_id: Id, *, seconds: int
     ) -> RetentionPolicy:
         """Keep a run's snapshots for so long after its end, if that is longer than the grace; 90 days at most, more is cut down.
@@ -246,7 +246,7 @@ class Retention(Blocking[AsyncRetention]):
     policy = blocking(AsyncRetention.policy)
     set_policy = blocking(AsyncRetention.set_policy)
     clear_policy = blocking(AsyncRetention.clear_policy)
-    keep_checkpoints_for = blocking(AsyncRetention.keep_checkpoints_for)
+    keep_snapshots_for = blocking(AsyncRetention.keep_snapshots_for)
     hold = blocking(AsyncRetention.hold)
     release = blocking(AsyncRetention.release)
     holds = blocking(AsyncRetention.holds)
