@@ -301,14 +301,14 @@ def test_the_first_key_is_drawn_once_shown_once_and_kept_as_a_digest(tmp_path: P
 
     async def first() -> str:
         async with running(str(place), admin_key=None) as server:
-            key = server.service.drawn_key
+            key = server.service.generated_key
             assert key is not None
             assert (await server.ask("GET", "/v1/tenants", key=key)).status == 200
             return key
 
     async def second() -> None:
         async with running(str(place), admin_key=None) as server:
-            assert server.service.drawn_key is None
+            assert server.service.generated_key is None
 
     key = asyncio.run(first())
     asyncio.run(second())
@@ -320,7 +320,7 @@ def test_the_first_key_is_drawn_once_shown_once_and_kept_as_a_digest(tmp_path: P
 
     async def third() -> str | None:
         async with running(str(place), admin_key=None) as server:
-            return server.service.drawn_key
+            return server.service.generated_key
 
     assert asyncio.run(third()) not in (None, key), "who has lost the only key revokes it and starts again"
 

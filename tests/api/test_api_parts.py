@@ -19,7 +19,7 @@ from starlette.types import Message as Event
 from holdfast import Filter
 from holdfast.api.app import application
 from holdfast.api.handler import operation_routes
-from holdfast.api.idempotency import chosen_id, settled_by
+from holdfast.api.idempotency import chosen_id, retry_id
 from holdfast.api.limits import ServerLimits
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, collect, operation
@@ -28,8 +28,7 @@ from holdfast.api.pagination import filters
 from holdfast.api.parameters import parameters
 from holdfast.api.problems import NoSuchRoute, answer
 from holdfast.api.routing import Router
-from holdfast.api.schemas import Problem, decode, encode, moment
-from holdfast.api.schemas import given as fields_given
+from holdfast.api.schemas import Problem, decode, encode, parse_time, present_fields
 from holdfast.api.state import Service
 from holdfast.errors import Closed, HoldfastError, InvalidInput, LimitExceeded, NotFound, OutcomeUnknown
 from holdfast.types import Message, Session
@@ -121,7 +120,7 @@ def test_only_what_was_sent_is_passed_on() -> None:
         a: int | msgspec.UnsetType = UNSET
         b: int | msgspec.UnsetType | None = UNSET
 
-    assert fields_given(Body(b=None)) == {"b": None}
+    assert present_fields(Body(b=None)) == {"b": None}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_only_what_was_sent_is_passed_on() -> None:
 )
 def test_a_time_without_a_zone_is_no_time(value: Any) -> None:
     with pytest.raises(InvalidInput, match="written like"):
-        moment(value)
+        parse_time(value)
 
 
 def test_times_in_filters_are_told_from_text() -> None:
@@ -138,7 +137,7 @@ def test_times_in_filters_are_told_from_text() -> None:
         [Filter("lt", at, column="created_at"), Filter("eq", at, column="key"), Filter("eq", at, meta="created_at")],
         Session,
     )
-    assert on_time.value == moment(at)
+    assert on_time.value == parse_time(at)
     assert (on_text.value, on_meta.value) == (at, at)
     assert filters([Filter("eq", None, column="deleted_at")], Session)[0].value is None
     assert filters(None, Message) == []
@@ -190,7 +189,7 @@ async def break_it(service: Service, *, thing: str) -> Body:
 @operation("POST", "/things/{thing}/lose", need="open")
 async def lose(service: Service, *, thing: str) -> Body:
     """Lose the answer."""
-    with settled_by(thing):
+    with retry_id(thing):
         raise OutcomeUnknown
 
 
@@ -373,7 +372,7 @@ def test_a_lost_answer_names_the_id_even_if_the_caller_chose_none() -> None:
     id = str(uuid4())
     answer = part(f"/things/{id}/lose", "POST")
     assert (read(answer, 503)["type"], read(answer, 503)["id"]) == ("OutcomeUnknown", id)
-    with pytest.raises(OutcomeUnknown) as told, settled_by("ours"):
+    with pytest.raises(OutcomeUnknown) as told, retry_id("ours"):
         raise OutcomeUnknown(id="theirs")
     assert told.value.id == "theirs"
 

@@ -23,7 +23,7 @@ from holdfast.api.kagent.request import (
     parameters,
     user_of,
 )
-from holdfast.api.kagent.routing import marked_routes, routes
+from holdfast.api.kagent.routing import declared_routes, routes
 from holdfast.api.problems import NoSuchRoute, answer
 from holdfast.api.routing import Router
 from holdfast.api.state import Service
@@ -133,7 +133,7 @@ def test_an_answer_always_has_data() -> None:
 
 
 def test_every_route_is_there_once_and_says_what_it_takes() -> None:
-    found = marked_routes()
+    found = declared_routes()
     places = [(each.method, each.path) for each in found]
     assert len(set(places)) == len(places) > 40
     for each in found:
@@ -243,11 +243,11 @@ def test_which_tasks_writes_are_given_does_not_depend_on_their_order() -> None:
         TaskWrites(checkpoints.NO_TASK, "", [Write(0, "x"), Write(1, "y")]),
     ]
     for turn in range(len(tasks)):
-        found = checkpoints.chosen(tasks[turn:] + tasks[:turn])
+        found = checkpoints.preferred_task(tasks[turn:] + tasks[:turn])
         assert found is not None
         assert found.task_id == "c"
-    assert checkpoints.chosen([tasks[0], tasks[1]]) is tasks[0]
-    assert checkpoints.chosen([tasks[3], tasks[1]]) is tasks[1]
-    assert checkpoints.chosen([tasks[1], TaskWrites("d", "", [Write(-1, "__error__")])]) is tasks[1]
-    assert checkpoints.chosen([tasks[3]]) is tasks[3]
-    assert checkpoints.chosen([]) is None
+    assert checkpoints.preferred_task([tasks[0], tasks[1]]) is tasks[0]
+    assert checkpoints.preferred_task([tasks[3], tasks[1]]) is tasks[1]
+    assert checkpoints.preferred_task([tasks[1], TaskWrites("d", "", [Write(-1, "__error__")])]) is tasks[1]
+    assert checkpoints.preferred_task([tasks[3]]) is tasks[3]
+    assert checkpoints.preferred_task([]) is None

@@ -12,7 +12,7 @@ import holdfast
 from holdfast import new_api_key, thread_of
 from holdfast.api.auth import AccessOptions, networks
 from holdfast.api.kagent.request import DEFAULT_USER
-from holdfast.api.kagent.routing import marked_routes
+from holdfast.api.kagent.routing import declared_routes
 from holdfast.api.limits import ServerLimits
 from holdfast.core.crypto import VARIABLE
 from holdfast.errors import InvalidInput
@@ -28,7 +28,7 @@ FILLED = {
     "namespace": "n",
     "event_id": "e",
 }
-ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in marked_routes()]
+ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in declared_routes()]
 CLOSED = [each for each in ALL if each[1].startswith("/api/")]
 
 

@@ -15,13 +15,13 @@ from holdfast import AsyncHoldfast, Filter, errors
 from holdfast.api import audit
 from holdfast.api.audit import SERVER, AuditLog, Denial
 from holdfast.api.auth import Access, AccessOptions, Caller, address_of, networks
-from holdfast.api.idempotency import SETTLED_BY, settled_by
+from holdfast.api.idempotency import RETRY_ID, retry_id
 from holdfast.api.limits import ServerLimits
 from holdfast.api.metrics import BOUNDS_S, Metrics
 from holdfast.api.notifier import Notifier
 from holdfast.api.operations import Need
 from holdfast.api.pagination import filters
-from holdfast.api.problems import HttpError, NoLongerSo, NotAuthenticated, TooManyRequests, answer, status_of, title_of
+from holdfast.api.problems import HttpError, PreconditionFailed, NotAuthenticated, TooManyRequests, answer, status_of, title_of
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.schemas import decode, moment
 from holdfast.api.state import Service
@@ -167,7 +167,7 @@ def noted(*what: Denial, tenant: str = "acme") -> list[Any]:
 
 
 def test_more_refusals_than_fit_together_are_all_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "TOGETHER", 2)
+    monkeypatch.setattr(audit, "BATCH_SIZE", 2)
     found = noted(*(denial(number) for number in range(5)))
     assert {each.reason for each in found} == {f"reason {number}" for number in range(5)}
     assert {(each.action, each.actor, each.subject_kind) for each in found} == {("access.denied", "10.0.0.1", "route")}
@@ -198,7 +198,7 @@ def test_what_cannot_be_noted_stays_in_the_log_and_stops_nobody(caplog: pytest.L
 def test_every_error_has_a_status_and_one_sentence() -> None:
     kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, HoldfastError)]
     assert len(kinds) > 10
-    for kind in [*kinds, HttpError, NoLongerSo]:
+    for kind in [*kinds, HttpError, PreconditionFailed]:
         assert 400 <= status_of(kind) < 600
         assert title_of(kind) == (kind.__doc__ or "").strip().splitlines()[0] != ""
 
@@ -207,7 +207,7 @@ def test_every_error_has_a_status_and_one_sentence() -> None:
     ("error", "status", "name", "told"),
     [
         (InvalidInput("a is b"), 400, "InvalidInput", True),
-        (NoLongerSo("it moved"), 412, "Conflict", True),
+        (PreconditionFailed("it moved"), 412, "Conflict", True),
         (NotAuthenticated("no key"), 401, "Forbidden", True),
         (errors.Unavailable("host db7 is down"), 503, "Unavailable", False),
         (errors.Corrupt("page 7 of /srv/x"), 500, "Corrupt", False),
@@ -226,14 +226,14 @@ def test_a_callers_mistake_is_explained_and_ours_is_only_named(
 
 def test_an_outcome_that_is_unknown_is_settled_by_the_id_in_hand() -> None:
     def lose() -> None:
-        with settled_by("ours"):
-            assert SETTLED_BY.get() == "ours"
+        with retry_id("ours"):
+            assert RETRY_ID.get() == "ours"
             raise OutcomeUnknown("lost")
 
     with pytest.raises(OutcomeUnknown, match="lost") as told:
         lose()
     assert msgspec.json.decode(answer(told.value, ServerLimits()).body)["id"] == "ours"
-    with pytest.raises(InvalidInput), settled_by("ours"):
+    with pytest.raises(InvalidInput), retry_id("ours"):
         raise InvalidInput("another error is left as it is")
 
 

@@ -282,7 +282,7 @@ def test_a_query_that_is_not_percent_encoded_utf8_is_refused(here: Here, query: 
     assert "percent-encoded UTF-8" in here.bad("GET", f"/sessions?{query}")["detail"]
 
 
-MOMENTS = [(each, one.wire_name) for each in V1 for one in parameters(each) if one.is_moment and one.place == "query"]
+MOMENTS = [(each, one.wire_name) for each in V1 for one in parameters(each) if one.is_datetime and one.place == "query"]
 
 
 @pytest.mark.parametrize("written", ["1", "1.5", "-1", "2026-01-01", "now", "", "1e9"])
