@@ -163,7 +163,7 @@ def test_every_refusal_is_in_the_activity_log_and_no_secret_with_it(caplog: pyte
 
 FOREIGN = {
     "a web page of another site may not use this server": {"Origin": "https://evil.example"},
-    "this server answers to 127.0.0.1 and localhost only": {"Host": "evil.example"},
+    "this server only answers requests addressed to 127.0.0.1 or localhost": {"Host": "evil.example"},
 }
 
 

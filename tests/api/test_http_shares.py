@@ -228,7 +228,7 @@ def test_a_server_without_free_files_is_not_ready_and_says_unavailable() -> None
     os.close(probe)
     resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 1, hard))
     try:
-        with pytest.raises(Unavailable, match="no file descriptors are left"):
+        with pytest.raises(Unavailable, match="no file descriptors are free"):
             file_descriptors.check_free()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

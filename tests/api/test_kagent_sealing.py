@@ -99,7 +99,9 @@ def test_with_a_key_what_cannot_be_looked_through_is_encrypted(data: str) -> Non
 
 def test_with_a_key_credentials_that_an_agent_keeps_on_purpose_are_encrypted() -> None:
     data = json.dumps({"actions": {"state_delta": {"temp:adk_oauth2": {"oauth2": {"access_token": SECRET}}}}})
-    assert encryption.encrypt_event(NO_KEYS, "e", data) == {"id": "e", "data": data}, "an agent could not go on without them"
+    assert encryption.encrypt_event(NO_KEYS, "e", data) == {"id": "e", "data": data}, (
+        "an agent could not go on without them"
+    )
     stored = encryption.encrypt_event(KEYS, "e", data)
     assert "sealed" in stored
     assert encryption.decrypt_event(KEYS, stored) == ("e", data)

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.kagent.redaction import NOT_SHOWN, NOT_STORED, contains_secrets, for_guests, task_for_guests, without_request_secrets
+from holdfast.api.kagent.redaction import (
+    NOT_SHOWN,
+    NOT_STORED,
+    contains_secrets,
+    for_guests,
+    task_for_guests,
+    without_request_secrets,
+)
 from holdfast.errors import LimitExceeded
 
 SECRET = "very-secret"

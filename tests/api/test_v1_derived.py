@@ -15,7 +15,7 @@ from holdfast import Filter, NewMessage, Page
 from holdfast.api.auth import Caller
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, operation
-from holdfast.api.parameters import bodies, choices, may_be_empty, parameters, without_none, without_annotations
+from holdfast.api.parameters import bodies, choices, may_be_empty, parameters, without_annotations, without_none
 from holdfast.api.request_body import Upload
 from holdfast.api.responses import MEDIA_TYPES, Archive, Octets, PlainText
 from holdfast.api.schemas import MessageToAppend, encode
@@ -171,7 +171,7 @@ def test_what_is_left_out_or_fixed_does_not_travel_and_an_id_may_come_in_a_heade
 
 def test_words_for_python_alone_are_not_told() -> None:
     assert made("PUT", Store.add).function.__doc__ == "Add `one`."
-    assert made("PUT", Store.add, words="Other ``words``.").function.__doc__ == "Other `words`."
+    assert made("PUT", Store.add, summary="Other ``words``.").function.__doc__ == "Other `words`."
 
 
 def test_what_is_typed_as_an_id_is_one() -> None:

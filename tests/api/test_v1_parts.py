@@ -21,7 +21,15 @@ from holdfast.api.metrics import BOUNDS_S, Metrics
 from holdfast.api.notifier import Notifier
 from holdfast.api.operations import Need
 from holdfast.api.pagination import filters
-from holdfast.api.problems import HttpError, PreconditionFailed, NotAuthenticated, TooManyRequests, answer, status_of, title_of
+from holdfast.api.problems import (
+    HttpError,
+    NotAuthenticated,
+    PreconditionFailed,
+    TooManyRequests,
+    answer,
+    status_of,
+    title_of,
+)
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.schemas import decode, moment
 from holdfast.api.state import Service
@@ -109,7 +117,7 @@ def test_a_key_that_is_sent_is_looked_up_even_from_a_trusted_range(name: bytes) 
 @pytest.mark.parametrize(
     ("caller", "need", "tenant", "words"),
     [
-        (Caller("k", "acme", frozenset(["admin"])), "read", "zenith", "good for the tenant 'acme' only"),
+        (Caller("k", "acme", frozenset(["admin"])), "read", "zenith", "valid for the tenant 'acme' only"),
         (Caller("k", "acme", frozenset(["read"])), "write", "acme", "write or runs:write"),
         (Caller("k", "acme", frozenset(["admin"])), "root", None, "admin, without a tenant"),
     ],
