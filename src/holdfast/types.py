@@ -37,11 +37,11 @@ from .stores.execution.runs.step_log import CommittedStep, Step
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
 from .stores.lifecycle.api_keys import ApiKey, ApiKeys, AsyncApiKeys
-from .stores.lifecycle.diagnostics import AsyncDiagnostics, DamagedSnapshot, Diagnostics, Findings
-from .stores.lifecycle.erasures import AsyncErasures, Erased, Erasure, Erasures
+from .stores.lifecycle.diagnostics import AsyncDiagnostics, DamagedSnapshot, DiagnosticReport, Diagnostics
+from .stores.lifecycle.erasures import AsyncErasures, Erasure, ErasureResult, Erasures
 from .stores.lifecycle.retention.retention import AsyncRetention, Retention
-from .stores.lifecycle.retention.sweeps import Swept, Tally
-from .stores.lifecycle.tenants import AsyncTenants, Maintained, Tenant, Tenants
+from .stores.lifecycle.retention.sweeps import SweepCounts, SweepResult
+from .stores.lifecycle.tenants import AsyncTenants, MaintenanceResult, Tenant, Tenants
 from .stores.memory.agent_memories import (
     AgentMemories,
     AgentMemory,
@@ -60,12 +60,12 @@ from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage
-from .trees.entries import Entry, Piece, Tree
-from .trees.restore import Restored
-from .trees.walk import Skipped
+from .trees.entries import ContentPiece, Tree, TreeEntry
+from .trees.restore import RestoreResult
+from .trees.walk import SkippedEntry
 from .workspaces.archives import TreeChange
-from .workspaces.capture import Capture
-from .workspaces.rewind import Rewound
+from .workspaces.capture import CaptureResult
+from .workspaces.rewind import RewindResult
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __all__ = [
@@ -123,7 +123,7 @@ __all__ = [
     "Branch",
     "Branches",
     "BufferedSession",
-    "Capture",
+    "CaptureResult",
     "Changes",
     "ChannelInstance",
     "ChannelInstances",
@@ -136,6 +136,7 @@ __all__ = [
     "Compactions",
     "Contact",
     "Contacts",
+    "ContentPiece",
     "Context",
     "ContextMessage",
     "CrewMemories",
@@ -143,14 +144,13 @@ __all__ = [
     "DamagedCheckpoint",
     "DamagedSnapshot",
     "DeletedMessage",
+    "DiagnosticReport",
     "Diagnostics",
-    "Entry",
-    "Erased",
     "Erasure",
+    "ErasureResult",
     "Erasures",
     "Feedback",
     "Feedbacks",
-    "Findings",
     "Flow",
     "FlowState",
     "Flows",
@@ -164,7 +164,7 @@ __all__ = [
     "Hold",
     "Leases",
     "LoadedRun",
-    "Maintained",
+    "MaintenanceResult",
     "MemoryScope",
     "Message",
     "Messages",
@@ -174,16 +174,15 @@ __all__ = [
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
-    "Piece",
     "Plan",
     "PrunedMemories",
     "PrunedSessions",
-    "Restored",
+    "RestoreResult",
     "Retention",
     "Rewind",
+    "RewindResult",
     "RewindStatus",
     "Rewinds",
-    "Rewound",
     "Run",
     "RunQueue",
     "RunStatus",
@@ -194,15 +193,15 @@ __all__ = [
     "SessionShares",
     "SessionState",
     "Sessions",
-    "Skipped",
+    "SkippedEntry",
     "Snapshot",
     "SnapshotUsage",
     "Snapshots",
     "Step",
     "Steps",
     "Stored",
-    "Swept",
-    "Tally",
+    "SweepCounts",
+    "SweepResult",
     "TaskWrites",
     "Tenant",
     "Tenants",
@@ -213,6 +212,7 @@ __all__ = [
     "ToolServers",
     "Tree",
     "TreeChange",
+    "TreeEntry",
     "TreePage",
     "Workspaces",
 ]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast import Limits, NewMessage
 from holdfast.errors import Conflict, Fenced, InvalidInput, NotFound, Stale
 from holdfast.trees import restore
-from holdfast.workspaces.rewind import DAY_S, Rewinding
+from holdfast.workspaces.rewind import DAY_S, Rewinder
 from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 from tests.workspaces.worlds import World
 
@@ -298,7 +298,7 @@ def _die(patched: pytest.MonkeyPatch, point: str) -> None:
         for name in ("begin", "redo"):
             patched.setattr(f"holdfast.stores.workspace.rewinds.AsyncRewinds.{name}", dies_waiting)
     elif point == "begun":
-        patched.setattr(Rewinding, "_bring", dies_waiting)
+        patched.setattr(Rewinder, "_bring", dies_waiting)
     elif point == "restored":
         patched.setattr("holdfast.stores.workspace.rewinds.AsyncRewinds.finish", dies_waiting)
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.paging import Page
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, NotFound
-from holdfast.stores.lifecycle.retention.sweeps import Swept
+from holdfast.stores.lifecycle.retention.sweeps import SweepResult
 from holdfast.stores.workspace.retention_rules import Hold, RetentionPolicy
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS
@@ -31,7 +31,7 @@ async def policies_are_what_was_set_and_holds_are_kept_until_released(world: Wor
     assert await keeping.clear_policy(run_id=run.id) == RetentionPolicy(3, 500, 0)
     assert await keeping.clear_policy() == RetentionPolicy(10, 500, 7 * DAY)
     assert await world.tenant("zenith").retention.policy() == RetentionPolicy(10, 500, 7 * DAY)
-    assert await keeping.plan() == Swept() == await keeping.sweep(holder="me")
+    assert await keeping.plan() == SweepResult() == await keeping.sweep(holder="me")
     assert {each.action for each in await acme.activity.list()} == {"retention.policy_set", "retention.policy_cleared"}
     await _wrong(world, run.id)
     await _holds(world, run.id, session.id)

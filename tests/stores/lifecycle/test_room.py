@@ -31,8 +31,8 @@ class World:
         self.clock.advance(1)
         return forge(self.acme, run, [body(number, SIZE) for number in numbers], on=on)
 
-    def needed(self) -> quota.Found | None:
-        return step(quota.needed(self.acme._engine, self.acme._scope))
+    def needed(self) -> quota.QuotaUsage | None:
+        return step(quota.measure(self.acme._engine, self.acme._scope))
 
     def swept(self, mib: int = 1) -> list[str]:
         """The snapshots that a sweep removes from a tenant with such a quota; as the plan says."""

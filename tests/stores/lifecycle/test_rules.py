@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, Limits, RetentionPolicy
 from holdfast.core.scope import Scope
-from holdfast.stores.lifecycle.retention.sweeps import Swept, Tally
+from holdfast.stores.lifecycle.retention.sweeps import SweepCounts, SweepResult
 from holdfast.stores.workspace import retention_rules as rules
 from holdfast.stores.workspace.retention_rules import RunSnapshots
 from tests.stores.lifecycle.conftest import Lines
@@ -62,7 +62,7 @@ def run(count: int, ended_s: int | None = None, **more: Any) -> RunSnapshots:
     ],
 )
 def test_every_run_is_judged_by_the_rules(scope: Scope, given: RunSnapshots, expected: object) -> None:
-    assert rules.verdict(POLICY, given, scope) == expected
+    assert rules.decide(POLICY, given, scope) == expected
 
 
 @pytest.mark.parametrize(("grace_s", "keep_s", "expected"), [
@@ -97,7 +97,7 @@ class Gone:
 @pytest.mark.parametrize("tenant", ["acme", 'a "quote"\n', "\ud800 half", "名前", "\x00"])
 def test_every_line_is_one_line_of_json_whatever_the_tenant_is_called(tenant: str, lines: Lines) -> None:
     with Holdfast(":memory:") as holdfast:
-        rules.announce(Scope(tenant, holdfast._setting), [Gone(), Gone()], "erasure")
+        rules.log_removals(Scope(tenant, holdfast._setting), [Gone(), Gone()], "erasure")
     assert len(lines.raw) == 2
     for raw in lines.raw:
         assert "\n" not in raw
@@ -118,7 +118,11 @@ def test_nothing_else_is_said_in_the_log_of_retention() -> None:
 
 
 def test_a_sweep_is_counted_by_reason() -> None:
-    swept = Swept().noting("per_run_cap", 2, 10).noting("erasure", 1, 5).noting("per_run_cap", 1, 1)
-    assert (swept.per_run_cap, swept.erasure, swept.grace_expired) == (Tally(3, 11), Tally(1, 5), Tally())
+    swept = SweepResult().noting("per_run_cap", 2, 10).noting("erasure", 1, 5).noting("per_run_cap", 1, 1)
+    assert (swept.per_run_cap, swept.erasure, swept.grace_expired) == (
+        SweepCounts(3, 11),
+        SweepCounts(1, 5),
+        SweepCounts(),
+    )
     assert swept.count == 4
-    assert Swept().count == 0
+    assert SweepResult().count == 0

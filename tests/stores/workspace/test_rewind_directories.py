@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.errors import Conflict, InvalidInput, NotFound, Stale
 from holdfast.trees import restore as tree_restoring
-from holdfast.trees.restore import Restored
+from holdfast.trees.restore import RestoreResult
 from holdfast.types import Run
 from holdfast.workspaces import restore, rewind
 
@@ -155,7 +155,7 @@ def test_restoring_twice_does_nothing_the_second_time(place: Place, tmp_path: Pa
     place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
     steps: list[int] = []
     again = place.acme.workspaces.restore(place.snapshot, tmp_path / "new", replace=True, on_progress=steps.append)
-    assert again == Restored()
+    assert again == RestoreResult()
     assert sum(steps) == 0
 
 

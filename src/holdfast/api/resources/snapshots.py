@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from holdfast.errors import Conflict, NotFound
-from holdfast.types import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry
+from holdfast.types import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, CaptureResult, TreeEntry
 
 from ..idempotency import IdempotencyKey, chosen_id, retry_id
 from ..operations import operation
@@ -31,7 +31,7 @@ _R = T + "/runs/{run_id}"
 _FILE = "archive.tar.zst"
 
 
-class TreeEntry(Struct, frozen=True):
+class SnapshotTreeEntry(Struct, frozen=True):
     """A file, a directory or a symbolic link in a snapshot."""
 
     path: str
@@ -46,7 +46,7 @@ class TreeEntry(Struct, frozen=True):
 class SnapshotTreePage(Struct, frozen=True):
     """A page of the entries of a snapshot, ordered by path."""
 
-    items: list[TreeEntry]
+    items: list[SnapshotTreeEntry]
     ignore: Annotated[list[str], Meta(description="The ignore patterns of the snapshot.")]
     next: Annotated[str | None, Meta(description="The cursor of the next page, or null on the last page.")]
 
@@ -97,7 +97,7 @@ async def import_snapshot(
     ] = None,
     outside_links: Annotated[bool, Meta(description="Allow symbolic links that lead out of the tree.")] = False,
     idempotency_key: IdempotencyKey = None,
-) -> Capture:
+) -> CaptureResult:
     """Store the content of an archive, `tar.zst`, as a snapshot of a run. No workspace directory is changed."""
     handle = service.tenant(tenant)
     await handle.runs.get(run_id)  # before the upload starts
@@ -113,8 +113,10 @@ async def import_snapshot(
         await directory.close()
 
 
-def _tree_entry(entry: Entry) -> TreeEntry:
-    return TreeEntry(entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, entry.target, entry.digest.hex())
+def _tree_entry(entry: TreeEntry) -> SnapshotTreeEntry:
+    return SnapshotTreeEntry(
+        entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, entry.target, entry.digest.hex()
+    )
 
 
 ROUTES = [

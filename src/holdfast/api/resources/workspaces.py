@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from holdfast.errors import Conflict, Fenced, NotFound
-from holdfast.types import Rewound
+from holdfast.types import RewindResult
 
 from ..auth import Caller
 from ..operations import operation
@@ -48,18 +48,18 @@ class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @operation("POST", "/v1/agent/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")
-async def rewind_own_run(service: Service, *, run_id: Uuid, body: RewindTo, caller: Caller) -> Rewound:
+async def rewind_own_run(service: Service, *, run_id: Uuid, body: RewindTo, caller: Caller) -> RewindResult:
     """Rewind a run of the key's tenant to a step. Its worker restores the files when the run is resumed."""
     return await _rewind(service, caller.tenant or service.default_tenant, run_id, body)
 
 
 @operation("POST", T + "/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")
-async def rewind_run(service: Service, *, tenant: str, run_id: Uuid, body: RewindTo) -> Rewound:
+async def rewind_run(service: Service, *, tenant: str, run_id: Uuid, body: RewindTo) -> RewindResult:
     """Rewind a run and its conversation to a step. Its worker restores the files when the run is resumed."""
     return await _rewind(service, tenant, run_id, body)
 
 
-async def _rewind(service: Service, tenant: str, run_id: str, body: RewindTo) -> Rewound:
+async def _rewind(service: Service, tenant: str, run_id: str, body: RewindTo) -> RewindResult:
     result = await service.tenant(tenant).workspaces.rewind(run_id, path=None, **present_fields(body))
     service.notifier.publish(f"{tenant}/{run_id}")
     return result
@@ -74,7 +74,7 @@ class Redo(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @operation("POST", T + "/runs/{run_id}/redo", raises=[NotFound, Conflict, Fenced], area="runs")
-async def redo_run(service: Service, *, tenant: str, run_id: Uuid, body: Redo) -> Rewound:
+async def redo_run(service: Service, *, tenant: str, run_id: Uuid, body: Redo) -> RewindResult:
     """Undo the last rewind of a run. Its worker restores the files when the run is resumed."""
     result = await service.tenant(tenant).workspaces.redo(run_id, later=True, **present_fields(body))
     service.notifier.publish(f"{tenant}/{run_id}")

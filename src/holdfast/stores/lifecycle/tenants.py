@@ -29,10 +29,10 @@ from ..conversation.search.index import drain, forget
 from ..objects import packs
 from ..workspace import retention_rules as rules
 from . import purge_statements
-from .tenant_engine import being_deleted, deleting, queries
+from .tenant_engine import deletion_message, queries, tenants_being_deleted
 
 
-class Maintained(Struct, frozen=True):
+class MaintenanceResult(Struct, frozen=True):
     """What one call of ``maintain`` did."""
 
     indexed: int = 0
@@ -83,7 +83,7 @@ class AsyncTenants(Store):
         if row is not None:
             return mapper(Tenant, connection.dialect)([row])[0]
         if await queries.is_deleted.one(connection, params) is not None:
-            raise Conflict(being_deleted(tenant))
+            raise Conflict(deletion_message(tenant))
         raise AlreadyExists(f"there is already a tenant {tenant!r}")
 
     @reads
@@ -148,7 +148,7 @@ class AsyncTenants(Store):
             pass
 
     @in_steps
-    async def maintain(self) -> Maintained:
+    async def maintain(self) -> MaintenanceResult:
         """Do one bounded piece of work in the background, for any tenant: continue a deletion, or index messages for search.
 
         Any number of processes may call this again and again. Servers and workers do.
@@ -156,16 +156,16 @@ class AsyncTenants(Store):
         row = await self._engine.read(lambda connection: queries.next_deleted.one(connection, {}))
         if row is not None:
             await self._purge_some(text.unescape(row[0]))
-            return Maintained()
+            return MaintenanceResult()
         at = self._setting.shared.setdefault(_MAINTAINED, {"after": "", "more": False})
         row = await self._engine.read(lambda connection: queries.next_behind.one(connection, {"after": at["after"]}))
         if row is None:
             more, at["after"], at["more"] = at["more"], "", False
-            return Maintained(is_done=not more)
+            return MaintenanceResult(is_done=not more)
         at["after"] = row[0]  # the next piece is of another tenant, so that a large one keeps no other waiting
         drained = await drain(self._engine, scopes.Scope(text.unescape(row[0]), self._setting))
         at["more"] = at["more"] or drained.more
-        return Maintained(drained.messages)
+        return MaintenanceResult(drained.messages)
 
     @writes
     async def _mark(self, connection: Connection, tenant: str, cascade: bool) -> None:
@@ -187,11 +187,11 @@ class AsyncTenants(Store):
     async def _purge_some(self, tenant: str) -> bool:
         """Continue a deletion with one transaction; ``False`` if that was the last one."""
         scope = scopes.Scope(tenant, self._setting)
-        deleting(self._setting).add(scope.stored_tenant)
+        tenants_being_deleted(self._setting).add(scope.stored_tenant)
         if await self._engine.write(Heavy(lambda connection: _remove_some(connection, scope))):
             return True
         await self._engine.write(Heavy(lambda connection: _remove_rest(connection, scope)))
-        deleting(self._setting).discard(scope.stored_tenant)
+        tenants_being_deleted(self._setting).discard(scope.stored_tenant)
         await packs.clear(self._engine, scope)
         return False
 

@@ -84,7 +84,7 @@ class PolicyChange(Struct, frozen=True):
     keep_s: int | None = None
 
 
-class Gone(Protocol):
+class RemovedSnapshot(Protocol):
     """A snapshot that was removed."""
 
     @property
@@ -123,7 +123,7 @@ def of_run(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> Retentio
     return RetentionPolicy(run.per_run or policy.per_run, policy.quota_mib, max(policy.grace_s, keep_s))
 
 
-def verdict(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> tuple[Reason, int] | None:
+def decide(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> tuple[Reason, int] | None:
     """How many of a run's oldest snapshots must go and why, or ``None``."""
     if run.is_held or not run.count:
         return None
@@ -133,7 +133,7 @@ def verdict(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> tuple[R
     return ("per_run_cap", run.count - own.per_run) if run.count > own.per_run else None
 
 
-async def look(connection: Connection, scope: Scope, run_id: str) -> RunSnapshots | None:
+async def run_snapshots(connection: Connection, scope: Scope, run_id: str) -> RunSnapshots | None:
     """What decides about a run's snapshots now."""
     row = await queries.run.one(connection, scope.params(run_id=run_id))
     return None if row is None else run_of(connection, row)
@@ -207,13 +207,13 @@ async def over_cap(connection: Connection, scope: Scope, run_id: str) -> Sequenc
     if row is None or row[0] <= 1:
         return []
     policy = await policy_of(connection, scope)
-    run = await look(connection, scope, run_id)
+    run = await run_snapshots(connection, scope, run_id)
     excess = _excess(policy, run, scope)
     if run is None or excess <= 0:
         return []
     # Somebody may be placing a hold at this moment: either it is waited for and seen, or it waits for us.
     await lock(connection, scope)
-    run = await look(connection, scope, run_id)
+    run = await run_snapshots(connection, scope, run_id)
     excess = _excess(policy, run, scope)
     if run is None or run.is_held or excess <= 0:
         return []
@@ -225,10 +225,10 @@ def _excess(policy: RetentionPolicy, run: RunSnapshots | None, scope: Scope) -> 
     return 0 if run is None else run.count - of_run(policy, run, scope).per_run
 
 
-def announce(scope: Scope, gone: Sequence[Gone], reason: Reason) -> None:
+def log_removals(scope: Scope, gone: Sequence[RemovedSnapshot], reason: Reason) -> None:
     """Say of each snapshot that was removed, in a line of JSON of its own, whose it was and why it went. After the commit."""
     for each in gone:
-        say(
+        write_line(
             {
                 "event": EVENT,
                 "run_id": each.run_id,
@@ -240,7 +240,7 @@ def announce(scope: Scope, gone: Sequence[Gone], reason: Reason) -> None:
         )
 
 
-def deed(action: str, hold: Hold, actor: str, reason: str) -> Deed:
+def hold_deed(action: str, hold: Hold, actor: str, reason: str) -> Deed:
     """What was done about a hold, for the activity log."""
     details = {"run_id": hold.run_id, "session_id": hold.session_id}
     return Deed(action=action, actor=actor, subject_kind="hold", subject_id=hold.id, reason=reason, details=details)
@@ -263,7 +263,7 @@ async def keep_for(
     change = PolicyChange(keep_s=min(seconds, scope.limits.snapshot_keep_s))
     await set_policy(connection, scope, change, id)
     await note_policy(connection, scope, "retention.policy_set", actor, id, change)
-    return await effective(connection, scope, id)
+    return await effective_policy(connection, scope, id)
 
 
 async def keep_end(connection: Connection, scope: Scope, run: Run, new_epoch: int) -> None:
@@ -279,7 +279,7 @@ async def keep_end(connection: Connection, scope: Scope, run: Run, new_epoch: in
     await queries.note_end.all(connection, params | {"ended_at": to_us(run.finished_at)})
 
 
-async def effective(connection: Connection, scope: Scope, run_id: str | None) -> RetentionPolicy:
+async def effective_policy(connection: Connection, scope: Scope, run_id: str | None) -> RetentionPolicy:
     """What holds for a tenant, or for one of its runs; for other stores, in their transaction.
 
     Raises:
@@ -288,7 +288,7 @@ async def effective(connection: Connection, scope: Scope, run_id: str | None) ->
     policy = await policy_of(connection, scope)
     if run_id is None:
         return policy
-    run: RunSnapshots | None = await look(connection, scope, run_id)
+    run: RunSnapshots | None = await run_snapshots(connection, scope, run_id)
     if run is None:
         raise states.missing(run_id)
     return of_run(policy, run, scope)
@@ -315,11 +315,11 @@ async def note_policy(
     numbers = {} if change is None else {"per_run": change.per_run, "grace_s": change.grace_s, "keep_s": change.keep_s}
     details = {name: number for name, number in numbers.items() if number is not None}
     kind, subject = ("tenant", "") if run_id is None else ("run", run_id)
-    deed = Deed(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
-    await activity.note(connection, scope, [deed])
+    policy_deed = Deed(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
+    await activity.note(connection, scope, [policy_deed])
 
 
-def announce_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:
+def warn_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:
     """Say that a tenant takes more than its quota, and that nothing is left that may go.
 
     Not in the log of retention: that has a line for each snapshot that was removed, and nothing else.
@@ -330,7 +330,7 @@ def announce_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None
     logging.getLogger(SWEEPER).warning(words, scope.tenant, f"{used_bytes:,}", f"{quota_bytes:,}")
 
 
-def say(line: dict[str, Any], *, is_error: bool = False) -> None:
+def write_line(line: dict[str, Any], *, is_error: bool = False) -> None:
     """Write one line of JSON to the log of retention."""
     import json
     import logging  # nobody needs it until something is removed, and it takes its time to load
