@@ -14,7 +14,7 @@ from holdfast.api.app import build
 from holdfast.api.kagent import checkpoints, is_kagent_path, sessions
 from holdfast.api.kagent.request import (
     DEFAULT_USER,
-    Ask,
+    KagentRequest,
     agent_id,
     bare,
     enveloped,
@@ -84,11 +84,11 @@ def test_a_header_that_is_empty_is_not_there() -> None:
     assert header(headers, b"absent") is None
 
 
-def ask(query: str = "", data: bytes = b"", **headers: str) -> Ask:
+def ask(query: str = "", data: bytes = b"", **headers: str) -> KagentRequest:
     """A request without a server."""
     named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
     nothing: Any = None
-    return Ask(nothing, nothing, {}, named, query, data)
+    return KagentRequest(nothing, nothing, {}, named, query, data)
 
 
 class Body(msgspec.Struct):
@@ -102,7 +102,7 @@ def test_a_body_that_was_left_out_is_an_empty_object() -> None:
     assert ask().body(decoder).n == 7
     assert ask(data=b'{"n": 3, "unknown": 1}').body(decoder).n == 3
     for bad in (b"[]", b"{", b'{"n": "x"}'):
-        with pytest.raises(InvalidInput, match="the body is not"):
+        with pytest.raises(InvalidInput, match="the body is invalid"):
             ask(data=bad).body(decoder)
 
 
@@ -223,7 +223,7 @@ def test_an_event_has_one_message_id_in_one_session() -> None:
 
 
 def test_a_session_is_shown_without_what_it_has_not() -> None:
-    shown = msgspec.json.decode(msgspec.json.encode(sessions.shown(SESSION)))
+    shown = msgspec.json.decode(msgspec.json.encode(sessions.wire_session(SESSION)))
     assert shown == {
         "id": "s",
         "user_id": "u",
@@ -232,7 +232,9 @@ def test_a_session_is_shown_without_what_it_has_not() -> None:
         "created_at": "1970-01-01T00:00:00Z",
         "updated_at": "1970-01-01T00:00:00.000001Z",
     }
-    shared = msgspec.json.decode(msgspec.json.encode(sessions.shown(SESSION, share_token="t", share_read_only=False)))
+    shared = msgspec.json.decode(
+        msgspec.json.encode(sessions.wire_session(SESSION, share_token="t", share_read_only=False))
+    )
     assert (shared["share_token"], shared["share_read_only"]) == ("t", False)
 
 

@@ -111,7 +111,7 @@ def test_everything_a_link_or_an_agent_may_not_is_noted_once_and_without_the_tok
         "this share link is read-only",
         "only the owner of a session can delete it",
         "only the owner of a session can share it",
-        "this session belongs to the ",
+        "this session belongs to ",
     }
     assert all(each.details["key_id"] for each in noted.values())
     assert token not in repr(noted) + caplog.text

@@ -256,7 +256,7 @@ def test_an_upload_that_stops_coming_is_given_up(tmp_path: Path) -> None:
         yield {"type": "http.request", "body": b"1", "more_body": True}
         await asyncio.Event().wait()
 
-    with pytest.raises(TooSlow, match=r"1 bytes of the body came .* transfer_bytes_per_s = 1,024") as refused:
+    with pytest.raises(TooSlow, match=r"1 bytes of the body arrived .* transfer_bytes_per_s = 1,024") as refused:
         saved(tmp_path, never(), stall_s=0.01)
     assert refused.value.headers == {"connection": "close"}
 
