@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
-from .core.compatibility import ERASURE_STREAM
+from .compatibility import ERASURE_STREAM
 from .erasure.consumer import EVENT, ErasureConsumer
 from .errors import HoldfastError
 from .handles import AsyncHoldfast

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast import Holdfast, Limits, PoolOptions, TenantHandle, address, key_file
-from holdfast.core.compatibility import ERASURE_STREAM
+from holdfast.compatibility import ERASURE_STREAM
 from holdfast.encryption import KeyRing
 
 if TYPE_CHECKING:

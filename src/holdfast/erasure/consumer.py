@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import AsyncHoldfast, IdSource, RandomIds
-from holdfast.core.compatibility import ERASURE_STREAM
+from holdfast.compatibility import ERASURE_STREAM
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.extras import needs
 from holdfast.loop.loop import this_process

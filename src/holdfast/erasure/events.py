@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.core.compatibility import USER_FIELD
+from holdfast.compatibility import USER_FIELD
 
 KINDS = ("type", "event", "event_type")
 SUBJECTS = (USER_FIELD, "tenant", "user_id")

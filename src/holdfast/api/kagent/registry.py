@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, field
 from starlette.responses import Response
 
 import holdfast
-from holdfast import AgentChange, NewTool, NewToolServer, column
+from holdfast import AgentChange, NewServerTool, NewToolServer, column
 from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
 from holdfast.types import Agent
 
@@ -187,7 +187,7 @@ async def register_tool_server(request: KagentRequest) -> Response:
     body = request.body(_SERVER)
     if body.group_kind not in KINDS:
         raise InvalidInput(f"groupKind must be one of {', '.join(KINDS)}, not {body.group_kind!r}", field="groupKind")
-    tools = [NewTool(tool.name, tool.description) for tool in body.discovered_tools]
+    tools = [NewServerTool(tool.name, tool.description) for tool in body.discovered_tools]
     new = NewToolServer(name=body.ref, kind=body.group_kind, description=body.description, tools=tools)
     server = await request.tenant.tool_servers.upsert(new)
     result = _WireToolServer(server.name, server.kind, body.discovered_tools)

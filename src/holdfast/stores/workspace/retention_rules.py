@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from ...clock import MICROSECONDS, to_us
-from ...core.compatibility import USER_FIELD
+from ...compatibility import USER_FIELD
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.scope import Scope

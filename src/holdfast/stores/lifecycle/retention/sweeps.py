@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from ....clock import MICROSECONDS, to_us
+from ....compatibility import USER_FIELD
 from ....core import scope as scopes
-from ....core.compatibility import USER_FIELD
 from ....core.registration import register_tenant
 from ....core.rows import mapper
 from ....core.scope import Scope
