@@ -3,11 +3,11 @@
 from .core.actor_context import Acting
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
-from .stores.conversation.buffer.saving import SessionState
+from .stores.conversation.buffer.persistence import SessionState
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.compaction.events import ArchivedMessage, CompactionEvent
-from .stores.conversation.compaction.plan import Plan
-from .stores.conversation.compaction.strategies import Changes, History
+from .stores.conversation.compaction.plan import CompactionPlan
+from .stores.conversation.compaction.strategies import CompactionChanges, CompactionHistory
 from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
 from .stores.conversation.context import Context, ContextMessage
 from .stores.conversation.deleted_messages import DeletedMessage
@@ -17,7 +17,7 @@ from .stores.conversation.message_log import Message
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingGroup, PendingMessage, PendingMessages
 from .stores.conversation.pruning import PrunedSessions
-from .stores.conversation.search.search import Hit, SearchPage
+from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
@@ -45,17 +45,17 @@ from .stores.lifecycle.tenants import AsyncTenants, MaintenanceResult, Tenant, T
 from .stores.memory.agent_memories import (
     AgentMemories,
     AgentMemory,
+    AgentMemoryMatch,
     AsyncAgentMemories,
-    FoundAgentMemory,
     PrunedMemories,
 )
-from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, FoundMemory, MemoryScope
+from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agent, Agents, AsyncAgents
 from .stores.registry.blocks import AsyncBlocks, Block, Blocks
 from .stores.registry.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
-from .stores.registry.tool_servers import AsyncToolServers, Tool, ToolServer, ToolServers
+from .stores.registry.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -79,6 +79,7 @@ __all__ = [
     "Agent",
     "AgentMemories",
     "AgentMemory",
+    "AgentMemoryMatch",
     "Agents",
     "ApiKey",
     "ApiKeys",
@@ -124,7 +125,6 @@ __all__ = [
     "Branches",
     "BufferedSession",
     "CaptureResult",
-    "Changes",
     "ChannelInstance",
     "ChannelInstances",
     "CheckedThreads",
@@ -132,7 +132,10 @@ __all__ = [
     "Checkpoints",
     "ClaimedRun",
     "CommittedStep",
+    "CompactionChanges",
     "CompactionEvent",
+    "CompactionHistory",
+    "CompactionPlan",
     "Compactions",
     "Contact",
     "Contacts",
@@ -141,6 +144,7 @@ __all__ = [
     "ContextMessage",
     "CrewMemories",
     "CrewMemory",
+    "CrewMemoryMatch",
     "DamagedCheckpoint",
     "DamagedSnapshot",
     "DeletedMessage",
@@ -154,13 +158,9 @@ __all__ = [
     "Flow",
     "FlowState",
     "Flows",
-    "FoundAgentMemory",
-    "FoundMemory",
     "GeneralFeedback",
     "GeneralFeedbacks",
     "Held",
-    "History",
-    "Hit",
     "Hold",
     "Leases",
     "LoadedRun",
@@ -174,7 +174,6 @@ __all__ = [
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
-    "Plan",
     "PrunedMemories",
     "PrunedSessions",
     "RestoreResult",
@@ -187,7 +186,9 @@ __all__ = [
     "RunQueue",
     "RunStatus",
     "Runs",
+    "SearchHit",
     "SearchPage",
+    "ServerTool",
     "Session",
     "SessionShare",
     "SessionShares",
@@ -205,7 +206,6 @@ __all__ = [
     "TaskWrites",
     "Tenant",
     "Tenants",
-    "Tool",
     "ToolCall",
     "ToolCalls",
     "ToolServer",

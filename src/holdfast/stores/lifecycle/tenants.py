@@ -25,7 +25,7 @@ from ...core.store import Store, in_steps, reads, writes
 from ...engines.offload import Heavy
 from ...engines.protocol import Connection, Engine
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
-from ..conversation.search.index import drain, forget
+from ..conversation.search.index import drain, remove_deleted
 from ..objects import packs
 from ..workspace import retention_rules as rules
 from . import purge_statements
@@ -230,7 +230,7 @@ async def _remove_some(connection: Connection, scope: scopes.Scope) -> bool:
         left -= len(await query.all(connection, {**params, "limit": left}))
         if not left:
             break
-    await forget(connection, params)
+    await remove_deleted(connection, params)
     return left < PURGED_ROWS
 
 
@@ -243,7 +243,7 @@ async def _remove_rest(connection: Connection, scope: scopes.Scope) -> None:
     # Repeat until nothing is left: a statement may have waited for a writer whose rows an earlier statement did not see.
     while [row for query in purge_statements.unbounded() for row in await query.all(connection, params)]:
         pass
-    await forget(connection, params)
+    await remove_deleted(connection, params)
 
 
 class Tenants(Blocking[AsyncTenants]):

@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from ...clock import MICROSECONDS, to_us
+from ...compatibility import USER_FIELD
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.scope import Scope
@@ -234,7 +235,7 @@ def log_removals(scope: Scope, removed: Sequence[RemovedSnapshot], reason: Reaso
                 "event": EVENT,
                 "run_id": snapshot.run_id,
                 "checkpoint_id": snapshot.id,
-                "koder_user_id": scope.tenant,
+                USER_FIELD: scope.tenant,
                 "size_bytes": snapshot.size_bytes,
                 "reason": reason,
             }
