@@ -171,7 +171,7 @@ class History:
             try:
                 self.acme.workspaces.redo(run, root)
             except HoldfastError as error:
-                assert "gone on since" in str(error) or "no rewind led" in str(error) or "held by" in str(error)  # noqa: PT017
+                assert "has continued since" in str(error) or "no rewind led" in str(error) or "held by" in str(error)  # noqa: PT017
 
     def _is_there(self, snapshot: str | None) -> bool:
         return snapshot is not None and any(taken.id == snapshot for taken in self.acme.snapshots.list())

@@ -46,7 +46,7 @@ async def what_a_run_did_since_is_not_lost_by_a_redo(world: World) -> None:
     heir = await acme.leases.claim("heir")
     assert heir is not None
     await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=[NewToolCall(id="new", tool_name="t")])
-    with raises(Conflict, saying="gone on since"):
+    with raises(Conflict, saying="has continued since"):
         await acme.rewinds.redo(run.id, id=first.id, epoch=heir.epoch)
     await stepped(acme, heir, tool_calls=[ToolOutcome(id="new")])
     await acme.leases.release(run.id, epoch=heir.epoch)
@@ -76,7 +76,7 @@ async def the_same_number_reached_another_way_is_another_step(world: World) -> N
     await acme.leases.release(run.id, epoch=heir.epoch)
     with raises(Conflict, saying="no rewind led"):
         await acme.rewinds.redo(run.id)
-    with raises(Conflict, saying="gone on since"):
+    with raises(Conflict, saying="has continued since"):
         await acme.rewinds.redo(run.id, id=upper.id)
 
 
@@ -248,7 +248,7 @@ async def what_cannot_be_rewound_is_refused(world: World) -> None:
     rewind = await gone_back(acme, other, 0, epoch=other.epoch)
     with raises(NotFound, saying="has no rewind"):
         await acme.rewinds.redo(run.id, id=rewind.id)
-    with raises(Conflict, saying="another rewind"):
+    with raises(Conflict, saying="already exists"):
         await acme.rewinds.begin(run.id, to_step=0, id=rewind.id)
     assert [*await world.tenant("zenith").rewinds.list(run.id)] == []
 

@@ -96,7 +96,7 @@ async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: Wo
         "snapshot 1",
         "as it was",
     )
-    assert rewind.pending_reason == f"{TEXTS[3]}/tree is being brought to snapshot snapshot 1"
+    assert rewind.pending_reason == f"{TEXTS[3]}/tree is being restored to snapshot snapshot 1"
     assert (rewind.created_at, rewind.finished_at) == (from_us(world.clock.now_us()), None)
     now = await acme.runs.get(run.id)
     assert (now.status, now.iteration, now.epoch, now.stop_reason, now.finished_at) == (

@@ -42,7 +42,7 @@ async def a_captured_tree_is_read_as_it_is(world: World) -> None:
     for call in (acme.snapshots.get, acme.snapshots.tree):
         with raises(NotFound):
             await call(uuid_of("nothing"))
-    with raises(NotFound, saying="no file"):
+    with raises(NotFound, saying="does not contain a file"):
         await acme.snapshots.read(captured.snapshot.id, "nothing")
 
 
