@@ -160,7 +160,7 @@ def test_the_same_id_is_free_for_another_tenant(world: World) -> None:
 
 
 def test_a_run_that_there_is_not_has_no_snapshot(world: World) -> None:
-    with raises(NotFound, key=NEVER):
+    with pytest.raises(NotFound, match=NEVER):
         world.record(run_id=NEVER)
     assert world.acme.objects.usage().count == 0
 

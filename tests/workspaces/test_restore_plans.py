@@ -220,10 +220,10 @@ def fed(
     """What a generator asks for, and what it comes to."""
     asked: list[ObjectRequest] = []
     try:
-        expected = next(steps)
+        request = next(steps)
         while True:
-            asked.append(expected)
-            expected = steps.send({digest: bodies[digest] for digest in expected.now})
+            asked.append(request)
+            request = steps.send({digest: bodies[digest] for digest in expected.now})
     except StopIteration as done:
         return asked, done.value
 
@@ -345,9 +345,9 @@ def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
         assert (existing.digest == expected.digest) is (at is None), at
 
 
-def done(root: Path, expected: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
-    existing = looked(root, expected)
-    return fed(restore.restore(str(root), planned(expected, existing), expected, **how), bodies)[1]
+def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
+    existing = looked(root, wanted)
+    return fed(restore.restore(str(root), planned(wanted, existing), wanted, **how), bodies)[1]
 
 
 CONTENT = {digest_of(b"content"): b"content"}

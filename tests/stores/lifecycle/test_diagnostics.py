@@ -19,7 +19,7 @@ from tests.stores.objects.test_pack_faults import Died, Dying
 FOLDER = folder_of("acme")
 
 
-def test_a_tenant_that_is_well_has_no_findings(local: Bench) -> None:
+def test_an_intact_tenant_has_no_findings(local: Bench) -> None:
     run = local.run()
     for _ in range(3):
         local.capture(run)
@@ -28,7 +28,7 @@ def test_a_tenant_that_is_well_has_no_findings(local: Bench) -> None:
     assert local.tenant().diagnostics.repair().is_tidy
 
 
-def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_are_found_and_removed(opens: Opens, tmp_path: Path) -> None:
     bench = opens()
     run = bench.run()
     kept = bench.capture(run)
@@ -53,7 +53,7 @@ def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -
     assert acme.snapshots.read(kept.id, "file")
 
 
-def test_what_went_with_its_run_is_found_and_removed(local: Bench) -> None:
+def test_layers_of_removed_runs_are_found_and_removed(local: Bench) -> None:
     run = local.run()
     local.capture(run)
     acme = local.tenant()
@@ -65,7 +65,7 @@ def test_what_went_with_its_run_is_found_and_removed(local: Bench) -> None:
     assert acme.objects.usage().count == 0
 
 
-def test_what_is_lost_is_named_and_left_as_it_is(local: Bench, tmp_path: Path) -> None:
+def test_lost_data_is_reported_and_left_unchanged(local: Bench, tmp_path: Path) -> None:
     run = local.run()
     hurt, well = local.capture(run), local.capture(local.run())
     (pack,) = [path for path in (tmp_path / "packs" / FOLDER).iterdir() if _is_of(local, path.name, hurt.layer_id)]
@@ -100,7 +100,7 @@ def _is_of(bench: Bench, pack: str, layer_id: str) -> bool:
     return bool(step(bench.holdfast._engine.read(lambda connection: _run(connection, asked, params))))
 
 
-def test_a_place_that_cannot_be_reached_is_no_finding(opens: Opens) -> None:
+def test_unreachable_pack_storage_is_an_error_and_not_a_finding(opens: Opens) -> None:
     nowhere = {
         "aws_region": "x",
         "aws_access_key_id": "x",
@@ -112,7 +112,7 @@ def test_a_place_that_cannot_be_reached_is_no_finding(opens: Opens) -> None:
         opens(PackPlace("s3://bucket/folder", options)).tenant().diagnostics.look()
 
 
-def test_the_integrity_of_a_database_is_looked_at(address: str, tmp_path: Path) -> None:
+def test_the_integrity_of_a_database_is_checked(address: str, tmp_path: Path) -> None:
     pool = PoolOptions(min_connections=1, max_connections=1)
     with Holdfast(address, limits=SMALL, pool=pool) as holdfast:
         holdfast.tenant("acme").sessions.create()

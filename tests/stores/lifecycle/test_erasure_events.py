@@ -39,18 +39,18 @@ ENTRY = f"{int(AT.timestamp() * 1000)}-7"
         ({}, None),
     ],
 )
-def test_an_event_is_read_in_every_form_it_comes_in(fields: dict[str, str], expected: ErasureRequest | None) -> None:
+def test_an_event_is_read_in_every_format(fields: dict[str, str], expected: ErasureRequest | None) -> None:
     assert read_event(ENTRY, fields, EVENT) == expected
 
 
 @pytest.mark.parametrize("fields", [{}, {"tenant": ""}, {"data": '{"tenant": 7}'}, {"data": '{"tenant": ["x"]}'}])
-def test_an_event_that_does_not_say_who_is_an_error(fields: dict[str, str]) -> None:
+def test_an_event_without_a_subject_is_an_error(fields: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="who is to be forgotten"):
         read_event(ENTRY, {"type": EVENT, **fields}, EVENT)
 
 
 @pytest.mark.parametrize("entry", ["", "x-1", "-1", "99999999999999999-0", "٣-0"])
-def test_an_entry_without_a_time_asks_now(entry: str) -> None:
+def test_an_entry_without_a_time_is_requested_now(entry: str) -> None:
     assert read_event(entry, {"type": EVENT, "tenant": "a"}, EVENT) == ErasureRequest("a", entry, None)
 
 
@@ -75,7 +75,7 @@ def pending(url: str) -> int:
         return int(client.xpending(STREAM, "holdfast")["pending"])
 
 
-def test_what_a_dead_consumer_left_is_taken_over_and_carried_out_once(tmp_path: Path, redis_url: str) -> None:
+def test_events_of_a_dead_consumer_are_taken_over_and_carried_out_once(tmp_path: Path, redis_url: str) -> None:
     publish(redis_url, tenant="acme", event_id="e1")
     publish(redis_url, tenant="acme", event_id="e1")
 
@@ -113,7 +113,7 @@ def test_what_a_dead_consumer_left_is_taken_over_and_carried_out_once(tmp_path: 
     within(tmp_path, again)
 
 
-def test_what_cannot_be_written_down_is_not_acknowledged_and_what_cannot_be_read_is(
+def test_unreadable_events_are_acknowledged_and_unrecorded_ones_are_not(
     tmp_path: Path, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(redis_url, data="nobody")
@@ -143,7 +143,7 @@ def test_what_cannot_be_written_down_is_not_acknowledged_and_what_cannot_be_read
     assert all("is not understood" in error for error in errors)
 
 
-def test_what_is_open_is_carried_out_while_redis_is_away(tmp_path: Path) -> None:
+def test_open_erasures_are_carried_out_while_redis_is_down(tmp_path: Path) -> None:
     async def use(holdfast: AsyncHoldfast) -> None:
         await holdfast.tenant("acme").sessions.create()
         await holdfast.erasures.request("acme", requested_at=AT)
@@ -156,7 +156,7 @@ def test_what_is_open_is_carried_out_while_redis_is_away(tmp_path: Path) -> None
     within(tmp_path, use)
 
 
-def test_without_an_address_nothing_is_read_and_what_is_open_is_carried_out(tmp_path: Path, lines: Lines) -> None:
+def test_without_an_address_open_erasures_are_carried_out(tmp_path: Path, lines: Lines) -> None:
     async def use(holdfast: AsyncHoldfast) -> None:
         await holdfast.tenant("acme").sessions.create()
         asked = await holdfast.erasures.request("acme", requested_at=AT)

@@ -65,7 +65,7 @@ def files(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_an_erasure_that_dies_at_any_step_is_gone_on_with(
+def test_an_erasure_that_dies_at_any_step_is_resumed(
     prepared: Path, tmp_path: Path, lines: Lines, after: bool
 ) -> None:
     others = mentions(prepared, "zenith")
@@ -118,7 +118,7 @@ def test_an_erasure_of_snapshots_alone_leaves_the_rest(prepared: Path, tmp_path:
         assert [erasure.tenant for erasure in holdfast.erasures.list(only_open=True)] == ["acme"]
 
 
-def test_one_request_for_everything_and_one_for_less_are_done_together(prepared: Path, tmp_path: Path) -> None:
+def test_requests_for_all_data_and_for_snapshots_are_carried_out_together(prepared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "both"
     shutil.copytree(prepared, folder)
     with opened(folder) as holdfast:

@@ -61,7 +61,7 @@ def test_a_request_is_due_a_day_after_it_was_made(holdfast: Holdfast, clock: Fix
     assert WINDOW_S == 24 * 60 * 60
 
 
-def test_a_request_makes_no_tenant(holdfast: Holdfast) -> None:
+def test_a_request_creates_no_tenant(holdfast: Holdfast) -> None:
     holdfast.erasures.request("acme")
     assert holdfast.tenants.list() == []
 
@@ -89,7 +89,7 @@ def test_one_event_about_two_tenants_and_two_about_one_are_kept_apart(holdfast: 
     ],
     ids=["first", "first-east", "last", "last-west", "elsewhere"],
 )
-def test_any_moment_that_can_be_meant_is_kept_and_listed(holdfast: Holdfast, moment: datetime) -> None:
+def test_any_time_in_range_is_stored_and_listed(holdfast: Holdfast, moment: datetime) -> None:
     asked = holdfast.erasures.request("acme", requested_at=moment)
     assert (asked.requested_at, asked.due_at) == (moment, moment + timedelta(days=1))
     assert holdfast.erasures.list(only_open=True) == [asked], "what is not listed is never carried out"
@@ -104,7 +104,7 @@ def test_any_moment_that_can_be_meant_is_kept_and_listed(holdfast: Holdfast, mom
     ],
     ids=["before", "first", "after", "last", "no-zone", "day", "text", "number"],
 )  # fmt: skip
-def test_a_moment_that_cannot_be_meant_is_refused(empty: Holdfast, moment: Any, saying: str) -> None:
+def test_a_time_out_of_range_is_refused(empty: Holdfast, moment: Any, saying: str) -> None:
     with pytest.raises(InvalidInput, match=saying):
         empty.erasures.request("acme", requested_at=moment)
     assert empty.erasures.list() == []
@@ -119,7 +119,7 @@ def test_a_moment_that_cannot_be_meant_is_refused(empty: Holdfast, moment: Any, 
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_request_that_is_none_is_not_written_down(
+def test_an_invalid_request_is_not_recorded(
     empty: Holdfast, given: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -128,7 +128,7 @@ def test_a_request_that_is_none_is_not_written_down(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_pages_are_the_most_urgent_first_whatever_anybody_is_called(holdfast: Holdfast, size: int) -> None:
+def test_pages_list_the_most_urgent_first_for_any_tenant_names(holdfast: Holdfast, size: int) -> None:
     names = ["b", "a", "\x00", "\ud800", "名", "Z"]
     for number, name in enumerate(names):
         holdfast.erasures.request(name, event_id=name, requested_at=AT - timedelta(hours=number // 2))
@@ -181,13 +181,13 @@ def test_a_cursor_of_another_list_is_refused(empty: Holdfast, cursor: str) -> No
 
 
 @pytest.mark.parametrize("tenant", ["nobody", "\x00", "acme "])
-def test_who_has_not_asked_is_not_forgotten(holdfast: Holdfast, tenant: str) -> None:
+def test_a_tenant_without_a_request_is_not_erased(holdfast: Holdfast, tenant: str) -> None:
     holdfast.erasures.request("acme")
     with raises(NotFound, noun="erasure", key=tenant):
         holdfast.erasures.carry_out(tenant)
 
 
-def test_who_was_never_here_is_forgotten_and_leaves_no_trace_but_the_proof(
+def test_erasing_an_unknown_tenant_leaves_only_the_record(
     holdfast: Holdfast, clock: FixedClock
 ) -> None:
     holdfast.erasures.request("ghost")
@@ -200,7 +200,7 @@ def test_who_was_never_here_is_forgotten_and_leaves_no_trace_but_the_proof(
     assert holdfast.erasures.list(only_open=True) == []
 
 
-def test_what_is_finished_is_never_done_again(holdfast: Holdfast) -> None:
+def test_a_finished_erasure_is_never_carried_out_again(holdfast: Holdfast) -> None:
     holdfast.erasures.request("acme", event_id="e")
     holdfast.erasures.carry_out("acme")
     holdfast.tenant("acme").sessions.create()
@@ -223,7 +223,7 @@ def test_all_requests_of_one_tenant_are_finished_together(holdfast: Holdfast) ->
     assert len({erasure.finished_at for erasure in holdfast.erasures.list() if erasure.tenant == "acme"}) == 1
 
 
-def test_snapshots_alone_go_and_everything_else_stays(holdfast: Holdfast) -> None:
+def test_an_erasure_of_snapshots_keeps_all_other_data(holdfast: Holdfast) -> None:
     acme, run = holdfast.tenant("acme"), run_of(holdfast)
     for number in range(3):
         forge(acme, run, [body(number, 50)])
@@ -240,7 +240,7 @@ def test_snapshots_alone_go_and_everything_else_stays(holdfast: Holdfast) -> Non
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_is_held_keeps_the_request_open_and_the_rest_goes(holdfast: Holdfast, whole: bool) -> None:
+def test_a_hold_keeps_the_request_open_and_the_rest_is_removed(holdfast: Holdfast, whole: bool) -> None:
     acme, held, free = holdfast.tenant("acme"), run_of(holdfast), run_of(holdfast)
     kept = forge(acme, held, [body(1, 50)])
     forge(acme, free, [body(2, 50)])
@@ -264,7 +264,7 @@ def test_a_hold_that_keeps_no_snapshot_keeps_the_tenant_too(holdfast: Holdfast) 
     assert len(acme.sessions.list()) == 1
 
 
-def test_while_somebody_sweeps_an_erasure_waits_and_then_goes_on(holdfast: Holdfast, clock: FixedClock) -> None:
+def test_an_erasure_waits_for_another_sweep_and_then_continues(holdfast: Holdfast, clock: FixedClock) -> None:
     holdfast.tenant("acme").sessions.create()
     holdfast.erasures.request("acme")
     step(Sweep(holdfast._engine, Scope("acme", holdfast._setting)).claim("somebody"))
@@ -276,14 +276,14 @@ def test_while_somebody_sweeps_an_erasure_waits_and_then_goes_on(holdfast: Holdf
 
 
 @pytest.mark.parametrize(("holder", "error"), [("", InvalidInput), (7, InvalidInput), ("x" * 61, LimitExceeded)])
-def test_whoever_carries_it_out_has_a_name(holdfast: Holdfast, holder: Any, error: type[Exception]) -> None:
+def test_the_holder_of_an_erasure_needs_a_valid_name(holdfast: Holdfast, holder: Any, error: type[Exception]) -> None:
     holdfast.erasures.request("acme")
     with pytest.raises(error, match="holder"):
         holdfast.erasures.carry_out("acme", holder=holder)
     assert len(holdfast.erasures.list(only_open=True)) == 1
 
 
-def test_the_keys_of_who_is_forgotten_go_too(holdfast: Holdfast) -> None:
+def test_an_erasure_removes_the_api_keys_of_the_tenant(holdfast: Holdfast) -> None:
     for tenant in ("acme", "zenith", ""):
         holdfast.api_keys.create(new_api_key(), name="x", tenant=tenant)
     holdfast.erasures.request("acme")
@@ -306,7 +306,7 @@ def test_the_keys_of_who_is_forgotten_go_too(holdfast: Holdfast) -> None:
         ("²-0", None),
     ],
 )
-def test_an_entry_of_any_id_asks_for_what_can_be_written_down(
+def test_an_entry_with_any_id_can_be_recorded(
     holdfast: Holdfast, entry: str, moment: datetime | None
 ) -> None:
     asked = read_event(entry, {"type": EVENT, "tenant": "acme"}, EVENT)
@@ -331,7 +331,7 @@ def test_an_entry_of_any_id_asks_for_what_can_be_written_down(
     ],
     ids=["first", "empty", "empty-id", "id", "kind", "payload", "data", "number", "deep", "nul"],
 )
-def test_of_several_things_an_entry_says_the_first_that_says_something_counts(
+def test_the_first_non_empty_subject_of_an_entry_counts(
     fields: dict[str, str], expected: tuple[str, str]
 ) -> None:
     result = read_event("1-0", fields, EVENT)
@@ -354,11 +354,11 @@ def test_an_entry_of_another_kind_is_never_a_request(fields: dict[str, str]) -> 
         ({"s": []}, [("s", [])]),
     ],
 )  # fmt: skip
-def test_what_redis_answers_is_read_in_both_protocols(found: Any, expected: Any) -> None:
+def test_redis_answers_are_read_in_both_protocols(found: Any, expected: Any) -> None:
     assert list(_listed(found)) == expected
 
 
-def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenants_that_cannot_be_erased_yet_do_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.retention_worker.PAGE", 2)
 
     async def use() -> list[str]:
@@ -374,7 +374,7 @@ def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, m
     assert asyncio.run(use()) == [f"t{number}" for number in range(5)]
 
 
-def test_a_consumer_without_redis_carries_out_what_it_can_and_leaves_the_rest(
+def test_a_consumer_without_redis_carries_out_what_is_possible(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use() -> tuple[int, list[str]]:

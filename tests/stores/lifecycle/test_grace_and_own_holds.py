@@ -16,7 +16,7 @@ DAY = 86_400
 T = "/v1/tenants/acme"
 
 
-def test_a_run_that_is_rewound_after_its_end_keeps_the_grace_it_had(local: Bench, lines: Lines) -> None:
+def test_a_run_rewound_after_its_end_keeps_its_grace_period(local: Bench, lines: Lines) -> None:
     acme, run = local.tenant(), local.run()
     made = local.capture(run).id
     local.end(run)
@@ -43,7 +43,7 @@ def test_a_run_that_is_rewound_after_its_end_keeps_the_grace_it_had(local: Bench
     assert (local.ids(), lines.deleted()) == ([made], [])
 
 
-def test_a_rewound_run_whose_grace_is_over_loses_its_snapshots_with_a_line_for_each(local: Bench, lines: Lines) -> None:
+def test_a_rewound_run_loses_its_snapshots_after_the_grace_period(local: Bench, lines: Lines) -> None:
     acme, run = local.tenant(), local.run()
     made = local.capture(run).id
     local.end(run)
@@ -56,7 +56,7 @@ def test_a_rewound_run_whose_grace_is_over_loses_its_snapshots_with_a_line_for_e
     assert (local.ids(), lines.deleted("grace_expired")) == ([], [made])
 
 
-def test_a_hold_that_a_tenant_placed_itself_does_not_stop_its_erasure_and_that_of_an_operator_does(
+def test_only_holds_of_an_operator_stop_an_erasure(
     address: str,
 ) -> None:
     async def play() -> None:
@@ -82,7 +82,7 @@ def test_a_hold_that_a_tenant_placed_itself_does_not_stop_its_erasure_and_that_o
     asyncio.run(play())
 
 
-def test_an_erasure_that_is_overdue_shows_in_readiness_and_metrics(address: str) -> None:
+def test_an_overdue_erasure_shows_in_readiness_and_metrics(address: str) -> None:
     async def play() -> None:
         clock = FixedClock()
         async with running(address, migrate=True, clock=clock) as server:

@@ -261,7 +261,7 @@ def test_a_run_that_is_held_may_take_more_than_its_cap(acme: TenantHandle) -> No
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])
-def test_runs_of_many_pages_are_all_looked_at(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+def test_a_sweep_reaches_the_runs_of_every_page(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
     monkeypatch.setattr(sweeps, "RUNS_PAGE", page)
     monkeypatch.setattr(sweeps, "BATCH", 1)
     runs = [run_of(acme) for _ in range(3)]
@@ -276,7 +276,7 @@ def test_runs_of_many_pages_are_all_looked_at(acme: TenantHandle, monkeypatch: p
     assert acme.retention.plan() == SweepResult() == acme.retention.sweep()
 
 
-def test_a_plan_changes_nothing_and_a_sweep_does_what_it_says(acme: TenantHandle, clock: FixedClock) -> None:
+def test_a_plan_changes_nothing_and_matches_the_sweep(acme: TenantHandle, clock: FixedClock) -> None:
     ended, live = run_of(acme), run_of(acme)
     for run in (ended, live):
         forge(acme, run, [body(1, 40)])
@@ -289,7 +289,7 @@ def test_a_plan_changes_nothing_and_a_sweep_does_what_it_says(acme: TenantHandle
     assert acme.retention.sweep() == plan
 
 
-def test_a_tenant_that_is_not_there_is_not_made_by_a_sweep_or_a_plan(holdfast: Holdfast) -> None:
+def test_a_sweep_or_a_plan_creates_no_tenant(holdfast: Holdfast) -> None:
     nobody = holdfast.tenant("nobody")
     assert (nobody.retention.plan(), nobody.retention.sweep(), nobody.retention.policy()) == (
         SweepResult(),
@@ -300,12 +300,12 @@ def test_a_tenant_that_is_not_there_is_not_made_by_a_sweep_or_a_plan(holdfast: H
 
 
 @pytest.mark.parametrize("idle", [-1, 1.5, "1", True, 2**31], ids=repr)
-def test_a_sweep_takes_a_number_of_seconds(acme: TenantHandle, idle: Any) -> None:
+def test_an_invalid_idle_time_is_refused(acme: TenantHandle, idle: Any) -> None:
     with raises(InvalidInput, field="idle_s"):
         acme.retention.sweep(idle_s=idle)
 
 
-def test_a_sweeper_needs_a_name_and_lets_go_when_it_fails(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_needs_a_holder_and_releases_its_lease_when_it_fails(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     acme.sessions.create()
     with pytest.raises(InvalidInput, match="holder must not be empty"):
         acme.retention.sweep(holder="")
@@ -320,7 +320,7 @@ def test_a_sweeper_needs_a_name_and_lets_go_when_it_fails(acme: TenantHandle, mo
     assert acme.retention.sweep(holder="other") == SweepResult(), "nobody has to wait for the lease to end"
 
 
-def test_an_old_sweep_that_lets_go_does_not_let_others_in(acme: TenantHandle, clock: FixedClock) -> None:
+def test_the_release_of_an_old_sweep_does_not_end_the_new_one(acme: TenantHandle, clock: FixedClock) -> None:
     acme.sessions.create()
     old, new = (Sweep(acme._engine, Scope("acme", acme._scope)) for _ in range(2))
     step(old.claim("old"))
@@ -335,13 +335,13 @@ def test_an_old_sweep_that_lets_go_does_not_let_others_in(acme: TenantHandle, cl
     assert acme.retention.sweep() == SweepResult()
 
 
-def test_tallies_add_up() -> None:
+def test_sweep_counts_add_up() -> None:
     assert SweepCounts().plus(2, 10).plus(0, 0).plus(1, 5) == SweepCounts(3, 15)
     swept = SweepResult(per_tenant_cap=SweepCounts(4, 1), erasure=SweepCounts(2, 1), held_runs=9)
     assert (swept.count, swept.adding("grace_expired", 1, 8).grace_expired) == (6, SweepCounts(1, 8))
 
 
-def test_errors_and_news_are_said_at_their_levels(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_have_their_levels(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, rules.LOGGER)
     rules.write_line({"event": "a", "b": "\ud800"})
     rules.write_line({"event": "c"}, is_error=True)
@@ -352,12 +352,12 @@ def test_errors_and_news_are_said_at_their_levels(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("every", [0, -1, True, "1", None, float("nan"), float("inf"), 2**31], ids=repr)
-def test_a_worker_rests_for_a_number_of_seconds(every: Any) -> None:
+def test_a_worker_refuses_an_invalid_interval(every: Any) -> None:
     with pytest.raises(InvalidInput, match="every_s must be a number of seconds"):
         RetentionWorker(None, every_s=every)  # type: ignore[arg-type]
 
 
-def test_a_round_counts_who_was_swept_left_to_others_and_who_could_not_be(
+def test_a_round_counts_swept_skipped_and_failed_tenants(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use() -> list[Round]:
@@ -392,7 +392,7 @@ def test_a_round_reaches_tenants_of_every_page(tmp_path: Path, monkeypatch: pyte
     assert asyncio.run(use()) == Round(tenants=5)
 
 
-def test_workers_have_names_of_their_own(tmp_path: Path) -> None:
+def test_workers_have_different_names(tmp_path: Path) -> None:
     async def use() -> list[str]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:
             return [RetentionWorker(holdfast, ids=SeededIds(seed)).holder for seed in (1, 2)]

@@ -57,7 +57,7 @@ def ids(*snapshots: Snapshot) -> list[str]:
     return sorted(snapshot.id for snapshot in snapshots)
 
 
-def test_who_fits_is_not_looked_at(world: World) -> None:
+def test_a_tenant_within_its_quota_is_not_read(world: World) -> None:
     run = world.run()
     for number in range(3):
         world.forge(run, number)
@@ -66,7 +66,7 @@ def test_who_fits_is_not_looked_at(world: World) -> None:
     assert world.swept() == []
 
 
-def test_a_body_that_many_need_counts_once(world: World) -> None:
+def test_a_shared_object_counts_once(world: World) -> None:
     run = world.run()
     made = [world.forge(run, 0, 1, number % 2 + 2) for number in range(8)]
     world.holdfast.tenants.set_quota("acme", snapshot_quota_mib=1)
@@ -79,7 +79,7 @@ def test_a_body_that_many_need_counts_once(world: World) -> None:
     assert {removed.id for removed in more} < {snapshot.id for snapshot in world.acme.snapshots.list()}
 
 
-def test_the_oldest_go_until_the_rest_fits_and_no_further(world: World) -> None:
+def test_the_oldest_are_removed_until_the_rest_fits(world: World) -> None:
     one, other = world.run(), world.run()
     made = [world.forge(run, number) for number, run in enumerate((one, other, one, other, one))]
     assert world.swept() == ids(*made[:2])
@@ -87,7 +87,7 @@ def test_the_oldest_go_until_the_rest_fits_and_no_further(world: World) -> None:
     assert world.swept() == []
 
 
-def test_old_ones_that_would_still_fit_go_before_newer_ones(world: World) -> None:
+def test_snapshots_are_removed_by_age_and_not_by_size(world: World) -> None:
     """By age, and not by how much each would free: who rewinds goes back to what was last."""
     run = world.run()
     small, large = world.forge(run, 0), world.forge(run, 1, 2, 3)
@@ -110,7 +110,7 @@ def test_the_newest_of_every_run_stays_and_counts_first(world: World) -> None:
     assert len(new) == len(runs)
 
 
-def test_what_is_held_counts_and_makes_others_go(world: World) -> None:
+def test_held_snapshots_count_towards_the_quota(world: World) -> None:
     one, other, live = world.run(), world.run(), world.run()
     held = [world.forge(one, number) for number in range(3)]
     free = [world.forge(other, number + 5) for number in range(3)]
@@ -127,7 +127,7 @@ def test_what_is_held_counts_and_makes_others_go(world: World) -> None:
     assert {snapshot.id for snapshot in world.acme.snapshots.list()} == {held[2].id, free[2].id, newest.id}
 
 
-def test_a_session_that_is_held_holds_all_its_runs(world: World) -> None:
+def test_a_hold_on_a_session_holds_all_its_runs(world: World) -> None:
     theirs = world.acme.runs.start(world.acme.sessions.create().id)
     kept = [world.forge(theirs.id, number) for number in range(3)]
     ours = world.run()
@@ -140,7 +140,7 @@ def test_a_session_that_is_held_holds_all_its_runs(world: World) -> None:
     assert intact(world.acme, ids(*kept))
 
 
-def test_what_cannot_be_read_keeps_nobody_from_sweeping(world: World) -> None:
+def test_an_unreadable_tree_does_not_stop_a_sweep(world: World) -> None:
     run = world.run()
     broken = world.forge(run, 0)
     others = [world.forge(run, number) for number in range(1, 5)]
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_keeps_nobody_from_sweeping(world: World) -> None:
     assert [snapshot.id for snapshot in world.acme.snapshots.list()][::-1] == [other.id for other in others[1:]]
 
 
-def test_snapshots_of_many_pages_are_all_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quota_covers_snapshots_of_every_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quota, "PAGE", 2)
     run = world.run()
     world.acme.retention.set_policy(per_run=50)
@@ -160,7 +160,7 @@ def test_snapshots_of_many_pages_are_all_looked_at(world: World, monkeypatch: py
     assert world.swept() == ids(*made[:6])
 
 
-def test_other_things_in_the_object_store_do_not_count(world: World) -> None:
+def test_other_objects_do_not_count_towards_the_quota(world: World) -> None:
     run = world.run()
     made = [world.forge(run, number) for number in range(3)]
     world.acme.objects.put([body(99, 5 * MIB)], holder="somebody else")
@@ -171,7 +171,7 @@ def test_other_things_in_the_object_store_do_not_count(world: World) -> None:
     assert len(made) == len(world.acme.snapshots.list())
 
 
-def test_what_a_rewind_under_way_needs_stays(local: Bench, lines: Lines) -> None:
+def test_snapshots_needed_by_a_pending_rewind_stay(local: Bench, lines: Lines) -> None:
     acme, run = local.tenant(), local.run()
     made = [local.capture(run, size=SIZE).id for _ in range(4)]
     _note_rewind(acme, run, snapshot=made[0], dirty=made[1])

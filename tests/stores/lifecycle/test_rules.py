@@ -61,7 +61,7 @@ def run(count: int, ended_s: int | None = None, **more: Any) -> RunSnapshots:
         (run(3, ended_s=-DAY), None),
     ],
 )
-def test_every_run_is_judged_by_the_rules(scope: Scope, given: RunSnapshots, expected: object) -> None:
+def test_the_rules_decide_about_every_run(scope: Scope, given: RunSnapshots, expected: object) -> None:
     assert rules.decide(POLICY, given, scope) == expected
 
 
@@ -69,7 +69,7 @@ def test_every_run_is_judged_by_the_rules(scope: Scope, given: RunSnapshots, exp
     (7 * DAY, None, 7 * DAY), (0, None, 0), (0, 5, 5), (100 * DAY, 90 * DAY, 100 * DAY), (0, 91 * DAY, 90 * DAY),
     (7 * DAY, 10**12, 90 * DAY),
 ])  # fmt: skip
-def test_a_grace_is_made_longer_up_to_ninety_days_and_never_shorter(
+def test_a_grace_period_is_extended_up_to_ninety_days_and_never_shortened(
     scope: Scope, grace_s: int, keep_s: int | None, expected: int
 ) -> None:
     policy = RetentionPolicy(10, 500, grace_s)
@@ -107,7 +107,7 @@ def test_every_line_is_one_line_of_json_whatever_the_tenant_is_called(tenant: st
         assert (load["koder_user_id"], load["size_bytes"], load["reason"]) == (tenant, 7, "erasure")
 
 
-def test_nothing_else_is_said_in_the_log_of_retention() -> None:
+def test_the_retention_log_has_only_removals() -> None:
     """Who reads it as lines of JSON must not stumble over the words of a worker."""
     import holdfast.erasure.consumer
     import holdfast.retention_worker

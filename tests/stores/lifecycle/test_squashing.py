@@ -65,7 +65,7 @@ def stored(tenant: TenantHandle) -> int:
     return tenant.objects.usage().stored_bytes
 
 
-def test_a_chain_whose_beginning_went_begins_where_the_rest_does(acme: TenantHandle) -> None:
+def test_a_chain_without_its_first_snapshots_starts_at_the_first_kept_one(acme: TenantHandle) -> None:
     made = chain(acme, new_run(acme), [[0, 1], [0, 2], [0, 3], [0, 3, 4]])
     remove(acme, made[:2])
     assert acme.snapshots.usage().layers == 4
@@ -79,7 +79,7 @@ def test_a_chain_whose_beginning_went_begins_where_the_rest_does(acme: TenantHan
     assert squash(acme) == 0, "once is enough"
 
 
-def test_only_what_lies_between_goes_from_the_middle(acme: TenantHandle) -> None:
+def test_squashing_in_the_middle_removes_only_the_layers_between(acme: TenantHandle) -> None:
     made = chain(acme, new_run(acme), [[0], [1], [2], [3]])
     remove(acme, made[1:3])
     assert squash(acme) == 2
@@ -88,7 +88,7 @@ def test_only_what_lies_between_goes_from_the_middle(acme: TenantHandle) -> None
     assert 2 * SIZE <= stored(acme) < 3 * SIZE
 
 
-def test_a_fork_keeps_both_sides(acme: TenantHandle) -> None:
+def test_squashing_a_fork_keeps_both_sides(acme: TenantHandle) -> None:
     run = new_run(acme)
     root = chain(acme, run, [[0, 1, 2]])[0]
     left, right = chain(acme, run, [[0, 3], [3]], on=root), chain(acme, run, [[1, 4]], on=root)
@@ -100,7 +100,7 @@ def test_a_fork_keeps_both_sides(acme: TenantHandle) -> None:
     assert intact(acme, [snapshot.id for snapshot in (*left, *right)])
 
 
-def test_what_is_captured_afterwards_lies_on_what_was_squashed(acme: TenantHandle) -> None:
+def test_later_captures_are_based_on_the_squashed_layer(acme: TenantHandle) -> None:
     run = new_run(acme)
     made = chain(acme, run, [[0], [0, 1], [0, 1, 2]])
     remove(acme, made[:2])
@@ -114,7 +114,7 @@ def test_what_is_captured_afterwards_lies_on_what_was_squashed(acme: TenantHandl
     assert SIZE <= stored(acme) < 2 * SIZE
 
 
-def test_it_is_not_done_where_nothing_can_be_gained(acme: TenantHandle) -> None:
+def test_layers_are_not_squashed_without_a_gain(acme: TenantHandle) -> None:
     run = new_run(acme)
     first = forge(acme, run, [])
     many = forge(acme, run, [bytes([n]) * 10 for n in range(200)], on=first)
@@ -123,7 +123,7 @@ def test_it_is_not_done_where_nothing_can_be_gained(acme: TenantHandle) -> None:
     assert len(acme.snapshots.tree(many.id).entries) == 200
 
 
-def test_two_runs_in_one_directory_share_layers_and_part_with_them(local: Bench) -> None:
+def test_two_runs_in_one_directory_share_layers_until_one_is_removed(local: Bench) -> None:
     one, other = local.run(), local.run()
     first = [local.capture(one, size=40_000, of="shared") for _ in range(3)]
     second = [local.capture(other, size=40_000, of="shared") for _ in range(2)]
@@ -141,7 +141,7 @@ def test_two_runs_in_one_directory_share_layers_and_part_with_them(local: Bench)
     assert len(existing.snapshots.read(third.id, "file")) == 40_000
 
 
-def test_what_is_held_keeps_nothing_of_what_was_erased_below_it(acme: TenantHandle) -> None:
+def test_a_held_snapshot_keeps_nothing_of_erased_layers_below_it(acme: TenantHandle) -> None:
     one, other = new_run(acme), new_run(acme)
     removed = chain(acme, one, [[0, 1], [0, 1, 2]])
     kept = chain(acme, other, [[0, 3]], on=removed[1])
@@ -179,7 +179,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_capture_or_a_removal_at_the_same_moment_does_no_harm(acme: TenantHandle, at: int) -> None:
+def test_squashing_is_safe_beside_a_capture_or_a_removal(acme: TenantHandle, at: int) -> None:
     run = new_run(acme)
     made = chain(acme, run, [[0, 1], [0, 2], [0, 3]])
     remove(acme, made[:1])
@@ -199,7 +199,7 @@ def test_a_capture_or_a_removal_at_the_same_moment_does_no_harm(acme: TenantHand
     assert acme.diagnostics.look().is_sound
 
 
-def test_a_layer_that_changed_meanwhile_is_left_alone(acme: TenantHandle) -> None:
+def test_a_layer_changed_in_the_meantime_is_not_squashed(acme: TenantHandle) -> None:
     made = chain(acme, new_run(acme), [[0], [1], [2]])
     remove(acme, made[:1])
     row = step(Squasher(acme._engine, acme._scope)._after("00000000-0000-0000-0000-000000000000"))

@@ -27,7 +27,7 @@ def sweep_of(bench: Bench) -> Sweep:
     return Sweep(bench.holdfast._engine, Scope("acme", bench.holdfast._setting))
 
 
-def test_of_two_sweepers_one_waits_and_a_late_one_is_refused(local: Bench, opens: Opens, lines: Lines) -> None:
+def test_of_two_sweeps_one_waits_and_a_late_one_is_fenced(local: Bench, opens: Opens, lines: Lines) -> None:
     run = local.run()
     for _ in range(3):
         local.capture(run)
@@ -60,7 +60,7 @@ def test_of_two_sweepers_one_waits_and_a_late_one_is_refused(local: Bench, opens
         local.tenant().retention.sweep(idle_s=-1)
 
 
-def test_a_hold_that_was_placed_is_never_overlooked_by_a_sweep_under_way(local: Bench, opens: Opens) -> None:
+def test_a_running_sweep_respects_a_new_hold(local: Bench, opens: Opens) -> None:
     other = opens()
     acme = local.tenant()
     for number in range(6):
@@ -85,7 +85,7 @@ def rounds(address: str, clock: FixedClock, do: Callable[[AsyncHoldfast], Any], 
     return asyncio.run(run())
 
 
-def test_a_round_sweeps_every_tenant_and_forgets_who_is_to_be_forgotten(
+def test_a_round_sweeps_every_tenant_and_carries_out_erasures(
     local: Bench, address: str, tmp_path: Any, lines: Lines
 ) -> None:
     for name in ("acme", "zenith", "gone"):
@@ -123,7 +123,7 @@ def test_a_round_sweeps_every_tenant_and_forgets_who_is_to_be_forgotten(
     assert len(local.ids()) == 1
 
 
-def test_a_worker_asks_for_no_larger_pages_than_its_limits_allow(tmp_path: Any) -> None:
+def test_a_worker_requests_pages_within_its_limits(tmp_path: Any) -> None:
     async def run() -> Round:
         async with AsyncHoldfast(str(tmp_path / "agents.db"), limits=Limits(page_rows=2)) as holdfast:
             for number in range(5):
@@ -135,7 +135,7 @@ def test_a_worker_asks_for_no_larger_pages_than_its_limits_allow(tmp_path: Any) 
     assert (result.tenants, result.erased, result.failed) == (5, 5, 0)
 
 
-def test_a_round_in_words_and_workers_that_cannot_be() -> None:
+def test_a_round_is_described_and_invalid_workers_are_refused() -> None:
     assert describe(Round(tenants=2, snapshots=3)) == "2 tenants swept, 3 snapshots removed"
     assert describe(Round(failed=1, skipped=2, erased=4)) == (
         "0 tenants swept, 0 snapshots removed, 4 forgotten, 2 left to others, 1 failed"
@@ -179,7 +179,7 @@ def fill(holdfast: Holdfast, name: str, runs: int, snapshots_per_run: int) -> No
         )  # type: ignore[misc]
 
 
-def test_a_sweep_of_many_snapshots_is_short_transactions_in_little_memory(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sweep_of_many_snapshots_takes_short_transactions_and_little_memory(caplog: pytest.LogCaptureFixture) -> None:
     """The whole of it, ten thousand snapshots of a thousand tenants, is measured by the benchmark."""
     peaks = {}
     caplog.set_level(logging.ERROR, "holdfast.retention")  # what is said would be remembered here
@@ -198,7 +198,7 @@ def test_a_sweep_of_many_snapshots_is_short_transactions_in_little_memory(caplog
     assert peaks["large"] < peaks["small"] + 300_000, peaks
 
 
-def test_what_another_has_forgotten_meanwhile_is_nothing_to_warn_of(
+def test_an_erasure_done_by_another_process_logs_no_warning(
     local: Bench, address: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Between asking who is to be forgotten and doing it, somebody else has done it."""

@@ -71,24 +71,24 @@ BOTH = {"a": b"1", "sub/b": b"2"}
 
 
 @pytest.mark.parametrize("path", ["new", "deep/er/new", "ünï 🙂", os.fsdecode(b"\xff"), "./x/../new", "new/"])
-def test_a_directory_that_is_not_there_is_made(place: Place, tmp_path: Path, path: str) -> None:
+def test_a_missing_directory_is_created(place: Place, tmp_path: Path, path: str) -> None:
     result = place.acme.workspaces.restore(place.snapshot, f"{tmp_path}/{path}")
     assert (result.written, result.removed, result.bytes) == (3, 0, 2)
     assert read(tmp_path / os.path.normpath(path)) == BOTH
 
 
-def test_a_path_may_be_an_object(place: Place, tmp_path: Path) -> None:
+def test_a_path_may_be_path_like(place: Place, tmp_path: Path) -> None:
     place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
     assert read(tmp_path / "new") == BOTH
 
 
-def test_an_empty_directory_needs_no_word(place: Place, tmp_path: Path) -> None:
+def test_an_empty_directory_is_restored_without_replace(place: Place, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     place.acme.workspaces.restore(place.snapshot, tmp_path / "empty")
     assert read(tmp_path / "empty") == BOTH
 
 
-def test_a_link_to_a_directory_is_the_directory(place: Place, tmp_path: Path) -> None:
+def test_a_link_to_a_directory_is_followed(place: Place, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     place.acme.workspaces.restore(place.snapshot, tmp_path / "link")
@@ -97,7 +97,7 @@ def test_a_link_to_a_directory_is_the_directory(place: Place, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["hidden", ".dot", "folder"])
-def test_whatever_is_in_a_directory_it_is_not_replaced_unasked(place: Place, tmp_path: Path, name: str) -> None:
+def test_a_directory_with_any_content_is_not_replaced_without_replace(place: Place, tmp_path: Path, name: str) -> None:
     existing = tmp_path / "there"
     existing.mkdir()
     (existing / name).mkdir() if name == "folder" else (existing / name).write_bytes(b"mine")
@@ -107,7 +107,7 @@ def test_whatever_is_in_a_directory_it_is_not_replaced_unasked(place: Place, tmp
 
 
 @pytest.mark.parametrize("below", ["", "below", "be/low"])
-def test_what_is_no_directory_cannot_become_one(place: Place, tmp_path: Path, below: str) -> None:
+def test_a_path_below_a_file_cannot_be_restored_to(place: Place, tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_bytes(b"mine")
     with raises(InvalidInput, field="path"):
         place.acme.workspaces.restore(place.snapshot, tmp_path / "file" / below, replace=True)
@@ -115,7 +115,7 @@ def test_what_is_no_directory_cannot_become_one(place: Place, tmp_path: Path, be
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", 7, None, b"bytes", ["x"]])
-def test_what_is_no_path_is_refused_by_every_verb(place: Place, path: Any) -> None:
+def test_an_invalid_path_is_refused_by_every_method(place: Place, path: Any) -> None:
     spaces = place.acme.workspaces
     calls: list[Callable[[], object]] = [
         lambda: spaces.restore(place.snapshot, path, replace=True),
@@ -133,13 +133,13 @@ def test_what_is_no_path_is_refused_by_every_verb(place: Place, path: Any) -> No
 
 
 @pytest.mark.parametrize("wrong", ["", "7", "not an id", 7, None])
-def test_what_is_no_id_is_refused_and_no_directory_is_made(place: Place, tmp_path: Path, wrong: Any) -> None:
+def test_an_invalid_snapshot_id_creates_no_directory(place: Place, tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(InvalidInput):
         place.acme.workspaces.restore(wrong, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-def test_a_snapshot_that_never_was_or_is_anothers_is_not_found_and_no_directory_is_made(
+def test_an_unknown_or_foreign_snapshot_creates_no_directory(
     place: Place, tmp_path: Path
 ) -> None:
     for whose, id in ((place.acme, NOBODY), (place.zenith, place.snapshot)):
@@ -152,7 +152,7 @@ def test_a_snapshot_that_never_was_or_is_anothers_is_not_found_and_no_directory_
     assert not (tmp_path / "new").exists()
 
 
-def test_restoring_twice_does_nothing_the_second_time(place: Place, tmp_path: Path) -> None:
+def test_a_second_restore_writes_nothing(place: Place, tmp_path: Path) -> None:
     place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
     steps: list[int] = []
     again = place.acme.workspaces.restore(place.snapshot, tmp_path / "new", replace=True, on_progress=steps.append)
@@ -170,7 +170,7 @@ def test_an_empty_tree_empties_a_directory(place: Place, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("files", [restore.THREADS_FROM - 1, restore.THREADS_FROM, 3 * restore.MAX_THREADS])
-def test_files_out_of_packs_come_back_whether_few_or_many(place: Place, tmp_path: Path, files: int) -> None:
+def test_files_in_packs_are_restored(place: Place, tmp_path: Path, files: int) -> None:
     large = {f"{number}.bin": Random(number).randbytes(3_000) for number in range(files)}
     write(tmp_path / "large", large)
     snapshot = place.acme.workspaces.capture(place.run.id, tmp_path / "large").snapshot
@@ -178,7 +178,7 @@ def test_files_out_of_packs_come_back_whether_few_or_many(place: Place, tmp_path
     assert read(tmp_path / "new") == large
 
 
-def test_progress_comes_to_what_was_done(place: Place, tmp_path: Path) -> None:
+def test_progress_adds_up_to_the_result(place: Place, tmp_path: Path) -> None:
     steps: list[int] = []
     result = place.acme.workspaces.restore(place.snapshot, tmp_path / "new", on_progress=steps.append)
     assert sum(steps) == result.written + result.removed == 3
@@ -202,7 +202,7 @@ def failing(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return tries
 
 
-def test_a_directory_that_changes_meanwhile_is_looked_at_again(
+def test_a_directory_that_changes_during_a_restore_is_examined_again(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = failing(restore.TRIES - 1, monkeypatch)
@@ -210,7 +210,7 @@ def test_a_directory_that_changes_meanwhile_is_looked_at_again(
     assert (len(tries), read(tmp_path / "new")) == (restore.TRIES, BOTH)
 
 
-def test_a_directory_that_never_rests_is_given_up(
+def test_a_restore_gives_up_on_a_directory_that_keeps_changing(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = failing(99, monkeypatch)
@@ -235,7 +235,7 @@ def stepped(place: Place, steps: int, **snapshots: str) -> None:
 @pytest.mark.parametrize(
     ("to_step", "expected"), [(9, b"second"), (5, b"second"), (4, b"first"), (1, b"first"), (0, b"1")]
 )
-def test_a_step_without_a_snapshot_has_the_last_one_before_it_however_long_ago(
+def test_a_step_without_a_snapshot_uses_the_last_one_before_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, to_step: int, expected: bytes
 ) -> None:
     monkeypatch.setattr(rewind, "PAGE_STEPS", 2)
@@ -249,7 +249,7 @@ def test_a_step_without_a_snapshot_has_the_last_one_before_it_however_long_ago(
     assert (place.tree / "a").read_bytes() == expected
 
 
-def test_a_snapshot_that_was_taken_for_a_step_is_found_without_the_step_naming_it(
+def test_a_snapshot_captured_for_a_step_is_found_by_its_number(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rewind, "PAGE_STEPS", 2)
@@ -262,7 +262,7 @@ def test_a_snapshot_that_was_taken_for_a_step_is_found_without_the_step_naming_i
 
 
 @pytest.mark.parametrize("days", [-1, True, 1.5, "7", 2**31])
-def test_days_that_are_none_are_refused_and_nothing_is_captured(place: Place, days: Any) -> None:
+def test_invalid_days_are_refused_before_anything_is_captured(place: Place, days: Any) -> None:
     stepped(place, 1)
     before = len(place.acme.snapshots.list(limit=100))
     with raises(InvalidInput, field="keep_snapshots_for"):
@@ -270,7 +270,7 @@ def test_days_that_are_none_are_refused_and_nothing_is_captured(place: Place, da
     assert len(place.acme.snapshots.list(limit=100)) == before
 
 
-def test_a_directory_that_is_not_there_is_not_rewound_and_the_run_stays_where_it_is(
+def test_a_rewind_of_a_missing_directory_leaves_the_run_unchanged(
     place: Place, tmp_path: Path
 ) -> None:
     stepped(place, 2)
@@ -279,7 +279,7 @@ def test_a_directory_that_is_not_there_is_not_rewound_and_the_run_stays_where_it
     assert (place.acme.runs.get(place.run.id).iteration, [*place.acme.rewinds.list(place.run.id)]) == (2, [])
 
 
-def test_a_redo_of_nothing_touches_nothing(place: Place) -> None:
+def test_a_redo_without_a_rewind_changes_nothing(place: Place) -> None:
     stepped(place, 1)
     with pytest.raises(Conflict, match="no rewind"):
         place.acme.workspaces.redo(place.run.id, place.tree)
@@ -288,13 +288,13 @@ def test_a_redo_of_nothing_touches_nothing(place: Place) -> None:
     assert read(place.tree) == BOTH
 
 
-def test_where_nothing_was_broken_off_there_is_nothing_to_finish(place: Place) -> None:
+def test_without_pending_rewinds_nothing_is_finished(place: Place) -> None:
     assert place.acme.workspaces.finish_rewinds() == []
     assert place.acme.workspaces.finish_rewinds(place.run.id) == []
     assert place.zenith.workspaces.finish_rewinds(place.run.id) == []
 
 
-def test_what_was_broken_off_without_files_is_finished_without_files(place: Place) -> None:
+def test_a_rewind_interrupted_without_files_is_finished_without_files(place: Place) -> None:
     stepped(place, 1)
     rewind = place.acme.rewinds.begin(place.run.id, to_step=0)
     finished = place.acme.workspaces.finish_rewinds()
@@ -302,7 +302,7 @@ def test_what_was_broken_off_without_files_is_finished_without_files(place: Plac
     assert read(place.tree) == BOTH
 
 
-def test_another_tenant_finishes_nothing_of_ours(place: Place) -> None:
+def test_a_tenant_cannot_finish_rewinds_of_another(place: Place) -> None:
     stepped(place, 1)
     place.acme.rewinds.begin(place.run.id, to_step=0, path=str(place.tree), snapshot=place.snapshot)
     (place.tree / "a").write_bytes(b"latest")
