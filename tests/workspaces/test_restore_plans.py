@@ -223,7 +223,7 @@ def fed(
         request = next(steps)
         while True:
             asked.append(request)
-            request = steps.send({digest: bodies[digest] for digest in expected.now})
+            request = steps.send({digest: bodies[digest] for digest in request.now})
     except StopIteration as done:
         return asked, done.value
 

@@ -103,9 +103,7 @@ def test_long_lists_are_shortened() -> None:
         ("pending_rewinds", 1, True, True),
     ],
 )
-def test_lost_data_is_not_sound_and_removable_data_is_not_tidy(
-    field: str, value: Any, sound: bool, tidy: bool
-) -> None:
+def test_lost_data_is_not_sound_and_removable_data_is_not_tidy(field: str, value: Any, sound: bool, tidy: bool) -> None:
     result = DiagnosticReport(**{field: value})
     assert (result.is_sound, result.is_tidy) == (sound, tidy)
 

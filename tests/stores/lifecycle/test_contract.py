@@ -214,7 +214,9 @@ def test_t6_every_line_of_the_audit_log_has_the_shape_of_r6(bench: Bench, lines:
         assert deed.details == {"run_id": made[id].run_id, "size_bytes": made[id].size_bytes}
 
 
-def test_held_snapshots_outlive_every_rule_and_the_erasure_of_the_tenant(local: Bench, lines: Lines, tmp_path: Path) -> None:
+def test_held_snapshots_outlive_every_rule_and_the_erasure_of_the_tenant(
+    local: Bench, lines: Lines, tmp_path: Path
+) -> None:
     acme, run, other = local.tenant(), local.run(), local.run()
     held = [local.capture(run, size=400_000).id for _ in range(3)]
     free = local.capture(other, size=400_000).id

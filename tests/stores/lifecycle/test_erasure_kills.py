@@ -65,9 +65,7 @@ def files(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_an_erasure_that_dies_at_any_step_is_resumed(
-    prepared: Path, tmp_path: Path, lines: Lines, after: bool
-) -> None:
+def test_an_erasure_that_dies_at_any_step_is_resumed(prepared: Path, tmp_path: Path, lines: Lines, after: bool) -> None:
     others = mentions(prepared, "zenith")
     assert mentions(prepared, "acme").keys() >= others.keys()
     for at in range(1, 200, 1 if SOAK else 3 if after else 7):

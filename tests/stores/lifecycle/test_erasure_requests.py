@@ -119,9 +119,7 @@ def test_a_time_out_of_range_is_refused(empty: Holdfast, moment: Any, saying: st
     ],
     ids=repr,
 )  # fmt: skip
-def test_an_invalid_request_is_not_recorded(
-    empty: Holdfast, given: dict[str, Any], error: type[Exception]
-) -> None:
+def test_an_invalid_request_is_not_recorded(empty: Holdfast, given: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         empty.erasures.request(**{"tenant": "acme", **given})
     assert empty.erasures.list() == []
@@ -187,9 +185,7 @@ def test_a_tenant_without_a_request_is_not_erased(holdfast: Holdfast, tenant: st
         holdfast.erasures.carry_out(tenant)
 
 
-def test_erasing_an_unknown_tenant_leaves_only_the_record(
-    holdfast: Holdfast, clock: FixedClock
-) -> None:
+def test_erasing_an_unknown_tenant_leaves_only_the_record(holdfast: Holdfast, clock: FixedClock) -> None:
     holdfast.erasures.request("ghost")
     clock.advance(10)
     result = holdfast.erasures.carry_out("ghost")
@@ -306,9 +302,7 @@ def test_an_erasure_removes_the_api_keys_of_the_tenant(holdfast: Holdfast) -> No
         ("²-0", None),
     ],
 )
-def test_an_entry_with_any_id_can_be_recorded(
-    holdfast: Holdfast, entry: str, moment: datetime | None
-) -> None:
+def test_an_entry_with_any_id_can_be_recorded(holdfast: Holdfast, entry: str, moment: datetime | None) -> None:
     asked = read_event(entry, {"type": EVENT, "tenant": "acme"}, EVENT)
     assert asked == ErasureRequest("acme", entry, moment)
     made = holdfast.erasures.request("acme", event_id=asked.event_id, requested_at=asked.requested_at)
@@ -331,9 +325,7 @@ def test_an_entry_with_any_id_can_be_recorded(
     ],
     ids=["first", "empty", "empty-id", "id", "kind", "payload", "data", "number", "deep", "nul"],
 )
-def test_the_first_non_empty_subject_of_an_entry_counts(
-    fields: dict[str, str], expected: tuple[str, str]
-) -> None:
+def test_the_first_non_empty_subject_of_an_entry_counts(fields: dict[str, str], expected: tuple[str, str]) -> None:
     result = read_event("1-0", fields, EVENT)
     assert result is not None
     assert (result.tenant, result.event_id) == expected

@@ -305,7 +305,9 @@ def test_an_invalid_idle_time_is_refused(acme: TenantHandle, idle: Any) -> None:
         acme.retention.sweep(idle_s=idle)
 
 
-def test_a_sweep_needs_a_holder_and_releases_its_lease_when_it_fails(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_needs_a_holder_and_releases_its_lease_when_it_fails(
+    acme: TenantHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     acme.sessions.create()
     with pytest.raises(InvalidInput, match="holder must not be empty"):
         acme.retention.sweep(holder="")
@@ -357,9 +359,7 @@ def test_a_worker_refuses_an_invalid_interval(every: Any) -> None:
         RetentionWorker(None, every_s=every)  # type: ignore[arg-type]
 
 
-def test_a_round_counts_swept_skipped_and_failed_tenants(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_round_counts_swept_skipped_and_failed_tenants(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def use() -> list[Round]:
         async with AsyncHoldfast(str(tmp_path / "a.db"), clock=FixedClock()) as holdfast:
             for name in ("a", "b", "busy"):

@@ -139,9 +139,7 @@ def test_an_invalid_snapshot_id_creates_no_directory(place: Place, tmp_path: Pat
     assert not (tmp_path / "new").exists()
 
 
-def test_an_unknown_or_foreign_snapshot_creates_no_directory(
-    place: Place, tmp_path: Path
-) -> None:
+def test_an_unknown_or_foreign_snapshot_creates_no_directory(place: Place, tmp_path: Path) -> None:
     for whose, id in ((place.acme, NOBODY), (place.zenith, place.snapshot)):
         with pytest.raises(NotFound):
             whose.workspaces.restore(id, tmp_path / "new")
@@ -249,9 +247,7 @@ def test_a_step_without_a_snapshot_uses_the_last_one_before_it(
     assert (place.tree / "a").read_bytes() == expected
 
 
-def test_a_snapshot_captured_for_a_step_is_found_by_its_number(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_captured_for_a_step_is_found_by_its_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewind, "PAGE_STEPS", 2)
     stepped(place, 6)
     (place.tree / "a").write_bytes(b"two")
@@ -270,9 +266,7 @@ def test_invalid_days_are_refused_before_anything_is_captured(place: Place, days
     assert len(place.acme.snapshots.list(limit=100)) == before
 
 
-def test_a_rewind_of_a_missing_directory_leaves_the_run_unchanged(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_rewind_of_a_missing_directory_leaves_the_run_unchanged(place: Place, tmp_path: Path) -> None:
     stepped(place, 2)
     with pytest.raises(NotFound):
         place.acme.workspaces.rewind(place.run.id, 1, tmp_path / "nowhere")

@@ -89,9 +89,7 @@ ENDINGS: dict[str, Callable[[TenantHandle, Run], object]] = {
 
 
 @pytest.mark.parametrize("status", ENDINGS)
-def test_a_rewound_run_waits_and_a_redo_restores_its_state(
-    place: Place, status: str
-) -> None:
+def test_a_rewound_run_waits_and_a_redo_restores_its_state(place: Place, status: str) -> None:
     ENDINGS[status](place.acme, place.run)
     before = place.now()
     gone_back(place, 1)
