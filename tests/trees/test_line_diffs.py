@@ -33,12 +33,12 @@ def longest_common(old: list[str], new: list[str]) -> int:
 
 
 @given(LINES, LINES, st.integers(0, 100))
-def test_a_diff_makes_the_one_of_the_other_however_few_steps_it_has(old: list[str], new: list[str], most: int) -> None:
+def test_a_diff_is_correct_with_any_number_of_steps(old: list[str], new: list[str], most: int) -> None:
     assert applied(old, new, StepBudget(most)) == new
 
 
 @given(LINES, LINES)
-def test_a_diff_with_steps_enough_is_as_short_as_it_can_be(old: list[str], new: list[str]) -> None:
+def test_a_diff_with_enough_steps_is_minimal(old: list[str], new: list[str]) -> None:
     region = regions(old, new, StepBudget(100_000))
     assert sum(change[1] - change[0] for change in region) == len(old) - longest_common(old, new)
 
@@ -57,7 +57,7 @@ def test_hunks_are_written_as_difflib_writes_them(count: int, removed: set[int],
     assert unified(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == expected
 
 
-def test_unlike_files_are_compared_within_the_steps_they_may_take() -> None:
+def test_dissimilar_files_are_compared_within_the_step_limit() -> None:
     """Lines that both files have, in another order: nothing could be left out beforehand."""
     random = Random(7)
     old = [f"{random.randrange(500)}\n" for _ in range(20_000)]
@@ -70,7 +70,7 @@ def test_unlike_files_are_compared_within_the_steps_they_may_take() -> None:
     assert 100_000_000 - steps.left < 20 * line_diff.MAX_EDITS**2, "one file is given up before all are spent"
 
 
-def test_lines_that_one_file_alone_has_cost_nothing() -> None:
+def test_lines_of_only_one_file_cost_no_steps() -> None:
     old, new = [f"old {number}\n" for number in range(50_000)], [f"new {number}\n" for number in range(50_000)]
     old[25_000] = new[100] = "common\n"
     steps = StepBudget(1_000_000)

@@ -70,7 +70,7 @@ def chunked(packer: Packer, chunks: Sequence[bytes | int]) -> ChunkedContent:
 # Small contents
 
 
-def test_small_contents_lie_one_after_the_other_in_one_object(packer: Packer) -> None:
+def test_small_contents_are_bundled_in_one_object(packer: Packer) -> None:
     slots = [packer.whole(content) for content in (b"one", b"four", b"sixteen")]
     (packed,) = packer.finish()
     assert unpacked([packed]) == {packed.digest: b"onefoursixteen"}
@@ -81,26 +81,26 @@ def test_small_contents_lie_one_after_the_other_in_one_object(packer: Packer) ->
     ]
 
 
-def test_a_content_is_known_by_its_digest_at_once_and_by_its_place_at_the_end(packer: Packer) -> None:
+def test_a_content_has_its_digest_at_once_and_its_pieces_at_the_end(packer: Packer) -> None:
     slot = packer.whole(b"content")
     assert slot.placed() == (digest_of(b"content"), ())
     packer.finish()
     assert [piece.length for piece in slot.placed()[1]] == [7]
 
 
-def test_the_same_content_has_the_same_place(packer: Packer) -> None:
+def test_equal_contents_have_equal_pieces(packer: Packer) -> None:
     assert packer.whole(b"content") is packer.whole(bytes(bytearray(b"content")))
     (packed,) = packer.finish()
     assert packed.size_bytes == 7
 
 
-def test_the_empty_content_lies_nowhere(packer: Packer) -> None:
+def test_empty_content_has_no_pieces(packer: Packer) -> None:
     slot = packer.whole(b"")
     assert packer.finish() == []
     assert slot.placed() == (digest_of(b""), ())
 
 
-def test_who_gives_nothing_gets_nothing(packer: Packer) -> None:
+def test_a_packer_without_contents_returns_nothing(packer: Packer) -> None:
     assert packer.finish() == []
     assert packer.take() == []
     assert not packer.is_full
@@ -115,7 +115,7 @@ def test_a_content_too_large_for_a_bundle_is_an_object_of_its_own(packer: Packer
     assert joined(small.pieces, unpacked(result)) == b"small"
 
 
-def test_a_bundle_that_is_full_ends(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_bundle_ends(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "MIN_BUNDLE", 10**9)
     monkeypatch.setattr(contents, "MAX_BUNDLE", 100)
     for number in range(10):
@@ -123,7 +123,7 @@ def test_a_bundle_that_is_full_ends(packer: Packer, monkeypatch: pytest.MonkeyPa
     assert [packed.size_bytes for packed in packer.finish()] == [120, 120, 60]
 
 
-def test_a_bundle_that_has_enough_ends_where_a_content_says_so(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_enough_bundle_ends_by_digest(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "MIN_BUNDLE", 60)
     monkeypatch.setattr(contents, "ENDS_ONE_IN", 1)
     for number in range(5):
@@ -153,7 +153,7 @@ def test_sizes_of_bundles_fit_into_each_other() -> None:
 # What is there already
 
 
-def test_what_was_there_before_is_not_stored_again() -> None:
+def test_content_of_an_earlier_snapshot_is_not_stored_again() -> None:
     first = Packer()
     slot = first.whole(b"content")
     first.finish()
@@ -176,14 +176,14 @@ def grown(times: int) -> tuple[TreeEntry, bytes, list[list[Packed]]]:
     return was, lines, arguments
 
 
-def test_of_a_content_that_only_got_longer_the_end_is_stored() -> None:
+def test_only_the_end_of_appended_content_is_stored() -> None:
     was, lines, arguments = grown(3)
     assert [[packed.size_bytes for packed in packed_parts] for packed_parts in arguments] == [[7], [7], [7]]
     assert joined(was.pieces, unpacked([packed for packed_parts in arguments for packed in packed_parts])) == lines
 
 
 @pytest.mark.parametrize(("times", "pieces"), [(MAX_PIECES, MAX_PIECES), (MAX_PIECES + 1, 1)])
-def test_after_so_many_pieces_the_whole_is_stored_again(times: int, pieces: int) -> None:
+def test_after_the_maximum_of_pieces_the_whole_is_stored_again(times: int, pieces: int) -> None:
     was, lines, arguments = grown(times)
     assert len(was.pieces) == pieces
     assert joined(was.pieces, unpacked([packed for packed_parts in arguments for packed in packed_parts])) == lines
@@ -192,7 +192,7 @@ def test_after_so_many_pieces_the_whole_is_stored_again(times: int, pieces: int)
 @pytest.mark.parametrize(
     "content", [b"Other and longer", b"before", b"befor", b"", b"x"], ids=["other", "same", "shorter", "empty", "one"]
 )
-def test_a_content_that_did_not_only_grow_is_stored_as_a_whole(content: bytes) -> None:
+def test_otherwise_changed_content_is_stored_whole(content: bytes) -> None:
     was = TreeEntry("x", "file", 0o644, 0, 6, "", digest_of(b"before"), (ContentPiece(b"o" * 32, 0, 6),))
     packer = Packer()
     slot = packer.whole(content, was)
@@ -201,7 +201,7 @@ def test_a_content_that_did_not_only_grow_is_stored_as_a_whole(content: bytes) -
     assert b"o" * 32 not in {piece.object for piece in slot.pieces}
 
 
-def test_what_was_empty_did_not_grow() -> None:
+def test_content_appended_to_an_empty_file_is_stored_whole() -> None:
     was = TreeEntry("x", "file", 0o644, 0, 0, "", digest_of(b""), ())
     packer = Packer()
     slot = packer.whole(b"now", was)
@@ -212,7 +212,7 @@ def test_what_was_empty_did_not_grow() -> None:
 # Large contents
 
 
-def test_a_large_content_is_cut_into_chunks_and_comes_back(packer: Packer) -> None:
+def test_large_content_is_chunked_and_restored(packer: Packer) -> None:
     content = body(1, 2 * CHUNK + 5)
     made = chunked(packer, chunks_of(content))
     result = unpacked(packer.finish())
@@ -227,14 +227,14 @@ def test_a_large_content_is_cut_into_chunks_and_comes_back(packer: Packer) -> No
     [[bytes(CHUNK)] * 3, [3 * CHUNK], [CHUNK, bytes(CHUNK), CHUNK], [bytes(CHUNK), 2 * CHUNK]],
     ids=["read", "told", "both", "read first"],
 )
-def test_zeros_are_stored_nowhere_however_they_come(packer: Packer, chunks: list[bytes | int]) -> None:
+def test_zeros_are_never_stored(packer: Packer, chunks: list[bytes | int]) -> None:
     made = chunked(packer, chunks)
     assert packer.finish() == []
     assert made.placed() == chunked(packer, [3 * CHUNK]).placed()
     assert made.placed()[1] == (ContentPiece(ZEROS, 0, 3 * CHUNK),)
 
 
-def test_a_short_end_of_zeros_is_stored_nowhere(packer: Packer) -> None:
+def test_trailing_zeros_are_not_stored(packer: Packer) -> None:
     made = chunked(packer, [b"x" * CHUNK, bytes(7)])
     assert len(packer.finish()) == 1
     assert made.placed()[1][1] == ContentPiece(ZEROS, 0, 7)
@@ -251,7 +251,7 @@ def test_zeros_after_a_chunk_that_is_not_placed_yet_are_not_joined_to_it(packer:
     ]
 
 
-def test_files_that_differ_have_digests_that_do(packer: Packer) -> None:
+def test_different_files_have_different_digests(packer: Packer) -> None:
     x, y = b"x" * CHUNK, b"y" * CHUNK
     many: list[list[bytes | int]] = [
         [x, y],
@@ -268,12 +268,12 @@ def test_files_that_differ_have_digests_that_do(packer: Packer) -> None:
     assert len({chunked_content.placed()[0] for chunked_content in made}) == len(many)
 
 
-def test_the_same_chunk_is_given_away_once(packer: Packer) -> None:
+def test_equal_chunks_are_returned_once(packer: Packer) -> None:
     chunked(packer, [b"x" * CHUNK] * 5)
     assert len(packer.finish()) == 1
 
 
-def test_a_chunk_that_an_earlier_snapshot_has_is_not_given_away() -> None:
+def test_a_chunk_of_an_earlier_snapshot_is_not_returned() -> None:
     first = Packer()
     made = chunked(first, [b"x" * CHUNK, b"end"])
     first.finish()
@@ -286,7 +286,7 @@ def test_a_chunk_that_an_earlier_snapshot_has_is_not_given_away() -> None:
     assert again.placed()[1][0] == made.placed()[1][0]
 
 
-def test_what_threads_pack_is_placed_as_if_there_were_none(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_in_threads_gives_the_same_pieces(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     contents_given = [body(number, 2_000) for number in range(100)]
     monkeypatch.setattr(contents, "MAX_BUNDLED", 100)
     monkeypatch.setattr(contents, "THREADS_FROM", 3_000)
@@ -297,9 +297,7 @@ def test_what_threads_pack_is_placed_as_if_there_were_none(packer: Packer, monke
     assert [joined(slot.pieces, result) for slot in slots] == contents_given
 
 
-def test_who_takes_as_soon_as_there_is_much_gets_each_object_once(
-    packer: Packer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_taking_while_packing_returns_each_object_once(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "MAX_BUNDLED", 100)
     monkeypatch.setattr(contents, "THREADS_FROM", 0)
     monkeypatch.setattr(contents, "PART_BYTES", 5_000)
@@ -329,7 +327,7 @@ def opened(path: Path) -> Iterator[OpenFile]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4_096, CHUNK])
-def test_a_file_of_a_chunk_at_most_is_read_at_once(tmp_path: Path, size: int) -> None:
+def test_a_small_file_is_read_at_once(tmp_path: Path, size: int) -> None:
     content = body(2, size)
     (tmp_path / "x").write_bytes(content)
     with opened(tmp_path / "x") as file:
@@ -337,7 +335,7 @@ def test_a_file_of_a_chunk_at_most_is_read_at_once(tmp_path: Path, size: int) ->
         assert safe_open.is_same(file)
 
 
-def test_a_file_that_got_longer_or_shorter_since_it_was_opened_is_not_the_same(tmp_path: Path) -> None:
+def test_a_file_whose_size_changed_is_not_the_same(tmp_path: Path) -> None:
     for change in (b"longer than before", b"short"):
         (tmp_path / "x").write_bytes(b"before it")
         with opened(tmp_path / "x") as file:
@@ -346,7 +344,7 @@ def test_a_file_that_got_longer_or_shorter_since_it_was_opened_is_not_the_same(t
             assert not safe_open.is_same(file)
 
 
-def test_a_file_that_is_replaced_is_read_as_it_was_when_it_was_opened(tmp_path: Path) -> None:
+def test_a_replaced_file_is_read_by_its_handle(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"before")
     (tmp_path / "y").write_bytes(b"after")
     with opened(tmp_path / "x") as file:
@@ -358,7 +356,7 @@ def test_a_file_that_is_replaced_is_read_as_it_was_when_it_was_opened(tmp_path: 
     ("name", "number"),
     [("nowhere", errno.ENOENT), ("link", errno.ELOOP), ("pipe", errno.EINVAL), ("folder", errno.EINVAL)],
 )
-def test_what_is_no_file_is_not_opened(tmp_path: Path, name: str, number: int) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path, name: str, number: int) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")
@@ -382,7 +380,7 @@ def holes(path: Path, written: Sequence[tuple[int, bytes]], size: int) -> bytes:
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 3)), max_size=4), st.integers(0, 9_000))
-def test_a_file_with_holes_comes_back_from_its_chunks(
+def test_a_sparse_file_is_restored_from_its_chunks(
     tmp_path_factory: pytest.TempPathFactory, written: list[tuple[int, int]], more: int
 ) -> None:
     path = tmp_path_factory.mktemp("holes") / "x"
@@ -394,14 +392,14 @@ def test_a_file_with_holes_comes_back_from_its_chunks(
     assert b"".join(bytes(chunk) if isinstance(chunk, int) else chunk for chunk in result) == content
 
 
-def test_where_nothing_was_written_nothing_is_read(tmp_path: Path) -> None:
+def test_holes_are_not_read(tmp_path: Path) -> None:
     holes(tmp_path / "x", [(5 * CHUNK, b"in the middle")], 9 * CHUNK)
     with opened(tmp_path / "x") as file:
         result = [chunk if isinstance(chunk, int) else "read" for chunk in safe_open.chunks(file)]
     assert result == [5 * CHUNK, "read", 3 * CHUNK]
 
 
-def test_a_file_that_ends_sooner_than_it_said_gives_what_there_is(tmp_path: Path) -> None:
+def test_a_file_shorter_than_its_stat_gives_its_content(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x" * (CHUNK + 10))
     with opened(tmp_path / "x") as file:
         parts = safe_open.chunks(file)

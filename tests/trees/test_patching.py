@@ -73,7 +73,7 @@ def restored(root: Path, entry: TreeEntry, existing: TreeEntry | None) -> list[b
         "hole",
     ],
 )
-def test_what_is_in_the_place_is_not_fetched(
+def test_pieces_in_the_existing_file_are_not_fetched(
     tmp_path: Path,
     was: list[tuple[bytes, int, int]],
     becomes: list[tuple[bytes, int, int]],
@@ -85,21 +85,21 @@ def test_what_is_in_the_place_is_not_fetched(
     assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
-def test_a_file_that_is_not_what_it_was_thought_to_be_is_fetched_whole(tmp_path: Path) -> None:
+def test_a_file_with_unexpected_content_is_fetched_whole(tmp_path: Path) -> None:
     existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90), (SECOND, 0, 20))
     (tmp_path / "file").write_bytes(b"x" * 100)
     assert set(restored(tmp_path, expected, existing)) == {FIRST, SECOND}
     assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
-def test_a_file_that_became_shorter_is_fetched_whole(tmp_path: Path) -> None:
+def test_a_shortened_file_is_fetched_whole(tmp_path: Path) -> None:
     existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
     (tmp_path / "file").write_bytes(content(existing.pieces)[:89])
     assert restored(tmp_path, expected, existing) == [FIRST]
     assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
-def test_nothing_is_read_through_a_link_or_out_of_a_pipe(tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
     existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
     (tmp_path / "aside").write_bytes(content(existing.pieces))
     (tmp_path / "link").symlink_to("aside")
@@ -113,7 +113,7 @@ def test_nothing_is_read_through_a_link_or_out_of_a_pipe(tmp_path: Path) -> None
         os.close(folder)
 
 
-def test_a_file_with_a_second_name_is_left_alone_under_that(tmp_path: Path) -> None:
+def test_another_hard_link_of_a_patched_file_is_unchanged(tmp_path: Path) -> None:
     existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
     (tmp_path / "aside").write_bytes(content(existing.pieces))
     (tmp_path / "file").hardlink_to(tmp_path / "aside")
@@ -123,7 +123,7 @@ def test_a_file_with_a_second_name_is_left_alone_under_that(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("longer", ["wanted", "there"])
-def test_files_longer_than_a_chunk_are_not_made_so(longer: str) -> None:
+def test_files_longer_than_a_chunk_are_not_patched(longer: str) -> None:
     small, large = (
         file((FIRST, 0, 100)),
         TreeEntry("file", "file", 0, 0, CHUNK + 1, "", b"", (ContentPiece(FIRST, 0, CHUNK + 1),)),
@@ -133,7 +133,7 @@ def test_files_longer_than_a_chunk_are_not_made_so(longer: str) -> None:
     assert patch(expected, existing).fetched == list(expected.pieces)
 
 
-def test_where_nothing_or_something_unknown_is_everything_is_fetched() -> None:
+def test_without_a_known_existing_file_everything_is_fetched() -> None:
     expected = file((FIRST, 0, 100))
     for existing in (None, TreeEntry("file", "dir", 0, 0), TreeEntry("file", "file", 0, 0, 100, "", b"other")):
         assert patch(expected, existing).fetched == list(expected.pieces)
@@ -146,7 +146,7 @@ pieces = st.lists(
 
 @examples(max_examples=300, deadline=None)
 @given(was=pieces, becomes=pieces, is_damaged=st.booleans())
-def test_whatever_is_there_what_is_wanted_comes_of_it(
+def test_any_existing_file_is_patched_to_the_wanted_one(
     was: list[tuple[bytes, int, int]],
     becomes: list[tuple[bytes, int, int]],
     is_damaged: bool,

@@ -76,7 +76,7 @@ def test_everything_is_new_the_first_time(root: Path) -> None:
     assert sorted(result.stats) == ["", "a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
 
 
-def test_entries_say_what_the_file_system_does(root: Path) -> None:
+def test_entries_match_the_file_system(root: Path) -> None:
     (root / "a").chmod(0o4751)
     os.utime(root / "a", ns=(5, 1_234_567_891))
     result = scanned(root).entries
@@ -90,19 +90,19 @@ def test_entries_say_what_the_file_system_does(root: Path) -> None:
     assert (result["z"].kind, result["z"].size, result["z"].digest, result["z"].pieces) == ("dir", 0, b"", ())
 
 
-def test_the_patterns_are_part_of_what_is_found(root: Path) -> None:
+def test_the_result_contains_the_ignore_patterns(root: Path) -> None:
     result = scanned(root, ignores=IgnoreRules(["d/", "# note"]))
     assert sorted(result.entries) == ["a", "l", "z"]
     assert result.difference.ignore == ("d/", "# note")
 
 
-def test_an_empty_tree_has_nothing_in_it_and_a_known_root(tmp_path: Path) -> None:
+def test_an_empty_tree_has_no_entries_and_a_root_state(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = scanned(tmp_path / "empty")
     assert (result.entries, list(result.stats)) == ({}, [""])
 
 
-def test_a_tree_that_is_not_there_is_not_empty(tmp_path: Path) -> None:
+def test_a_missing_tree_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         scanned(tmp_path / "nowhere")
 
@@ -115,7 +115,7 @@ def test_too_many_entries_are_refused(root: Path) -> None:
 # Again
 
 
-def test_where_nothing_changed_everything_is_the_very_same(root: Path) -> None:
+def test_an_unchanged_tree_gives_the_same_objects(root: Path) -> None:
     first = scanned(root)
     second = scanned(root, first)
     assert (second.difference.entries, second.difference.removed) == ([], [])
@@ -160,7 +160,7 @@ def test_the_difference_is_what_changed(
     assert second.entries.keys() == scanned(root).entries.keys()
 
 
-def test_a_file_that_was_moved_keeps_its_content_where_it_lies(root: Path) -> None:
+def test_a_moved_file_keeps_its_pieces(root: Path) -> None:
     first = scanned(root)
     (root / "a").rename(root / "moved")
     bodies: Bodies = {}
@@ -169,7 +169,7 @@ def test_a_file_that_was_moved_keeps_its_content_where_it_lies(root: Path) -> No
     assert second.entries["moved"].pieces == first.entries["a"].pieces
 
 
-def test_a_file_that_was_written_anew_with_what_it_had_is_no_other_but_for_its_time(root: Path) -> None:
+def test_a_file_rewritten_with_equal_content_differs_only_in_time(root: Path) -> None:
     first = scanned(root)
     (root / "a").write_bytes(b"1")
     os.utime(root / "a", ns=(5, first.entries["a"].mtime_ns))
@@ -178,13 +178,13 @@ def test_a_file_that_was_written_anew_with_what_it_had_is_no_other_but_for_its_t
     assert second.stats["a"] != first.stats["a"], "it is known as it is now"
 
 
-def test_what_is_ignored_by_now_is_gone_when_everything_is_walked_over(root: Path) -> None:
+def test_newly_ignored_paths_are_removed_by_a_full_walk(root: Path) -> None:
     first = scanned(root)
     second = scanned(root, first, stats={}, ignores=IgnoreRules(["d"]))
     assert sorted(second.difference.removed) == ["d", "d/b", "d/e", "d/e/c"]
 
 
-def test_what_is_not_at_rest_is_not_known_the_next_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_files_not_at_rest_are_not_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = scanned(root)
     (root / "a").write_bytes(b"2")
     monkeypatch.setattr(stat_cache, "now_ns", lambda: (root / "a").stat().st_ctime_ns)
@@ -210,7 +210,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None
     monkeypatch.setattr(os, "open", opening)
 
 
-def test_a_file_that_must_not_be_read_is_left_out_and_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_skipped_and_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
     result = scanned(root)
     assert result.skipped == [SkippedEntry("d/b", "permission denied")]
@@ -218,7 +218,7 @@ def test_a_file_that_must_not_be_read_is_left_out_and_named(root: Path, monkeypa
     assert not {"d/b", "d"} & result.stats.keys(), "its directory is looked into again"
 
 
-def test_a_file_that_must_not_be_read_any_longer_is_gone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_became_unreadable_is_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = scanned(root)
     (root / "d" / "b").chmod(0o600)
     refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
@@ -226,15 +226,13 @@ def test_a_file_that_must_not_be_read_any_longer_is_gone(root: Path, monkeypatch
     assert (second.difference.removed, second.skipped) == (["d/b"], [SkippedEntry("d/b", "permission denied")])
 
 
-def test_a_file_that_goes_before_it_is_read_is_gone_and_not_worth_a_word(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_removed_before_it_is_read_is_not_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, "b", FileNotFoundError(2, "No such file or directory"))
     result = scanned(root)
     assert (result.skipped, "d/b" in result.entries) == ([], False)
 
 
-def test_a_link_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_link_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*options: Any, **how: Any) -> str:
         raise OSError(5, "Input/output error")
 
@@ -244,9 +242,7 @@ def test_a_link_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.Mon
     assert "l" not in result.entries
 
 
-def test_a_file_that_never_rests_is_read_so_often_and_taken_as_it_was_last(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_keeps_changing_is_captured_as_last_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_open, "is_same", lambda file: file.stat[1] != 2)
     read: list[int] = []
     really = safe_open.content
@@ -288,7 +284,7 @@ def upper(tmp_path: Path, base: ScanResult, files: Mapping[str, bytes | str | No
     ],
     ids=lambda value: ",".join(value) or "nothing" if isinstance(value, dict) else "",
 )
-def test_what_an_upper_directory_takes_away(
+def test_paths_removed_by_an_upper_directory(
     root: Path, tmp_path: Path, files: Mapping[str, bytes | str | None], gone: list[str]
 ) -> None:
     result = upper(tmp_path, scanned(root), files)
@@ -296,7 +292,7 @@ def test_what_an_upper_directory_takes_away(
     assert not [path for path in result.entries if ".wh." in path]
 
 
-def test_an_attribute_of_the_file_system_that_is_none_of_the_overlay_says_nothing(root: Path, tmp_path: Path) -> None:
+def test_other_extended_attributes_are_ignored(root: Path, tmp_path: Path) -> None:
     base = scanned(root)
     (tmp_path / "upper").mkdir()
     (tmp_path / "upper" / "a").touch()
@@ -309,14 +305,14 @@ def test_an_attribute_of_the_file_system_that_is_none_of_the_overlay_says_nothin
     assert result.entries["a"].size == 0
 
 
-def test_a_renamed_root_is_named_as_such(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renamed_root_is_refused(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listxattr", lambda handle: ["trusted.overlay.redirect"])
     monkeypatch.setattr(os, "getxattr", lambda handle, name: b"/elsewhere")
     with pytest.raises(InvalidInput, match=r"'\.' was renamed as a whole: mount with redirect_dir=off"):
         upper(tmp_path, scanned(root), {"a": b"1"})
 
 
-def test_a_file_system_without_attributes_has_none_of_the_overlay(
+def test_a_file_system_without_attributes_has_no_overlay_attributes(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(handle: int) -> list[str]:

@@ -85,20 +85,20 @@ def test_a_snapshot_is_what_was_recorded(world: World) -> None:
     assert made.size_bytes > 12, "the file, and the list of what there is"
 
 
-def test_an_id_may_be_written_in_any_way_a_uuid_may(world: World) -> None:
+def test_an_id_may_be_any_form_of_a_uuid(world: World) -> None:
     made = world.record()
     assert world.acme.snapshots.get(made.id.upper()) == made
     assert world.acme.snapshots.get(made.id.replace("-", "")) == made
 
 
 @pytest.mark.parametrize("given", ["", "nonsense", "\0", NEVER + "0", "\ud800"])
-def test_what_is_no_id_is_refused(world: World, given: str) -> None:
+def test_an_invalid_id_is_refused(world: World, given: str) -> None:
     for call in (world.acme.snapshots.get, world.acme.snapshots.tree, world.acme.snapshots.find):
         with pytest.raises(InvalidInput, match="must be a UUID"):
             call(given)
 
 
-def test_what_never_was_is_not_found(world: World) -> None:
+def test_an_unknown_snapshot_is_not_found(world: World) -> None:
     world.record()
     with raises(NotFound, key=NEVER):
         world.acme.snapshots.get(NEVER)
@@ -107,7 +107,7 @@ def test_what_never_was_is_not_found(world: World) -> None:
     assert world.acme.snapshots.find(NEVER) is None
 
 
-def test_a_snapshot_of_another_tenant_is_one_that_never_was(world: World) -> None:
+def test_a_snapshot_of_another_tenant_is_not_found(world: World) -> None:
     made, zenith = world.record(), world.holdfast.tenant("zenith")
     for call in (zenith.snapshots.get, zenith.snapshots.tree, lambda id: zenith.snapshots.read(id, "file")):
         with raises(NotFound, noun="snapshot"):
@@ -117,7 +117,7 @@ def test_a_snapshot_of_another_tenant_is_one_that_never_was(world: World) -> Non
     assert zenith.snapshots.usage() == SnapshotUsage(0, 0, 0)
 
 
-def test_a_snapshot_is_not_seen_once_its_session_was_deleted(either: World) -> None:
+def test_a_snapshot_of_a_deleted_session_is_not_found(either: World) -> None:
     session = either.acme.sessions.create()
     run_id = either.acme.runs.start(session.id).id
     made = either.record(run_id=run_id)
@@ -132,7 +132,7 @@ def test_a_snapshot_is_not_seen_once_its_session_was_deleted(either: World) -> N
 # Recorded
 
 
-def test_to_record_it_again_is_to_find_it(world: World) -> None:
+def test_recording_again_returns_the_snapshot(world: World) -> None:
     new = world.new(step=1)
     first = step(world.acme.snapshots._async._record(new))
     world.clock.advance(60)
@@ -142,7 +142,7 @@ def test_to_record_it_again_is_to_find_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("other", [{"step": 2}, {"step": None}, {"kind": "dirty"}, {"run_id": ""}])
-def test_something_else_under_the_same_id_is_a_conflict(world: World, other: dict[str, Any]) -> None:
+def test_another_snapshot_with_the_same_id_is_a_conflict(world: World, other: dict[str, Any]) -> None:
     made = world.record(step=1)
     if "run_id" in other:
         other = {"run_id": world.run()}
@@ -159,13 +159,13 @@ def test_the_same_id_is_free_for_another_tenant(world: World) -> None:
     assert world.acme.snapshots.read(made.id, "file") == b"content"
 
 
-def test_a_run_that_there_is_not_has_no_snapshot(world: World) -> None:
+def test_an_unknown_run_gets_no_snapshot(world: World) -> None:
     with pytest.raises(NotFound, match=NEVER):
         world.record(run_id=NEVER)
     assert world.acme.objects.usage().count == 0
 
 
-def test_on_a_layer_that_is_gone_nothing_is_recorded(world: World) -> None:
+def test_no_snapshot_is_recorded_on_a_removed_layer(world: World) -> None:
     made = world.record()
     world.acme.snapshots.delete([made.id], reason="test")
     for layer in (made.layer_id, NewLayer(layers.manifest_of(Difference([])), made.layer_id)):
@@ -174,7 +174,7 @@ def test_on_a_layer_that_is_gone_nothing_is_recorded(world: World) -> None:
     assert world.acme.snapshots.usage() == SnapshotUsage(0, 0, 0)
 
 
-def test_a_layer_of_another_tenant_is_one_that_is_gone(world: World) -> None:
+def test_a_layer_of_another_tenant_is_not_found(world: World) -> None:
     made, zenith = world.record(), world.holdfast.tenant("zenith")
     run_id = world.run(zenith)
     for layer in (made.layer_id, NewLayer(layers.manifest_of(Difference([])), made.layer_id)):
@@ -183,7 +183,7 @@ def test_a_layer_of_another_tenant_is_one_that_is_gone(world: World) -> None:
 
 
 @pytest.mark.parametrize("given", [-1, 2**62, True, "1", 1.0])
-def test_a_step_that_is_no_number_is_refused_wherever_it_is_given(world: World, given: Any) -> None:
+def test_an_invalid_step_is_refused_everywhere(world: World, given: Any) -> None:
     for call in (
         lambda: world.record(step=given),
         lambda: world.acme.snapshots.find(world.run_id, step=given),
@@ -194,14 +194,14 @@ def test_a_step_that_is_no_number_is_refused_wherever_it_is_given(world: World, 
 
 
 @pytest.mark.parametrize("given", [0, 1, 2**62 - 1])
-def test_the_first_and_the_last_step_there_can_be(world: World, given: int) -> None:
+def test_the_smallest_and_largest_steps_are_stored(world: World, given: int) -> None:
     made = world.record(step=given)
     assert world.acme.snapshots.find(world.run_id, step=given) == made
     assert world.acme.snapshots.list(step=given) == [made]
 
 
 @pytest.mark.parametrize("given", ["", "Step", "other", 7, b"step", []])
-def test_a_kind_that_there_is_not_is_refused(world: World, given: Any) -> None:
+def test_an_unknown_kind_is_refused(world: World, given: Any) -> None:
     with raises(InvalidInput, field="kind"):
         snapshots.kind_of(given)
     with raises(InvalidInput, field="kind"):
@@ -224,7 +224,7 @@ def test_the_newest_of_a_run_of_a_step_and_of_a_kind(either: World) -> None:
     assert find(other.run_id) == other
 
 
-def test_of_two_at_the_same_moment_the_one_with_the_later_id_is_the_newest(world: World) -> None:
+def test_equal_times_are_ordered_by_id(world: World) -> None:
     made = [world.record(after=0) for _ in range(4)]
     newest = max(made, key=lambda snapshot: snapshot.id)
     assert world.acme.snapshots.find(world.run_id) == newest
@@ -268,7 +268,7 @@ def paged(tenant: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]
     return [[*page] for page in pages]
 
 
-def test_pages_give_each_snapshot_once(either: World) -> None:
+def test_pages_return_each_snapshot_once(either: World) -> None:
     """Some of them at the same moment, so that only the id tells where a page ended."""
     made = [either.record(after=number % 2) for number in range(6)]
     made.sort(key=lambda snapshot: (snapshot.created_at, snapshot.id), reverse=True)
@@ -278,7 +278,7 @@ def test_pages_give_each_snapshot_once(either: World) -> None:
         assert paged(either.acme, limit, run_id=either.run_id, kind="step") == expected_pages
 
 
-def test_a_page_goes_on_where_it_ended_although_newer_ones_came(world: World) -> None:
+def test_pages_continue_after_newer_snapshots_were_added(world: World) -> None:
     made = [world.record() for _ in range(4)]
     page = world.acme.snapshots.list(limit=2)
     world.record()
@@ -286,7 +286,7 @@ def test_a_page_goes_on_where_it_ended_although_newer_ones_came(world: World) ->
     assert world.acme.snapshots.list(limit=2, cursor=page.next) == made[1::-1]
 
 
-def test_as_many_as_a_list_may_have_and_one_more(world: World) -> None:
+def test_a_list_is_limited(world: World) -> None:
     for _ in range(LIMITS.list_rows):
         world.record()
     assert len(world.acme.snapshots.list()) == LIMITS.list_rows
@@ -297,17 +297,17 @@ def test_as_many_as_a_list_may_have_and_one_more(world: World) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, "2", 1.5])
-def test_a_limit_that_is_none_is_refused(world: World, limit: Any) -> None:
+def test_an_invalid_limit_is_refused(world: World, limit: Any) -> None:
     with pytest.raises(InvalidInput, match="limit"):
         world.acme.snapshots.list(limit=limit)
 
 
-def test_a_page_that_is_too_large_is_refused(world: World) -> None:
+def test_a_page_over_the_limit_is_refused(world: World) -> None:
     with raises(LimitExceeded, limit="page_rows"):
         world.acme.snapshots.list(limit=LIMITS.page_rows + 1)
 
 
-def test_a_cursor_of_something_else_is_refused(world: World) -> None:
+def test_a_cursor_of_another_list_is_refused(world: World) -> None:
     for number in range(2):
         world.record()
         world.acme.snapshots.delete([world.record().id], reason=f"{number}")
@@ -406,12 +406,12 @@ def test_zeros_are_read_although_they_are_stored_nowhere(world: World) -> None:
     assert world.acme.snapshots.read(made.id, "f") == b"234\0\0\0\x009"
 
 
-def test_an_empty_file_is_read_as_such(world: World) -> None:
+def test_an_empty_file_is_read(world: World) -> None:
     assert world.acme.snapshots.read(world.record(b"").id, "file") == b""
 
 
 @pytest.mark.parametrize("path", ["", "d", "d/l", "f/", "/f", "./f", "F", "\0", "\ud800", "never"])
-def test_only_a_file_by_its_very_path_is_read(world: World, path: str) -> None:
+def test_only_the_exact_path_of_a_file_is_read(world: World, path: str) -> None:
     entries = [
         TreeEntry("d", "dir", 0o755, 5),
         TreeEntry("d/l", "symlink", 0o777, 6, 0, "../f"),
@@ -421,7 +421,7 @@ def test_only_a_file_by_its_very_path_is_read(world: World, path: str) -> None:
         world.acme.snapshots.read(world.tree(*entries).id, path)
 
 
-def test_a_file_of_just_the_largest_size_is_read_and_no_larger_one(world: World) -> None:
+def test_a_file_is_read_up_to_the_content_limit(world: World) -> None:
     assert len(world.acme.snapshots.read(world.record(b"x" * 50).id, "file")) == 50
     with raises(LimitExceeded, field="file", limit="content_bytes", maximum=50):
         world.acme.snapshots.read(world.record(b"x" * 51).id, "file")
@@ -430,7 +430,7 @@ def test_a_file_of_just_the_largest_size_is_read_and_no_larger_one(world: World)
 # Removed
 
 
-def test_those_that_were_there_are_returned_and_noted(world: World) -> None:
+def test_deleted_snapshots_are_returned_and_logged(world: World) -> None:
     made = [world.record(b"%d" % number) for number in range(3)]
     removed = world.acme.snapshots.delete([made[0].id, NEVER, made[2].id], reason="wörds \0 of the caller")
     assert sorted(snapshot.id for snapshot in removed) == sorted([made[0].id, made[2].id])
@@ -441,46 +441,46 @@ def test_those_that_were_there_are_returned_and_noted(world: World) -> None:
     assert world.acme.snapshots.list() == [made[1]]
 
 
-def test_to_remove_them_again_changes_nothing_and_notes_nothing(world: World) -> None:
+def test_deleting_again_changes_and_logs_nothing(world: World) -> None:
     made = world.record()
     assert len(world.acme.snapshots.delete([made.id, made.id, made.id.upper()], reason="once")) == 1
     assert world.acme.snapshots.delete([made.id], reason="again") == []
     assert [deed.reason for deed in world.acme.activity.list()] == ["once"]
 
 
-def test_to_remove_nothing_is_no_error(world: World) -> None:
+def test_deleting_nothing_is_no_error(world: World) -> None:
     assert world.acme.snapshots.delete([], reason="none") == []
 
 
 @pytest.mark.parametrize("given", [NEVER, None, {NEVER}, 7])
-def test_ids_that_are_no_list_are_refused(world: World, given: Any) -> None:
+def test_ids_that_are_not_a_list_are_refused(world: World, given: Any) -> None:
     with raises(InvalidInput, field="snapshot_ids"):
         world.acme.snapshots.delete(given, reason="test")
 
 
 @pytest.mark.parametrize("reason", ["", None, 7, b"bytes"])
-def test_without_a_reason_nothing_is_removed(world: World, reason: Any) -> None:
+def test_a_deletion_needs_a_reason(world: World, reason: Any) -> None:
     made = world.record()
     with pytest.raises(InvalidInput, match="reason"):
         world.acme.snapshots.delete([made.id], reason=reason)
     assert world.acme.snapshots.list() == [made]
 
 
-def test_one_id_that_is_none_and_nothing_is_removed(world: World) -> None:
+def test_an_invalid_id_prevents_the_whole_deletion(world: World) -> None:
     made = world.record()
     with pytest.raises(InvalidInput, match="snapshot id"):
         world.acme.snapshots.delete([made.id, "nonsense"], reason="test")
     assert world.acme.snapshots.list() == [made]
 
 
-def test_more_than_may_be_removed_at_once(world: World) -> None:
+def test_the_number_deleted_at_once_is_limited(world: World) -> None:
     made = [world.record() for _ in range(5)]
     with raises(LimitExceeded, limit="batch_rows"):
         world.acme.snapshots.delete([snapshot.id for snapshot in made], reason="test")
     assert len(world.acme.snapshots.delete([snapshot.id for snapshot in made[:4]], reason="test")) == 4
 
 
-def test_one_that_is_held_and_nothing_is_removed(world: World) -> None:
+def test_a_held_snapshot_prevents_the_whole_deletion(world: World) -> None:
     made, free = world.record(), world.record(run_id=world.run())
     hold = world.acme.retention.hold("a case", run_id=world.run_id)
     with pytest.raises(Conflict):

@@ -24,7 +24,19 @@ from holdfast.trees.ignore_rules import IgnoreRules
 from holdfast.types import TreeEntry
 from tests.errors import raises
 from tests.workspaces.fingerprints import SECOND_NS, Fingerprint, fingerprint, put, surroundings
-from tests.workspaces.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
+from tests.workspaces.hostile_archives import (
+    BYTES,
+    ESCAPES,
+    LOOT,
+    archive,
+    folder,
+    harmless,
+    hostile,
+    link,
+    member,
+    packed,
+    raw,
+)
 
 LIMITS = Limits()
 ARCHIVES, TREES_MADE = 1_000, 4_000
@@ -82,7 +94,7 @@ def around(tmp_path: Path) -> Around:
     return Around(tmp_path)
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_hostile_archives() -> None:
     assert len(ESCAPES) + len(BYTES) >= 60
 
 
@@ -97,7 +109,7 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, around: Arou
     assert not Path("/tmp/loot").exists()
 
 
-def test_the_store_refuses_them_all_and_records_nothing(tmp_path: Path) -> None:
+def test_the_store_refuses_hostile_archives_and_records_nothing(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
         run = acme.runs.start(acme.sessions.create().id).id
@@ -111,7 +123,7 @@ def test_the_store_refuses_them_all_and_records_nothing(tmp_path: Path) -> None:
         assert acme.workspaces.import_archive(run, file).snapshot.kind == "imported"
 
 
-def test_a_harmless_archive_is_written_as_it_is(around: Around) -> None:
+def test_a_harmless_archive_is_restored(around: Around) -> None:
     entries, bodies = taken_in(packed(harmless()))
     written(around.root, entries, bodies)
     assert around.is_untouched()
@@ -122,13 +134,13 @@ def test_a_harmless_archive_is_written_as_it_is(around: Around) -> None:
     assert (named.st_mtime_ns, named.st_size) == (1_234_567_890_123_456_789, 5)
 
 
-def test_directories_that_nobody_spoke_of_are_made(around: Around) -> None:
+def test_missing_parent_directories_are_created(around: Around) -> None:
     written(around.root, *taken_in(archive(member("a/b/c", LOOT), folder("./a"), folder("."))))
     assert (around.root / "a" / "b" / "c").read_bytes() == LOOT
     assert sorted(fingerprint(around.root)) == [b"a", b"a/b", b"a/b/c"]
 
 
-def test_links_that_lead_out_are_let_pass_when_that_is_allowed_and_are_not_followed(around: Around) -> None:
+def test_outside_links_are_accepted_if_allowed_and_never_followed(around: Around) -> None:
     content = archive(link("out", "../outside"), link("etc", "/etc"), member("file", LOOT))
     entries, bodies = taken_in(content, outside_links=True)
     written(around.root, entries, bodies)
@@ -137,7 +149,7 @@ def test_links_that_lead_out_are_let_pass_when_that_is_allowed_and_are_not_follo
     assert os.readlink(around.root / "etc") == "/etc"
 
 
-def test_links_within_the_tree_are_let_pass(around: Around) -> None:
+def test_links_within_the_tree_are_accepted(around: Around) -> None:
     content = archive(
         folder("a/b"),
         link("a/b/up", "../.."),
@@ -169,7 +181,7 @@ def test_each_limit_has_a_name(limits: Limits, named: str) -> None:
         taken_in(packed(harmless()), limits)
 
 
-def test_a_bomb_is_stopped_early_and_takes_no_memory() -> None:
+def test_a_decompression_bomb_is_stopped_early() -> None:
     bomb = packed(raw(member("bomb", bytes(40 * 1024 * 1024))))
     tracemalloc.start()
     try:
@@ -182,14 +194,14 @@ def test_a_bomb_is_stopped_early_and_takes_no_memory() -> None:
     assert entries["bomb"].size == 40 * 1024 * 1024
 
 
-def test_directories_that_nobody_spoke_of_count_as_entries_while_the_archive_is_read() -> None:
+def test_missing_parent_directories_count_as_entries() -> None:
     names = [f"{number}/" + "d/" * 150 + "f" for number in range(100)]
     content = archive(*(member(name) for name in names), *(member("x") for _ in range(2)))
     with raises(LimitExceeded, limit="tree_entries"):  # and not the name that is there twice, at the end
         taken_in(content, Limits(tree_entries=10_000))
 
 
-def test_links_that_take_long_to_follow_are_refused_after_bounded_work() -> None:
+def test_expensive_links_are_refused_after_bounded_work() -> None:
     """Forty links, each through all others and each with a target of two thousand steps: 80,000 steps for each of them."""
     around = "/".join(["d/.."] * 600)
     links = [link(f"l{number}", f"{around}/l{number + 1}") for number in range(39)]
@@ -207,7 +219,7 @@ def test_links_that_take_long_to_follow_are_refused_after_bounded_work() -> None
     assert looked_up <= validation.LINK_STEPS_FREE + validation.LINK_STEPS * len(links)
 
 
-def test_an_archive_of_any_tar_program_is_read() -> None:
+def test_archives_of_all_tar_formats_are_read() -> None:
     """ustar with a prefix, GNU with long names and binary numbers, pax with global records, and tar from before them."""
     long = "n" * 90 + "/" + "m" * 90 + "/file"
     info, content = member(long, LOOT, mtime=12)
@@ -382,9 +394,7 @@ def test_thousands_of_damaged_trees_put_nothing_outside(around: Around) -> None:
     assert not Path("/tmp/loot").exists()
 
 
-def test_somebody_who_puts_links_in_the_way_meanwhile_gains_nothing(
-    around: Around, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_created_during_a_restore_are_not_followed(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every moment at which a directory is opened, another process replaces it by a link that leads out."""
     wanted = tree(entry("d", "dir"), entry("d/e", "dir"), entry("d/e/canary"), entry("d/canary"))
     opened = os.open

@@ -24,7 +24,7 @@ from tests.workspaces.worlds import World, make, on_disk
 MISSING = "00000000-0000-7000-8000-000000000000"
 
 
-def test_a_snapshot_has_everything_that_was_there(world: World, tree: Path) -> None:
+def test_a_snapshot_has_the_whole_tree(world: World, tree: Path) -> None:
     captured = world.capture(tree, step=3)
     existing = on_disk(tree)
     assert world.described(captured.snapshot) == existing
@@ -38,7 +38,7 @@ def test_a_snapshot_has_everything_that_was_there(world: World, tree: Path) -> N
     assert world.do(world.acme.snapshots.find(world.run_id, step=3)) == snapshot
 
 
-def test_the_next_snapshot_is_what_changed(world: World, tree: Path, later: None) -> None:
+def test_the_next_snapshot_stores_only_changes(world: World, tree: Path, later: None) -> None:
     first = world.capture(tree)
     before = on_disk(tree)
     (tree / "README.md").write_bytes(b"# Another text\n")
@@ -56,7 +56,7 @@ def test_the_next_snapshot_is_what_changed(world: World, tree: Path, later: None
     assert second.snapshot.size_bytes < first.snapshot.size_bytes / 2
 
 
-def test_where_nothing_changed_a_snapshot_is_a_row(world: World, tree: Path, later: None) -> None:
+def test_a_snapshot_of_an_unchanged_tree_is_one_row(world: World, tree: Path, later: None) -> None:
     first = world.capture(tree, step=1)
     objects = world.do(world.acme.objects.usage())
     second = world.capture(tree, step=2)
@@ -133,7 +133,7 @@ def test_the_same_content_is_stored_once(small: World, tmp_path: Path) -> None:
     assert small.described(second.snapshot) == on_disk(root)
 
 
-def test_another_run_goes_on_from_what_is_known_of_the_directory(small: World, tree: Path, later: None) -> None:
+def test_another_run_uses_the_cached_directory(small: World, tree: Path, later: None) -> None:
     first = small.capture(tree)
     other = small.acme.runs.start(small.session.id).id
     second = small.capture(tree, run_id=other)
@@ -159,7 +159,7 @@ def test_tenants_share_nothing(small: World, tree: Path) -> None:
         other.workspaces.capture_upper(run.id, tree, base=first.snapshot.id)
 
 
-def test_what_cannot_be_in_a_snapshot_is_reported(world: World, tree: Path) -> None:
+def test_special_files_are_reported(world: World, tree: Path) -> None:
     os.mkfifo(tree / "pipe")
     with socket.socket(socket.AF_UNIX) as bound:
         here = os.getcwd()
@@ -195,7 +195,7 @@ def as_nobody() -> Iterator[Path]:
             os.chmod(os.path.join(made, "folder"), 0o700)
 
 
-def test_what_must_not_be_read_is_reported(as_nobody: Path) -> None:
+def test_unreadable_files_are_reported(as_nobody: Path) -> None:
     world = World(":memory:")
     captured = world.capture(as_nobody)
     assert sorted((skipped.path, skipped.reason) for skipped in captured.skipped) == [
@@ -206,7 +206,7 @@ def test_what_must_not_be_read_is_reported(as_nobody: Path) -> None:
     world.close()
 
 
-def test_what_tools_make_anew_is_left_out_unless_it_is_wanted(small: World, tree: Path) -> None:
+def test_generated_files_are_ignored_unless_requested(small: World, tree: Path) -> None:
     make(tree, {"src/__pycache__/main.pyc": b"x", "node_modules/a/b.js": b"x", "src/x.pyc": b"x", ".git/HEAD": b"x"})
     captured = small.capture(tree)
     existing = small.described(captured.snapshot)
@@ -253,7 +253,7 @@ def test_patterns_of_the_caller_and_of_a_file_in_the_root(small: World, tree: Pa
         ({"id": "nonsense"}, InvalidInput),
     ],
 )
-def test_bad_arguments_are_refused_and_nothing_is_kept(
+def test_invalid_arguments_are_refused_and_nothing_is_stored(
     small: World, tree: Path, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     options: Any = arguments.pop("path", tree)
@@ -295,7 +295,7 @@ def test_the_same_id_for_another_run_is_a_conflict(small: World, tree: Path) -> 
         step(small.acme.snapshots._async._record(new))
 
 
-def test_a_snapshot_lives_and_dies_with_the_callers_transaction(tmp_path: Path, tree: Path) -> None:
+def test_a_snapshot_is_part_of_the_callers_transaction(tmp_path: Path, tree: Path) -> None:
     world = World(str(tmp_path / "w.db"), limits=SMALL)
     connection = apsw.Connection(str(tmp_path / "w.db"))
     connection.execute("BEGIN")
@@ -312,7 +312,7 @@ def test_a_snapshot_lives_and_dies_with_the_callers_transaction(tmp_path: Path, 
     world.close()
 
 
-def test_after_many_differences_a_tree_is_written_down_as_a_whole(tmp_path: Path) -> None:
+def test_after_many_differences_a_tree_is_stored_whole(tmp_path: Path) -> None:
     root = tmp_path / "tree"
     make(root, {f"{number}": b"%d" % number for number in range(20)})
     world = World(":memory:", limits=Limits(snapshot_depth=3))
@@ -330,7 +330,7 @@ def test_after_many_differences_a_tree_is_written_down_as_a_whole(tmp_path: Path
     world.close()
 
 
-def test_a_tree_that_is_another_is_not_written_as_a_difference(small: World, tmp_path: Path) -> None:
+def test_a_very_different_tree_is_stored_whole(small: World, tmp_path: Path) -> None:
     make(tmp_path / "one", {f"{number}": b"one %d" % number for number in range(30)})
     make(tmp_path / "two", {f"two {number}": b"two %d" % number for number in range(30)})
     small.capture(tmp_path / "one")
@@ -339,7 +339,7 @@ def test_a_tree_that_is_another_is_not_written_as_a_difference(small: World, tmp
     assert small.described(second.snapshot) == on_disk(tmp_path / "two")
 
 
-def test_packs_lie_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> None:
+def test_packs_are_stored_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> None:
     path = tmp_path / "agents.db"
     with Holdfast(str(path), limits=SMALL) as holdfast:
         acme = holdfast.tenant("acme")
@@ -355,7 +355,7 @@ def test_packs_lie_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> None:
     assert [path for path in (tmp_path / "agents.db.packs").rglob("*") if path.is_file()] == []
 
 
-def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, later: None) -> None:
+def test_only_the_end_of_an_appended_file_is_stored(small: World, tmp_path: Path, later: None) -> None:
     root, random = tmp_path / "tree", Random(9)
     lines = random.randbytes(100_000)
     make(root, {"log": lines, "other": b"x"})
@@ -377,9 +377,7 @@ def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, la
     assert last.size_bytes > 100_000, "it did not only grow"
 
 
-def test_a_file_that_may_be_read_by_now_is_found_although_its_directory_stayed_as_it_was(
-    as_nobody: Path, later: None
-) -> None:
+def test_a_file_that_became_readable_is_captured(as_nobody: Path, later: None) -> None:
     world = World(":memory:")
     for _ in range(2):
         captured = world.capture(as_nobody)
@@ -396,7 +394,7 @@ def test_a_file_that_may_be_read_by_now_is_found_although_its_directory_stayed_a
     world.close()
 
 
-def test_what_is_the_same_is_not_even_read_as_a_directory(
+def test_unchanged_directories_are_not_listed(
     small: World, tree: Path, later: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.capture(tree)
@@ -411,7 +409,7 @@ def test_what_is_the_same_is_not_even_read_as_a_directory(
     assert len(listed) == 1, "only the directory that got a new name"
 
 
-def test_a_directory_that_was_moved_and_left_a_link_has_nothing_in_it(small: World, tree: Path, later: None) -> None:
+def test_a_moved_directory_replaced_by_a_link_is_empty(small: World, tree: Path, later: None) -> None:
     """Everything that was in it can still be reached by its old path, as it was."""
     small.capture(tree)
     (tree / "docs").rename(tree / "moved")

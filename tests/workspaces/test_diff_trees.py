@@ -85,7 +85,7 @@ def test_without_text_contents_are_not_read(small: World, root: Path) -> None:
     assert (result["a"].kind, result["a"].text) == ("changed", None)
 
 
-def test_a_large_file_is_only_said_to_differ(tmp_path: Path, root: Path) -> None:
+def test_a_large_file_is_only_reported_to_differ(tmp_path: Path, root: Path) -> None:
     world = World(str(tmp_path / "agents.db"), limits=Limits(diff_bytes=100))
     put(root, "large", b"line\n" * 30)
     put(root, "small", b"line\n" * 20)
@@ -100,7 +100,7 @@ def test_a_large_file_is_only_said_to_differ(tmp_path: Path, root: Path) -> None
     world.close()
 
 
-def test_names_and_lines_that_are_no_text_can_be_printed(small: World, root: Path) -> None:
+def test_names_and_lines_that_are_not_text_can_be_printed(small: World, root: Path) -> None:
     def changes() -> None:
         put(root, b"\xff name", b"text\n")
         put(root, "lines", b"one\r\ntwo\rthree\n")
@@ -113,7 +113,7 @@ def test_names_and_lines_that_are_no_text_can_be_printed(small: World, root: Pat
     assert "+one\r" in result["lines"].text
 
 
-def test_of_nothing_there_is_no_difference(small: World, root: Path) -> None:
+def test_a_snapshot_does_not_differ_from_itself(small: World, root: Path) -> None:
     grow(root, Random(2))
     assert diffed(small, root, lambda: None) == {}
     with pytest.raises(NotFound):
@@ -121,7 +121,7 @@ def test_of_nothing_there_is_no_difference(small: World, root: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_git_applies_it_and_comes_to_the_same_tree(small: World, root: Path, tmp_path: Path, seed: int) -> None:
+def test_git_applies_the_diff_to_the_same_tree(small: World, root: Path, tmp_path: Path, seed: int) -> None:
     """A patch that is made of all texts, for files of lines: whatever was changed, git makes the one tree of the other."""
     random = Random(seed)
     for number in range(12):
@@ -151,7 +151,7 @@ def test_git_applies_it_and_comes_to_the_same_tree(small: World, root: Path, tmp
     assert {path: entry for path, entry in fingerprint(existing, times=False).items() if entry[0] == "file"} == expected
 
 
-def test_any_two_trees_differ_in_what_was_changed(tmp_path: Path) -> None:
+def test_the_diff_of_any_two_trees_lists_the_changes(tmp_path: Path) -> None:
     random = Random(11)
     root = tmp_path / "tree"
     grow(root, random)
@@ -170,7 +170,7 @@ def test_any_two_trees_differ_in_what_was_changed(tmp_path: Path) -> None:
             assert all(change.text for change in result)
 
 
-def test_after_so_many_bytes_files_are_only_said_to_differ(tmp_path: Path, root: Path) -> None:
+def test_after_the_byte_limit_files_are_only_reported_to_differ(tmp_path: Path, root: Path) -> None:
     for name in "abc":
         put(root, name, b"before\n" * 10)
     with Holdfast(str(tmp_path / "agents.db"), limits=Limits(diff_total_bytes=200)) as hf:

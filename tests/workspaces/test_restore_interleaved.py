@@ -235,7 +235,7 @@ def play(folder: Path, seed: int, turns: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_needed_chunk_is_lost_whoever_dies(seed: int, tmp_path: Path) -> None:
+def test_no_needed_chunk_is_lost_by_a_death(seed: int, tmp_path: Path) -> None:
     play(tmp_path, seed, TURNS)
 
 
@@ -245,7 +245,7 @@ def test_no_needed_chunk_is_lost_in_many_histories(seed: int, tmp_path: Path) ->
     play(tmp_path, seed, 150)
 
 
-def test_a_chunk_that_is_let_go_too_early_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_released_too_early_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same histories, with a defect planted: a snapshot that goes takes along what others still need."""
     from holdfast.stores.objects import objects
     from holdfast.stores.workspace import layers

@@ -58,12 +58,12 @@ def paths(entries: Sequence[TreeEntry]) -> list[str]:
 # What is to be done
 
 
-def test_nothing_is_to_be_done_where_nothing_differs() -> None:
+def test_equal_trees_need_no_changes() -> None:
     existing = tree(folder("d"), file("d/f"), link("l"))
     assert planned(existing, dict(existing)).count == 0
 
 
-def test_what_is_missing_is_made_from_the_top_and_what_is_too_much_removed_from_the_bottom() -> None:
+def test_paths_are_created_from_the_top_and_removed_from_the_bottom() -> None:
     expected = tree(folder("a/b/c"), folder("a/b"), folder("a"), file("a/b/c/f"), link("a/l"))
     plan = planned(expected, {})
     assert paths(plan.folders) == ["a", "a/b", "a/b/c"]
@@ -84,7 +84,7 @@ def test_what_is_missing_is_made_from_the_top_and_what_is_too_much_removed_from_
         (folder("x"), "files"),
     ],
 )
-def test_a_file_is_written_only_if_its_content_is_another(now: TreeEntry, part: str) -> None:
+def test_a_file_is_written_only_if_its_content_differs(now: TreeEntry, part: str) -> None:
     plan = planned(tree(file("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.count == (2 if now.kind == "dir" else 1)
@@ -94,19 +94,19 @@ def test_a_file_is_written_only_if_its_content_is_another(now: TreeEntry, part: 
 @pytest.mark.parametrize(
     ("now", "part"), [(folder("x", mode=0o700), "settle"), (folder("x", mtime_ns=5), "settle"), (file("x"), "folders")]
 )
-def test_a_directory_is_made_only_if_it_is_none(now: TreeEntry, part: str) -> None:
+def test_a_directory_is_created_only_if_it_is_missing(now: TreeEntry, part: str) -> None:
     plan = planned(tree(folder("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.remove == ([] if now.kind == "dir" else ["x"])
 
 
 @pytest.mark.parametrize("now", [link("x", "other"), link("x", mtime_ns=5), file("x")])
-def test_a_link_is_made_anew(now: TreeEntry) -> None:
+def test_a_changed_link_is_replaced(now: TreeEntry) -> None:
     plan = planned(tree(link("x")), tree(now))
     assert paths(plan.links) == ["x"]
 
 
-def test_bits_that_are_never_set_make_no_difference() -> None:
+def test_mode_bits_that_are_never_set_are_ignored() -> None:
     assert planned(tree(folder("x", mode=0o2755)), tree(folder("x", mode=0o755))).count == 0
 
 
@@ -116,7 +116,7 @@ def test_bits_that_are_never_set_make_no_difference() -> None:
 @pytest.mark.parametrize(
     "path", ["a", "a/b", "...", "..a", "a..", "-", "a b", "\udcff", "ä", "a\n", "~", "C:", "a\\b", "n" * 255]
 )
-def test_a_name_is_a_name(path: str) -> None:
+def test_valid_paths_are_accepted(path: str) -> None:
     validation.check_path(path, LIMITS)
 
 
@@ -124,12 +124,12 @@ def test_a_name_is_a_name(path: str) -> None:
     "path",
     ["", "/", "/a", "a/", "//", "a//b", ".", "..", "./a", "a/.", "a/..", "../a", "a/../b", "a\0", "n" * 256, "ä" * 128],
 )
-def test_a_step_is_no_name(path: str) -> None:
+def test_path_components_that_are_not_names_are_refused(path: str) -> None:
     with pytest.raises(InvalidInput, match="nothing was changed"):
         validation.check_path(path, LIMITS)
 
 
-def test_what_is_there_already_is_not_looked_at_and_the_rest_is_named() -> None:
+def test_existing_entries_are_not_checked_again() -> None:
     odd = file("sh", mode=0o4755)
     expected = tree(odd, file("new"))
     assert paths(validation.check(expected, LIMITS, known=tree(odd))) == ["new"]
@@ -163,7 +163,7 @@ def test_limits_are_counted_over_the_whole_tree(limits: Limits, named: str) -> N
         ("\udcff", "\udcfe", False),
     ],
 )
-def test_names_that_some_file_systems_take_for_the_same(one: str, other: str, same: bool) -> None:
+def test_names_that_some_file_systems_cannot_distinguish(one: str, other: str, same: bool) -> None:
     assert (validation.find_twins(tree(file(one), file(other))) is not None) is same
 
 
@@ -193,13 +193,13 @@ def leads_out(entries: Tree) -> bool:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_where_a_link_leads_is_seen_through_all_others(name: str) -> None:
+def test_links_are_followed_through_other_links(name: str) -> None:
     entries, out = LINKS[name]
     assert leads_out(entries) is out
 
 
 @given(st.lists(st.sampled_from(["a", "b", "..", ".", "", "c"]), max_size=8), st.integers(0, 3))
-def test_links_lead_where_the_system_says_they_do(steps: list[str], depth: int) -> None:
+def test_links_are_resolved_as_by_the_system(steps: list[str], depth: int) -> None:
     """Without other links, climbing above the root is all that leads out of it."""
     at = "/".join(["d"] * depth)
     path = f"{at}/l" if at else "l"
@@ -250,7 +250,7 @@ def in_pieces(name: str, bodies: Mapping[bytes, bytes], pieces: Sequence[tuple[i
     return TreeEntry(name, "file", 0o644, 0, sum(piece[2] for piece in pieces), "", b"x" * 32, made)
 
 
-def test_each_object_is_asked_for_once_and_the_next_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_object_is_requested_once_with_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 250)
     bodies = objects(10, 100)
     files = [in_pieces(f"{number}", bodies, [(number // 2, number % 2 * 50, 50)]) for number in range(20)]
@@ -262,7 +262,7 @@ def test_each_object_is_asked_for_once_and_the_next_are_named(monkeypatch: pytes
     assert asked[-1].next == []
 
 
-def test_what_other_files_need_too_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_needed_again_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 100)
     bodies = objects(8, 100)
     files = [in_pieces(f"{number}", bodies, [(number, 0, 100), (7, number, 5)]) for number in range(7)]
@@ -272,7 +272,7 @@ def test_what_other_files_need_too_is_held(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(len(request.now) for request in asked) == 8, "nothing is asked for twice"
 
 
-def test_what_is_too_much_to_be_held_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_over_the_memory_limit_are_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 10)
     monkeypatch.setattr(prefetch, "MAX_HELD", 150)
     bodies = objects(6, 100)
@@ -282,7 +282,7 @@ def test_what_is_too_much_to_be_held_is_asked_for_again(monkeypatch: pytest.Monk
     assert sum(len(request.now) for request in asked) > 6
 
 
-def test_an_object_that_is_too_short_is_noticed() -> None:
+def test_an_object_too_short_is_corrupt() -> None:
     bodies = objects(1, 10)
     with pytest.raises(Corrupt, match="too short"):
         fed(read_all([in_pieces("x", bodies, [(0, 5, 6)])]), bodies)
@@ -299,7 +299,7 @@ def looked(root: Path, expected: Tree, ignored: Sequence[str] = ()) -> Tree:
     return dict(result.entries)
 
 
-def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_that_may_match_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "same", b"content", at_ns=1_000)
     put(tmp_path, "other", b"CONTENT", at_ns=1_000)
     put(tmp_path, "longer", b"content and more")
@@ -320,7 +320,7 @@ def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypa
     assert existing["other"].digest == current_state.OTHER
 
 
-def test_what_is_wanted_is_seen_although_it_is_ignored(tmp_path: Path) -> None:
+def test_wanted_paths_are_examined_although_ignored(tmp_path: Path) -> None:
     put(tmp_path, "x", b"content")
     assert sorted(looked(tmp_path, tree(file("x")), ["x"])) == ["x"]
     assert looked(tmp_path, {}, ["x"]) == {}
@@ -353,7 +353,7 @@ def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) ->
 CONTENT = {digest_of(b"content"): b"content"}
 
 
-def test_what_was_done_is_counted(tmp_path: Path) -> None:
+def test_a_restore_counts_its_changes(tmp_path: Path) -> None:
     told: list[int] = []
     put(tmp_path, "gone", b"1")
     expected = tree(folder("d"), file("d/f"), link("l"))
@@ -365,7 +365,7 @@ def test_what_was_done_is_counted(tmp_path: Path) -> None:
     assert done(tmp_path, expected, {}) == RestoreResult(kept=[])
 
 
-def test_a_file_that_is_not_as_it_was_known_is_not_replaced(tmp_path: Path) -> None:
+def test_a_file_changed_since_its_capture_is_not_replaced(tmp_path: Path) -> None:
     put(tmp_path, "x", b"changed meanwhile")
     now = os.stat(tmp_path / "x")
     known_values = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
@@ -377,7 +377,7 @@ def test_a_file_that_is_not_as_it_was_known_is_not_replaced(tmp_path: Path) -> N
     assert (tmp_path / "x").read_bytes() == b"content"
 
 
-def test_what_an_interrupted_restore_has_left_does_no_harm(tmp_path: Path) -> None:
+def test_leftovers_of_an_interrupted_restore_are_harmless(tmp_path: Path) -> None:
     expected = tree(*(file(f"{number}") for number in range(3)))
     plan = planned(expected, {})
     steps = restore.restore(str(tmp_path), plan, expected)
@@ -391,9 +391,7 @@ def test_what_an_interrupted_restore_has_left_does_no_harm(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
-def test_names_that_the_file_system_takes_for_the_same_are_refused_before_anything_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indistinguishable_names_are_refused_before_any_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     really = os.stat
     monkeypatch.setattr(  # a file system that does not tell case apart
         os, "stat", lambda path, **how: really(str(path).lower() if "CASE" in str(path) else path, **how)
@@ -404,7 +402,7 @@ def test_names_that_the_file_system_takes_for_the_same_are_refused_before_anythi
     assert fingerprint(tmp_path) == {}
 
 
-def test_handles_are_let_go_of(tmp_path: Path) -> None:
+def test_handles_are_closed(tmp_path: Path) -> None:
     expected = tree(*(folder(f"d{number}") for number in range(150)), *(file(f"d{number}/f") for number in range(150)))
     before = len(os.listdir("/proc/self/fd"))
     done(tmp_path, expected, CONTENT)

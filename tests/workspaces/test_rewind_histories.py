@@ -246,7 +246,7 @@ def test_many_random_histories_agree_with_the_model(url: str) -> None:
         play(hf.tenant("acme"), range(1_000, 1_300), 80)
 
 
-def test_the_model_would_notice_a_message_or_a_call_too_many() -> None:
+def test_the_model_detects_an_extra_message_or_call() -> None:
     with Holdfast(":memory:") as hf:
         pair = Pair(hf.tenant("acme"), 1)
         pair.step()
@@ -262,7 +262,7 @@ def test_the_model_would_notice_a_message_or_a_call_too_many() -> None:
             pair.compare("a call")
 
 
-def test_a_run_that_never_took_a_step_goes_back_to_its_beginning() -> None:
+def test_a_run_without_steps_is_rewound_to_its_beginning() -> None:
     with Holdfast(":memory:") as hf:
         pair = Pair(hf.tenant("acme"), 1)
         pair.intend()

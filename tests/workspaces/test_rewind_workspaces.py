@@ -96,7 +96,7 @@ def plain(small: World, tmp_path: Path) -> Work:
     return Work(small, tmp_path / "tree")
 
 
-def test_files_state_and_conversation_go_back_together_and_come_back_exactly(work: Work) -> None:
+def test_files_state_and_conversation_are_rewound_and_redone_together(work: Work) -> None:
     put(work.root, "not captured yet", b"dirty")
     (work.root / "README").unlink()
     before, files = work.everything(), fingerprint(work.root)
@@ -121,7 +121,7 @@ def test_files_state_and_conversation_go_back_together_and_come_back_exactly(wor
     assert fingerprint(work.root) == files
 
 
-def test_going_on_after_a_rewind_is_another_way_and_both_stay(plain: Work) -> None:
+def test_a_rewound_run_takes_another_way_and_both_are_kept(plain: Work) -> None:
     work = plain
     first = work.rewind(1)
     work.world.do(work.acme.runs.resume(work.world.run_id))
@@ -142,7 +142,7 @@ def test_going_on_after_a_rewind_is_another_way_and_both_stay(plain: Work) -> No
     assert fingerprint(work.root) == files
 
 
-def test_what_was_changed_after_a_rewind_is_captured_before_the_redo(plain: Work) -> None:
+def test_changes_after_a_rewind_are_captured_before_the_redo(plain: Work) -> None:
     work = plain
     work.rewind(2)
     put(work.root, "tried by hand", b"precious")
@@ -151,7 +151,7 @@ def test_what_was_changed_after_a_rewind_is_captured_before_the_redo(plain: Work
     assert work.acme.snapshots.read(redone.dirty.id, "tried by hand") == b"precious"
 
 
-def test_the_files_may_have_moved(plain: Work, tmp_path: Path) -> None:
+def test_a_rewind_may_use_another_directory(plain: Work, tmp_path: Path) -> None:
     work, elsewhere = plain, tmp_path / "elsewhere"
     work.rewind(3)
     shutil.copytree(work.root, elsewhere, symlinks=True)
@@ -164,7 +164,7 @@ def test_the_files_may_have_moved(plain: Work, tmp_path: Path) -> None:
     assert work.run.iteration == 4
 
 
-def test_without_a_path_files_are_left_alone(plain: Work) -> None:
+def test_a_rewind_without_a_path_leaves_the_files(plain: Work) -> None:
     work = plain
     result = work.rewind(1, path=None)
     assert (result.dirty, result.rewind.path, work.run.iteration) == (None, None, 1)
@@ -173,7 +173,7 @@ def test_without_a_path_files_are_left_alone(plain: Work) -> None:
     assert work.is_at(4)
 
 
-def test_a_step_without_a_snapshot_has_that_of_the_step_before(plain: Work) -> None:
+def test_a_step_without_a_snapshot_uses_the_previous_step(plain: Work) -> None:
     work = plain
     work.epoch = work.world.do(work.acme.leases.claim("me", run_id=work.world.run_id)).epoch
     for number in (5, 6):
@@ -184,7 +184,7 @@ def test_a_step_without_a_snapshot_has_that_of_the_step_before(plain: Work) -> N
     assert fingerprint(work.root) == work.files[4]
 
 
-def test_where_there_is_no_snapshot_nothing_is_begun(small: World, tmp_path: Path) -> None:
+def test_a_rewind_without_a_snapshot_is_not_begun(small: World, tmp_path: Path) -> None:
     run = small.do(small.acme.leases.claim("me", run_id=small.run_id))
     small.acme.runs.step(small.run_id, epoch=run.epoch, iteration=1, state=None)
     small.acme.leases.release(small.run_id, epoch=run.epoch)
@@ -195,7 +195,7 @@ def test_where_there_is_no_snapshot_nothing_is_begun(small: World, tmp_path: Pat
     assert small.acme.snapshots.find(small.run_id) is None
 
 
-def test_somebody_elses_run_is_not_rewound(plain: Work) -> None:
+def test_a_run_held_by_another_worker_is_not_rewound(plain: Work) -> None:
     work = plain
     held = work.acme.leases.claim("me", run_id=work.world.run_id)
     with pytest.raises(Conflict, match="held by me"):
@@ -208,7 +208,7 @@ def test_somebody_elses_run_is_not_rewound(plain: Work) -> None:
     assert work.is_at(2)
 
 
-def test_snapshots_are_kept_for_as_long_as_the_rewind_asks(plain: Work) -> None:
+def test_a_rewind_keeps_snapshots_as_long_as_requested(plain: Work) -> None:
     work = plain
     for days, kept in ((30, 30), (90, 90), (365, 90)):
         work.rewind(2, keep_snapshots_for=days)
@@ -220,7 +220,7 @@ def test_snapshots_are_kept_for_as_long_as_the_rewind_asks(plain: Work) -> None:
     assert work.is_at(2)
 
 
-def test_the_oldest_snapshot_can_be_gone_back_to_when_there_are_as_many_as_are_kept(tmp_path: Path) -> None:
+def test_a_full_run_can_be_rewound_to_its_oldest_snapshot(tmp_path: Path) -> None:
     small = World(str(tmp_path / "agents.db"), limits=Limits(snapshots_per_run=10))
     work = Work(small, tmp_path / "tree", steps=12)
     kept = [snapshot.step for snapshot in small.acme.snapshots.list(run_id=small.run_id)]
@@ -240,7 +240,7 @@ class Died(BaseException):
 POINTS = ("captured", "begun", "removing", "written", "settled", "restored")
 
 
-def test_a_death_between_any_two_operations_is_made_good(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_between_any_two_operations_is_recovered(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     put(work.root, "dirty", b"precious")
     before, files = work.everything(), fingerprint(work.root)
     for point in POINTS:
@@ -307,7 +307,7 @@ def _die(patched: pytest.MonkeyPatch, point: str) -> None:
         patched.setattr(restore._Restorer, name, dies)
 
 
-def test_a_file_that_changes_meanwhile_is_captured_again_and_not_lost(
+def test_a_file_changed_during_a_rewind_is_captured_again(
     plain: Work, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:
     work = plain
@@ -329,7 +329,7 @@ def test_a_file_that_changes_meanwhile_is_captured_again_and_not_lost(
     assert b"written at the last moment" in contents
 
 
-def test_who_never_stops_writing_is_told_and_nothing_is_lost(
+def test_a_rewind_of_a_constantly_changing_directory_fails_without_loss(
     plain: Work, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:
     work = plain
@@ -350,7 +350,7 @@ def test_who_never_stops_writing_is_told_and_nothing_is_lost(
     assert work.is_at(2)
 
 
-def test_progress_is_told(plain: Work) -> None:
+def test_progress_is_reported(plain: Work) -> None:
     told: list[int] = []
     plain.rewind(1, on_progress=told.append)
     assert sum(told) > 3

@@ -17,7 +17,7 @@ from holdfast.stores.lifecycle.retention.sweeps import LEASE_S
 from holdfast.types import Erasures
 from tests.conftest import SOAK
 from tests.stores.lifecycle.conftest import SMALL, Bench, Lines
-from tests.stores.lifecycle.test_kills import Died, DyingEngine
+from tests.stores.lifecycle.test_sweep_kills import Died, DyingEngine
 
 NOW = 1_700_000_000 * 1_000_000
 

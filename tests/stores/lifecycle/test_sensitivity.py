@@ -16,7 +16,7 @@ from holdfast.core.queries import Query
 from holdfast.stores.lifecycle.retention import plans, quota, sweeps
 from holdfast.stores.workspace import retention_rules as rules
 from holdfast.stores.workspace import squash
-from tests.stores.lifecycle.test_histories import Model, Real, play
+from tests.stores.lifecycle.test_retention_histories import Model, Real, play
 
 Defect = Callable[[], AbstractContextManager[Any]]
 Step = tuple[Any, ...]

@@ -69,16 +69,14 @@ histories = given(
 
 @few
 @histories
-def test_every_snapshot_stays_what_it_was(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
+def test_every_snapshot_stays_unchanged(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
     check(tmp_path, steps, depth, gone)
 
 
 @pytest.mark.soak
 @settings(few, max_examples=3_000)
 @histories
-def test_every_snapshot_of_many_more_stays_what_it_was(
-    tmp_path: Path, steps: Steps, depth: int, gone: set[int]
-) -> None:
+def test_every_snapshot_of_many_more_stays_unchanged(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
     check(tmp_path, steps, depth, gone)
 
 

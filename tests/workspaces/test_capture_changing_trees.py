@@ -41,7 +41,7 @@ def after_reading(patch: pytest.MonkeyPatch, path: Path, change: Callable[[int],
 
 
 @pytest.mark.parametrize("size", [100, 3 * contents.CHUNK], ids=["small", "large"])
-def test_a_file_that_changed_while_it_was_read_is_read_again(small: World, tree: Path, size: int) -> None:
+def test_a_file_changed_while_being_read_is_read_again(small: World, tree: Path, size: int) -> None:
     path = tree / "busy"
     path.write_bytes(b"1" * size)
 
@@ -58,7 +58,7 @@ def test_a_file_that_changed_while_it_was_read_is_read_again(small: World, tree:
 
 
 @pytest.mark.parametrize("size", [100, 3 * contents.CHUNK], ids=["small", "large"])
-def test_a_file_that_never_rests_is_reported_and_read_anew_the_next_time(
+def test_a_file_that_keeps_changing_is_reported_and_read_next_time(
     small: World, tree: Path, later: None, size: int
 ) -> None:
     path = tree / "log"
@@ -81,7 +81,7 @@ def test_a_file_that_never_rests_is_reported_and_read_anew_the_next_time(
     assert small.described(again.snapshot) == on_disk(tree)
 
 
-def test_files_that_grow_and_shrink_across_the_size_of_a_chunk(small: World, tree: Path) -> None:
+def test_files_that_cross_the_chunk_size_while_changing(small: World, tree: Path) -> None:
     make(tree, {"grows": b"a" * 10, "shrinks": b"b" * (2 * contents.CHUNK)})
     with pytest.MonkeyPatch.context() as patch:
         after_reading(patch, tree / "grows", lambda turn: turn > 1 or os.truncate(tree / "grows", 2 * contents.CHUNK))
@@ -94,7 +94,7 @@ def test_files_that_grow_and_shrink_across_the_size_of_a_chunk(small: World, tre
     assert small.described(captured.snapshot) == on_disk(tree)
 
 
-def test_what_goes_while_it_is_captured_is_gone(small: World, tree: Path) -> None:
+def test_paths_removed_during_a_capture_are_left_out(small: World, tree: Path) -> None:
     make(tree, {"aa": b"first", "zz/inside": b"last", "zz/deeper/one": b"x"})
     with pytest.MonkeyPatch.context() as patch:
         after_reading(
@@ -108,7 +108,7 @@ def test_what_goes_while_it_is_captured_is_gone(small: World, tree: Path) -> Non
     assert small.described(again.snapshot) == on_disk(tree)
 
 
-def test_nothing_leads_out_of_the_root(small: World, tree: Path, tmp_path: Path) -> None:
+def test_no_link_leads_out_of_the_root(small: World, tree: Path, tmp_path: Path) -> None:
     """Directories and files that become links while the walk is on its way to them."""
     outside = tmp_path / "outside"
     make(outside, {"secret": b"of somebody else", "deep/secret": b"of somebody else"})
@@ -129,7 +129,7 @@ def test_nothing_leads_out_of_the_root(small: World, tree: Path, tmp_path: Path)
     assert small.described(small.capture(tree).snapshot)["zz"][0] == "symlink"
 
 
-def test_a_file_that_becomes_a_pipe_holds_nothing_up(small: World, tree: Path) -> None:
+def test_a_file_replaced_by_a_pipe_does_not_block(small: World, tree: Path) -> None:
     def swap(turn: int) -> None:
         (tree / "not \udcff utf-8").unlink()
         os.mkfifo(tree / "not \udcff utf-8")
@@ -140,7 +140,7 @@ def test_a_file_that_becomes_a_pipe_holds_nothing_up(small: World, tree: Path) -
     assert [skipped.path for skipped in captured.skipped] == ["not \udcff utf-8"]
 
 
-def test_a_tree_that_others_write_to_all_the_time(small: World, tmp_path: Path) -> None:
+def test_a_tree_under_constant_writes(small: World, tmp_path: Path) -> None:
     """Every file is whole: it has one letter in it, as somebody wrote it, however often it was written meanwhile."""
     root = tmp_path / "tree"
     make(root, {f"{number % 7}/{number}": b"a" * 3_000 for number in range(120)})

@@ -103,7 +103,7 @@ def dies(
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whoever_dies_at_any_point_leaves_a_whole_snapshot_or_none(
+def test_a_death_at_any_point_leaves_a_whole_snapshot_or_none(
     begun: tuple[Path, str],
     two_trees: tuple[Path, Path],
     after: bool,
@@ -151,7 +151,7 @@ def check_nothing_is_left(acme: TenantHandle, place: PackPlace) -> None:
     assert asyncio.run(place.names("", blocking=False)) == []
 
 
-def test_a_disk_without_room_leaves_nothing_and_the_next_capture_goes_on(
+def test_a_full_disk_leaves_nothing_and_the_next_capture_works(
     tmp_path: Path, two_trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(str(tmp_path / "w.db"), packs=tmp_path / "packs", limits=SMALL)
@@ -174,9 +174,7 @@ def test_a_disk_without_room_leaves_nothing_and_the_next_capture_goes_on(
     world.close()
 
 
-def test_a_pack_that_was_removed_before_it_was_sealed_is_written_again(
-    tmp_path: Path, two_trees: tuple[Path, Path]
-) -> None:
+def test_a_pack_removed_before_sealing_is_written_again(tmp_path: Path, two_trees: tuple[Path, Path]) -> None:
     path, packs = str(tmp_path / "w.db"), tmp_path / "packs"
 
     class Slow(PackPlace):
@@ -244,7 +242,7 @@ KILLED = """
 """
 
 
-def test_killed_processes_leave_what_they_acknowledged(tmp_path: Path) -> None:
+def test_killed_processes_keep_acknowledged_snapshots(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     message: list[str] = []
     for turn, count in enumerate((3, 8)):
@@ -263,7 +261,7 @@ def test_killed_processes_leave_what_they_acknowledged(tmp_path: Path) -> None:
     world.close()
 
 
-def test_a_run_that_goes_takes_its_snapshots_with_it(url: str, tmp_path: Path, two_trees: tuple[Path, Path]) -> None:
+def test_a_removed_run_removes_its_snapshots(url: str, tmp_path: Path, two_trees: tuple[Path, Path]) -> None:
     world = World(url, packs=tmp_path / "packs", limits=SMALL)
     acme: TenantHandle = world.acme
     first = world.capture(two_trees[0]).snapshot

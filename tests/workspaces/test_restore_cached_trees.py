@@ -80,7 +80,7 @@ def several(acme: TenantHandle, root: Path) -> tuple[Snapshot, Snapshot]:
     return first, captured(acme, run, root)
 
 
-def test_what_is_as_it_was_captured_is_not_read(tmp_path: Path, young: None, read: list[str]) -> None:
+def test_unchanged_files_are_not_read(tmp_path: Path, young: None, read: list[str]) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -97,9 +97,7 @@ def test_what_is_as_it_was_captured_is_not_read(tmp_path: Path, young: None, rea
         assert (root / "folder 1" / "file 1").read_bytes() == b"ONE"
 
 
-def test_another_process_knows_it_from_the_file_beside_the_database(
-    tmp_path: Path, young: None, read: list[str]
-) -> None:
+def test_another_process_uses_the_cache_file(tmp_path: Path, young: None, read: list[str]) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         first, _ = several(hf.tenant("acme"), root)
@@ -111,7 +109,7 @@ def test_another_process_knows_it_from_the_file_beside_the_database(
     assert not (root / "folder 2" / "new").exists()
 
 
-def test_what_was_known_is_not_used_when_other_things_were_ignored(tmp_path: Path, young: None) -> None:
+def test_the_cache_is_not_used_with_other_ignore_patterns(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -125,7 +123,7 @@ def test_what_was_known_is_not_used_when_other_things_were_ignored(tmp_path: Pat
         assert sorted(os.listdir(root)) == ["kept"], "by its rules, the log is not wanted"
 
 
-def test_a_snapshot_that_is_gone_is_not_missed(tmp_path: Path, young: None) -> None:
+def test_a_removed_snapshot_of_the_cached_tree_is_no_error(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -136,7 +134,7 @@ def test_a_snapshot_that_is_gone_is_not_missed(tmp_path: Path, young: None) -> N
     assert not (root / "folder 2" / "new").exists()
 
 
-def test_a_directory_that_became_a_link_to_itself_elsewhere_is_one_again(tmp_path: Path, young: None) -> None:
+def test_a_directory_replaced_by_a_link_to_itself_is_restored(tmp_path: Path, young: None) -> None:
     """All paths still lead to the files as they were known."""
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
@@ -153,7 +151,7 @@ def test_a_directory_that_became_a_link_to_itself_elsewhere_is_one_again(tmp_pat
 
 @examples(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.integers(0, 8), min_size=1, max_size=4))
-def test_any_tree_comes_back_from_any_change(
+def test_any_tree_is_restored_after_any_change(
     seed: int, steps: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     random, taken = Random(seed), list[tuple[Snapshot, object]]()
@@ -175,7 +173,7 @@ def test_any_tree_comes_back_from_any_change(
 # What a restore leaves is known
 
 
-def test_what_was_restored_is_what_the_next_capture_differs_from(tmp_path: Path, young: None) -> None:
+def test_the_next_capture_is_based_on_the_restored_snapshot(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -191,7 +189,7 @@ def test_what_was_restored_is_what_the_next_capture_differs_from(tmp_path: Path,
         assert (changed.changed, changed.removed) == (1, 0)
 
 
-def test_after_a_rewind_and_its_redo_it_is_known_too(tmp_path: Path, young: None) -> None:
+def test_a_rewind_and_its_redo_update_the_cache(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -209,7 +207,7 @@ def test_after_a_rewind_and_its_redo_it_is_known_too(tmp_path: Path, young: None
         assert acme.workspaces.capture(first.run_id, root, ignore_defaults=False).snapshot.layer_id == second.layer_id
 
 
-def test_what_was_ignored_only_while_restoring_is_captured_after_it(tmp_path: Path, young: None) -> None:
+def test_paths_ignored_only_while_restoring_are_captured_afterwards(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -228,7 +226,7 @@ def test_what_was_ignored_only_while_restoring_is_captured_after_it(tmp_path: Pa
         assert "folder/made.log" in acme.snapshots.tree(after.id).entries
 
 
-def test_a_directory_that_stays_for_what_is_ignored_in_it_is_captured_after_it(tmp_path: Path, young: None) -> None:
+def test_a_directory_kept_for_ignored_paths_is_captured_afterwards(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -245,7 +243,7 @@ def test_a_directory_that_stays_for_what_is_ignored_in_it_is_captured_after_it(t
         assert sorted(acme.snapshots.tree(after.id).entries) == [".holdfastignore", "folder"]
 
 
-def test_of_a_file_that_only_got_longer_only_the_end_is_fetched(tmp_path: Path, young: None) -> None:
+def test_only_the_end_of_an_appended_file_is_fetched(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -277,7 +275,7 @@ def test_of_a_file_that_only_got_longer_only_the_end_is_fetched(tmp_path: Path, 
                 ticked()
 
 
-def test_removed_meanwhile_a_snapshot_that_was_restored_is_no_loss(tmp_path: Path, young: None) -> None:
+def test_a_restored_snapshot_may_be_removed(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")

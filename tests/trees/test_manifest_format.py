@@ -55,13 +55,13 @@ def line(**other: object) -> list[object]:
         (b"line\nbreak", "line\nbreak"),
     ],
 )
-def test_the_bytes_of_a_name_have_one_text_and_that_stands_for_them(name: bytes, text: str) -> None:
+def test_names_convert_between_bytes_and_text(name: bytes, text: str) -> None:
     assert shown(name) == text
     assert raw(text) == name
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udc7fb"])
-def test_a_surrogate_that_stands_for_no_byte_has_no_bytes(text: str) -> None:
+def test_other_surrogates_have_no_bytes(text: str) -> None:
     with pytest.raises(UnicodeEncodeError):
         raw(text)
 
@@ -77,7 +77,7 @@ def test_a_surrogate_that_stands_for_no_byte_has_no_bytes(text: str) -> None:
         ("a/", ["", "a/"]),
     ],
 )
-def test_a_path_lies_in_the_root_and_in_every_directory_on_the_way(path: str, folders: list[str]) -> None:
+def test_the_directories_that_contain_a_path(path: str, folders: list[str]) -> None:
     assert list(folders_of(path)) == folders
 
 
@@ -91,7 +91,7 @@ def test_a_difference_removes_then_adds() -> None:
     assert result == {"keep": before["keep"], "change": changed, "new": new, "both": both}
 
 
-def test_to_remove_a_directory_removes_only_itself() -> None:
+def test_removing_a_directory_removes_only_its_entry() -> None:
     before = {"d": TreeEntry("d", "dir", 0o755, 0), "d/f": file("d/f")}
     assert Difference([], ["d"]).applied(before) == {"d/f": before["d/f"]}
 
@@ -99,7 +99,7 @@ def test_to_remove_a_directory_removes_only_itself() -> None:
 # Written down
 
 
-def test_nothing_is_a_difference_too() -> None:
+def test_an_empty_difference_is_valid() -> None:
     assert manifests.read(manifests.write(Difference([]))) == Difference([], [], [])
 
 
@@ -109,18 +109,18 @@ def test_patterns_keep_their_order_because_the_last_one_decides() -> None:
     assert manifests.read(existing).ignore == ["*.o", "!a.o"]
 
 
-def test_an_object_is_written_once_however_many_pieces_lie_in_it() -> None:
+def test_a_digest_is_written_once_for_all_its_pieces() -> None:
     body = manifests.write(Difference([file(f"{number}", ContentPiece(ONE, number, 1)) for number in range(50)]))
     assert body.count(ONE) == 1
     assert {piece.object for entry in manifests.read(body).entries for piece in entry.pieces} == {ONE}
 
 
-def test_a_pattern_with_what_is_no_text_is_written_in_a_way_that_is() -> None:
+def test_a_pattern_with_surrogates_is_written_as_printable_text() -> None:
     body = manifests.write(Difference([], [], ["a\udcff"]))
     assert manifests.read(body).ignore == ["a\\udcff"]
 
 
-def test_the_digest_of_a_link_is_not_kept_because_it_has_none() -> None:
+def test_the_digest_of_a_link_is_not_stored() -> None:
     link = TreeEntry("l", "symlink", 0o777, 1, 0, "target", b"d" * 32)
     (result,) = manifests.read(manifests.write(Difference([link]))).entries
     assert (result.target, result.digest) == ("target", b"")
@@ -161,13 +161,13 @@ def test_the_digest_of_a_link_is_not_kept_because_it_has_none() -> None:
     ],
     ids=lambda body: body[:24].hex(),
 )
-def test_what_is_no_tree_is_corrupt(body: bytes) -> None:
+def test_anything_but_a_manifest_is_corrupt(body: bytes) -> None:
     with pytest.raises(Corrupt, match="cannot be decoded"):
         manifests.read(body)
 
 
 @pytest.mark.parametrize("version", [0, 2, -1, 2**31])
-def test_a_tree_of_another_release_is_named_as_such(version: int) -> None:
+def test_an_unknown_manifest_version_is_reported(version: int) -> None:
     with pytest.raises(Corrupt, match=f"version {version}"):
         manifests.read(listed(version=version))
 
@@ -179,12 +179,12 @@ def read_twice(body: bytes) -> Sequence[Difference]:
     return manifests.read(body), manifests.read(bytes(bytearray(body)))
 
 
-def test_what_was_read_last_is_not_read_again() -> None:
+def test_recent_manifests_are_cached() -> None:
     first, second = read_twice(manifests.write(Difference([file("remembered")])))
     assert first is second
 
 
-def test_what_is_long_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_manifests_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     body = manifests.write(Difference([file("forgotten")]))
     monkeypatch.setattr(manifests, "REMEMBERED_BYTES", len(body) - 1)
     first, second = read_twice(body)
@@ -192,7 +192,7 @@ def test_what_is_long_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     assert first == second
 
 
-def test_of_many_only_the_last_are_remembered() -> None:
+def test_only_the_latest_manifests_are_cached() -> None:
     bodies = [manifests.write(Difference([file(f"{number}")])) for number in range(manifests.MAX_REMEMBERED + 1)]
     differences = [manifests.read(body) for body in bodies]
     assert manifests.read(bodies[-1]) is differences[-1]
