@@ -15,7 +15,7 @@ import pytest
 from holdfast import Holdfast, Limits, NewAgent, address, ids, schema
 from holdfast.clock import FixedClock, Stopwatch, monotonic_s
 from holdfast.core import objects, packs
-from holdfast.core.packs import PackPlace, folder_of
+from holdfast.core.packs import PackStorage, folder_of
 from holdfast.core.scope import Scope, Setting, free_text, metadata, name
 from holdfast.errors import (
     Corrupt,
@@ -170,7 +170,7 @@ def run(blocking: bool, call: Coroutine[Any, Any, Any]) -> Any:
 @pytest.mark.parametrize("kind", ["folder", "address", "memory"])
 def test_a_pack_is_written_read_listed_and_removed(tmp_path: Path, blocking: bool, kind: str) -> None:
     where = {"folder": str(tmp_path / "p"), "address": f"file://{tmp_path}/p", "memory": "memory:///"}[kind]
-    place = PackPlace(where)
+    place = PackStorage(where)
     assert run(blocking, place.names("t", blocking=blocking)) == []
     run(blocking, place.write("t/1", b"0123456789", blocking=blocking))
     run(blocking, place.write("u/1", b"other", blocking=blocking))
@@ -192,7 +192,7 @@ def test_a_pack_is_written_read_listed_and_removed(tmp_path: Path, blocking: boo
 
 
 def test_a_folder_that_is_made_when_needed_is_not_made_by_looking(tmp_path: Path) -> None:
-    place = PackPlace(tmp_path / "deep" / "p", when_needed=True)
+    place = PackStorage(tmp_path / "deep" / "p", when_needed=True)
     assert step(place.names("t", blocking=True)) == []
     step(place.remove(["t/1"], blocking=True))
     with pytest.raises(PacksUnknown, match="--packs"):
@@ -205,7 +205,7 @@ def test_a_folder_that_is_made_when_needed_is_not_made_by_looking(tmp_path: Path
 @pytest.mark.parametrize("where", ["", None, 7, b"x", "http://host/p", "ftp://host", "://"], ids=repr)
 def test_a_place_that_nobody_knows_is_refused_even_before_it_is_needed(where: Any) -> None:
     with pytest.raises(InvalidInput):
-        PackPlace(where, when_needed=True)
+        PackStorage(where, when_needed=True)
 
 
 def test_folders_of_tenants_can_be_told_apart_and_say_nothing() -> None:
@@ -227,9 +227,9 @@ def test_a_short_body_is_kept_as_it_is(size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "codec"),
     [
-        (objects.COMPRESS_FROM, objects.ZSTD_WORDS),
-        (objects.MAX_WORDS, objects.ZSTD_WORDS),
-        (objects.MAX_WORDS + 1, objects.ZSTD),
+        (objects.COMPRESS_FROM, objects.ZSTD_DICT),
+        (objects.MAX_DICT_BODY, objects.ZSTD_DICT),
+        (objects.MAX_DICT_BODY + 1, objects.ZSTD),
     ],
 )
 def test_words_are_referred_to_in_bodies_up_to_their_size(size: int, codec: int) -> None:
@@ -242,13 +242,13 @@ def test_words_are_referred_to_in_bodies_up_to_their_size(size: int, codec: int)
 def test_a_body_that_went_to_a_pack_knows_its_length_and_nothing_else_changes() -> None:
     packed = objects.pack(b"body" * 100)
     gone = packed.without_body()
-    assert (packed.is_elsewhere, gone.is_elsewhere) == (False, True)
+    assert (packed.is_in_pack, gone.is_in_pack) == (False, True)
     assert (gone.body, gone.length, gone.size_bytes, gone.digest) == (b"", packed.length, 400, packed.digest)
     assert gone.without_body() == gone
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x00", b"\x00" * 4, b"\x00" * 40], ids=len)
-@pytest.mark.parametrize("codec", [objects.ZSTD, objects.ZSTD_WORDS])
+@pytest.mark.parametrize("codec", [objects.ZSTD, objects.ZSTD_DICT])
 def test_bytes_that_no_compressor_wrote_are_corrupt(codec: int, stored: bytes) -> None:
     with pytest.raises(Corrupt):
         objects.unpack(b"\x00" * 32, codec, stored)

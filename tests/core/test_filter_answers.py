@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from holdfast import Filter, Limits, column, meta
 from holdfast.clock import to_us
 from holdfast.core import text
-from holdfast.core.filters import Filterable, id_list, listed
+from holdfast.core.filters import FilterColumns, filter_list, id_list
 from holdfast.core.queries import Statement
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidFilter, LimitExceeded
 
-TABLE = Filterable(
+TABLE = FilterColumns(
     {name: (f"{name}_column", kind) for name, kind in (("name", "text"), ("count", "number"), ("done", "bool"),
                                                        ("at", "time"), ("id", "id"))},
     metadata="extra",
@@ -255,7 +255,7 @@ def test_filters_come_as_a_list(filters: Any) -> None:
             TABLE.compile(filters, {}, Dialect.SQLITE, Limits())  # type: ignore[arg-type]
         return
     with pytest.raises(InvalidFilter, match="filters come as a list"):
-        listed(filters)
+        filter_list(filters)
 
 
 def test_a_membership_of_exactly_the_limit_is_fine(answers: Callable[..., list[int]]) -> None:

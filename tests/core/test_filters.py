@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Filter, Limits, column, meta
-from holdfast.core.filters import Filterable, equal_metadata
+from holdfast.core.filters import FilterColumns, equal_metadata
 from holdfast.core.text import escape
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidFilter, LimitExceeded
 from tests.contract.cases.values import TEXTS
 
-TABLE = Filterable(
+TABLE = FilterColumns(
     {
         "name": ("name_column", "text"),
         "count": ("count_column", "number"),
@@ -146,7 +146,7 @@ def test_limits_hold() -> None:
 
 
 def test_a_table_without_metadata_says_so() -> None:
-    plain = Filterable({"name": ("name", "text")})
+    plain = FilterColumns({"name": ("name", "text")})
     for f in (meta("a").eq(1), meta("a").is_in([1])):
         with pytest.raises(InvalidFilter, match="no metadata"):
             plain.compile([f], {}, Dialect.SQLITE, Limits())

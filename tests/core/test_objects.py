@@ -57,7 +57,7 @@ def test_bodies_in_each_others_place_are_noticed() -> None:
 
 
 def test_a_body_is_compressed_where_that_helps() -> None:
-    assert objects.pack(TEXT).codec == objects.ZSTD_WORDS
+    assert objects.pack(TEXT).codec == objects.ZSTD_DICT
     assert objects.pack(TEXT * 10).codec == objects.ZSTD
     assert objects.pack(b"short").codec == objects.RAW
     noise = Random(1).randbytes(5_000)

@@ -250,7 +250,7 @@ def query(kind: type[AsyncRecords[Any, Any, Any]], name: str, old: str, new: str
 
 
 def unchecked(field: Any, value: Any, *more: Any) -> Any:
-    return values.stored_again(field, value)
+    return values.encode_row_value(field, value)
 
 
 TENANT = "tenant_id = :tenant_id AND "

@@ -1,11 +1,11 @@
-"""Acting: who it is said once around a piece of work, and filled in where something is made."""
+"""ActorContext: who it is said once around a piece of work, and filled in where something is made."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from holdfast.core.actor_context import Acting
+from holdfast.core.actor_context import ActorContext
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.conversation.messages import NewMessage
@@ -131,7 +131,7 @@ async def a_buffer_is_of_whoever_acts(world: World) -> None:
 @contract()
 async def blocks_nest_and_the_inner_one_replaces_only_what_it_names(world: World) -> None:
     acme = world.tenant()
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
     with acme.acting(user="ada", agent="helper", agent_type="open", channel="telegram", chat="-100", peer_kind="group"):
         outer = acme.acting_now()
         with acme.acting(agent="other", sender="7") as inner:
@@ -144,23 +144,23 @@ async def blocks_nest_and_the_inner_one_replaces_only_what_it_names(world: World
         assert acme.acting_now() == outer
         assert (outer.agent, outer.sender) == ("helper", None)
         assert (made.user, made.agent) == ("ada", "other")
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
 
 
 @contract()
 async def a_block_can_be_awaited_and_ends_with_an_error_too(world: World) -> None:
     acme = world.tenant()
     async with acme.acting(user="ada") as who:
-        assert who == acme.acting_now() == Acting(user="ada")
+        assert who == acme.acting_now() == ActorContext(user="ada")
         assert (await acme.sessions.create()).user == "ada"
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
     with raises(KeyError), acme.acting(user="ada"):
         _stumble()
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
     with raises(KeyError):
         async with acme.acting(user="ada"):
             _stumble()
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
     assert (await acme.sessions.create()).user == ""
 
 
@@ -172,17 +172,17 @@ def _stumble() -> None:
 async def acting_belongs_to_one_tenant(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     with acme.acting(user="ada"):
-        assert zenith.acting_now() == Acting()
+        assert zenith.acting_now() == ActorContext()
         assert (await zenith.sessions.create()).user == ""
         assert (await world.tenant("acme").sessions.create()).user == "ada", "another handle of the same tenant"
         with zenith.acting(user="zoe", agent="z"):
             assert (await acme.sessions.create()).user == "ada"
-            assert acme.acting_now() == Acting(user="ada")
+            assert acme.acting_now() == ActorContext(user="ada")
             assert (await zenith.sessions.create()).user == "zoe"
             with acme.acting(agent="a"):
-                assert acme.acting_now() == Acting(user="ada", agent="a")
-                assert zenith.acting_now() == Acting(user="zoe", agent="z")
-        assert zenith.acting_now() == Acting()
+                assert acme.acting_now() == ActorContext(user="ada", agent="a")
+                assert zenith.acting_now() == ActorContext(user="zoe", agent="z")
+        assert zenith.acting_now() == ActorContext()
 
 
 @contract(limits=Limits(name_bytes=10))
@@ -223,4 +223,4 @@ async def those_who_act_at_once_never_see_each_other(world: World) -> None:
     for user, made in zip(users, done, strict=True):
         assert isinstance(made, list), made
         assert [(each.user, each.agent) for each in made] == [(user, f"{user} {number}") for number in range(5)]
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()

@@ -55,7 +55,7 @@ async def records_come_back_as_they_were_made(kit: Kit) -> None:
         assert await kit.store.find(*kit.samples.name(new)) == row
         made.append(row)
     assert sorted(await kit.store.list(), key=kit.samples.key) == sorted(made, key=kit.samples.key)
-    for field in kit.declared.given:
+    for field in kit.declared.new_fields:
         if field.marker(Metadata):
             row = await kit.store.create(kit.samples.new(-1, **{field.name: documents()}))
             assert same(getattr(row, field.name), documents())
@@ -81,7 +81,7 @@ async def creating_can_be_repeated_but_replaces_nothing(kit: Kit) -> None:
     row = await kit.store.create(kit.samples.new(1))
     kit.clock.advance(1)
     assert await kit.store.create(kit.samples.new(1)) == row
-    for field in kit.declared.given:
+    for field in kit.declared.new_fields:
         if field in kit.declared.key:
             continue
         changed = value_of(field, 2)
@@ -340,7 +340,7 @@ async def tenants_do_not_see_each_others_records(kit: Kit) -> None:
 async def values_over_a_limit_or_of_another_type_are_refused(kit: Kit) -> None:
     """Nothing is stored of what is refused, and the error names the field and the noun."""
     row = await kit.store.create(kit.samples.new(1))
-    for number, field in enumerate(kit.declared.given, 10):
+    for number, field in enumerate(kit.declared.new_fields, 10):
         what = field.name if field.kind == "secret" else f"{field.name} of {kit.kind.a_noun}"
         wrong: list[tuple[Any, type[Exception]]] = [(each, InvalidInput) for each in wrong_values(field)]
         if field.marker(Limited) or field.kind == "secret":

@@ -35,11 +35,11 @@ class Samples:
         self.is_soft = issubclass(kind, AsyncSoftRecords)
         self.has_version = "version" in self.declared.fields
         self.can_be_renamed = any(each in self.declared.editable for each in self.declared.natural)
-        self.texts = [each for each in self.declared.given if each.marker(Limited) and each.kind == "text"]
+        self.texts = [each for each in self.declared.new_fields if each.marker(Limited) and each.kind == "text"]
 
     def new(self, number: int = 1, **values: Any) -> Any:
         """A new record."""
-        made = {each.name: value_of(each, number) for each in self.declared.given}
+        made = {each.name: value_of(each, number) for each in self.declared.new_fields}
         hints = get_type_hints(self.kind.new_type)
         made |= {name: [_part(get_args(hints[name])[0], number)] for name in self.kind.extra}
         return self.kind.new_type(**(made | values))

@@ -14,7 +14,7 @@ from holdfast.clock import FixedClock
 from holdfast.engines.protocol import Connection
 from holdfast.errors import NotFound
 from holdfast.ids import RandomIds
-from holdfast.stores.conversation.message_log import Append, Appended, Entry, append_group
+from holdfast.stores.conversation.message_log import Append, AppendResult, LogEntry, append_group
 from holdfast.sync_runner import step
 
 NOWHERE = "00000000-0000-7000-8000-000000000000"
@@ -40,15 +40,15 @@ def planned(plan: Plan, sessions: Sequence[str]) -> list[Append]:
     ]
 
 
-def _entry(number: int) -> Entry:
+def _entry(number: int) -> LogEntry:
     content = f'[{{"type":"text","text":"{number}"}}]'
-    return Entry(RandomIds().new(), "message", "user", content, number % 3, "{}", False, False)
+    return LogEntry(RandomIds().new(), "message", "user", content, number % 3, "{}", False, False)
 
 
-def done(acme: TenantHandle, appends: Sequence[Append]) -> list[Appended | Exception]:
+def done(acme: TenantHandle, appends: Sequence[Append]) -> list[AppendResult | Exception]:
     """Do them as one group, in one transaction."""
 
-    async def run(connection: Connection) -> list[Appended | Exception]:
+    async def run(connection: Connection) -> list[AppendResult | Exception]:
         return [*await append_group.run(connection, appends, careful=False)]
 
     return step(acme.messages._async._engine.write(run))
@@ -77,7 +77,7 @@ def test_a_group_does_what_its_appends_would_do_one_by_one(acme: TenantHandle, p
         if append.session_id == NOWHERE:
             assert isinstance(answer, NotFound)
         else:
-            assert isinstance(answer, Appended)
+            assert isinstance(answer, AppendResult)
             assert answer.messages == [acme.messages.get(entry.id) for entry in append.entries]
 
 
@@ -86,5 +86,5 @@ def test_the_only_session_of_a_group_that_is_there_gets_what_is_its_own(acme: Te
     session = acme.sessions.create().id
     plan = [(3, 2, 0), (0, 11, 0)]
     answers = done(acme, planned(plan if missing == "first" else plan[::-1], [session] * 3))
-    assert {type(each) for each in answers} == {Appended, NotFound}
+    assert {type(each) for each in answers} == {AppendResult, NotFound}
     assert len(acme.messages.list(session)) == 11

@@ -129,7 +129,7 @@ def test_shows_is_membership(view: View, place: int) -> None:
 @given(branched() | holed(), st.integers(0, END))
 def test_the_place_of_a_number_is_where_it_was_written(view: View, seq: int) -> None:
     found = [place for place in places(view) if views.seq_of(place) == seq]
-    assert views.place_of(view, seq) == (found[0] if found else None)
+    assert views.position_of(view, seq) == (found[0] if found else None)
 
 
 @given(st.data(), branched() | holed())
@@ -175,11 +175,11 @@ def written(draw: st.DrawFn) -> tuple[View, int]:
     return view, first + draw(st.integers(start, max(start, END)))
 
 
-def there_now(view: View, next_place: int) -> list[int]:
+def there_now(view: View, next_position: int) -> list[int]:
     """The places of a view that something was written to."""
-    block = views.block_of(next_place)
+    block = views.block_of(next_position)
     return [
-        place for place in by_seq(places(view)) if not (views.block_of(place) == block and place >= next_place)
+        place for place in by_seq(places(view)) if not (views.block_of(place) == block and place >= next_position)
     ]  # fmt: skip
 
 
@@ -187,10 +187,10 @@ def there_now(view: View, next_place: int) -> list[int]:
 def test_the_first_places_are_the_first_that_were_written(
     given_: tuple[View, int], count: int, after: int, before: int
 ) -> None:
-    view, next_place = given_
+    view, next_position = given_
     ranges = tuple(views.within(view, after, before))
-    near = views.first_places(ranges, count, next_place)
-    assert there_now(near, next_place) == there_now(ranges, next_place)[:count]
+    near = views.first_positions(ranges, count, next_position)
+    assert there_now(near, next_position) == there_now(ranges, next_position)[:count]
     assert is_tidy(near)
 
 
@@ -198,18 +198,18 @@ def test_the_first_places_are_the_first_that_were_written(
 def test_the_last_places_are_the_last_that_were_written(
     given_: tuple[View, int], count: int, after: int, before: int
 ) -> None:
-    view, next_place = given_
+    view, next_position = given_
     ranges = tuple(views.within(view, after, before))
-    near = views.last_places(ranges, count, next_place)
-    there = there_now(ranges, next_place)
-    assert there_now(near, next_place) == there[max(0, len(there) - count) :]
+    near = views.last_positions(ranges, count, next_position)
+    there = there_now(ranges, next_position)
+    assert there_now(near, next_position) == there[max(0, len(there) - count) :]
     assert is_tidy(near)
 
 
 @given(written(), st.integers(1, 40))
 def test_what_is_open_at_the_end_stays_open(given_: tuple[View, int], count: int) -> None:
     """Somebody may append between looking up a view and reading through it."""
-    view, next_place = given_
-    assert views.last_places(view, count, next_place)[-1][1] == view[-1][1]
-    many: Any = views.first_places(view, 10**6, next_place)
-    assert many == view == views.last_places(view, 10**6, next_place)
+    view, next_position = given_
+    assert views.last_positions(view, count, next_position)[-1][1] == view[-1][1]
+    many: Any = views.first_positions(view, 10**6, next_position)
+    assert many == view == views.last_positions(view, 10**6, next_position)

@@ -254,7 +254,7 @@ def _path(scope: Scope, pack: str) -> str:
     return f"{packs.folder_of(scope.tenant)}/{pack}"
 
 
-def _place(scope: Scope) -> packs.PackPlace:
+def _place(scope: Scope) -> packs.PackStorage:
     if scope.packs is None:
-        raise PacksUnknown(f"objects of this tenant lie in packs: {packs.SAY_WHERE}")
+        raise PacksUnknown(f"objects of this tenant lie in packs: {packs.PACKS_HINT}")
     return scope.packs

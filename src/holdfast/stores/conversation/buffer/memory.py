@@ -18,7 +18,7 @@ from ....core import text
 from ....engines.protocol import Call, Connection, Engine
 from ....errors import AlreadyExists, Conflict, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from .. import views
-from ..message_log import Entry, Message, message_of
+from ..message_log import LogEntry, Message, message_of
 from ..messages import NewMessage
 from ..new_entries import new_entry
 from . import saving
@@ -116,7 +116,7 @@ class Memory:
         self.compaction_due = attempt.compaction_due
         self._unknown.clear()
 
-    def add(self, entry: Entry, *, given_id: bool) -> str:
+    def add(self, entry: LogEntry, *, given_id: bool) -> str:
         """One more message."""
         if given_id and (there := self._find(entry.id)) is not None:
             if not entry.same_as(there):
@@ -207,7 +207,7 @@ class Memory:
     def _next_seq(self, place: int) -> int:
         stored, mark = self.known.content.items, self.known.mark
         if mark is not None and place == len(stored) and self.items[:place] == [*stored]:
-            return views.seq_of(mark.next_place)
+            return views.seq_of(mark.next_position)
         return self._shown[place - 1].seq + 1 if place else 1
 
     def _by_id(self) -> dict[str, tuple[Message | None, Item | None]]:
@@ -227,7 +227,7 @@ class Memory:
             entry = new_entry(self.scope, *astuple(given))
         return self._pending(entry)
 
-    def _pending(self, entry: Entry) -> Pending:
+    def _pending(self, entry: LogEntry) -> Pending:
         return Pending(entry.id, entry, self.scope.clock.now_us())
 
     def _find(self, id: str) -> Message | None:

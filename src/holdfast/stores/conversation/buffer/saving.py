@@ -32,7 +32,7 @@ from ....errors import Conflict, LimitExceeded
 from ....ids import Id
 from .. import branches, views
 from ..log_reading import read_log
-from ..message_log import Entry, Message, entry_of, insert
+from ..message_log import LogEntry, Message, entry_of, insert
 from ..views import View
 
 TRIES = 3
@@ -69,7 +69,7 @@ class Head(Struct, frozen=True):
     metadata: dict[str, Any]
     branch: int
     view: list[Any] | None
-    next_place: Annotated[int, Column("next_seq")]
+    next_position: Annotated[int, Column("next_seq")]
     message_count: int
     token_count: int
     compaction_count: int
@@ -80,7 +80,7 @@ class Mark(Struct, frozen=True):
     """That row as the driver gives it, which is enough to compare it by, and what is wanted of it."""
 
     id: str
-    next_place: int
+    next_position: int
     compaction_count: int
     row: tuple[Any, ...]
 
@@ -90,7 +90,7 @@ class Pending(Struct, gc=False):
     stored and could not stay where it was."""
 
     id: str
-    entry: Entry
+    entry: LogEntry
     added_us: int
     seq: int = 0
     is_copy: bool = False
@@ -142,7 +142,7 @@ class Identity(Struct, frozen=True):
 queries = Queries(__package__, "buffered.sql", Head, SessionState)
 _HEAD = len(Head.__struct_fields__)
 _ID, _PLACE, _COMPACTIONS, _AGENT, _UPDATED = map(
-    Head.__struct_fields__.index, ("id", "next_place", "compaction_count", "agent", "updated_at")
+    Head.__struct_fields__.index, ("id", "next_position", "compaction_count", "agent", "updated_at")
 )
 _TEXTS = ("summary", "label", "model", "provider", "channel", "spawned_by")
 
@@ -208,7 +208,7 @@ async def save(
     there, copies = _agreed(params, mark, last_save, known, earlier)
     wanted = tuple([copies.get(item.id, item) for item in content.items]) if copies else content.items
     kept, items = arranged(there.content.items, wanted, lambda item: copied(item, scope))
-    place = 1 if mark is None else mark.next_place
+    place = 1 if mark is None else mark.next_position
     if len(kept) < len(there.content.items):
         place = await _cut(connection, params, there.content.items, kept)
     rows, tokens = [], 0

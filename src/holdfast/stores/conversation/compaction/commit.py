@@ -21,9 +21,9 @@ from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, NothingToCompact
 from .. import views
-from ..branches import Head, lock_head, shared_places, take_block
+from ..branches import BranchHead, lock_head, other_views, take_block
 from ..contents import stored_content
-from ..message_log import Entry, insert
+from ..message_log import LogEntry, insert
 from ..search.index import forget, reconsider
 from ..tokens import counter_of, tokens_of
 from ..tool_pairs import Pairs, results_in
@@ -98,7 +98,9 @@ async def commit(connection: Connection, scope: Scope, order: Order) -> Compacti
 class _Writing:
     """The writing half of a commit."""
 
-    def __init__(self, connection: Connection, params: dict[str, Any], scope: Scope, order: Order, head: Head) -> None:
+    def __init__(
+        self, connection: Connection, params: dict[str, Any], scope: Scope, order: Order, head: BranchHead
+    ) -> None:
         self._connection, self._params, self._scope = connection, params, scope
         self._order, self._plan, self._head = order, order.plan, head
 
@@ -129,7 +131,7 @@ class _Writing:
         )
         return event
 
-    def _rewrites(self, covered: Sequence[Row]) -> list[tuple[Row, Entry]]:
+    def _rewrites(self, covered: Sequence[Row]) -> list[tuple[Row, LogEntry]]:
         """The rows of messages that get another content, and the entries with it."""
         by_id = {id_of(row): row for row in covered}
         found = []
@@ -166,12 +168,12 @@ class _Writing:
         assert row is not None
         return events_of(self._connection, [row])[0]
 
-    async def _archive(self, places: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
+    async def _archive(self, places: Sequence[int], rewrites: Sequence[tuple[Row, LogEntry]]) -> None:
         rewritten = [place_of(row) for row, _ in rewrites]
         lists = {"places": self._listed(places), "rewritten": self._listed(rewritten)}
         await queries.archive.all(self._connection, {**self._params, "event_id": self._order.event_id, **lists})
 
-    async def _in_place(self, removed: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
+    async def _in_place(self, removed: Sequence[int], rewrites: Sequence[tuple[Row, LogEntry]]) -> None:
         if removed:
             gone = {**self._params, "places": self._listed(removed)}
             await queries.remove_feedback.all(self._connection, gone)
@@ -179,7 +181,7 @@ class _Writing:
         now = self._params["now_at"]
         await overwrite(self._connection, self._params, [(place_of(row), entry, now) for row, entry in rewrites])
 
-    async def _beside(self, start: int, rewrites: Sequence[tuple[Row, Entry]]) -> list[int]:
+    async def _beside(self, start: int, rewrites: Sequence[tuple[Row, LogEntry]]) -> list[int]:
         """Insert rewritten copies into a block of their own, which begins at ``start``; their places."""
         now, native = self._params["now_at"], self._connection.dialect.native_time
         copies = [
@@ -218,12 +220,12 @@ async def insert_summary(
 ) -> None:
     """Insert the message that stands for what a compaction took out."""
     content, now = summary_content(summary), params["now_at"]
-    entry = Entry(id, "message", SUMMARY_ROLE, text.dump(content), counter_of(scope)(content), "{}", False, True)
+    entry = LogEntry(id, "message", SUMMARY_ROLE, text.dump(content), counter_of(scope)(content), "{}", False, True)
     await insert(connection, params["tenant_id"], params["session_id"], [(place, entry, now, now)])
 
 
 async def overwrite(
-    connection: Connection, params: Mapping[str, Any], messages: Sequence[tuple[int, Entry, int]]
+    connection: Connection, params: Mapping[str, Any], messages: Sequence[tuple[int, LogEntry, int]]
 ) -> None:
     """Replace messages at their places. Each comes with the time in microseconds when it was updated."""
     if messages:
@@ -241,11 +243,13 @@ def number_list(numbers: Sequence[int], dialect: Dialect) -> Any:
     return _json(numbers) if dialect is Dialect.SQLITE else list(numbers)
 
 
-async def needed_elsewhere(connection: Connection, params: dict[str, Any], head: Head, places: Sequence[int]) -> bool:
+async def needed_elsewhere(
+    connection: Connection, params: dict[str, Any], head: BranchHead, places: Sequence[int]
+) -> bool:
     """Whether another branch shows one of these places, or would need it to undo a compaction of its own."""
     if head.blocks == 1 or not places:
         return False
-    for view in await shared_places(connection, params, head.branch):
+    for view in await other_views(connection, params, head.branch):
         if any(views.shows(view, place) for place in places):
             return True
     asked = {**params, "branch": head.branch, "places": number_list(places, connection.dialect)}

@@ -23,8 +23,8 @@ from ....ids import Id
 from ....ids import parse as parse_id
 from ....limits import Limits
 from .. import views
-from ..branches import Head
-from ..message_log import Entry, Message
+from ..branches import BranchHead
+from ..message_log import LogEntry, Message
 from ..tokens import TokenCounter
 from .policy import CompactionPolicy
 from .strategies import Changes, History, Reason, Strategy, checked
@@ -39,7 +39,7 @@ _compared = itemgetter(
         if name not in ("session_id", "seq", "created_at", "updated_at")
     ),
 )
-_entry = itemgetter(*map(Message.__struct_fields__.index, Entry.__struct_fields__))
+_entry = itemgetter(*map(Message.__struct_fields__.index, LogEntry.__struct_fields__))
 _FINGERPRINT_BYTES = 20
 
 
@@ -97,7 +97,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Snapshot:
     """A session at one moment: what it shows, the compactions there were, and the rows of its messages in their order."""
 
-    def __init__(self, head: Head, counts: Row, rows: Sequence[Row]) -> None:
+    def __init__(self, head: BranchHead, counts: Row, rows: Sequence[Row]) -> None:
         self.head, self.rows = head, rows
         self.compactions = tuple(int(count) for count in counts)
 
@@ -129,9 +129,9 @@ given_tokens: Callable[[Row], int] = itemgetter(_TOKENS)
 """The token count that is stored with a row."""
 
 
-def entry_of(row: Row, **changes: Any) -> Entry:
+def entry_of(row: Row, **changes: Any) -> LogEntry:
     """A row of a snapshot as an entry, with some of its columns changed."""
-    return structs.replace(Entry(*_entry(row)), **changes)
+    return structs.replace(LogEntry(*_entry(row)), **changes)
 
 
 def messages_of(rows: Sequence[Row], connection: Connection) -> list[Message]:
@@ -140,7 +140,7 @@ def messages_of(rows: Sequence[Row], connection: Connection) -> list[Message]:
 
 
 async def take_snapshot(
-    connection: Connection, queries: Queries, params: Mapping[str, Any], head: Head, limits: Limits
+    connection: Connection, queries: Queries, params: Mapping[str, Any], head: BranchHead, limits: Limits
 ) -> Snapshot:
     """What a session shows, every message of it.
 

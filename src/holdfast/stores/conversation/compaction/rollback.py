@@ -12,7 +12,7 @@ from ....core.scope import Scope
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, NotFound
 from .. import originals, views
-from ..branches import Head, lock_head, take_block
+from ..branches import BranchHead, lock_head, take_block
 from ..log_reading import count_view
 from ..originals import Original
 from ..search.index import forget, reconsider
@@ -75,7 +75,9 @@ async def find_event(connection: Connection, scope: Scope, event_id: str) -> Com
     return events_of(connection, [row])[0]
 
 
-async def check_newest(connection: Connection, params: dict[str, Any], event: CompactionEvent, head: Head) -> None:
+async def check_newest(
+    connection: Connection, params: dict[str, Any], event: CompactionEvent, head: BranchHead
+) -> None:
     """Refuse to touch an event that is not the newest of the branch that a session shows; for other modules too.
 
     Raises:
@@ -94,7 +96,9 @@ async def check_newest(connection: Connection, params: dict[str, Any], event: Co
         raise Conflict(f"compaction {newest.id} came after {event.id}: roll that back first")
 
 
-async def _check(connection: Connection, params: dict[str, Any], event: CompactionEvent, head: Head) -> int | None:
+async def _check(
+    connection: Connection, params: dict[str, Any], event: CompactionEvent, head: BranchHead
+) -> int | None:
     """Whether an event can be undone now; the block that its messages are in, if they are in one of their own."""
     await check_newest(connection, params, event, head)
     internals = await queries.internals.one(connection, params)
@@ -114,7 +118,7 @@ class _Undoing:
         params: dict[str, Any],
         scope: Scope,
         event: CompactionEvent,
-        head: Head,
+        head: BranchHead,
         archived: Sequence[Row],
     ) -> None:
         self._connection, self._params, self._scope = connection, params, scope
@@ -189,7 +193,7 @@ class _Undoing:
 
     def _back_to(self, places: Sequence[int], made: Iterable[int]) -> tuple[View, set[int]]:
         """A view with these places instead of what it shows under the same numbers and of what was made, and what that was."""
-        numbers = [views.place_of(self._head.view, views.seq_of(place)) for place in places]
+        numbers = [views.position_of(self._head.view, views.seq_of(place)) for place in places]
         current = {place for place in numbers if place is not None}
         current |= {place for place in made if views.shows(self._head.view, place)}
         return views.including(views.without(self._head.view, current), places), current
