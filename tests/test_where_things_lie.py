@@ -29,6 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.file_identity import Presence
 from holdfast.sync_runner import step
+from tests.errors import raises
 
 # The file of a database
 
@@ -183,7 +184,7 @@ def test_a_pack_is_written_read_listed_and_removed(tmp_path: Path, blocking: boo
     assert run(blocking, place.read("absent", [], blocking=blocking)) == []
     with pytest.raises(Corrupt, match="the pack t/1 is damaged: it ends too early"):
         run(blocking, place.read("t/1", [(8, 3)], blocking=blocking))
-    with pytest.raises(NotFound, match="there is no pack absent"):
+    with raises(NotFound, noun="pack", key="absent"):
         run(blocking, place.read("absent", [(0, 1)], blocking=blocking))
     for _ in range(2):
         run(blocking, place.remove(["t/1", "absent"], blocking=blocking))
@@ -256,7 +257,7 @@ def test_bytes_that_no_compressor_wrote_are_corrupt(codec: int, stored: bytes) -
 
 def test_a_body_under_the_digest_of_another_is_corrupt() -> None:
     one, other = objects.pack(b"one"), objects.pack(b"other")
-    with pytest.raises(Corrupt, match=f"the stored body {one.digest.hex()} is damaged"):
+    with pytest.raises(Corrupt, match=f"the stored object {one.digest.hex()} is damaged"):
         objects.unpack(one.digest, other.codec, other.body)
 
 
@@ -269,15 +270,15 @@ def test_a_text_is_measured_as_it_is_stored_and_may_be_empty(value: Any, error: 
     limits = Limits(text_bytes=7, name_bytes=7)
     assert (free_text("", "note", limits), free_text("é" * 3, "note", limits)) == ("", "é" * 3)
     for check in (free_text, name):
-        with pytest.raises(error, match="note"):
+        with raises(error, field="note"):
             check(value, "note", limits)
-    with pytest.raises(InvalidInput, match="note must not be empty"):
+    with raises(InvalidInput, field="note"):
         name("", "note", limits)
 
 
 @pytest.mark.parametrize("value", [[], "", 0, False, (), set(), [("a", 1)], {1: 1}, {None: 1}], ids=repr)
 def test_what_is_empty_and_no_dictionary_is_no_metadata(value: Any) -> None:
-    with pytest.raises(InvalidInput, match="metadata must be a dictionary with string keys"):
+    with raises(InvalidInput, field="metadata"):
         metadata(value, Limits())
     assert metadata(None, Limits()) == metadata({}, Limits()) == "{}"
 

@@ -98,7 +98,7 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "characters taken for bytes": mock.patch.object(text, "size", len),
     "cursors that are never understood": mock.patch.object(paging, "_in_range", return_value=False),
     "numbers in cursors that are not looked at": mock.patch.object(paging, "_in_range", return_value=True),
-    "a filter that is ignored": mock.patch.object(filters.Filterable, "compile", return_value=""),
+    "a filter that is ignored": mock.patch.object(filters.FilterColumns, "compile", return_value=""),
     "any role": mock.patch.object(new_entries, "ROLES", ("user", "assistant", "system", None, "tool", "", 7, "User")),
     "metadata of any shape": mock.patch.object(scope, "metadata", lambda value, limits: text.dump(value or {})),
 }

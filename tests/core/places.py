@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, Limits, SeededIds
 from holdfast.core.queries import Query
-from holdfast.core.tables import Table
+from holdfast.core.tables import TypedTable
 from holdfast.engines.dialect import Dialect
 from tests.migrations.sharding import wrong_with_statement
 from tests.migrations.statements import of_table
@@ -27,7 +27,7 @@ TYPES = {
 }  # fmt: skip
 LIMITS = Limits(list_rows=6, page_rows=5, name_bytes=40)
 S = TypeVar("S")
-T = TypeVar("T", bound=Table[Any])
+T = TypeVar("T", bound=TypedTable[Any])
 
 
 class Place:
@@ -97,7 +97,7 @@ def notices(place: Place, promises: Sequence[Callable[..., None]], open: Callabl
     return noticed
 
 
-def check_statements(place: Place, table: Table[Any], request: pytest.FixtureRequest) -> None:
+def check_statements(place: Place, table: TypedTable[Any], request: pytest.FixtureRequest) -> None:
     """Every statement of a table can be prepared, and speaks of one tenant: the rules for statements of stores."""
     found = list(of_table(table, place.dialect, "tests"))
     assert {each.name for each in found} >= {f"tests.{table.name}.{name}" for name in table.by_name}

@@ -22,6 +22,7 @@ from holdfast.errors import Corrupt, DecryptionFailed, HoldfastError, InvalidInp
 from holdfast.ids import RandomIds
 from holdfast.limits import Limits
 from tests.core.disclosure import everything_about
+from tests.errors import raises
 
 PLAIN = "sk-very-secret"
 OLD, NEW = "o" * 32, "n" * 32
@@ -143,7 +144,7 @@ def test_a_damaged_value_can_be_listed_and_fails_when_it_is_revealed() -> None:
 def test_a_limit_has_a_name_and_counts_bytes() -> None:
     scope = scope_of(OLD, limits=Limits(secret_bytes=10))
     assert TOKEN.encrypt(scope, "1", Secret("é" * 5)) is not None
-    with pytest.raises(LimitExceeded, match="secret_bytes"):
+    with raises(LimitExceeded, limit="secret_bytes"):
         TOKEN.encrypt(scope, "1", Secret("é" * 5 + "x"))
 
 
@@ -151,8 +152,8 @@ def test_a_limit_has_a_name_and_counts_bytes() -> None:
     ("column", "given", "says"),
     [
         (TOKEN, PLAIN, "must be a Secret"),
-        (TOKEN, Secret({"a": PLAIN}), "with a string in it"),
-        (OBJECT, Secret(PLAIN), "with a dictionary in it"),
+        (TOKEN, Secret({"a": PLAIN}), "holds a string"),
+        (OBJECT, Secret(PLAIN), "holds a dictionary"),
         (OBJECT, {"a": PLAIN}, "must be a Secret"),
         (OBJECT, Secret({"a": {PLAIN}}), "credentials: not a JSON value: set"),
         (OBJECT, Secret({"a": PLAIN, "b": float("nan")}), "not a JSON number"),

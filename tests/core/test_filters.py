@@ -16,6 +16,7 @@ from holdfast.core.text import escape
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidFilter, LimitExceeded
 from tests.contract.cases.values import TEXTS
+from tests.errors import raises
 
 TABLE = FilterColumns(
     {
@@ -139,21 +140,21 @@ def test_each_filter_has_parameters_of_its_own() -> None:
 def test_limits_hold() -> None:
     limits = Limits(filters=2, filter_values=2)
     compiled(*[meta("a").eq(1)] * 2, limits=limits)
-    with pytest.raises(LimitExceeded, match="filters = 2"):
+    with raises(LimitExceeded, limit="filters", maximum=2):
         compiled(*[meta("a").eq(1)] * 3, limits=limits)
-    with pytest.raises(LimitExceeded, match="filter_values = 2"):
+    with raises(LimitExceeded, limit="filter_values", maximum=2):
         compiled(meta("a").is_in([1, 2, 3]), limits=limits)
 
 
 def test_a_table_without_metadata_says_so() -> None:
     plain = FilterColumns({"name": ("name", "text")})
     for f in (meta("a").eq(1), meta("a").is_in([1])):
-        with pytest.raises(InvalidFilter, match="no metadata"):
+        with raises(InvalidFilter, field="meta"):
             plain.compile([f], {}, Dialect.SQLITE, Limits())
 
 
 def test_an_unknown_column_names_those_there_are() -> None:
-    with pytest.raises(InvalidFilter, match=r"'colour'.*name, count, done, at, id"):
+    with raises(InvalidFilter, field="column"):
         compiled(column("colour").eq(1))
 
 

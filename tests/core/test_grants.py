@@ -17,6 +17,7 @@ from holdfast.core.records import Limited
 from holdfast.core.rows import Column
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from tests.core.places import Place, check_statements, notices, pages, place, planted
+from tests.errors import raises
 
 
 class NewMember(Struct, frozen=True, kw_only=True):
@@ -164,7 +165,7 @@ def test_a_list_without_a_limit_is_bounded(here: Place) -> None:
     acme = members(here)
     for number in range(7):
         acme.grant(NewMember(team="red", user=f"u{number}"))
-    with pytest.raises(LimitExceeded, match="list_rows = 6"):
+    with raises(LimitExceeded, limit="list_rows", maximum=6):
         acme.list(resource="red")
 
 

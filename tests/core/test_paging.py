@@ -14,6 +14,7 @@ from holdfast.core.paging import Page, decode_cursor, encode_cursor, rows_to_rea
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
+from tests.errors import raises
 
 KINDS = [(), (int,), (str,), (int, str), (str, int)]
 LIMITS = Limits(page_rows=10, list_rows=20)
@@ -128,13 +129,13 @@ def test_one_row_more_than_wanted_is_read() -> None:
     assert rows_to_read(1, LIMITS) == 2
     assert rows_to_read(10, LIMITS) == 11
     assert rows_to_read(None, LIMITS) == 21
-    with pytest.raises(LimitExceeded, match="page_rows = 10"):
+    with raises(LimitExceeded, limit="page_rows", maximum=10):
         rows_to_read(11, LIMITS)
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, False, 1.0, "1", [1]])
 def test_a_limit_is_a_whole_number_from_one_on(limit: Any) -> None:
-    with pytest.raises(InvalidInput, match="limit must be"):
+    with raises(InvalidInput, field="limit"):
         rows_to_read(limit, LIMITS)
 
 

@@ -299,7 +299,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
         mock.patch.object(store, "page", lambda rows, limit, *more: paging.Page(rows[:limit], limit and more[-1](rows[0]))),
     ),
     "pages that end early": ("gadgets", mock.patch.object(store, "page", lambda rows, limit, *more: paging.Page(rows[:limit]))),
-    "a filter that is ignored": ("gadgets", mock.patch.object(filters.Filterable, "compile", return_value="")),
+    "a filter that is ignored": ("gadgets", mock.patch.object(filters.FilterColumns, "compile", return_value="")),
     "a search with case": ("gadgets", mock.patch.object(store, "lower_ascii", lambda text: text)),
     "a search of the first field only": (
         "gadgets",
@@ -321,7 +321,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
         "gadgets",
         query(AsyncGadgets, "restore", "deleted_at IS NOT NULL", "FALSE"),
     ),
-    "values that are not checked": ("gadgets", mock.patch.object(store, "stored", unchecked)),
+    "values that are not checked": ("gadgets", mock.patch.object(store, "encode_value", unchecked)),
     "limits that are not checked": ("gadgets", mock.patch.object(Limits, "check")),
 }  # fmt: skip
 

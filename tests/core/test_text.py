@@ -15,6 +15,7 @@ from holdfast import offload
 from holdfast.core import text
 from holdfast.errors import Corrupt, InvalidText, LimitExceeded
 from tests.contract.cases.values import NOT_JSON, NUMBERS, TEXTS, documents, nested, same
+from tests.errors import raises
 
 RESERVED = [0x10F000, 0x10F001, 0x10F7FF, 0x10F800, 0x10F801, 0x10F802, 0x10F803, 0x10F841, 0x10F842]
 any_text = st.text(
@@ -203,7 +204,7 @@ def test_subclasses_are_no_way_around_the_checks(bad: Any) -> None:
 def test_nesting_has_a_limit() -> None:
     assert text.load(text.dump(nested(5), depth=5)) == nested(5)
     for value in (nested(6), {"a": nested(5)}, [nested(5, "\ud800")], OrderedDict(a=nested(5))):
-        with pytest.raises(LimitExceeded, match="json_depth"):
+        with raises(LimitExceeded, limit="json_depth"):
             text.dump(value, depth=5)
 
 

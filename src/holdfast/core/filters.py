@@ -380,7 +380,7 @@ def _repr(value: Any) -> str:
     try:
         return repr(value)[:60]
     except (ValueError, RecursionError):  # a number with thousands of digits, a list that contains itself
-        return f"a {type(value).__name__} without a repr"
+        return f"{type(value).__name__} without a repr"
 
 
 def _cast(kind: str, dialect: Dialect) -> str:

@@ -139,7 +139,7 @@ class PackStorage:
                 return getattr(self._obstore, name)(self._store, *args, **kwargs)
             return await getattr(self._obstore, f"{name}_async")(self._store, *args, **kwargs)
         except (FileNotFoundError, self._obstore.exceptions.NotFoundError) as error:
-            raise NotFound(f"the pack {args[0]} does not exist", noun="pack", key=str(args[0])) from error
+            raise NotFound(f"pack {args[0]!r} does not exist", noun="pack", key=str(args[0])) from error
         except (self._obstore.exceptions.BaseError, OSError) as error:
             raise Unavailable(f"packs cannot be reached: {error}") from error
 

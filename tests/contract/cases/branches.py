@@ -133,7 +133,7 @@ async def a_rewind_goes_back_and_redo_comes_back(world: World) -> None:
     redone = await acme.branches.redo(id)
     assert (redone.number, redone.origin) == (0, "start")
     assert await heard(acme, id) == "a b c"
-    with raises(Conflict, saying="no rewind to redo"):
+    with raises(Conflict, saying="cannot redo"):
         await acme.branches.redo(id)
     await acme.branches.switch(id, 1)
     assert await heard(acme, id) == "a x"

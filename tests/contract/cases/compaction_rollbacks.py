@@ -165,7 +165,7 @@ async def feedback_comes_back_with_its_message(world: World) -> None:
     assert [each.message_id for each in await acme.feedback.list(session_id=session.id)] == [made[4].id]
     again = next(each for each in given if each.message_id == made[0].id)
     await acme.feedback.create(made[3].id, is_positive=False, id=again.id)
-    with raises(Conflict, saying="feedback that would come back"):
+    with raises(Conflict, saying="feedback to restore"):
         await acme.compactions.rollback(event.id)
     await acme.feedback.delete(again.id)
     await acme.feedback.create(str(event.summary_message_id), is_positive=False)
@@ -343,7 +343,7 @@ async def no_branch_starts_between_what_was_removed_and_its_summary(world: World
     await acme.branches.switch(session.id, (await acme.branches.fork(session.id, at=9)).number)
     for number in (1, 0):
         await acme.branches.switch(session.id, number)
-        with raises(Conflict, saying=f"roll that compaction back first: {event.id}"):
+        with raises(Conflict, saying=f"roll back compaction {event.id} first"):
             await acme.branches.fork(session.id, at=5)
         with raises(Conflict, saying=event.id):
             await acme.branches.rewind(session.id, to=5)

@@ -25,7 +25,7 @@ async def _a_link_leads_to_its_session(world: World, name: str) -> None:
     assert await shares.find(TOKEN) == made
     assert await shares.find("absent") is None
     assert await world.tenant("zenith").session_shares.find(TOKEN) is None
-    with raises(AlreadyExists, saying="draw another"):
+    with raises(AlreadyExists, noun="link"):
         await shares.create(session.id, token=TOKEN)
     assert await shares.delete(session.id, token=TOKEN) is True
     assert await shares.delete(session.id, token=TOKEN) is False
@@ -120,7 +120,7 @@ async def _what_is_no_link_is_refused(world: World, name: str) -> None:
     with raises(InvalidInput, saying="expires_at"):
         await tenant.session_shares.create(session.id, token=TOKEN, expires_at=datetime(2030, 1, 1))  # noqa: DTZ001
     for both in ({}, {"token": TOKEN, "number": 1}):
-        with raises(InvalidInput, saying="token or by its number"):
+        with raises(InvalidInput, field="token"):
             await tenant.session_shares.delete(session.id, **both)  # type: ignore[arg-type]
     with raises(NotFound):
         await tenant.session_shares.create(uuid_of("nobody"), token=TOKEN)

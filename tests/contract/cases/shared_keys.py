@@ -36,7 +36,7 @@ async def a_session_with_the_key_to_itself_goes_before_those_that_share_it(world
         await acme.sessions.create(key="k", user="ada")
     await acme.sessions.delete(own.id)
     again = await acme.sessions.create(key="k", user="ada")
-    with raises(Conflict, saying="belongs to another session"):
+    with raises(Conflict, saying="another session has taken the key"):
         await acme.sessions.restore(own.id)
     await acme.sessions.purge(again.id)
     assert (await acme.sessions.restore(own.id)).is_unique

@@ -22,6 +22,7 @@ from holdfast.stores.conversation.tool_pairs import Pairs, calls_in, results_in
 from holdfast.types import Changes, History, Message
 from tests.contract.cases.compactions import LONG, call, result
 from tests.differential import compaction_oracle as oracle
+from tests.errors import raises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = CompactionPolicy(window_tokens=1_000, target_tokens=100, preserve_last=0, protected_tokens=0, prune_tokens=1)
@@ -273,7 +274,7 @@ def test_a_counter_of_ones_own_is_asked_and_checked() -> None:
     count = counter_of(setting(lambda content: seen.append(content) or 3))
     assert (count([{"type": "x"}]), seen) == (3, [[{"type": "x"}]])
     for wrong in (-1, 1.5, True, None, "3", MAX_TOKENS + 1):
-        with pytest.raises(InvalidInput, match="count_tokens must return"):
+        with raises(InvalidInput, field="count_tokens"):
             counter_of(setting(lambda content, wrong=wrong: wrong))("text")
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast import FixedClock, Holdfast, SeededIds, TenantHandle
 from holdfast.limits import SEARCH_CHARS
-from holdfast.stores.conversation.contacts import _beginning, _searched
+from holdfast.stores.conversation.contacts import _prefix_range, _search_key
 
 PEOPLE = 9
 numbers = st.lists(st.integers(0, PEOPLE - 1), max_size=4)
@@ -83,8 +83,8 @@ texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=8)
 @example(name="a\U0010ffff", search="a")
 @example(name="straße", search="STRASS")
 @example(name="\ud800\x00", search="\ud800")
-def test_a_beginning_is_a_range_that_holds_exactly_what_begins_so(name: str, search: str) -> None:
+def test_a_search_key_is_a_range_that_holds_exactly_what_begins_so(name: str, search: str) -> None:
     """Both engines compare by code point, as Python does once everything is escaped."""
-    wanted = _searched(search)
-    inside = wanted["prefix"] <= _beginning(name) < wanted["beyond"]
+    wanted = _prefix_range(search)
+    inside = wanted["prefix"] <= _search_key(name) < wanted["beyond"]
     assert inside == name.casefold().startswith(search.casefold())

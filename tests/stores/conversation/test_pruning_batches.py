@@ -37,14 +37,14 @@ def filled(hf: Holdfast, sessions: int, messages: int = 1) -> Any:
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sessions each transaction removes."""
     sizes: list[int] = []
-    original = pruning._sessions
+    original = pruning._purge_batch
 
     async def counted(*args: Any, **kwargs: Any) -> Any:
         batch = await original(*args, **kwargs)
         sizes.append(len(batch.ids))
         return batch
 
-    monkeypatch.setattr(pruning, "_sessions", counted)
+    monkeypatch.setattr(pruning, "_purge_batch", counted)
     return sizes
 
 
@@ -67,7 +67,7 @@ def test_what_an_interruption_left_is_done_by_the_next_call(
 ) -> None:
     monkeypatch.setattr(pruning, "BATCH_SESSIONS", 2)
     acme, purged = filled(holdfast, 7), []
-    original = AsyncSessions._purge_there
+    original = AsyncSessions._purge_session
 
     async def failing(self: AsyncSessions, connection: Any, session_id: str) -> None:
         if len(purged) == 3:
@@ -76,7 +76,7 @@ def test_what_an_interruption_left_is_done_by_the_next_call(
         await original(self, connection, session_id)
 
     with monkeypatch.context() as patched:
-        patched.setattr(AsyncSessions, "_purge_there", failing)
+        patched.setattr(AsyncSessions, "_purge_session", failing)
         with pytest.raises(KeyboardInterrupt):
             acme.sessions.prune(idle=HOUR)
     assert acme.sessions.count() == 5, "the first batch is committed, the second undone"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import CronKey, DirectKey, GroupKey, Holdfast, MainKey, SessionKey, SubagentKey, TeamKey
 from holdfast.errors import InvalidInput, LimitExceeded
+from tests.errors import raises
 
 DOCUMENTED = [
     (
@@ -127,7 +128,7 @@ def test_a_malformed_key_is_refused_with_the_forms_there_are(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 7, b"agent:a:main", ["agent:a:main"]])
 def test_what_is_not_text_is_refused(value: object) -> None:
-    with pytest.raises(InvalidInput, match="is not a session key"):
+    with raises(InvalidInput, field="key"):
         SessionKey.parse(value)  # type: ignore[arg-type]
 
 

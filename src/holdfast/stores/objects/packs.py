@@ -126,7 +126,7 @@ async def settled(read: Callable[[], Awaitable[T]]) -> T:
         try:
             return await read()
         except NotFound as error:
-            if not str(error).startswith("there is no pack"):
+            if error.noun != "pack":
                 raise
             # A pack is removed after what lay in it: rows that are read again speak of another one, or it was lost.
             if str(error) == said:
