@@ -21,7 +21,7 @@ from holdfast.core.queries import Query
 from holdfast.core.records import (
     AsyncRecords,
     AsyncSoftRecords,
-    Filterable,
+    FilterColumns,
     Key,
     Limited,
     Metadata,
@@ -54,15 +54,15 @@ class Gadget(Struct, frozen=True):
 
     id: Annotated[Id, Key()]
     shelf: Annotated[str, Natural(), Limited("name_bytes")]
-    name: Annotated[str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable()]
-    colour: Annotated[Literal["red", "blue"], Filterable()]
-    price: Annotated[int | None, Filterable()]
+    name: Annotated[str, Natural(), Limited("name_bytes", empty=False), FilterColumns(), Searchable()]
+    colour: Annotated[Literal["red", "blue"], FilterColumns()]
+    price: Annotated[int | None, FilterColumns()]
     weight: float
-    is_active: Annotated[bool, Filterable()]
+    is_active: Annotated[bool, FilterColumns()]
     parts: Annotated[list[str], Names("tools")]
     tags: Annotated[list[str], Tags("gadget_tags", "gadget_id")]
     extra: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata()]
-    sold_at: Annotated[datetime | None, Filterable()]
+    sold_at: Annotated[datetime | None, FilterColumns()]
     maker: Annotated[str, Column("made_by"), Limited("name_bytes"), Searchable()]
     code: Secret[str] | None
     version: int
@@ -119,7 +119,7 @@ class Gadgets(SoftRecords[Gadget, NewGadget, GadgetChange]):
 class Entry(Struct, frozen=True):
     """A record with a composite key, newest first, without a version."""
 
-    area: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
+    area: Annotated[str, Key(), Limited("name_bytes", empty=False), FilterColumns()]
     name: Annotated[str, Key(), Limited("name_bytes", empty=False)]
     kind: Annotated[str, Key(), Limited("name_bytes")]
     value: Annotated[dict[str, Any], Limited("metadata_bytes")]

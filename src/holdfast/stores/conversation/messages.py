@@ -39,7 +39,7 @@ from .log_reading import count_fitting, count_log, read_log, view_of
 from .message_changes import change, find, queries, recount
 from .message_log import HEAVY_CHARS, Append, LogEntry, Message, append_group
 from .new_entries import flag, new_entries, new_entry
-from .search.index import forget, reconsider
+from .search.index import remove_deleted, requeue
 from .search.search import Search, SearchPage
 from .tokens import TokenCounter, counter_of
 
@@ -265,7 +265,7 @@ class AsyncMessages(TenantStore):
         if deleted:
             visible = [tokens for _, tokens, position in rows if views.shows(head.view, position)]
             await recount(connection, params, removed=len(visible), more_tokens=-sum(visible))
-            await forget(connection, params)
+            await remove_deleted(connection, params)
         return len(deleted | purged)
 
     @writes_heavily
@@ -284,7 +284,7 @@ class AsyncMessages(TenantStore):
         if restored:
             visible = [tokens for tokens, position in in_log if views.shows(head.view, position)]
             await recount(connection, params, removed=-len(visible), more_tokens=sum(visible))
-            await reconsider(connection, params, [*restored])
+            await requeue(connection, params, [*restored])
         return len(restored)
 
     @reads
