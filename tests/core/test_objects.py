@@ -182,3 +182,50 @@ def test_a_body_that_could_not_be_read_again_is_refused(monkeypatch: pytest.Monk
             acme.objects.put([b"a" * 1_001], holder="me")
         with raises(LimitExceeded, maximum=1000):
             acme.checkpoints.put("t", id="1", state=b"", pieces=[b"a" * 1_001])
+
+
+@pytest.mark.parametrize("size", [0, 1, objects.COMPRESS_FROM - 1])
+def test_a_short_body_is_stored_uncompressed(size: int) -> None:
+    packed = objects.pack(b"a" * size)
+    assert (packed.codec, packed.body, packed.size_bytes, packed.length) == (objects.RAW, b"a" * size, size, size)
+
+
+@pytest.mark.parametrize(
+    ("size", "codec"),
+    [
+        (objects.COMPRESS_FROM, objects.ZSTD_DICT),
+        (objects.MAX_DICT_BODY, objects.ZSTD_DICT),
+        (objects.MAX_DICT_BODY + 1, objects.ZSTD),
+    ],
+)
+def test_the_preset_dictionary_is_used_up_to_a_maximum_size(size: int, codec: int) -> None:
+    for level in (objects.LEVEL, objects.BULK_LEVEL):
+        packed = objects.pack(b"a" * size, level=level)
+        assert packed.codec == codec
+        assert objects.unpack(packed.digest, codec, packed.body) == b"a" * size
+
+
+def test_a_body_in_a_pack_keeps_its_length_and_digest() -> None:
+    packed = objects.pack(b"body" * 100)
+    in_pack = packed.without_body()
+    assert (packed.is_in_pack, in_pack.is_in_pack) == (False, True)
+    assert (in_pack.body, in_pack.length, in_pack.size_bytes, in_pack.digest) == (
+        b"",
+        packed.length,
+        400,
+        packed.digest,
+    )
+    assert in_pack.without_body() == in_pack
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x00", b"\x00" * 4, b"\x00" * 40], ids=len)
+@pytest.mark.parametrize("codec", [objects.ZSTD, objects.ZSTD_DICT])
+def test_bytes_that_are_not_compressed_data_are_corrupt(codec: int, stored: bytes) -> None:
+    with pytest.raises(Corrupt):
+        objects.unpack(b"\x00" * 32, codec, stored)
+
+
+def test_a_body_under_the_digest_of_another_is_corrupt() -> None:
+    one, other = objects.pack(b"one"), objects.pack(b"other")
+    with pytest.raises(Corrupt, match=f"the stored object {one.digest.hex()} is damaged"):
+        objects.unpack(one.digest, other.codec, other.body)
