@@ -23,10 +23,10 @@ LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=ME
 
 def query(queries: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
     """A query that says something else."""
-    found = queries.by_name[name]
-    changed = {dialect: each.replace(old, new) for dialect, each in found.texts.items()}
-    assert changed != found.texts, f"{name} does not say {old!r}"
-    return mock.patch.multiple(found, **vars(Query(name, changed)))
+    result = queries.by_name[name]
+    changed = {dialect: item.replace(old, new) for dialect, item in result.texts.items()}
+    assert changed != result.texts, f"{name} does not say {old!r}"
+    return mock.patch.multiple(result, **vars(Query(name, changed)))
 
 
 @contextmanager

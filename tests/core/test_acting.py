@@ -66,22 +66,22 @@ def test_who_writes_for_others_does_not_write_in_its_own_name(tmp_path: Path) ->
 
         def act(user: str) -> list[str]:
             start.wait(20)
-            made = []
+            created = []
             for _ in range(20):
                 with acme.acting(user=user):
-                    made.append(acme.sessions.create().user)
-            return made
+                    created.append(acme.sessions.create().user)
+            return created
 
         with ThreadPoolExecutor(8) as pool:
             users = [f"user {number}" for number in range(8)]
-            for user, made in zip(users, pool.map(act, users), strict=True):
-                assert made == [user] * 20
+            for user, created in zip(users, pool.map(act, users), strict=True):
+                assert created == [user] * 20
 
 
 def test_an_executor_acts_as_its_caller_when_it_is_handed_the_context(acme: TenantHandle) -> None:
     with acme.acting(user="ada"), ThreadPoolExecutor(2) as pool:
-        made = pool.submit(copy_context().run, acme.sessions.create).result()
-        assert made.user == "ada"
+        created = pool.submit(copy_context().run, acme.sessions.create).result()
+        assert created.user == "ada"
 
         def deeper() -> ActorContext:
             with acme.acting(agent="deep"):
@@ -107,8 +107,8 @@ def test_tasks_never_see_each_other() -> None:
         async with AsyncHoldfast(":memory:") as hf:
             acme = hf.tenant("acme")
             users = [f"user {number}" for number in range(10)]
-            found = await asyncio.gather(*(work(acme, user, 5) for user in users))
-            assert found == [{user} for user in users]
+            results = await asyncio.gather(*(work(acme, user, 5) for user in users))
+            assert results == [{user} for user in users]
 
     asyncio.run(main())
 
@@ -132,8 +132,8 @@ def test_what_a_task_starts_goes_on_acting_as_it_does() -> None:
             assert (await acme.sessions.create()).user == ""
             call = acme.sessions.create()
             with acme.acting(user="ada"):
-                made = await call
-            assert made.user == "", "a call acts as whoever made it, not as whoever awaits it"
+                created = await call
+            assert created.user == "", "a call acts as whoever made it, not as whoever awaits it"
 
     asyncio.run(main())
 
@@ -172,10 +172,10 @@ def test_one_block_may_be_entered_by_many_and_again(acme: TenantHandle) -> None:
     async def enter(gate: asyncio.Barrier) -> ActorContext:
         async with block:
             await gate.wait()
-            found = acme.acting_now()
+            result = acme.acting_now()
             await gate.wait()
         assert acme.acting_now() == NOBODY
-        return found
+        return result
 
     async def main() -> None:
         gate = asyncio.Barrier(4)
@@ -188,11 +188,11 @@ def test_blocks_may_be_left_in_any_order(acme: TenantHandle) -> None:
     """Generators that are suspended inside a block leave it when they please."""
 
     def act(**who: str) -> Iterator[ActorContext]:
-        with acme.acting(**who) as found:  # type: ignore[arg-type]
-            yield found
+        with acme.acting(**who) as result:  # type: ignore[arg-type]
+            yield result
 
     first, second, third = act(user="ada"), act(agent="helper"), act(sender="7")
-    assert [next(each) for each in (first, second, third)][2] == ActorContext(user="ada", agent="helper", sender="7")
+    assert [next(value) for value in (first, second, third)][2] == ActorContext(user="ada", agent="helper", sender="7")
     second.close()  # type: ignore[attr-defined]
     assert acme.acting_now() == ActorContext(user="ada", agent="helper", sender="7"), "the innermost is still open"
     third.close()  # type: ignore[attr-defined]

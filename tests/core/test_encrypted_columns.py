@@ -43,9 +43,9 @@ def scope_of(*keys: str, tenant: str = "acme", limits: Limits | None = None) -> 
 
 
 def stored(column: EncryptedColumn, value: Any, *keys: str) -> str:
-    found = column.encrypt(scope_of(*(keys or (OLD,))), ROW if column.json else "1", Secret(value))
-    assert found is not None
-    return found
+    result = column.encrypt(scope_of(*(keys or (OLD,))), ROW if column.json else "1", Secret(value))
+    assert result is not None
+    return result
 
 
 def revealed(column: EncryptedColumn, stored: str, *keys: str, row: Any = None) -> Any:
@@ -223,8 +223,8 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
 
 def test_every_declared_column_is_nullable_text_so_that_an_export_can_leave_it_out(described: Any) -> None:
     def unfit(columns: list[EncryptedColumn]) -> list[str]:
-        fit = [described(each.table).get(each.column) == ("text", True) for each in columns]
-        return [each.column for each, is_fit in zip(columns, fit, strict=True) if not is_fit]
+        fit = [described(column.table).get(column.column) == ("text", True) for column in columns]
+        return [column.column for column, is_fit in zip(columns, fit, strict=True) if not is_fit]
 
     assert unfit(encrypted_columns()) == []
     wrong = [EncryptedColumn("contacts", name) for name in ("display_name", "last_seen_at", "nothing")]

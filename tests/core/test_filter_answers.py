@@ -55,11 +55,11 @@ ROWS: list[Values] = [
 
 
 def stored(row: Values) -> tuple[Any, ...]:
-    name, at, done = row["name"], row["at"], row["done"]
+    name, at, result = row["name"], row["at"], row["done"]
     return (
         None if name is None else text.escape(name),
         row["count"],
-        None if done is None else int(done),
+        None if result is None else int(result),
         None if at is None else to_us(at),
         row["id"],
         text.dump(row["extra"]),
@@ -124,15 +124,15 @@ def meta_fits(extra: Values, key: str, op: str, value: Any) -> bool:
         return not meta_fits(extra, key, "eq", value)
     if key not in extra:
         return False
-    there = extra[key]
+    existing = extra[key]
     if op == "eq":
-        return alike(there, value)
+        return alike(existing, value)
     if op == "in":
-        return any(alike(there, each) for each in value)
+        return any(alike(existing, item) for item in value)
     if op == "contains":
-        inside = isinstance(there, str) and isinstance(value, str) and value in there
-        return inside or (isinstance(there, list) and any(alike(each, value) for each in there))
-    return kind(there) == kind(value) and COMPARED[op](comparable(there), comparable(value))
+        inside = isinstance(existing, str) and isinstance(value, str) and value in existing
+        return inside or (isinstance(existing, list) and any(alike(item, value) for item in existing))
+    return kind(existing) == kind(value) and COMPARED[op](comparable(existing), comparable(value))
 
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -172,8 +172,8 @@ def fits(row: Values, f: Filter) -> bool:
 @given(filters=st.lists(on_columns() | on_metadata(), min_size=1, max_size=2))
 @settings(max_examples=80)
 def test_a_filter_finds_what_the_model_finds(answers: Callable[..., list[int]], filters: list[Filter]) -> None:
-    wanted = [number for number, row in enumerate(ROWS) if all(fits(row, each) for each in filters)]
-    assert answers(*filters) == wanted
+    expected = [number for number, row in enumerate(ROWS) if all(fits(row, filter_) for filter_ in filters)]
+    assert answers(*filters) == expected
 
 
 def test_no_filter_finds_everything_and_an_empty_membership_nothing(answers: Callable[..., list[int]]) -> None:

@@ -71,7 +71,7 @@ def test_a_filter_compiles_or_is_refused(f: Filter, dialect: Dialect) -> None:
 def shape(value: Any) -> Any:
     """What of a value may be seen in the SQL: its type, for true and false and nothing the value, and nothing more."""
     if isinstance(value, (list, tuple)):
-        return ("list", any(each is None for each in value), any(each is not None for each in value))
+        return ("list", any(item is None for item in value), any(item is not None for item in value))
     return (
         value
         if value is None or isinstance(value, bool)
@@ -170,7 +170,7 @@ def test_a_dictionary_stands_for_equalities() -> None:
 
 def test_the_words_of_the_language_make_these_filters() -> None:
     target = column("name")
-    made = [
+    created = [
         target.eq(1),
         target.ne(1),
         target.lt(1),
@@ -180,8 +180,8 @@ def test_the_words_of_the_language_make_these_filters() -> None:
         target.is_in((1,)),
         target.contains(1),
     ]
-    assert [f.op for f in made] == ["eq", "ne", "lt", "le", "gt", "ge", "in", "contains"]
-    assert made[6].value == [1]
+    assert [f.op for f in created] == ["eq", "ne", "lt", "le", "gt", "ge", "in", "contains"]
+    assert created[6].value == [1]
     assert target.is_in("text").value == "text"
 
 

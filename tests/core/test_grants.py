@@ -53,8 +53,8 @@ TABLE = """CREATE TABLE members (tenant_id {text} NOT NULL, team {text} NOT NULL
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "members", TABLE) as found:
-        yield found
+    with place(request, tmp_path, "members", TABLE) as result:
+        yield result
 
 
 def members(here: Place, tenant: str = "acme") -> Members:

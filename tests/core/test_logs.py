@@ -55,8 +55,8 @@ INDEXES = [
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "events", TABLE, *INDEXES) as found:
-        yield found
+    with place(request, tmp_path, "events", TABLE, *INDEXES) as result:
+        yield result
 
 
 def events(here: Place, tenant: str = "acme") -> Events:

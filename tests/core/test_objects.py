@@ -36,7 +36,7 @@ def test_a_body_comes_back(body: bytes) -> None:
 def test_many_bodies_come_back_at_once(bodies: list[bytes]) -> None:
     for length in (objects.SHORT_BYTES, objects.DIGEST_BYTES):
         packed = [objects.pack(body, length) for body in bodies]
-        assert objects.unpack_all([(each.digest, each.codec, each.body) for each in packed]) == bodies
+        assert objects.unpack_all([(item.digest, item.codec, item.body) for item in packed]) == bodies
 
 
 @pytest.mark.parametrize("column", ["digest", "codec", "body"])
@@ -112,7 +112,7 @@ def test_threads_do_not_share_a_compressor() -> None:
     bodies = [TEXT[n:] * 2 for n in range(200)]
     with ThreadPoolExecutor(8) as pool:
         packed = list(pool.map(objects.pack, bodies * 4))
-    assert [objects.unpack(each.digest, each.codec, each.body) for each in packed] == bodies * 4
+    assert [objects.unpack(item.digest, item.codec, item.body) for item in packed] == bodies * 4
 
 
 @pytest.fixture

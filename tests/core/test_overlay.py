@@ -41,8 +41,8 @@ TABLE = """CREATE TABLE overlaid (tenant_id {text} NOT NULL, name {text} NOT NUL
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "overlaid", TABLE) as found:
-        yield found
+    with place(request, tmp_path, "overlaid", TABLE) as result:
+        yield result
 
 
 def add(here: Place, *rows: tuple[str, str, str], tenant: str = "acme", enabled: bool = True) -> None:

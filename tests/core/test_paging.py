@@ -68,10 +68,10 @@ def test_a_tampered_cursor_is_refused_or_yields_what_was_asked_for(
     place, cut = data.draw(st.integers(0, len(raw))), data.draw(st.integers(0, 3))
     changed = raw[:place] + data.draw(st.binary(max_size=3)) + raw[place + cut :]
     try:
-        found = decode_cursor(base64.urlsafe_b64encode(changed).decode().rstrip("="), "sessions", int, str)
+        result = decode_cursor(base64.urlsafe_b64encode(changed).decode().rstrip("="), "sessions", int, str)
     except InvalidFilter:
         return
-    assert [type(each) for each in found] == [int, str]
+    assert [type(item) for item in result] == [int, str]
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ nested_data = st.recursive(
 def test_a_forged_cursor_yields_only_the_kinds_that_were_asked_for(data: Any, kinds: tuple[type, ...]) -> None:
     cursor = base64.urlsafe_b64encode(msgspec.msgpack.encode(data)).decode().rstrip("=")
     try:
-        found = decode_cursor(cursor, "sessions", *kinds)
+        result = decode_cursor(cursor, "sessions", *kinds)
     except InvalidFilter:
         return
-    assert [type(value) for value in found] == list(kinds)
-    assert all(0 <= value < 2**63 for value in found if isinstance(value, int))
+    assert [type(value) for value in result] == list(kinds)
+    assert all(0 <= value < 2**63 for value in result if isinstance(value, int))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from holdfast.core.queries import Query
 from holdfast.core.records import (
     AsyncRecords,
     AsyncSoftRecords,
-    FilterColumns,
+    Filterable,
     Key,
     Limited,
     Metadata,
@@ -54,15 +54,15 @@ class Gadget(Struct, frozen=True):
 
     id: Annotated[Id, Key()]
     shelf: Annotated[str, Natural(), Limited("name_bytes")]
-    name: Annotated[str, Natural(), Limited("name_bytes", empty=False), FilterColumns(), Searchable()]
-    colour: Annotated[Literal["red", "blue"], FilterColumns()]
-    price: Annotated[int | None, FilterColumns()]
+    name: Annotated[str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable()]
+    colour: Annotated[Literal["red", "blue"], Filterable()]
+    price: Annotated[int | None, Filterable()]
     weight: float
-    is_active: Annotated[bool, FilterColumns()]
+    is_active: Annotated[bool, Filterable()]
     parts: Annotated[list[str], Names("tools")]
     tags: Annotated[list[str], Tags("gadget_tags", "gadget_id")]
     extra: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata()]
-    sold_at: Annotated[datetime | None, FilterColumns()]
+    sold_at: Annotated[datetime | None, Filterable()]
     maker: Annotated[str, Column("made_by"), Limited("name_bytes"), Searchable()]
     code: Secret[str] | None
     version: int
@@ -119,7 +119,7 @@ class Gadgets(SoftRecords[Gadget, NewGadget, GadgetChange]):
 class Entry(Struct, frozen=True):
     """A record with a composite key, newest first, without a version."""
 
-    area: Annotated[str, Key(), Limited("name_bytes", empty=False), FilterColumns()]
+    area: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
     name: Annotated[str, Key(), Limited("name_bytes", empty=False)]
     kind: Annotated[str, Key(), Limited("name_bytes")]
     value: Annotated[dict[str, Any], Limited("metadata_bytes")]
@@ -194,8 +194,8 @@ class Awaited:
 
 def kit_of(holdfast: Holdfast, clock: FixedClock, name: str, limits: Limits) -> Kit:
     kind, face = STORES[name]
-    acme, zenith = (holdfast.tenant(each) for each in ("acme", "zenith"))
-    mine, theirs = (Awaited(face(kind(each._engine, each._scope))) for each in (acme, zenith))
+    acme, zenith = (holdfast.tenant(value) for value in ("acme", "zenith"))
+    mine, theirs = (Awaited(face(kind(value._engine, value._scope))) for value in (acme, zenith))
     return Kit(kind, mine, theirs, clock, limits)
 
 
@@ -215,9 +215,9 @@ def kits(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kit]]:
 
     def kit(name: str, limits: Limits | None = None) -> Kit:
         if request.param == "sqlite":
-            found = in_memory(name, limits)
-            opened.append(found)
-            return next(found)
+            result = in_memory(name, limits)
+            opened.append(result)
+            return next(result)
         url = request.getfixturevalue("postgres_url")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TABLES.format(**POSTGRES).encode())
@@ -225,8 +225,8 @@ def kits(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kit]]:
         return kit_of(opened[-1], clock, name, limits or Limits())
 
     yield kit
-    for each in opened:
-        each.close()
+    for item in opened:
+        item.close()
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -242,10 +242,10 @@ def test_a_store_that_is_only_declared_checks_every_limit(kits: Callable[..., Ki
 
 def query(kind: type[AsyncRecords[Any, Any, Any]], name: str, old: str, new: str) -> AbstractContextManager[Any]:
     """A statement that says something else."""
-    found = kind.queries.by_name[name]
-    texts = {dialect: text.replace(old, new) for dialect, text in found.texts.items()}
-    assert texts != found.texts, f"{name} does not say {old!r}: {found.texts[Dialect.SQLITE]}"
-    planted: AbstractContextManager[Any] = mock.patch.multiple(found, **vars(Query(name, texts)))
+    result = kind.queries.by_name[name]
+    texts = {dialect: text.replace(old, new) for dialect, text in result.texts.items()}
+    assert texts != result.texts, f"{name} does not say {old!r}: {result.texts[Dialect.SQLITE]}"
+    planted: AbstractContextManager[Any] = mock.patch.multiple(result, **vars(Query(name, texts)))
     return planted
 
 
@@ -348,9 +348,9 @@ def test_a_secret_is_stored_encrypted_for_its_row_alone() -> None:
         acme = holdfast.tenant("acme")
         gadgets = Gadgets(AsyncGadgets(acme._engine, acme._scope))
         one, other = (gadgets.create(NewGadget(name, code=Secret(f"{name} code"))) for name in "ab")
-        stored = [code for (code,) in raw.execute("SELECT code FROM gadgets ORDER BY name")]
-        assert all(code.startswith(PREFIX) and "code" not in code for code in stored)
-        raw.execute("UPDATE gadgets SET code = ? WHERE id = ?", (stored[0], other.id))
+        encoded = [code for (code,) in raw.execute("SELECT code FROM gadgets ORDER BY name")]
+        assert all(code.startswith(PREFIX) and "code" not in code for code in encoded)
+        raw.execute("UPDATE gadgets SET code = ? WHERE id = ?", (encoded[0], other.id))
         moved = gadgets.get(other.id).code
         assert moved is not None
         with pytest.raises(DecryptionFailed):

@@ -47,8 +47,8 @@ TABLE = """CREATE TABLE invites (tenant_id {text} NOT NULL, token_hash {text} NO
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "invites", TABLE) as found:
-        yield found
+    with place(request, tmp_path, "invites", TABLE) as result:
+        yield result
 
 
 def invites(here: Place, tenant: str = "acme") -> Invites:

@@ -60,8 +60,8 @@ TABLE = """CREATE TABLE machine (tenant_id {text} NOT NULL, id {id} NOT NULL, st
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "machine", TABLE) as found:
-        yield found
+    with place(request, tmp_path, "machine", TABLE) as result:
+        yield result
 
 
 def add(here: Place, *ids: str, tenant: str = "acme") -> None:
@@ -89,8 +89,14 @@ def the_oldest_is_claimed_once(here: Place, open: Open) -> None:
     assert (first.id, first.status, first.holder, first.epoch, first.attempts) == (IDS[0], "running", "w", 1, 1)
     assert (second.id, second.holder) == (IDS[1], "v")
     assert acme.claim("w", ttl_ms=TTL_MS) is None
-    done = acme.move(first.id, "finish", epoch=1, values={"result": "7"})
-    assert (done.status, done.result, done.holder, done.lease_until, done.attempts) == ("done", "7", "", None, 0)
+    result = acme.move(first.id, "finish", epoch=1, values={"result": "7"})
+    assert (result.status, result.result, result.holder, result.lease_until, result.attempts) == (
+        "done",
+        "7",
+        "",
+        None,
+        0,
+    )
     assert acme.claim("w", ttl_ms=TTL_MS) is None
 
 

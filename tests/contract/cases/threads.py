@@ -30,7 +30,7 @@ async def kept(tenant: AsyncTenantHandle, key: str, user: str) -> list[str | Non
     return [
         None if checkpoint is None else checkpoint.state.decode(),
         None if flow is None else flow.state["words"],
-        *(each.content for each in memories),
+        *(memory.content for memory in memories),
     ]
 
 

@@ -25,9 +25,9 @@ def filled(hf: Holdfast, sessions: int, messages: int = 1) -> Any:
     """A tenant with sessions that are a day old."""
     acme = hf.tenant("acme")
     for _ in range(sessions):
-        made = acme.sessions.create()
+        created = acme.sessions.create()
         for _ in range(messages):
-            acme.messages.append(made.id, role="user", content="x")
+            acme.messages.append(created.id, role="user", content="x")
     clock = hf._setting.clock
     assert isinstance(clock, FixedClock)
     clock.advance(86_400)
@@ -91,9 +91,9 @@ def test_originals_and_deleted_messages_of_one_session_go_to_the_last(
     monkeypatch.setattr(pruning, "BATCH_ROWS", rows)
     acme = holdfast.tenant("acme")
     session = acme.sessions.create().id
-    made = [acme.messages.append(session, role="user", content="x").id for _ in range(8)]
-    acme.compactions.record(session, strategy="own", removed=made[:2])
-    acme.messages.delete(session, made[2:7])
+    created = [acme.messages.append(session, role="user", content="x").id for _ in range(8)]
+    acme.compactions.record(session, strategy="own", removed=created[:2])
+    acme.messages.delete(session, created[2:7])
     clock = holdfast._setting.clock
     assert isinstance(clock, FixedClock)
     clock.advance(86_400)

@@ -173,12 +173,12 @@ def test_a_session_can_be_made_and_found_by_a_key() -> None:
     key = SessionKey.direct(agent="helper", channel="telegram", peer="42")
     with Holdfast(":memory:") as hf:
         sessions = hf.tenant("acme").sessions
-        made = sessions.create(key=key, agent=key.agent)
-        assert made.key == "agent:helper:telegram:direct:42"
-        assert sessions.find(key) == made
-        assert sessions.find(str(key)) == made
-        assert sessions.upsert(key, user=None).id == made.id
-        assert SessionKey.parse(made.key) == key
+        created = sessions.create(key=key, agent=key.agent)
+        assert created.key == "agent:helper:telegram:direct:42"
+        assert sessions.find(key) == created
+        assert sessions.find(str(key)) == created
+        assert sessions.upsert(key, user=None).id == created.id
+        assert SessionKey.parse(created.key) == key
 
 
 def test_a_key_over_the_limit_is_refused_as_any_other() -> None:
