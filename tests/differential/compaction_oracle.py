@@ -61,38 +61,38 @@ def total(messages: Sequence[Message]) -> int:
 
 def untouchable(messages: Sequence[Message], policy: CompactionPolicy) -> set[str]:
     """What must come out of a compaction as it went in."""
-    found = {each.id for each in messages if each.is_preserved or each.role == "system"}
+    protected_ids = {message.id for message in messages if message.is_preserved or message.role == "system"}
     for number in range(1, policy.preserve_last + 1):
         if number <= len(messages):
-            found.add(messages[-number].id)
+            protected_ids.add(messages[-number].id)
     for number in range(1, len(messages) + 1):
         if policy.protected_tokens and total(messages[-number:]) <= policy.protected_tokens:
-            found.add(messages[-number].id)
-    return found
+            protected_ids.add(messages[-number].id)
+    return protected_ids
 
 
 def pairs(messages: Sequence[Message]) -> list[tuple[int, int | None]]:
     """Each call with each of its results, or with nothing, by their numbers; a result goes to the nearest call without one, or
     else to the nearest."""
     calls: list[tuple[int, str]] = []
-    found: list[tuple[tuple[int, str], int]] = []
+    found_pairs: list[tuple[tuple[int, str], int]] = []
     for message in messages:
         for name, tool in _halves_in_order(message):
             if name == "tool_use":
                 calls.append((message.seq, tool))
                 continue
-            before = [each for each in reversed(calls) if each[1] == tool]
-            free = [each for each in before if all(call != each for call, _ in found)]
-            found += [(call, message.seq) for call in (free or before)[:1]]
-    unanswered = [call for call in calls if all(call != other for other, _ in found)]
-    return [*((call[0], result) for call, result in found), *((call[0], None) for call in unanswered)]
+            before = [call for call in reversed(calls) if call[1] == tool]
+            free = [call for call in before if all(call != answered for answered, _ in found_pairs)]
+            found_pairs += [(call, message.seq) for call in (free or before)[:1]]
+    unanswered = [call for call in calls if all(call != other for other, _ in found_pairs)]
+    return [*((call[0], result) for call, result in found_pairs), *((call[0], None) for call in unanswered)]
 
 
 def bound(messages: Sequence[Message], stays: set[int]) -> set[int]:
     """These messages, and all that hold the other half of a call in one of them."""
     held = pairs(messages)
     while True:
-        more = {each for pair in held if None not in pair and stays & {*pair} for each in pair if each is not None}
+        more = {id for pair in held if None not in pair and stays & {*pair} for id in pair if id is not None}
         if more <= stays:
             return stays
         stays |= more
@@ -101,9 +101,9 @@ def bound(messages: Sequence[Message], stays: set[int]) -> set[int]:
 def removable(messages: Sequence[Message], policy: CompactionPolicy) -> list[Message]:
     """What may go: nothing untouchable, no call without a result, and never one half of a pair."""
     fixed = untouchable(messages, policy)
-    stays = {each.seq for each in messages if each.id in fixed}
+    stays = {message.seq for message in messages if message.id in fixed}
     stays = bound(messages, stays | {call for call, result in pairs(messages) if result is None})
-    return [each for each in messages if each.seq not in stays]
+    return [message for message in messages if message.seq not in stays]
 
 
 def without_outputs(message: Message) -> Message:
@@ -120,7 +120,7 @@ def without_outputs(message: Message) -> Message:
 
 def pairs_are_whole(before: Sequence[Message], after: Sequence[Message]) -> bool:
     """Whether each call that is still there has all the results it had, each result its call, and none that of another."""
-    left = {each.seq for each in after}
+    left = {message.seq for message in after}
     expected = [(call, result) for call, result in pairs(before) if call in left or result in left]
     return sorted(expected, key=str) == sorted(pairs(after), key=str)
 

@@ -154,7 +154,7 @@ def _model_arrange(model: Model, random: Random, answer: Any) -> None:
 
 
 def _pick(these: list[Any], random: Random) -> list[Any]:
-    picked = [each for each in these if random.random() < 0.8]
+    picked = [item for item in these if random.random() < 0.8]
     if random.random() < 0.2:
         random.shuffle(picked)
     return picked
@@ -226,9 +226,9 @@ def _other(side: Side, random: Random) -> Any:
 def _model_other(model: Model, random: Random, answer: Any) -> None:
     if answer is not None:
         kind = random.randrange(3)
-        said, summary, label, tokens, metadata = model.saved
+        saved, summary, label, tokens, metadata = model.saved
         theirs = (
-            [*said, "theirs"] if kind == 0 else said,
+            [*saved, "theirs"] if kind == 0 else saved,
             summary,
             f"theirs {random.random()}" if kind == 2 else label,
             tokens,

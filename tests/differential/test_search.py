@@ -113,9 +113,9 @@ class Read:
         if not all(map(self._has, query.required)) or any(map(self._has, query.excluded)):
             return 0
         for term in query.required:
-            for place, wanted in enumerate(term.words, 1):
+            for place, term_word in enumerate(term.words, 1):
                 prefix = term.prefix and place == len(term.words)
-                if any(_is(word, wanted, prefix) for word in self.passing):
+                if any(_is(word, term_word, prefix) for word in self.passing):
                     return 0.5
         return 1.0
 
@@ -131,8 +131,8 @@ class Read:
         )
 
 
-def _is(word: str, wanted: str, prefix: bool) -> bool:
-    return word.startswith(wanted) if prefix else word == wanted
+def _is(word: str, term_word: str, prefix: bool) -> bool:
+    return word.startswith(term_word) if prefix else word == term_word
 
 
 class Pair:
@@ -189,9 +189,9 @@ def _compare(pair: Pair, seed: int, *, rounds: int, queries: int) -> int:
     for _ in range(rounds):
         for _ in range(12):
             _change(pair, work, sessions)
-        there = [Read(message) for message in _everything(pair.handles[0])]
+        documents = [Read(message) for message in _everything(pair.handles[0])]
         for _ in range(queries):
-            hits += _search(pair, work.query(), there, seed)
+            hits += _search(pair, work.query(), documents, seed)
     for session in sessions:
         pair.both("sessions", "purge", session)
     return hits
@@ -201,7 +201,7 @@ def _change(pair: Pair, work: Work, sessions: Sequence[str]) -> None:
     """Something that changes what can be found."""
     pair.clock.advance(work.random.choice((0, 0.0005, 0.002, 60)))
     session = work.random.choice(sessions)
-    if all(each.id != session for each in pair.handles[0].sessions.list()):
+    if all(listed_session.id != session for listed_session in pair.handles[0].sessions.list()):
         pair.both("sessions", "restore", session)
         return
     messages = [*pair.handles[0].messages.list(session)]
@@ -225,7 +225,7 @@ def _everything(handle: TenantHandle) -> list[Message]:
     return [message for session in handle.sessions.list() for message in handle.messages.list(session.id)]
 
 
-def _search(pair: Pair, typed: str, there: Sequence[Read], seed: int) -> int:
+def _search(pair: Pair, typed: str, documents: Sequence[Read], seed: int) -> int:
     try:
         query = parse(typed, Limits())
     except InvalidInput:
@@ -233,17 +233,17 @@ def _search(pair: Pair, typed: str, there: Sequence[Read], seed: int) -> int:
             with pytest.raises(InvalidInput):
                 handle.messages.search(typed)
         return 0
-    wanted = {each.message.id: score for each in there if (score := each.score(query))}
-    found = [_pages(handle, typed) for handle in pair.handles]
-    for hits in found:
-        assert {hit.message.id: hit.score for hit in hits} == wanted, f"seed {seed}: {typed!r}"
-        assert len(hits) == len(wanted), f"seed {seed}: {typed!r} finds a message twice"
-    assert found[0] == found[1], f"seed {seed}: the engines differ about {typed!r}"
-    by_id = {each.message.id: each.message for each in there}
-    assert all(hit.message == by_id[hit.message.id] for hit in found[0])
-    ranked = [(-hit.score, -hit.message.created_at.timestamp()) for hit in found[0]]
-    assert ranked == sorted(ranked, key=lambda each: (each[0], round(each[1] * 1_000 + 0.5))), typed
-    return len(wanted)
+    expected = {document.message.id: score for document in documents if (score := document.score(query))}
+    results = [_pages(handle, typed) for handle in pair.handles]
+    for hits in results:
+        assert {hit.message.id: hit.score for hit in hits} == expected, f"seed {seed}: {typed!r}"
+        assert len(hits) == len(expected), f"seed {seed}: {typed!r} finds a message twice"
+    assert results[0] == results[1], f"seed {seed}: the engines differ about {typed!r}"
+    by_id = {document.message.id: document.message for document in documents}
+    assert all(hit.message == by_id[hit.message.id] for hit in results[0])
+    ranked = [(-hit.score, -hit.message.created_at.timestamp()) for hit in results[0]]
+    assert ranked == sorted(ranked, key=lambda rank: (rank[0], round(rank[1] * 1_000 + 0.5))), typed
+    return len(expected)
 
 
 def _pages(handle: TenantHandle, typed: str) -> list[SearchHit]:

@@ -21,13 +21,13 @@ def new(content: str, *embedding: float, ttl_days: int | None = None) -> NewAgen
 async def _what_is_most_alike_is_found_first(world: World, name: str) -> None:
     memories = world.tenant(name).agent_memories
     ids = await memories.add([new("east", 1, 0), new("north", 0, 1), new("north-east", 1, 1)], agent="a", user="ada")
-    found = await memories.search([1, 0.1], agent="a", user="ada")
-    assert [each.memory.content for each in found] == ["east", "north-east", "north"]
-    assert [each.memory.id for each in found] == [ids[0], ids[2], ids[1]]
-    assert 0.99 < found[0].score <= 1
-    assert found[0].memory.metadata == {"of": "east"}
+    matches = await memories.search([1, 0.1], agent="a", user="ada")
+    assert [match.memory.content for match in matches] == ["east", "north-east", "north"]
+    assert [match.memory.id for match in matches] == [ids[0], ids[2], ids[1]]
+    assert 0.99 < matches[0].score <= 1
+    assert matches[0].memory.metadata == {"of": "east"}
     close = await memories.search([1, 0.1], agent="a", user="ada", limit=2, min_score=0.9)
-    assert [each.memory.content for each in close] == ["east"]
+    assert [match.memory.content for match in close] == ["east"]
     for agent, user in (("a", None), ("b", "ada"), ("a", "bob")):
         assert await memories.search([1, 0.1], agent=agent, user=user) == []
     assert await memories.search([1, 0.1, 0], agent="a", user="ada") == [], "of other dimensions"
@@ -40,9 +40,12 @@ async def _what_is_found_is_counted_and_listed_by_use(world: World, name: str) -
     await memories.add([new(text, 1, 1) for text in TEXTS], agent="b")
     for _ in range(3):
         await memories.search([0, 1], agent="a", limit=1)
-    assert [(each.content, each.access_count) for each in await memories.list(agent="a")] == [("north", 3), ("east", 0)]
-    assert [each.content for each in await memories.list(agent="a", limit=1)] == ["north"]
-    assert {each.content for each in await memories.list(agent="b")} == set(TEXTS)
+    assert [(memory.content, memory.access_count) for memory in await memories.list(agent="a")] == [
+        ("north", 3),
+        ("east", 0),
+    ]
+    assert [memory.content for memory in await memories.list(agent="a", limit=1)] == ["north"]
+    assert {memory.content for memory in await memories.list(agent="b")} == set(TEXTS)
     assert await memories.delete(agent="a") == 2
     assert await memories.delete(agent="a") == 0
     assert len(await memories.list(agent="b")) == len(TEXTS)
@@ -52,15 +55,15 @@ async def _what_expires_is_gone_unless_it_is_used_often(world: World, name: str)
     memories = world.tenant(name).agent_memories
     begin = from_us(world.clock.now_us())
     await memories.add([new("short", 1, 0, ttl_days=1), new("usual", 1, 0, ttl_days=0)], agent="a")
-    expiries = {each.content: each.expires_at - begin for each in await memories.list(agent="a")}
+    expiries = {memory.content: memory.expires_at - begin for memory in await memories.list(agent="a")}
     assert expiries == {"short": timedelta(days=1), "usual": timedelta(days=15)}, "0 days mean as long as is usual"
     await memories.add([new("loved", 1, 0, ttl_days=1)], agent="b")
     for _ in range(10):
         await memories.search([1, 0], agent="b")
     world.clock.advance(DAY)
-    assert [each.memory.content for each in await memories.search([1, 0], agent="a")] == ["usual"]
-    assert [each.content for each in await memories.list(agent="a")] == ["usual"]
-    assert [each.content for each in await memories.list(agent="b")] == ["loved"], "whether prune was there or not"
+    assert [match.memory.content for match in await memories.search([1, 0], agent="a")] == ["usual"]
+    assert [memory.content for memory in await memories.list(agent="a")] == ["usual"]
+    assert [memory.content for memory in await memories.list(agent="b")] == ["loved"], "whether prune was there or not"
     pruned = await memories.prune()
     assert (pruned.extended, pruned.removed) == (1, 1)
     (loved,) = await memories.list(agent="b")

@@ -104,9 +104,9 @@ async def a_block_stays_within_its_size_and_an_agent_within_its_blocks(world: Wo
     with raises(LimitExceeded, limit="blocks"):
         await acme.blocks.append("ada", "third", "")
     wrong: list[Any] = [[NewBlock(label="a"), NewBlock(label="a")], [{"label": "a"}], "ab", [NewBlock(label="")]]
-    for each in wrong:
+    for blocks in wrong:
         with raises(InvalidInput):
-            await acme.blocks.save("ada", each)
+            await acme.blocks.save("ada", blocks)
     for number in (0, -1, True, 1.5):
         with raises(InvalidInput):
             await acme.blocks.set("ada", "small", "x", limit_bytes=number)  # type: ignore[arg-type]
@@ -127,12 +127,12 @@ async def a_block_stays_within_its_size_and_an_agent_within_its_blocks(world: Wo
 async def of_many_appends_to_a_block_none_is_lost(world: World) -> None:
     acme = world.tenant()
     await acme.agents.create(NewAgent(name="Ada", id="ada"))
-    done = await world.together(*[partial(acme.blocks.append, "ada", "notes", str(number)) for number in range(16)])
-    assert all(isinstance(each, Block) for each in done), done
+    results = await world.together(*[partial(acme.blocks.append, "ada", "notes", str(number)) for number in range(16)])
+    assert all(isinstance(result, Block) for result in results), results
     block = await acme.blocks.get("ada", "notes")
     assert sorted(block.value.split("\n"), key=int) == [str(number) for number in range(16)]
     assert block.version == 16
-    done = await world.together(
+    results = await world.together(
         *[partial(acme.blocks.set, "ada", "once", str(number), version=0) for number in range(8)]
     )
-    assert Counter(type(each) for each in done) == {Block: 1, Conflict: 7}, done
+    assert Counter(type(result) for result in results) == {Block: 1, Conflict: 7}, results

@@ -107,13 +107,13 @@ async def messages_come_back_as_they_were_added(world: World) -> None:
     )
     buffer.add_message(kind="adk.event", content={"any": [1, None, True]})
     assert id == uuid_of("mine")
-    shown = buffer.history()
-    assert [message.seq for message in shown] == [*range(1, len(TEXTS) + 3)]
-    assert {message.session_id for message in shown} == {buffer.id}
-    assert [message.content[0]["text"] for message in shown[:-2]] == [*TEXTS]
-    assert shown[-2].created_at - shown[-3].created_at == timedelta(seconds=60)
+    history = buffer.history()
+    assert [message.seq for message in history] == [*range(1, len(TEXTS) + 3)]
+    assert {message.session_id for message in history} == {buffer.id}
+    assert [message.content[0]["text"] for message in history[:-2]] == [*TEXTS]
+    assert history[-2].created_at - history[-3].created_at == timedelta(seconds=60)
     await buffer.save()
-    assert buffer.history() == shown
+    assert buffer.history() == history
     await as_stored(world, buffer)
 
 
@@ -121,17 +121,17 @@ async def messages_come_back_as_they_were_added(world: World) -> None:
 async def a_session_that_is_there_is_loaded(world: World) -> None:
     acme = world.tenant()
     made = await acme.sessions.create(key="k", user="ada", agent="helper", metadata={"a": 1})
-    there = [await acme.messages.append(made.id, role="user", content=str(n), token_count=n) for n in range(3)]
+    messages = [await acme.messages.append(made.id, role="user", content=str(n), token_count=n) for n in range(3)]
     await acme.sessions.create(key="k", user="bob")
     buffer = await acme.sessions.buffered("k", user="ada")
-    assert (buffer.id, buffer.agent, buffer.metadata, buffer.history()) == (made.id, "helper", {"a": 1}, there)
+    assert (buffer.id, buffer.agent, buffer.metadata, buffer.history()) == (made.id, "helper", {"a": 1}, messages)
     assert not buffer.has_unsaved
     buffer.add_message(role="assistant", content="3", token_count=3)
     assert [message.seq for message in buffer.history()] == [1, 2, 3, 4]
     assert [message.seq for message in buffer.unsaved()] == [4]
     await buffer.save()
     await as_stored(world, buffer)
-    assert (await acme.messages.list(made.id))[:3] == there
+    assert (await acme.messages.list(made.id))[:3] == messages
     assert (await acme.messages.append(made.id, role="user", content="after")).seq == 5
 
 
@@ -264,11 +264,11 @@ async def truncating_keeps_the_last_ones_and_destroys_nothing(world: World) -> N
     buffer.truncate_history(2)
     assert (said(buffer), [message.seq for message in buffer.history()]) == (["3", "4"], [4, 5])
     buffer.add_message(role="user", content="5")
-    shown = buffer.history()
+    history = buffer.history()
     assert await acme.messages.list(buffer.id) == whole
     await buffer.save()
-    assert buffer.history() == shown
-    assert [message.id for message in shown[:2]] == [message.id for message in whole[3:]]
+    assert buffer.history() == history
+    assert [message.id for message in history[:2]] == [message.id for message in whole[3:]]
     await as_stored(world, buffer)
     await acme.branches.redo(buffer.id)
     assert await acme.messages.list(buffer.id) == whole
@@ -326,15 +326,15 @@ async def a_history_can_be_replaced(world: World) -> None:
         ([*whole], ["0", "1", "2", "3", "4"], 5),
         ([], [], 0),
     )
-    for wanted, texts, kept in replacements:
-        buffer.set_history(wanted)
+    for replacement, texts, kept in replacements:
+        buffer.set_history(replacement)
         assert said(buffer) == texts
         ids = [message.id for message in buffer.history()]
         assert len({*ids}) == len(ids)
         assert [id in {message.id for message in whole} for id in ids] == [place < kept for place in range(len(ids))]
-        shown = buffer.history()
+        history = buffer.history()
         await buffer.save()
-        assert buffer.history() == shown
+        assert buffer.history() == history
         await as_stored(world, buffer)
         await acme.branches.switch(buffer.id, 0)
         await buffer.reload()

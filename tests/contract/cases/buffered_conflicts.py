@@ -126,10 +126,10 @@ async def a_deletion_is_noticed_and_what_was_deleted_does_not_come_back(world: W
         buffer.add_message(role="user", content="mine")
         await getattr(world.tenant().sessions, remove)(buffer.id)
         await refused(world, buffer, saying="was deleted")
-        mine, gone = buffer.unsaved(), buffer.id
+        mine, deleted_id = buffer.unsaved(), buffer.id
         await buffer.reload()
         assert (buffer.history(), buffer.has_unsaved) == ([], False)
-        assert buffer.id != gone
+        assert buffer.id != deleted_id
         for message in mine:
             buffer.add_message(role=message.role, content=message.content, id=message.id)
         await buffer.save()
@@ -344,12 +344,16 @@ async def what_was_not_saved_can_be_kept_after_what_others_wrote(world: World) -
     await buffer.save()
     await as_stored(world, buffer)
     kept = buffer.history()[-2:]
-    assert [each.content for each in buffer.history()[:3]] == [
+    assert [message.content for message in buffer.history()[:3]] == [
         [{"type": "text", "text": text}] for text in ("0", "1", "theirs")
     ]
     assert [
-        (each.id, each.kind, each.content, each.metadata, each.token_count, each.is_preserved) for each in kept
-    ] == [(each.id, each.kind, each.content, each.metadata, each.token_count, each.is_preserved) for each in mine]
+        (message.id, message.kind, message.content, message.metadata, message.token_count, message.is_preserved)
+        for message in kept
+    ] == [
+        (message.id, message.kind, message.content, message.metadata, message.token_count, message.is_preserved)
+        for message in mine
+    ]
 
 
 @contract()
@@ -357,7 +361,7 @@ async def a_copy_of_what_is_stored_is_not_unsaved(world: World) -> None:
     acme = world.tenant()
     buffer = await filled(acme, count=3)
     buffer.set_history([NewMessage(role="user", content="first"), *buffer.history()])
-    assert [each.content[0]["text"] for each in buffer.unsaved()] == ["first"]
+    assert [message.content[0]["text"] for message in buffer.unsaved()] == ["first"]
     await acme.messages.append(buffer.id, role="user", content="theirs")
     await refused(world, buffer)
     await buffer.reload(keep_unsaved=True)

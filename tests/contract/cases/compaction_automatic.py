@@ -36,11 +36,11 @@ async def nothing_is_held_while_the_summariser_thinks(world: World) -> None:
     acme = world.tenant()
     session, made = await told(acme, LONG, LONG, "x", "y", token_count=50)
     other, _ = await told(acme, "elsewhere")
-    given: list[Sequence[Message]] = []
+    received: list[Sequence[Message]] = []
     later: list[Message] = []
 
     async def think(messages: Sequence[Message]) -> str:
-        given.append(messages)
+        received.append(messages)
         later.append(await acme.messages.append(session.id, role="user", content="meanwhile"))
         await acme.messages.update(made[3].id, metadata={"changed": "meanwhile"})
         await acme.sessions.update(session.id, metadata={"changed": "meanwhile"})
@@ -50,9 +50,9 @@ async def nothing_is_held_while_the_summariser_thinks(world: World) -> None:
         return "a thought"
 
     event = await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, think))
-    assert given == [made[:2]]
+    assert received == [made[:2]]
     after = await shown(acme, session)
-    assert [each.content for each in after] == [
+    assert [message.content for message in after] == [
         [{"type": "text", "text": text}] for text in ("a thought", "x", "y", "meanwhile")
     ]
     assert after[-1] == later[0]
@@ -95,7 +95,7 @@ async def what_the_summariser_says_decides(world: World) -> None:
     assert (await acme.sessions.get(session.id)).compaction_count == 0
     with raises(Conflict):
         await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, compacts))
-    assert [each.summary_content for each in await acme.compactions.history(session.id)] == ["quicker"]
+    assert [event.summary_content for event in await acme.compactions.history(session.id)] == ["quicker"]
 
 
 @contract("concurrency")
@@ -136,7 +136,7 @@ async def no_function_is_called_in_the_callers_transaction(world: World) -> None
     assert len(await shown(acme, session)) == 5
     plan = await acme.compactions.plan(session.id, POLICY)
     await acme.compactions.compact(session.id, plan=plan, summary="by hand")
-    assert [each.is_summary for each in await shown(acme, session)] == [True, False, False]
+    assert [message.is_summary for message in await shown(acme, session)] == [True, False, False]
     await world.caller.rollback()
     await world.caller.begin()
     with raises(NotFound):
@@ -147,7 +147,7 @@ async def no_function_is_called_in_the_callers_transaction(world: World) -> None
 async def of_several_compactions_at_once_one_is_done(world: World) -> None:
     acme = world.tenant()
     session, _ = await told(acme, *[LONG] * 8, token_count=20)
-    there = await shown(acme, session)
+    before = await shown(acme, session)
     outcomes = await world.together(
         *[
             lambda number=number: acme.compactions.compact(session.id, POLICY, summary=f"by {number}")
@@ -155,19 +155,19 @@ async def of_several_compactions_at_once_one_is_done(world: World) -> None:
         ],
         *[lambda: acme.messages.append(session.id, role="user", content="beside", token_count=1) for _ in range(4)],
     )
-    events = [each for each in outcomes[:4] if not isinstance(each, Exception)]
-    refused = {type(each) for each in outcomes[:4] if isinstance(each, Exception)}
+    events = [outcome for outcome in outcomes[:4] if not isinstance(outcome, Exception)]
+    refused = {type(outcome) for outcome in outcomes[:4] if isinstance(outcome, Exception)}
     assert refused <= {Conflict, NothingToCompact}, outcomes
     history = await acme.compactions.history(session.id)
-    assert sorted(each.number for each in history) == list(range(1, len(events) + 1))
+    assert sorted(event.number for event in history) == list(range(1, len(events) + 1))
     after = await shown(acme, session)
     assert (await acme.sessions.get(session.id)).compaction_count == len(events) >= 1
-    appended = [each for each in outcomes[4:] if isinstance(each, Message)]
+    appended = [outcome for outcome in outcomes[4:] if isinstance(outcome, Message)]
     assert len(appended) == 4
     for event in history:
         await acme.compactions.rollback(event.id)
     back = await shown(acme, session)
-    assert (back[:8], {each.id for each in back[8:]}) == (there, {each.id for each in appended})
+    assert (back[:8], {message.id for message in back[8:]}) == (before, {message.id for message in appended})
     assert after != back
 
 
@@ -180,28 +180,28 @@ async def a_session_with_a_policy_compacts_itself(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()
     assert await acme.compactions.attached(session.id) is None
-    given: list[int] = []
+    received_counts: list[int] = []
 
     async def think(messages: Sequence[Message]) -> str:
-        given.append(len(messages))
+        received_counts.append(len(messages))
         return "so far"
 
     await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarizer(world, think))
     assert await acme.compactions.attached(session.id) == SMALL
     made, theirs = await _grow(acme, session.id), await _grow(acme, other.id)
-    assert (given, await shown(acme, other)) == ([3], theirs)
+    assert (received_counts, await shown(acme, other)) == ([3], theirs)
     after = await shown(acme, session)
-    assert [each.is_summary for each in after] == [True, False, False, False]
+    assert [message.is_summary for message in after] == [True, False, False, False]
     assert after[1:] == made[3:]
     (event,) = await acme.compactions.history(session.id)
     assert (event.strategy, event.number) == ("summarization", 1)
     await acme.messages.append_many(
         session.id, [NewMessage(role="user", content=LONG, token_count=100) for _ in range(3)]
     )
-    assert (given, len(await shown(acme, session))) == ([3, 5], 3)
+    assert (received_counts, len(await shown(acme, session))) == ([3, 5], 3)
     await acme.compactions.detach(session_id=session.id)
     await _grow(acme, session.id)
-    assert (len(given), await acme.compactions.attached(session.id)) == (2, None)
+    assert (len(received_counts), await acme.compactions.attached(session.id)) == (2, None)
     with raises(NotFound, noun="compaction policy", key=session.id):
         await acme.compactions.detach(session_id=session.id)
 
@@ -217,10 +217,10 @@ async def the_sessions_of_an_agent_compact_themselves(world: World) -> None:
     upserted = await acme.sessions.upsert("k", agent="writer")
     moved = await acme.sessions.create(agent="reader")
     await acme.sessions.update(moved.id, agent="writer")
-    gone = await acme.sessions.create(agent="writer")
-    await acme.sessions.delete(gone.id)
-    await acme.sessions.restore(gone.id)
-    for session in (early, late, upserted, moved, gone):
+    restored = await acme.sessions.create(agent="writer")
+    await acme.sessions.delete(restored.id)
+    await acme.sessions.restore(restored.id)
+    for session in (early, late, upserted, moved, restored):
         assert await acme.compactions.attached(session.id) == SMALL
         await _grow(acme, session.id)
         assert (await acme.sessions.get(session.id)).compaction_count == 1, session
@@ -307,7 +307,7 @@ async def a_strategy_that_needs_no_summary_needs_no_function(world: World) -> No
     rolling = Greedy(remove=[first.id], summarize=False)
     await acme.compactions.attach(hybrid, session_id=other.id, strategy=rolling)
     await acme.messages.append(other.id, role="user", content="second", token_count=900)
-    assert [each.seq for each in await shown(acme, other)] == [2]
+    assert [message.seq for message in await shown(acme, other)] == [2]
 
 
 @contract("concurrency")
@@ -343,11 +343,11 @@ async def a_session_that_has_become_smaller_is_due_as_its_policy_says(world: Wor
         await acme.branches.switch(session_id, fork.number)
 
     async def delete(session_id: str, made: Sequence[Message]) -> None:
-        await acme.messages.delete(session_id, [each.id for each in made[1:]])
+        await acme.messages.delete(session_id, [message.id for message in made[1:]])
 
     async def update(session_id: str, made: Sequence[Message]) -> None:
-        for each in made[1:]:
-            await acme.messages.update(each.id, token_count=1)
+        for message in made[1:]:
+            await acme.messages.update(message.id, token_count=1)
 
     async def truncate(session_id: str, made: Sequence[Message]) -> None:
         buffer = await acme.sessions.buffered((await acme.sessions.get(session_id)).key)
@@ -397,11 +397,11 @@ async def what_was_there_before_the_policy_counts_too(world: World) -> None:
     """Attaching a policy makes a session due by what it has, and changes no message of it."""
     acme = world.tenant()
     session, _ = await told(acme, *["short"] * 450)
-    given = await acme.messages.append(session.id, role="user", content="given", token_count=0)
+    counted = await acme.messages.append(session.id, role="user", content="given", token_count=0)
     before = await shown(acme, session)
     await acme.compactions.attach(SMALL, session_id=session.id, summarize=lambda messages: "so far")
     assert await shown(acme, session) == before
-    assert before[-1] == given
+    assert before[-1] == counted
     await acme.messages.append(session.id, role="user", content="x")
     assert (await acme.sessions.get(session.id)).compaction_count == 1
     await recounted(acme, session.id)
@@ -415,27 +415,27 @@ async def the_messages_of_a_step_count_whatever_is_attached(world: World) -> Non
     (plain,) = (await stepped(acme, other, messages=[NewMessage(role="user", content=LONG)])).messages
     assert plain.token_count == estimate(plain.content)
     await acme.compactions.attach(SMALL, session_id=run.session_id, summarize=lambda messages: "so far")
-    done = await stepped(acme, run, messages=new)
-    assert [each.token_count for each in done.messages] == [estimate(done.messages[0].content), 3]
-    assert done.compaction_due
+    step = await stepped(acme, run, messages=new)
+    assert [message.token_count for message in step.messages] == [estimate(step.messages[0].content), 3]
+    assert step.compaction_due
     await recounted(acme, run.session_id)
     await acme.compactions.detach(session_id=run.session_id)
     again = await acme.runs.step(run.id, epoch=run.epoch, iteration=1, state=None, messages=new)
-    assert again.messages == done.messages, "the same step, whatever is attached"
+    assert again.messages == step.messages, "the same step, whatever is attached"
 
 
 @contract()
 async def a_new_content_is_counted_as_an_append_is(world: World) -> None:
     acme = world.tenant()
-    session, (plain, given) = await told(acme, "x", "y")
-    await acme.messages.update(given.id, token_count=9)
-    for each in (plain, given):
-        changed = await acme.messages.update(each.id, content=LONG * 2)
+    session, (plain, with_count) = await told(acme, "x", "y")
+    await acme.messages.update(with_count.id, token_count=9)
+    for message in (plain, with_count):
+        changed = await acme.messages.update(message.id, content=LONG * 2)
         assert changed.token_count == estimate(changed.content)
     await shown(acme, session)
-    assert (await acme.messages.update(given.id, content="y", token_count=0)).token_count == 0
-    assert (await acme.messages.update(given.id, content="y", token_count=9)).token_count == 9
-    assert (await acme.messages.update(given.id, metadata={"a": 1}, is_preserved=True)).token_count == 9
+    assert (await acme.messages.update(with_count.id, content="y", token_count=0)).token_count == 0
+    assert (await acme.messages.update(with_count.id, content="y", token_count=9)).token_count == 9
+    assert (await acme.messages.update(with_count.id, metadata={"a": 1}, is_preserved=True)).token_count == 9
     await shown(acme, session)
     assert (await acme.messages.context(session.id, max_tokens=100)).token_count <= 100
 

@@ -33,9 +33,9 @@ async def a_recorded_compaction_keeps_its_numbers_and_the_originals(world: World
     assert event.preserved_message_ids == [made[0].id]
     assert [event] == await acme.compactions.history(session.id)
     after = await shown(acme, session)
-    assert [each.content[0]["text"] for each in after] == ["one", "two and three", "four"]
+    assert [message.content[0]["text"] for message in after] == ["one", "two and three", "four"]
     assert (after[1].id, after[1].is_summary, after[1].seq) == (event.summary_message_id, True, 3)
-    originals = [each.message for each in await acme.compactions.archived(event_id=event.id)]
+    originals = [original.message for original in await acme.compactions.archived(event_id=event.id)]
     assert originals == made[1:3]
     assert (await acme.sessions.get(session.id)).compaction_count == 1
     await acme.messages.append(session.id, role="user", content="later")
@@ -65,7 +65,7 @@ async def originals_can_be_archived_after_the_event(world: World) -> None:
     first = await acme.compactions.archive(event.id, [made[0].id, made[1].id])
     second = await acme.compactions.archive(event.id, [made[3].id])
     assert (first.messages_removed, second.messages_removed, second.compacted_tokens) == (2, 3, 3)
-    assert [each.is_summary for each in await shown(acme, session)] == [True, False]
+    assert [message.is_summary for message in await shown(acme, session)] == [True, False]
     for ids in ([made[0].id], [made[2].id, uuid_of("nobody")]):
         with raises(NotFound, noun="message"):
             await acme.compactions.archive(event.id, ids)
@@ -81,13 +81,13 @@ async def a_recorded_compaction_leaves_other_branches_alone(world: World) -> Non
     session, made = await told(acme, "one", "two", "three")
     fork = await acme.branches.fork(session.id, at=3)
     event = await acme.compactions.record(session.id, strategy="own", removed=[made[0].id, made[1].id], summary="s")
-    assert [each.content[0]["text"] for each in await shown(acme, session)] == ["s", "three"]
+    assert [message.content[0]["text"] for message in await shown(acme, session)] == ["s", "three"]
     await acme.branches.switch(session.id, fork.number)
     assert await shown(acme, session) == made
     await acme.branches.switch(session.id, 0)
     more = await acme.compactions.archive(event.id, [made[2].id])
     assert more.messages_removed == 3
-    assert [each.content[0]["text"] for each in await shown(acme, session)] == ["s"]
+    assert [message.content[0]["text"] for message in await shown(acme, session)] == ["s"]
     await acme.compactions.rollback(event.id)
     assert await shown(acme, session) == made
 
@@ -126,11 +126,11 @@ async def a_record_can_be_repeated_and_what_it_cannot_keep_is_refused(world: Wor
         {"strategy": "own", "original_tokens": True},
         {"strategy": "own", "removed": made[1].id},
     ]
-    there = await shown(acme, session)
-    for each in wrong:
+    before = await shown(acme, session)
+    for arguments in wrong:
         with raises(InvalidInput):
-            await acme.compactions.record(session.id, **each)
+            await acme.compactions.record(session.id, **arguments)
     with raises(NotFound, noun="message", key=made[0].id):
         await acme.compactions.record(session.id, strategy="own", removed=[made[0].id])
-    assert await shown(acme, session) == there
+    assert await shown(acme, session) == before
     assert len(await acme.compactions.history(session.id)) == 1

@@ -24,12 +24,12 @@ async def filled(world: World, count: int, tokens: int = 10) -> tuple[Any, str]:
 
 def call(*ids: str) -> list[dict[str, Any]]:
     """Blocks that call a tool."""
-    return [{"type": "tool_use", "id": each, "name": "look", "input": {}} for each in ids]
+    return [{"type": "tool_use", "id": id, "name": "look", "input": {}} for id in ids]
 
 
 def result(*ids: str) -> list[dict[str, Any]]:
     """Blocks that answer such calls."""
-    return [{"type": "tool_result", "tool_use_id": each, "content": "found"} for each in ids]
+    return [{"type": "tool_result", "tool_use_id": id, "content": "found"} for id in ids]
 
 
 def seqs(context: Any) -> list[int | None]:
@@ -117,8 +117,8 @@ async def a_call_that_never_got_its_result_is_closed(world: World) -> None:
     assert (made_up.role, made_up.message_id) == ("user", None)
     assert made_up.content[0]["is_error"] is True
     assert context.token_count == sum(message.token_count for message in context.messages)
-    stored = await acme.messages.list(session)
-    assert [len(message.content) for message in stored] == [1, 2, 1, 1], "nothing that was made up is stored"
+    stored_messages = await acme.messages.list(session)
+    assert [len(message.content) for message in stored_messages] == [1, 2, 1, 1], "nothing that was made up is stored"
 
 
 @contract()
@@ -187,12 +187,12 @@ async def a_preserved_call_keeps_its_result_wherever_it_is(world: World) -> None
         session = (await acme.sessions.create()).id
         await acme.messages.append(session, role="assistant", content=call("a"), token_count=10, is_preserved=True)
         await say(acme, session, between)
-        there = await acme.messages.append(session, role="user", content=result("a"), token_count=10)
+        result_message = await acme.messages.append(session, role="user", content=result("a"), token_count=10)
         await say(acme, session, 60)
         context = await acme.messages.context(session, max_tokens=40)
-        assert seqs(context) == [1, there.seq, there.seq + 59, there.seq + 60]
+        assert seqs(context) == [1, result_message.seq, result_message.seq + 59, result_message.seq + 60]
         assert [message.made_up for message in context.messages] == [(), (), (), ()]
-        await acme.messages.delete(session, [there.id])
+        await acme.messages.delete(session, [result_message.id])
         context = await acme.messages.context(session, max_tokens=100)
         assert seqs(context)[:2] == [1, None], "it is gone, so one is made up"
         assert unanswered(context.messages) == set()
@@ -343,13 +343,13 @@ async def a_view_is_read_no_further_than_needed_either(world: World) -> None:
         ]
         made = await acme.messages.append_many(session, new)
         await acme.branches.rewind(session, to=made[79].seq)
-    shown = {message.seq: message for message in await acme.messages.list(session)}
-    assert len(shown) == 320
-    always = [seq for seq, each in shown.items() if each.is_preserved or each.role == "system" or seq == 247]
+    by_seq = {message.seq: message for message in await acme.messages.list(session)}
+    assert len(by_seq) == 320
+    always = [seq for seq, message in by_seq.items() if message.is_preserved or message.role == "system" or seq == 247]
     assert len(always) == 6
     for room in (6, 56, 66, 156, 320, 1_000):
         context = await acme.messages.context(session, max_tokens=room)
-        newest = [seq for seq in shown if seq not in always][-max(0, room - 6) or 320 :] if room > 6 else []
+        newest = [seq for seq in by_seq if seq not in always][-max(0, room - 6) or 320 :] if room > 6 else []
         assert seqs(context) == sorted({*always, *newest})
         assert context.left_out == 320 - len(context.messages)
 

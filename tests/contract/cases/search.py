@@ -183,13 +183,13 @@ async def what_cannot_be_asked_for_is_refused(world: World) -> None:
         {"start_mark": None},
         {"end_mark": 1},
     ]
-    for how in wrong:
+    for arguments in wrong:
         with raises(InvalidInput):
-            await acme.messages.search("a", **{"limit": 5, **how})
+            await acme.messages.search("a", **{"limit": 5, **arguments})
     no_texts: list[Any] = [None, 7, ["a"], b"a"]
-    for each in no_texts:
+    for no_text in no_texts:
         with raises(InvalidInput):
-            await acme.messages.search(each, limit=5)
+            await acme.messages.search(no_text, limit=5)
     listed = await acme.messages.list(session.id, limit=1)
     for cursor in ("", "x", listed.next or "none", "lKZzZWFyY2gFzwAAAZk"):
         with raises(InvalidFilter):
@@ -221,7 +221,7 @@ async def all_that_was_said_can_be_found_and_nothing_else(world: World) -> None:
     event = {"type": "event", "id": "iota", "parts": [{"text": "kappa", "n": 7}, None], "author": "lambda"}
     await acme.messages.append(session.id, kind="adk.event", content=event)
     await acme.messages.append(session.id, kind="bare", content="omega")
-    said = (
+    searchable = (
         "alpha",
         "beta",
         "gamma",
@@ -234,7 +234,7 @@ async def all_that_was_said_can_be_found_and_nothing_else(world: World) -> None:
         '"web search"',
         "web_search",
     )
-    for word in said:
+    for word in searchable:
         assert len(await acme.messages.search(word)) == 1, word
     unsaid = ("delta", "zeta", "iota", "call_one", "metanote", "sessionnote", "text", "event", "base64", "assistant")
     for word in unsaid:
@@ -306,8 +306,8 @@ async def the_newest_comes_first_and_pages_neither_repeat_nor_skip(world: World)
     assert whole.next is None
     times = [hit.message.created_at for hit in whole]
     assert times == sorted(times, reverse=True)
-    for each in sessions:
-        own = [hit.message.seq for hit in whole if hit.session_id == each.id]
+    for session in sessions:
+        own = [hit.message.seq for hit in whole if hit.session_id == session.id]
         assert own == sorted(own, reverse=True), "within a session the order is that of the log"
     pages: list[SearchHit] = []
     cursor: str | None = None
@@ -485,7 +485,7 @@ async def searching_and_appending_at_once_loses_and_doubles_nothing(world: World
         made = await acme.messages.append(sessions[number % 4].id, role="user", content=f"word {number}")
         return made.id in [hit.message.id for hit in await acme.messages.search(f"word {number}")]
 
-    done = await world.together(*[partial(append_and_search, number) for number in range(24)])
-    assert done == [True] * 24, done
+    results = await world.together(*[partial(append_and_search, number) for number in range(24)])
+    assert results == [True] * 24, results
     hits = await acme.messages.search("word", limit=100)
     assert len(hits) == len({hit.message.id for hit in hits}) == 28

@@ -27,12 +27,12 @@ async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
     unset = await servers.upsert(NewToolServer("ns/s", "K", "d", tools=tools))
     assert unset.last_connected_at == now, "what is unset stays"
     await servers.update("ns/s", "K", change=ToolServerChange(description="other"))
-    found = await servers.tools()
-    assert [(each.name, each.server, each.kind, each.description) for each in found] == [
+    listed = await servers.tools()
+    assert [(tool.name, tool.server, tool.kind, tool.description) for tool in listed] == [
         ("b", "ns/s", "K", "new"),
         ("c", "ns/s", "K", ""),
     ]
-    assert (found[0].created_at, found[0].updated_at) == (now, from_us(world.clock.now_us()))
+    assert (listed[0].created_at, listed[0].updated_at) == (now, from_us(world.clock.now_us()))
 
 
 @contract()
@@ -41,7 +41,7 @@ async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) ->
     for name, kind in (("b", ""), ("a", "y"), ("a", "x")):
         await servers.upsert(NewToolServer(name, kind, tools=[NewServerTool(text, text) for text in TEXTS]))
     of_one = await servers.tools(server="a", kind="y")
-    assert {(each.name, each.description) for each in of_one} == {(text, text) for text in TEXTS}
+    assert {(tool.name, tool.description) for tool in of_one} == {(text, text) for text in TEXTS}
     assert len(await servers.tools()) == 3 * len(of_one)
     assert await servers.tools(server="c") == []
     assert await world.tenant("zenith").tool_servers.tools() == []
@@ -51,7 +51,7 @@ async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) ->
     assert await servers.tools(server="a", kind="y") == of_one
     await servers.delete("a", "y")
     await servers.upsert(NewToolServer("a", "y", tools=[NewServerTool("new")]))
-    assert [each.name for each in await servers.tools(server="a", kind="y")] == ["new"]
+    assert [tool.name for tool in await servers.tools(server="a", kind="y")] == ["new"]
 
 
 @contract(limits=Limits(tools=2, list_rows=3))

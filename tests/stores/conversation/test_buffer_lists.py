@@ -32,9 +32,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         query = queries.by_name[name]
         real = query.all
 
-        async def noting(*given: object, real: object = real, name: str = name) -> object:
+        async def noting(*arguments: object, real: object = real, name: str = name) -> object:
             names.append(name)
-            return await real(*given)  # type: ignore[operator]
+            return await real(*arguments)  # type: ignore[operator]
 
         monkeypatch.setattr(query, "all", noting)
     return names
@@ -54,10 +54,15 @@ def test_a_save_in_the_same_minute_changes_counters_and_times_only(
     buffer.update_metadata({"b": 2})
     buffer.save()
     assert run == ["touch_this_minute"]
-    there = acme.sessions.get(buffer.id)
-    assert (there.message_count, there.token_count, there.metadata, there.agent) == (1, 3, {"a": 1, "b": 2}, "planner")
-    assert to_us(there.updated_at) == clock.now_us()
-    assert [each.seq for each in acme.messages.list(buffer.id)] == [1]
+    session = acme.sessions.get(buffer.id)
+    assert (session.message_count, session.token_count, session.metadata, session.agent) == (
+        1,
+        3,
+        {"a": 1, "b": 2},
+        "planner",
+    )
+    assert to_us(session.updated_at) == clock.now_us()
+    assert [message.seq for message in acme.messages.list(buffer.id)] == [1]
     assert [hit.message.id for hit in acme.messages.search("hello")] == [acme.messages.list(buffer.id)[0].id]
 
 

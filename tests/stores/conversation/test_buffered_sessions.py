@@ -88,9 +88,9 @@ def world() -> Iterator[World]:
         yield World(hf)
 
 
-def add(buffer: Any, *said: str) -> None:
-    for each in said:
-        buffer.add_message(role="user", content=each, token_count=1)
+def add(buffer: Any, *contents: str) -> None:
+    for content in contents:
+        buffer.add_message(role="user", content=content, token_count=1)
 
 
 LOSSES = ["before", "after", "unavailable", "interrupted"]
@@ -176,10 +176,10 @@ def test_a_truncation_whose_answer_was_lost(world: World, loss: str) -> None:
     add(buffer, "4")
     lose(world, buffer, loss)
     add(buffer, "5")
-    shown = buffer.history()
+    history = buffer.history()
     buffer.save()
     assert world.stored(buffer) == ["2", "3", "4", "5"]
-    assert buffer.history() == shown
+    assert buffer.history() == history
     world.agrees(buffer)
     assert len(world.others.branches.list(buffer.id)) == 2
 
@@ -202,10 +202,10 @@ def test_a_call_that_is_run_again_writes_the_same(world: World) -> None:
     buffer.save()
     world.agrees(buffer)
     buffer.set_history([NewMessage(role="user", content="new"), *buffer.history()[1:]])
-    shown = buffer.history()
+    history = buffer.history()
     world.engine.losses.append("twice")
     buffer.save()
-    assert buffer.history() == shown
+    assert buffer.history() == history
     world.agrees(buffer)
 
 
@@ -229,34 +229,34 @@ def test_whatever_is_done_and_lost_the_last_save_stores_what_is_shown(steps: lis
     with Holdfast(":memory:", clock=FixedClock(), ids=SeededIds()) as hf:
         world = World(hf)
         buffer = world.handle.sessions.buffered("k")
-        said: list[str] = []
+        expected: list[str] = []
         tokens = number = 0
         for what, how in steps:
             if what == "add":
-                new = [str(number + each) for each in range(how)]
+                new = [str(number + index) for index in range(how)]
                 number += how
                 add(buffer, *new)
-                said += new
+                expected += new
             elif what == "truncate":
                 buffer.truncate_history(how)
-                said = said[-how:] if how > 0 else []
+                expected = expected[-how:] if how > 0 else []
             elif what == "keep":
-                there = buffer.history()
-                buffer.set_history([there[each] for each in how if each < len(there)])
-                said = [said[each] for each in how if each < len(said)]
+                history = buffer.history()
+                buffer.set_history([history[index] for index in how if index < len(history)])
+                expected = [expected[index] for index in how if index < len(expected)]
             elif what == "insert":
-                place = min(how, len(said))
-                there = buffer.history()
+                place = min(how, len(expected))
+                history = buffer.history()
                 buffer.set_history(
-                    [*there[:place], NewMessage(role="user", content="in", token_count=1), *there[place:]]
+                    [*history[:place], NewMessage(role="user", content="in", token_count=1), *history[place:]]
                 )
-                said.insert(place, "in")
+                expected.insert(place, "in")
             elif what == "tokens":
                 buffer.accumulate_tokens(input_tokens=how)
                 tokens += how
             elif what == "reset":
                 buffer.reset()
-                said = []
+                expected = []
             elif how in (None, "twice"):
                 world.engine.losses = [how]
                 buffer.save()
@@ -266,28 +266,28 @@ def test_whatever_is_done_and_lost_the_last_save_stores_what_is_shown(steps: lis
                 with suppress(OutcomeUnknown, Unavailable, KeyboardInterrupt):
                     buffer.save()  # where nothing was changed, nothing is asked
                 world.engine.losses = []
-            assert texts(buffer.history()) == said
+            assert texts(buffer.history()) == expected
         buffer.save()
         world.agrees(buffer)
-        assert (world.stored(buffer), buffer.state.input_tokens) == (said, tokens)
+        assert (world.stored(buffer), buffer.state.input_tokens) == (expected, tokens)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9, unique=True).map(sorted), st.data())
-def test_an_arrangement_keeps_the_order_and_copies_the_rest(stored: list[int], data: st.DataObject) -> None:
+def test_an_arrangement_keeps_the_order_and_copies_the_rest(stored_items: list[int], data: st.DataObject) -> None:
     class Item:
         def __init__(self, id: str) -> None:
             self.id = id
 
-    items: Any = tuple(Item(str(number)) for number in stored)
+    items: Any = tuple(Item(str(number)) for number in stored_items)
     choice = st.lists(st.sampled_from(items), max_size=9)
-    wanted: Any = tuple(data.draw(choice))
-    kept, whole = arrange(items, wanted, lambda item: Item(f"copy of {item.id}"))  # type: ignore[arg-type, return-value]
-    assert whole[: len(kept)] == kept == wanted[: len(kept)]
-    assert [item.id for item in whole[len(kept) :]] == [f"copy of {item.id}" for item in wanted[len(kept) :]]
+    target_items: Any = tuple(data.draw(choice))
+    kept, whole = arrange(items, target_items, lambda item: Item(f"copy of {item.id}"))  # type: ignore[arg-type, return-value]
+    assert whole[: len(kept)] == kept == target_items[: len(kept)]
+    assert [item.id for item in whole[len(kept) :]] == [f"copy of {item.id}" for item in target_items[len(kept) :]]
     order = [items.index(item) for item in kept]
     assert order == sorted(set(order))
-    if len(kept) < len(wanted):
-        assert items.index(wanted[len(kept)]) <= max(order, default=-1), "more could have been kept"
+    if len(kept) < len(target_items):
+        assert items.index(target_items[len(kept)]) <= max(order, default=-1), "more could have been kept"
 
 
 class Gated:

@@ -109,7 +109,7 @@ def test_a_plan_says_what_it_would_save(acme: TenantHandle) -> None:
     plan = acme.compactions.plan(session, POLICY)
     assert plan.saved_tokens == plan.covered_tokens == plan.tokens_before - plan.tokens_after
     pruned = acme.compactions.plan(told(acme, call("a"), result("a"), "x", "y"), replace(HYBRID, target_tokens=900))
-    assert pruned.saved_tokens == pruned.covered_tokens - sum(each.tokens for each in pruned.rewritten)
+    assert pruned.saved_tokens == pruned.covered_tokens - sum(rewrite.tokens for rewrite in pruned.rewritten)
     assert isinstance(pruned.rewritten[0], RewrittenMessage)
     assert isinstance(plan.protected[0], ProtectedMessage)
 
@@ -177,12 +177,12 @@ def test_attachments_are_shared_by_the_handles_of_one_holdfast() -> None:
 
 
 def test_an_agent_concerns_every_session_of_its_tenant_until_it_is_taken_away() -> None:
-    here, there = scope(), scope("other")
+    here, other_scope = scope(), scope("other")
     attachments = Attachments()
     attachments.put(here, "agent", "writer", NOTHING)
     attachments.put(here, "agent", "reader", NOTHING)
     assert attachments.may_apply_to(here, "any")
-    assert not attachments.may_apply_to(there, "any")
+    assert not attachments.may_apply_to(other_scope, "any")
     attachments.take(here, "agent", "writer")
     assert attachments.may_apply_to(here, "any")
     attachments.take(here, "agent", "reader")
@@ -210,8 +210,8 @@ def test_what_may_not_hold_stands_beside_what_does() -> None:
     attachments.put(here, "agent", "x", second, keep_others=True)
     newer = AttachedFunctions(repr, None, policies[1])
     attachments.put(here, "agent", "x", newer, keep_others=True)
-    found = [attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies]
-    assert found == [first, newer, newer, newer]
+    functions = [attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies]
+    assert functions == [first, newer, newer, newer]
     attachments.put(here, "agent", "x", third)
     assert {attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies} == {third}
     attachments.take(here, "agent", "x")

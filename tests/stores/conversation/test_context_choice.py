@@ -57,7 +57,9 @@ def size(message: Message) -> int:
 
 def must_be_there(history: list[Message]) -> list[Message]:
     summaries = [message for message in history if message.is_summary]
-    return [each for each in history if each.is_preserved or each.role == "system" or each in summaries[-1:]]
+    return [
+        message for message in history if message.is_preserved or message.role == "system" or message in summaries[-1:]
+    ]
 
 
 def with_partners(history: list[Message]) -> list[Message]:
@@ -73,7 +75,8 @@ def acceptable(messages: list[ContextMessage]) -> None:
         assert message.content != [], "a message with nothing in it"
         answers += len({block["tool_use_id"] for block in message.content if block["type"] == "tool_result"})
     numbered: list[Any] = [
-        SimpleNamespace(seq=number, kind=each.kind, content=each.content) for number, each in enumerate(messages)
+        SimpleNamespace(seq=number, kind=message.kind, content=message.content)
+        for number, message in enumerate(messages)
     ]
     pairs = oracle.pairs(numbered)
     assert None not in [result for _, result in pairs], "a call without a result"
@@ -84,18 +87,18 @@ def check(context: Context, history: list[Message], most: int) -> None:
     by_id = {message.id: message for message in history}
     acceptable(context.messages)
     assert context.token_count == sum(message.token_count for message in context.messages) <= most
-    stored = [message for message in context.messages if message.message_id is not None]
-    assert context.left_out == len(history) - len(stored)
-    places = [message.seq for message in stored]
+    stored_messages = [message for message in context.messages if message.message_id is not None]
+    assert context.left_out == len(history) - len(stored_messages)
+    places = [message.seq for message in stored_messages]
     assert places == sorted(set(places))
-    for message in stored:
+    for message in stored_messages:
         original = by_id[message.message_id or ""]
         assert (message.seq, message.role, message.kind) == (original.seq, original.role, original.kind)
         left = [block for block in original.content if block in message.content]
         real = [block for block in message.content if block.get("tool_use_id") not in message.made_up]
         assert real == left
-        gone = [block for block in original.content if block not in left]
-        assert all(block["type"] == "tool_result" for block in gone), "only results are ever left out of a message"
+        missing = [block for block in original.content if block not in left]
+        assert all(block["type"] == "tool_result" for block in missing), "only results are ever left out of a message"
     for message in context.messages:
         made = [block for block in message.content if block.get("is_error")]
         assert [block["tool_use_id"] for block in made] == [*message.made_up]
@@ -104,14 +107,14 @@ def check(context: Context, history: list[Message], most: int) -> None:
 
 def check_choice(context: Context, history: list[Message], most: int) -> None:
     """All that must be there is, and of the rest the newest without a gap, except for what held nothing but orphans."""
-    there = {message.message_id for message in context.messages}
+    chosen_ids = {message.message_id for message in context.messages}
     always = must_be_there(history)
     matched = {result for _, result in oracle.pairs(history)}
     for message in always:
         orphan = is_all_results(message) and message.seq not in matched
-        assert message.id in there or orphan
+        assert message.id in chosen_ids or orphan
     rest = [message for message in history if message not in with_partners(history)]
-    chosen = [message.id in there for message in rest if not is_all_results(message)]
+    chosen = [message.id in chosen_ids for message in rest if not is_all_results(message)]
     assert chosen == sorted(chosen), "there is a gap"
     if not any(calls_in(message) or results_in(message) for message in history):
         room = most - sum(map(size, always))
@@ -120,7 +123,7 @@ def check_choice(context: Context, history: list[Message], most: int) -> None:
             if size(message) > room or not room:
                 break
             room, expected = room - size(message), expected + 1
-        assert sum(message.id in there for message in rest) == expected
+        assert sum(message.id in chosen_ids for message in rest) == expected
 
 
 def is_all_results(message: Message) -> bool:
@@ -217,7 +220,7 @@ def test_what_fits_on_the_first_page_is_one_statement(opened: Any) -> None:
     hf, _, session = opened
     handle, engine = through(hf, None)
     assert len(handle.messages.context(session, max_tokens=50).messages) == 50
-    assert [each.statements for each in engine.seen] == [1]
+    assert [statement.statements for statement in engine.seen] == [1]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +249,7 @@ def test_partners_are_looked_for_only_where_one_is_missing(tmp_path: Any, flags:
         )
         handle, engine = through(hf, None)
         handle.messages.context(session, max_tokens=10)
-        assert [each.statements for each in engine.seen] == [statements]
+        assert [statement.statements for statement in engine.seen] == [statements]
 
 
 def test_a_session_that_is_switched_while_partners_are_looked_for_is_read_anew(either: Any) -> None:
@@ -272,7 +275,7 @@ def test_more_is_read_in_pages_as_long_as_needed(opened: Any, most: int, stateme
     hf, _, session = opened
     handle, engine = through(hf, None)
     assert len(handle.messages.context(session, max_tokens=most).messages) == min(most, 300)
-    assert [each.statements for each in engine.seen] == [statements]
+    assert [statement.statements for statement in engine.seen] == [statements]
 
 
 def test_the_rest_of_the_log_is_not_touched(opened: Any) -> None:
@@ -328,8 +331,8 @@ def test_what_is_appended_to_a_branch_meanwhile_is_neither_sent_nor_counted(eith
 def test_what_is_deleted_meanwhile_is_not_counted(either: Any) -> None:
     hf, acme, session = either
     acme.branches.rewind(session, to=200)
-    gone = iter([each.id for each in acme.messages.list(session)[:3]])
-    handle, _ = through(hf, lambda: [acme.messages.delete(session, [each]) for each in gone])
+    ids_to_delete = iter([message.id for message in acme.messages.list(session)[:3]])
+    handle, _ = through(hf, lambda: [acme.messages.delete(session, [id]) for id in ids_to_delete])
     context = handle.messages.context(session, max_tokens=1_000)
     assert [message.seq for message in context.messages] == [*range(4, 201)]
     assert context.left_out == 0

@@ -104,9 +104,9 @@ def rows_seen(
     lines = [row[0] for row in connection.execute(explain.encode(), prepare=False).fetchall()]
     seen = 0
     for line in lines:
-        found = re.search(r"on messages.*actual rows=([\d.]+) loops=(\d+)", line)
-        if found:
-            seen += int(float(found[1]) * int(found[2]))
+        match = re.search(r"on messages.*actual rows=([\d.]+) loops=(\d+)", line)
+        if match:
+            seen += int(float(match[1]) * int(match[2]))
         removed = re.search(r"Rows Removed by Filter: (\d+)", line)
         seen += int(removed[1]) if removed else 0
     return seen, "\n".join(lines)

@@ -136,11 +136,11 @@ def test_of_other_kinds_every_text_is_said(content: object, text: str) -> None:
 def test_no_phrase_reaches_from_one_text_into_the_next() -> None:
     words = words_of(text_of("k", ["one two", "three"]))
     assert words == ["one", "two", BREAK, "three"]
-    stored = words_to_store(words, "acme", SESSION, Dialect.POSTGRES)
+    stored_words = words_to_store(words, "acme", SESSION, Dialect.POSTGRES)
     tag = tag_of("acme", Dialect.POSTGRES)
-    assert f"'{tag}two':2" in stored
-    assert f"'{tag}three':4" in stored
-    assert BREAK not in stored
+    assert f"'{tag}two':2" in stored_words
+    assert f"'{tag}three':4" in stored_words
+    assert BREAK not in stored_words
     assert BREAK not in words_to_store(words, "acme", SESSION, Dialect.SQLITE)
 
 
@@ -148,7 +148,7 @@ LIMITS = Limits()
 
 
 @pytest.mark.parametrize(
-    ("query", "wanted", "unwanted"),
+    ("query", "required", "excluded"),
     [
         ("one Two", [("one",), ("two",)], []),
         ('"one two" three', [("one", "two"), ("three",)], []),
@@ -163,11 +163,11 @@ LIMITS = Limits()
         ("OR AND NOT", [("or",), ("and",), ("not",)], []),
     ],
 )
-def test_a_query_is_read(query: str, wanted: list[tuple[str, ...]], unwanted: list[tuple[str, ...]]) -> None:
-    found = parse(query, LIMITS)
-    assert [term.words for term in found.required] == wanted
-    assert [term.words for term in found.excluded] == unwanted
-    assert not any(term.prefix for term in [*found.required, *found.excluded])
+def test_a_query_is_read(query: str, required: list[tuple[str, ...]], excluded: list[tuple[str, ...]]) -> None:
+    parsed = parse(query, LIMITS)
+    assert [term.words for term in parsed.required] == required
+    assert [term.words for term in parsed.excluded] == excluded
+    assert not any(term.prefix for term in [*parsed.required, *parsed.excluded])
 
 
 @pytest.mark.parametrize("query", ["begin*", '"begin"*', "begin**", '"begin*"*'])
@@ -184,12 +184,12 @@ def test_a_star_elsewhere_is_nothing() -> None:
 @given(ANY_TEXT)
 def test_whatever_is_typed_is_a_query_or_has_no_word(query: str) -> None:
     try:
-        found = parse(query, LIMITS)
+        parsed = parse(query, LIMITS)
     except InvalidInput:
         assert not words_of(query) or "-" in query or BREAK in query
         return
     for dialect in Dialect:
-        for matched in index_queries(found, "acme", SESSION, dialect):
+        for matched in index_queries(parsed, "acme", SESSION, dialect):
             matched.encode()
             assert matched.count("(") == matched.count(")")
             assert matched.count('"') % 2 == matched.count("'") % 2 == 0
@@ -230,9 +230,9 @@ def test_tags_tell_tenants_apart_and_are_plain() -> None:
 def test_words_are_stored_with_their_tag_and_in_their_places() -> None:
     words = ["one", "two", "one"]
     tag, session = tag_of("acme"), f"\x81{SESSION.replace('-', '')}"
-    stored = words_to_store(words, "acme", SESSION, Dialect.SQLITE)
-    assert stored == f"one two one {session}"
-    assert add_tags(stored, "acme") == f" {tag}one {tag}two {tag}one {tag}{session}"
+    stored_words = words_to_store(words, "acme", SESSION, Dialect.SQLITE)
+    assert stored_words == f"one two one {session}"
+    assert add_tags(stored_words, "acme") == f" {tag}one {tag}two {tag}one {tag}{session}"
     tag = tag_of("acme", Dialect.POSTGRES)
     assert words_to_store(words, "acme", SESSION, Dialect.POSTGRES) == (f"'{tag}one':1,3 '{tag}two':2 '{tag}{session}'")
 
@@ -249,8 +249,8 @@ def test_a_word_that_is_there_too_often_counts_up_to_a_number() -> None:
 
 def test_a_word_is_mentioned_in_passing_if_it_is_rare_in_a_long_text() -> None:
     def passing(words: list[str]) -> set[str]:
-        stored = words_to_store(words, "acme", SESSION, Dialect.SQLITE).split(" ")
-        return {word[1:] for word in stored if word.startswith("\x80")}
+        stored_words = words_to_store(words, "acme", SESSION, Dialect.SQLITE).split(" ")
+        return {word[1:] for word in stored_words if word.startswith("\x80")}
 
     assert passing(["a", "b"] * (WORDS_PER_MENTION // 2)) == set()
     assert passing(["a"] * (WORDS_PER_MENTION - 1) + ["b"]) == set()
@@ -317,16 +317,16 @@ def test_a_snippet_is_cut_between_words_but_never_grows() -> None:
 
 @given(st.text(st.sampled_from("ab Zé\u0301ß北🚀\n.\ud800\x01"), max_size=400), st.sampled_from("abzeß北🚀"))
 def test_a_snippet_is_part_of_the_text_and_marks_what_was_found(text: str, word: str) -> None:
-    (wanted,) = words_of(word)
-    snippet = Marker([Term((wanted,))], "\x02", "\x03").snippet(text)
+    (expected,) = words_of(word)
+    snippet = Marker([Term((expected,))], "\x02", "\x03").snippet(text)
     plain = snippet.replace("\x02", "").replace("\x03", "").strip("…").strip()
     assert "".join(plain.split()) in "".join(text.replace(BREAK, " ").split())
     assert len(snippet.replace("\x02", "").replace("\x03", "")) <= SNIPPET_CHARS + 60
     parts = snippet.split("\x02")[1:]
     for part in parts:
-        found, _, _ = part.partition("\x03")
-        assert words_of(found) == [wanted]
-    if wanted in words_of(text):
+        marked, _, _ = part.partition("\x03")
+        assert words_of(marked) == [expected]
+    if expected in words_of(text):
         assert parts
 
 

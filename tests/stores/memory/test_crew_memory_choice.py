@@ -38,8 +38,8 @@ def new(id: str, **values: Any) -> NewCrewMemory:
     return NewCrewMemory(id=id, content=values.pop("content", id), **values)
 
 
-def ids(found: Any) -> list[str]:
-    return [(each.memory if isinstance(each, CrewMemoryMatch) else each).id for each in found]
+def ids(results: Any) -> list[str]:
+    return [(result.memory if isinstance(result, CrewMemoryMatch) else result).id for result in results]
 
 
 # Embeddings
@@ -110,8 +110,8 @@ def test_equally_alike_memories_come_in_the_order_of_their_ids(acme: TenantHandl
 
 def test_what_points_the_other_way_has_nothing_in_common_and_never_less(acme: TenantHandle) -> None:
     acme.crew_memories.save([new("against", embedding=[-1.0]), new("along", embedding=[1.0])])
-    found = acme.crew_memories.search([1.0])
-    assert [(each.memory.id, each.score) for each in found] == [("along", 1.0), ("against", 0.0)]
+    matches = acme.crew_memories.search([1.0])
+    assert [(match.memory.id, match.score) for match in matches] == [("along", 1.0), ("against", 0.0)]
     assert ids(acme.crew_memories.search([1.0], min_score=1e-9)) == ["along"]
     assert ids(acme.crew_memories.search([1.0], min_score=1)) == ["along"]
     assert acme.crew_memories.search([1.0], min_score=1.1) == []
@@ -164,20 +164,25 @@ PATHS = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/a b", "/a-b", "/a.b", "/a0", "/é
 def test_a_scope_is_itself_and_what_is_below_it(acme: TenantHandle, asked: str | None) -> None:
     acme.crew_memories.save([new(path, scope=path, embedding=[1.0]) for path in PATHS])
     root = "/" + (asked or "").strip("/")
-    wanted = sorted(path for path in PATHS if root == "/" or path == root or path.startswith(f"{root}/"))
-    assert sorted(ids(acme.crew_memories.list(scope=asked))) == wanted
-    assert sorted(ids(acme.crew_memories.search([1.0], scope=asked, limit=50))) == wanted
-    assert sorted(each.scope for each in acme.crew_memories.scopes(scope=asked)) == wanted
-    assert acme.crew_memories.dimensions(scope=asked) == ({1: len(wanted)} if wanted else {})
-    assert acme.crew_memories.delete(scope=asked) == len(wanted)
-    assert sorted(ids(acme.crew_memories.list())) == sorted(set(PATHS) - set(wanted))
+    expected = sorted(path for path in PATHS if root == "/" or path == root or path.startswith(f"{root}/"))
+    assert sorted(ids(acme.crew_memories.list(scope=asked))) == expected
+    assert sorted(ids(acme.crew_memories.search([1.0], scope=asked, limit=50))) == expected
+    assert sorted(memory_scope.scope for memory_scope in acme.crew_memories.scopes(scope=asked)) == expected
+    assert acme.crew_memories.dimensions(scope=asked) == ({1: len(expected)} if expected else {})
+    assert acme.crew_memories.delete(scope=asked) == len(expected)
+    assert sorted(ids(acme.crew_memories.list())) == sorted(set(PATHS) - set(expected))
 
 
 def test_a_scope_says_how_many_there_are_and_when_the_first_and_the_last_was_made(acme: TenantHandle) -> None:
-    moments = [FIRST + timedelta(days=each) for each in (3, 1, 2)]
+    moments = [FIRST + timedelta(days=day) for day in (3, 1, 2)]
     acme.crew_memories.save([new(str(n), scope="x", created_at=at) for n, at in enumerate(moments)])
-    (found,) = acme.crew_memories.scopes()
-    assert (found.scope, found.count, found.oldest_at, found.newest_at) == ("/x", 3, moments[1], moments[0])
+    (memory_scope,) = acme.crew_memories.scopes()
+    assert (memory_scope.scope, memory_scope.count, memory_scope.oldest_at, memory_scope.newest_at) == (
+        "/x",
+        3,
+        moments[1],
+        moments[0],
+    )
 
 
 # Categories and metadata
@@ -210,11 +215,11 @@ def test_memories_are_chosen_by_sameness_in_type_too(
     acme: TenantHandle, how: dict[str, Any], fits: Callable[[CrewMemory], bool]
 ) -> None:
     acme.crew_memories.save(MEMORIES)
-    wanted = sorted(each.id for each in acme.crew_memories.list() if fits(each))
-    assert sorted(ids(acme.crew_memories.search([1.0], limit=50, **how))) == wanted
-    assert acme.crew_memories.delete(**how) == len(wanted)
+    expected = sorted(memory.id for memory in acme.crew_memories.list() if fits(memory))
+    assert sorted(ids(acme.crew_memories.search([1.0], limit=50, **how))) == expected
+    assert acme.crew_memories.delete(**how) == len(expected)
     assert acme.crew_memories.delete(**how) == 0
-    assert not set(ids(acme.crew_memories.list())) & set(wanted)
+    assert not set(ids(acme.crew_memories.list())) & set(expected)
 
 
 def test_a_category_counts_a_memory_once(acme: TenantHandle) -> None:
@@ -298,9 +303,9 @@ def test_one_that_cannot_be_kept_keeps_all_others_out(acme: TenantHandle, values
 @pytest.mark.parametrize("importance", [0, 1, 0.0, 1.0, 0.1 + 0.2, 5e-324])
 def test_importance_is_any_number_from_nothing_to_everything(acme: TenantHandle, importance: float) -> None:
     acme.crew_memories.save([new("a", importance=importance)])
-    found = acme.crew_memories.find("a")
-    assert found is not None
-    assert (found.importance, type(found.importance)) == (importance, float)
+    memory = acme.crew_memories.find("a")
+    assert memory is not None
+    assert (memory.importance, type(memory.importance)) == (importance, float)
 
 
 @pytest.mark.parametrize("id", ["\x00", "\ud800", "é", "\U0010f801", "'"], ids=repr)
@@ -320,10 +325,10 @@ def test_touching_moves_only_the_moment_of_use_of_those_that_are_there(acme: Ten
     assert acme.crew_memories.touch(["a", "a", "absent"]) == 1
     assert acme.crew_memories.touch([]) == 0
     assert acme.crew_memories.touch(["a"], user="somebody") == 0
-    found = acme.crew_memories.find("a")
-    assert found is not None
-    assert found.accessed_at == from_us(CLOCK.now_us())
-    assert found.created_at < found.accessed_at
+    memory = acme.crew_memories.find("a")
+    assert memory is not None
+    assert memory.accessed_at == from_us(CLOCK.now_us())
+    assert memory.created_at < memory.accessed_at
     assert acme.crew_memories.find("b") == before
     with raises(InvalidInput, field="ids"):
         acme.crew_memories.touch("a")
@@ -331,6 +336,6 @@ def test_touching_moves_only_the_moment_of_use_of_those_that_are_there(acme: Ten
 
 def test_the_last_of_two_with_one_id_in_one_call_is_kept(acme: TenantHandle) -> None:
     assert acme.crew_memories.save([new("a", content="first"), new("a", content="last")]) == ["a", "a"]
-    (found,) = acme.crew_memories.list()
-    assert found.content == "last"
+    (memory,) = acme.crew_memories.list()
+    assert memory.content == "last"
     assert acme.crew_memories.save([]) == []

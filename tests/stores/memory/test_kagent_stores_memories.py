@@ -30,12 +30,12 @@ def new(content: str, *embedding: float, **more: Any) -> NewAgentMemory:
 
 def found(acme: TenantHandle, *embedding: float, **more: Any) -> list[str]:
     """What the agent ``a`` finds."""
-    return [each.memory.content for each in acme.agent_memories.search(embedding, agent="a", **more)]
+    return [match.memory.content for match in acme.agent_memories.search(embedding, agent="a", **more)]
 
 
 def kept(acme: TenantHandle, **more: Any) -> list[str]:
     """What the agent ``a`` remembers."""
-    return [each.content for each in acme.agent_memories.list(agent="a", **more)]
+    return [memory.content for memory in acme.agent_memories.list(agent="a", **more)]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -49,8 +49,8 @@ def test_any_text_is_remembered_by_and_about_anybody(acme: TenantHandle, text: s
 
 
 def test_ids_come_in_the_order_of_what_was_added_and_nothing_makes_none(acme: TenantHandle) -> None:
-    ids = acme.agent_memories.add([new(each) for each in "abc"], agent="a")
-    by_id = {each.id: each.content for each in acme.agent_memories.list(agent="a")}
+    ids = acme.agent_memories.add([new(name) for name in "abc"], agent="a")
+    by_id = {memory.id: memory.content for memory in acme.agent_memories.list(agent="a")}
     assert [by_id[id] for id in ids] == ["a", "b", "c"]
     assert acme.agent_memories.add([], agent="a") == []
     assert len(kept(acme)) == 3
@@ -118,7 +118,7 @@ def test_what_is_no_search_is_refused_and_counts_nothing_as_used(
     asked: dict[str, Any] = {"embedding": [1, 0], "agent": "a", "limit": 4, **wrong}
     with pytest.raises(InvalidInput, match=words):
         acme.agent_memories.search(asked.pop("embedding"), **asked)
-    assert [each.access_count for each in acme.agent_memories.list(agent="a")] == [0]
+    assert [memory.access_count for memory in acme.agent_memories.list(agent="a")] == [0]
 
 
 def test_only_what_has_as_many_dimensions_is_compared(acme: TenantHandle) -> None:
@@ -140,7 +140,7 @@ def test_what_is_found_is_the_same_however_many_are_compared_at_a_time(
 
 
 def test_of_what_is_equally_alike_the_older_comes_first(acme: TenantHandle) -> None:
-    acme.agent_memories.add([new(each, 2, 0) for each in "abcd"], agent="a")
+    acme.agent_memories.add([new(name, 2, 0) for name in "abcd"], agent="a")
     assert found(acme, 1, 0, limit=3) == ["a", "b", "c"]
 
 
@@ -152,8 +152,8 @@ def test_a_search_is_what_sorting_by_the_angle_gives(acme: TenantHandle, vectors
         return (3 * vector[0] + 4 * vector[1]) / length if length else 0.0
 
     acme.agent_memories.delete(agent="a")
-    acme.agent_memories.add([new("", *each) for each in vectors], agent="a")
-    scores = [each.score for each in acme.agent_memories.search([3, 4], agent="a", limit=limit, min_score=-1)]
+    acme.agent_memories.add([new("", *vector) for vector in vectors], agent="a")
+    scores = [match.score for match in acme.agent_memories.search([3, 4], agent="a", limit=limit, min_score=-1)]
     assert scores == pytest.approx(sorted(map(cosine, vectors), reverse=True)[:limit])
 
 
@@ -182,7 +182,7 @@ def test_what_was_found_often_enough_stays_for_another_while(
     assert (pruned.extended, pruned.removed) == (int(stays), int(not stays))
     again = acme.agent_memories.prune()
     assert (again.extended, again.removed) == (0, 0), "what was done is done"
-    assert [(each.access_count, each.expires_at) for each in acme.agent_memories.list(agent="a")] == (
+    assert [(memory.access_count, memory.expires_at) for memory in acme.agent_memories.list(agent="a")] == (
         [(0, from_us(clock.now_us()) + timedelta(days=TTL_DAYS))] if stays else []
     )
 

@@ -39,7 +39,7 @@ def ada(acme: TenantHandle) -> TenantHandle:
 
 
 def labels(blocks: Any) -> list[tuple[str, str, int]]:
-    return [(each.label, each.value, each.version) for each in blocks]
+    return [(block.label, block.value, block.version) for block in blocks]
 
 
 @pytest.mark.parametrize("wrong", ["", "ab", b"", {}, 7, None, [NewBlock(label="a"), "b"]], ids=repr)
@@ -53,7 +53,7 @@ def test_what_is_no_list_of_blocks_removes_none(ada: TenantHandle, wrong: Any) -
 
 
 def test_a_save_orders_keeps_changes_and_removes(ada: TenantHandle) -> None:
-    ada.blocks.save("ada", [NewBlock(label=each, value=each) for each in "abc"])
+    ada.blocks.save("ada", [NewBlock(label=name, value=name) for name in "abc"])
     ada.blocks.save("ada", [NewBlock(label="c", value="C"), NewBlock(label="a", value="a")])
     assert labels(ada.blocks.list("ada")) == [("c", "C", 2), ("a", "a", 1)]
     assert ada.blocks.save("ada", ()) == []
@@ -61,13 +61,13 @@ def test_a_save_orders_keeps_changes_and_removes(ada: TenantHandle) -> None:
 
 
 def test_what_is_expected_may_come_in_any_order_but_must_be_all(ada: TenantHandle) -> None:
-    there = ada.blocks.save("ada", [NewBlock(label="a"), NewBlock(label="b")])
-    for wrong in ([], there[:1], [*there, there[0]]):
+    blocks = ada.blocks.save("ada", [NewBlock(label="a"), NewBlock(label="b")])
+    for wrong in ([], blocks[:1], [*blocks, blocks[0]]):
         with pytest.raises(Conflict, match="agent 'ada'"):
             ada.blocks.save("ada", [NewBlock(label="z")], expected=wrong)
-    assert labels(ada.blocks.save("ada", [NewBlock(label="z")], expected=[*reversed(there)])) == [("z", "", 1)]
+    assert labels(ada.blocks.save("ada", [NewBlock(label="z")], expected=[*reversed(blocks)])) == [("z", "", 1)]
     with pytest.raises(Conflict):
-        ada.blocks.save("ada", [], expected=there)
+        ada.blocks.save("ada", [], expected=blocks)
 
 
 @pytest.mark.parametrize("changes", [{"value": "new"}, {"description": "new"}, {"limit_bytes": 30}], ids=repr)
@@ -92,9 +92,9 @@ def test_version_nothing_means_that_it_must_not_be_there(ada: TenantHandle) -> N
         ada.blocks.delete("ada", "a", version=2)
     ada.blocks.delete("ada", "a", version=1)
     assert ada.blocks.find("ada", "a") is None
-    for gone in (ada.blocks.get, ada.blocks.delete):
+    for call in (ada.blocks.get, ada.blocks.delete):
         with raises(NotFound, noun="block", key="a"):
-            gone("ada", "a")
+            call("ada", "a")
 
 
 def test_an_empty_block_has_no_separator_before_what_is_appended(ada: TenantHandle) -> None:
@@ -130,14 +130,14 @@ operations = st.lists(
 )
 
 
-@given(done=operations)
+@given(actions=operations)
 @settings(max_examples=25)
-def test_blocks_do_what_a_dictionary_would(opened: Holdfast, done: list[tuple[str, str, str]]) -> None:
+def test_blocks_do_what_a_dictionary_would(opened: Holdfast, actions: list[tuple[str, str, str]]) -> None:
     acme = opened.tenant("model")
     acme.agents.upsert(NewAgent("Ada", id="ada"))
     acme.blocks.save("ada", [])
     model: dict[str, str] = {}
-    for what, label, value in done:
+    for what, label, value in actions:
         if what == "set":
             model[label] = value
             acme.blocks.set("ada", label, value)
@@ -147,7 +147,7 @@ def test_blocks_do_what_a_dictionary_would(opened: Holdfast, done: list[tuple[st
         elif label in model:
             del model[label]
             acme.blocks.delete("ada", label)
-    assert {each.label: each.value for each in acme.blocks.list("ada")} == model
+    assert {block.label: block.value for block in acme.blocks.list("ada")} == model
 
 
 def test_a_block_knows_whose_it_is(ada: TenantHandle) -> None:

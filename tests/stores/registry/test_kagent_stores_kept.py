@@ -37,7 +37,7 @@ def token(number: int) -> str:
     return f"{number:016d}"
 
 
-@pytest.mark.parametrize("text", [each * 16 for each in TEXTS] + ["x" * 255])
+@pytest.mark.parametrize("text", [text * 16 for text in TEXTS] + ["x" * 255])
 def test_a_token_is_any_text_that_is_long_enough(acme: TenantHandle, text: str) -> None:
     session = acme.sessions.create(key="s", user="ada")
     made = acme.session_shares.create(session.id, token=text, shows_token=True)
@@ -101,7 +101,7 @@ def test_a_token_is_taken_by_any_session_of_the_tenant(acme: TenantHandle) -> No
 def test_more_links_than_the_limit_are_not_listed(acme: TenantHandle) -> None:
     session = acme.sessions.create(key="s")
     for number in range(6):
-        assert [each.number for each in acme.session_shares.list(session.id)] == list(range(1, number + 1))
+        assert [share.number for share in acme.session_shares.list(session.id)] == list(range(1, number + 1))
         acme.session_shares.create(session.id, token=token(number))
         acme.session_shares.use(token(number), user="bob")
     for call in (lambda: acme.session_shares.list(session.id), lambda: acme.session_shares.used_by("bob")):
@@ -131,8 +131,8 @@ def test_a_task_that_came_before_its_session_goes_with_it(acme: TenantHandle) ->
     acme.a2a_tasks.save("elsewhere", {}, context_id="other", user="ada")
     session = acme.sessions.create(key="s", user="ada")
     acme.sessions.delete(session.id)
-    assert [each.id for each in acme.a2a_tasks.list(user="ada")] == ["elsewhere"]
-    assert [each.config["of"] for each in acme.a2a_push_configs.list(where=[column("task_id").eq("t")])] == ["bob"]
+    assert [task.id for task in acme.a2a_tasks.list(user="ada")] == ["elsewhere"]
+    assert [config.config["of"] for config in acme.a2a_push_configs.list(where=[column("task_id").eq("t")])] == ["bob"]
     acme.sessions.restore(session.id)
     assert acme.a2a_tasks.count(user="ada") == 2
     assert len(acme.a2a_push_configs.list(where=[column("task_id").eq("t")])) == 2
@@ -145,7 +145,7 @@ def test_a_task_that_was_deleted_before_its_session_stays_deleted(acme: TenantHa
     acme.a2a_tasks.delete("before", user="ada")
     acme.sessions.delete(session.id)
     acme.sessions.restore(session.id)
-    assert [each.id for each in acme.a2a_tasks.list(user="ada")] == ["with"]
+    assert [task.id for task in acme.a2a_tasks.list(user="ada")] == ["with"]
     assert acme.a2a_tasks.restore("before", user="ada").id == "before"
 
 
@@ -213,10 +213,10 @@ def test_names_have_one_order_on_either_engine_and_pages_keep_it(engine: str, re
         for text in ("b", "B", "ä", "a", "_", "\x00", "漢"):
             servers.upsert(NewToolServer(name=text, kind="y"))
             servers.upsert(NewToolServer(name=text, kind="X"))
-        found = [(each.name, each.kind) for each in servers.list()]
-        assert [name for name, _ in found[::2]] == ["B", "_", "a", "b", "ä", "漢", "\x00"], "NUL is stored as the last"
+        listed = [(server.name, server.kind) for server in servers.list()]
+        assert [name for name, _ in listed[::2]] == ["B", "_", "a", "b", "ä", "漢", "\x00"], "NUL is stored as the last"
         paged, page = [], servers.list(limit=3)
         while page.next is not None:
             paged += page
             page = servers.list(limit=3, cursor=page.next)
-        assert [(each.name, each.kind) for each in [*paged, *page]] == found
+        assert [(server.name, server.kind) for server in [*paged, *page]] == listed
