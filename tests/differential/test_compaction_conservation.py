@@ -1,4 +1,4 @@
-"""However often a session compacts itself, what was once appended is in the log or in the archive, as it was."""
+"""After any number of automatic compactions, every appended message is in the log or in the archive, unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POOL = PoolOptions(min_connections=1, max_connections=2)
 
 
 class Life:
-    """A session under a policy, from its first message on."""
+    """A session that is compacted automatically."""
 
     def __init__(self, acme: AsyncTenantHandle, clock: FixedClock, seed: int, counts: Counter[str]) -> None:
         self.acme, self.clock, self.done = acme, clock, counts
@@ -34,7 +34,7 @@ class Life:
         return structs.replace(drawn, window_tokens=3_000, target_tokens=min(drawn.target_tokens, 2_000))
 
     async def summarize(self, messages: Sequence[Message]) -> str:
-        """Answers, fails, talks too much, says nothing, or lets something happen meanwhile."""
+        """Return a summary, fail, return one that is too long or empty, or append messages in between."""
         how = self.random.random()
         self.done["asked"] += 1
         if how < 0.1:
@@ -82,7 +82,7 @@ class Life:
             self.done["rolled back"] += 1
 
     async def check(self) -> None:
-        """All is there, once, and as it was."""
+        """Check that every message exists once and is unchanged."""
         log = {message.id: message for message in await self.acme.messages.list(self.session)}
         archived = await self.acme.compactions.archived(session_id=self.session, limit=1_000)
         assert archived.next is None
@@ -96,10 +96,8 @@ class Life:
         summaries = {message.summary_message_id for message in live}
         for id, message in self.appended.items():
             stored_message = originals.get(id) or log.get(id)
-            assert stored_message is not None, f"message {message.seq} is gone"
-            assert same(structs.asdict(stored_message), structs.asdict(message)), (
-                f"message {message.seq} is not what it was"
-            )
+            assert stored_message is not None, f"message {message.seq} is missing"
+            assert same(structs.asdict(stored_message), structs.asdict(message)), f"message {message.seq} was changed"
         assert {*log, *originals} - self.appended.keys() <= summaries
         session = await self.acme.sessions.get(self.session)
         assert session.compaction_count == len(live)
@@ -124,20 +122,20 @@ async def lives(url: str, seeds: range, steps: int) -> Counter[str]:
 
 
 @pytest.mark.leg("sqlite, random histories")
-def test_nothing_is_ever_gone_on_sqlite() -> None:
+def test_no_message_is_lost_on_sqlite() -> None:
     counts = asyncio.run(lives(":memory:", range(25), 40))
     assert counts["compacted"] >= 5
     assert min(counts["asked"], counts["rolled back"], counts["events"]) >= 20, counts
 
 
 @pytest.mark.leg("postgres, random histories")
-def test_nothing_is_ever_gone_on_postgres(postgres_url: str) -> None:
+def test_no_message_is_lost_on_postgres(postgres_url: str) -> None:
     counts = asyncio.run(lives(postgres_url, range(100, 106), 40))
     assert min(counts["asked"], counts["events"]) >= 5, counts
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
-def test_nothing_is_ever_gone_in_a_thousand_lives(postgres_url: str) -> None:
+def test_no_message_is_lost_in_a_thousand_sessions(postgres_url: str) -> None:
     asyncio.run(lives(":memory:", range(1_000, 2_000), 60))
     asyncio.run(lives(postgres_url, range(1_000, 1_200), 60))

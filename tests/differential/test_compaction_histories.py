@@ -1,4 +1,4 @@
-"""Random histories are compacted as the promises say, and rolled back to what they were, on both engines alike."""
+"""Random histories are compacted by the rules and rolled back exactly, on both engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IN_SOAK = 10_000
 
 
 class Story:
-    """One session, what was done to it, and what it must look like."""
+    """One session with its actions and its expected content."""
 
     def __init__(self, acme: TenantHandle, clock: FixedClock, seed: int, counts: Counter[str]) -> None:
         self.acme, self.clock, self.done = acme, clock, counts
@@ -32,7 +32,7 @@ class Story:
         self.trace: list[Any] = []
 
     def shown(self) -> list[Message]:
-        """What the session shows, of which every counter tells the truth."""
+        """Return the messages of the session, and check all counters against them."""
         messages = [*self.acme.messages.list(self.session)]
         session = self.acme.sessions.get(self.session)
         assert session.message_count == len(messages)
@@ -88,7 +88,7 @@ class Story:
         self.done["forked"] += 1
 
     def run(self, *, forks: bool) -> None:
-        """Some of everything, and at the end everything is undone."""
+        """Run random actions, then roll back all compactions."""
         steps = [self.append, self.append, self.compact, self.compact, self.roll_back]
         self.append()
         for _ in range(self.random.choice((2, 4, 7))):
@@ -101,15 +101,15 @@ class Story:
         self.acme.sessions.purge(self.session)
 
     def settle(self) -> None:
-        """Undo all there is. Only then is the session forked: what a fork shows keeps the ids that would come back."""
+        """Roll back all compactions. Only then is the session forked: a fork keeps the ids that a rollback would restore."""
         while self.undoable:
             self.roll_back()
 
 
 class BranchyStory(Story):
-    """One session with several branches, each with compactions of its own; what one does, no other may notice.
+    """One session with several branches, each with its own compactions, which must not affect the others.
 
-    Whoever undoes a rewriting that another branch sees gets copies, with ids of their own; so ids are compared only in
+    The rollback of a rewriting that another branch shows inserts copies with new ids; so ids are compared only in
     stories without rewriting.
     """
 
@@ -121,7 +121,7 @@ class BranchyStory(Story):
         self.stacks: dict[int, list[tuple[CompactionEvent, list[Message]]]] = {0: []}
 
     def look(self) -> None:
-        """Every branch shows what it showed last."""
+        """Check that every branch shows its last known messages."""
         for number in self.random.sample([*self.branches], len(self.branches)):
             self.go_to(number)
             assert identical(self.without_ids(self.shown()), self.without_ids(self.branches[number])), (
@@ -174,7 +174,7 @@ class BranchyStory(Story):
             return
         except Conflict:
             assert at is not None
-            assert {*range(1, at)} - {message.seq for message in messages}, "nothing before it was compacted away"
+            assert {*range(1, at)} - {message.seq for message in messages}, "no message before the fork was removed"
             assert any(message.is_summary and message.seq > at for message in messages)
             self.done["refused"] += 1
             return
@@ -183,7 +183,7 @@ class BranchyStory(Story):
         self.stacks[number] = []
 
     def loses(self, at: int | None) -> bool:
-        """Whether a compaction of this branch left nothing of something before a message: it is in a later summary."""
+        """Return whether a message before ``at`` is only in a later summary, because of a compaction of this branch."""
         by_seq = {message.seq: message for message in self.branches[self.current]}
         for _, before in self.stacks[self.current] if at is not None else []:
             lost = [message.seq for message in before if message.seq <= at and message.seq not in by_seq]
@@ -212,7 +212,7 @@ class BranchyStory(Story):
 def check(
     before: Sequence[Message], after: Sequence[Message], event: CompactionEvent, policy: CompactionPolicy, summary: str
 ) -> None:
-    """A compaction did what it must and nothing it must not."""
+    """Check the effect of a compaction against the oracle."""
     assert (event.original_tokens, event.compacted_tokens) == (oracle.total(before), oracle.total(after))
     assert event.compacted_tokens < event.original_tokens
     by_seq = {message.seq: message for message in after}
@@ -240,7 +240,7 @@ def check(
 
 
 def check_rewritten(before: Sequence[Message], after: Sequence[Message], event: CompactionEvent) -> None:
-    """What is still there is what it was, but for the outputs of tools."""
+    """Check that the remaining messages are unchanged except for tool outputs."""
     was = {message.seq: message for message in before}
     changed = [message for message in after if message.seq in was and not identical([was[message.seq]], [message])]
     assert len(changed) == event.messages_rewritten
@@ -255,12 +255,12 @@ def check_rewritten(before: Sequence[Message], after: Sequence[Message], event: 
 
 
 def identical(one: Sequence[Message], other: Sequence[Message]) -> bool:
-    """Whether messages are the same in every type and digit."""
+    """Return whether messages are equal in every value and type."""
     return same([structs.asdict(message) for message in one], [structs.asdict(message) for message in other])
 
 
 def tell(url: str, seeds: range, *, forks: bool = False, kind: type[Story] = Story) -> tuple[list[Any], Counter[str]]:
-    """Many stories, one after the other, in one database; what was done in them, and how often what."""
+    """Run many random stories in one database; return the numbers of their actions."""
     clock, counts = FixedClock(), Counter[str]()
     trace: list[Any] = []
     pool = PoolOptions(min_connections=1, max_connections=2)
@@ -287,7 +287,7 @@ def test_random_histories_are_compacted_and_rolled_back_exactly_on_postgres(post
     trace, counts = tell(postgres_url, range(IN_TESTS["postgres"]))
     assert min(counts[action] for action in ("refused", "rewritten", "removed")) >= 5, counts
     same_stories, _ = tell(":memory:", range(IN_TESTS["postgres"]))
-    assert trace == same_stories, "the engines did not do the same"
+    assert trace == same_stories, "the engines ran different actions"
 
 
 @pytest.mark.leg("sqlite, random histories")
@@ -303,14 +303,14 @@ def test_random_histories_that_branches_share_are_rolled_back_exactly_on_postgre
 
 
 @pytest.mark.leg("sqlite, random histories")
-def test_branches_with_compactions_of_their_own_do_not_notice_each_other_on_sqlite() -> None:
+def test_compactions_of_one_branch_do_not_change_others_on_sqlite() -> None:
     _, counts = tell(":memory:", range(3_000, 3_100), kind=BranchyStory)
     assert counts["branches"] > 200
     assert counts["rolled back"] == counts["compacted"] > 100
 
 
 @pytest.mark.leg("postgres, random histories")
-def test_branches_with_compactions_of_their_own_do_not_notice_each_other_on_postgres(postgres_url: str) -> None:
+def test_compactions_of_one_branch_do_not_change_others_on_postgres(postgres_url: str) -> None:
     _, counts = tell(postgres_url, range(3_000, 3_020), kind=BranchyStory)
     assert counts["rolled back"] == counts["compacted"] > 20
 
@@ -318,7 +318,7 @@ def test_branches_with_compactions_of_their_own_do_not_notice_each_other_on_post
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("kind", [Story, BranchyStory])
-def test_ten_thousand_random_histories_of_either_kind_on_sqlite(kind: type[Story]) -> None:
+def test_ten_thousand_random_histories_with_branches_on_sqlite(kind: type[Story]) -> None:
     tell(":memory:", range(20_000, 20_000 + IN_SOAK), kind=kind)
 
 

@@ -1,7 +1,7 @@
-"""Search against a reader who reads everything: both engines find exactly the same messages, in the same order.
+"""Search compared with a model that reads everything: both engines find exactly the same messages, in the same order.
 
-The same random work is done on SQLite and on PostgreSQL, with the same ids and times. The reader lists what the live sessions
-show and looks for the words one by one, with nothing of an index.
+The same random actions run on SQLite and on PostgreSQL, with the same ids and times. The model lists the messages that live
+sessions show and searches their words one by one, without an index.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Work:
         self.random = Random(seed)
 
     def text(self) -> str:
-        """Mostly a few words; sometimes so many that words count as mentioned in passing, or too often, or not at all."""
+        """Return a few words; sometimes so many that words are mentioned in passing, exceed MAX_OCCURRENCES, or are cut off."""
         size = self.random.choice((0, 1, 2, 3, 5, 8, 12, 20, 500))
         words = [self.word() for _ in range(size)]
         if self.random.randrange(40) == 0:
@@ -94,7 +94,7 @@ class Work:
 
 
 class Read:
-    """A message, read word by word."""
+    """A message and its words."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -109,7 +109,7 @@ class Read:
             self.kept.append(word if seen[word] <= MAX_OCCURRENCES else "")
 
     def score(self, query: SearchQuery) -> float:
-        """The score of the message, or 0 if it does not match."""
+        """Return the score of the message, or 0 if it does not match."""
         if not all(map(self._has, query.required)) or any(map(self._has, query.excluded)):
             return 0
         for term in query.required:
@@ -170,14 +170,14 @@ def pair(postgres_url: str) -> Iterator[Pair]:
     opened.close()
 
 
-def test_both_engines_find_what_a_reader_finds(pair: Pair) -> None:
+def test_both_engines_find_the_same_as_the_model(pair: Pair) -> None:
     hits = sum(_compare(pair, seed, rounds=3, queries=60) for seed in range(2))
-    assert hits > 500, "hardly anything is ever found: this proves nothing"
+    assert hits > 500, "too few messages were found for a meaningful comparison"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
-def test_both_engines_find_what_a_reader_finds_for_a_long_time(pair: Pair) -> None:
+def test_both_engines_find_the_same_as_the_model_for_a_long_time(pair: Pair) -> None:
     first = int.from_bytes(os.urandom(4))
     for seed in range(first, first + 40):
         _compare(pair, seed, rounds=10, queries=200)
@@ -198,7 +198,7 @@ def _compare(pair: Pair, seed: int, *, rounds: int, queries: int) -> int:
 
 
 def _change(pair: Pair, work: Work, sessions: Sequence[str]) -> None:
-    """Something that changes what can be found."""
+    """Make a random change of the searchable messages."""
     pair.clock.advance(work.random.choice((0, 0.0005, 0.002, 60)))
     session = work.random.choice(sessions)
     if all(listed_session.id != session for listed_session in pair.handles[0].sessions.list()):

@@ -1,4 +1,4 @@
-"""Memories of crews: every one is kept, found by what it is like, and forgotten when it is told to be."""
+"""Memories of crews: saving, search by similarity, filters and deletion."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def memory(id: str, **values: Any) -> NewCrewMemory:
 
 
 def ids(results: Any) -> list[str]:
-    """Which memories those are."""
+    """Return the ids of memories or matches."""
     return [(result if isinstance(result, CrewMemory) else result.memory).id for result in results]
 
 
 @contract()
-async def every_memory_is_kept_and_comes_back_as_it_was(world: World) -> None:
+async def every_memory_is_stored_unchanged(world: World) -> None:
     memories = world.tenant().crew_memories
     assert await memories.find("absent") is None
     for number, text in enumerate(TEXTS):
@@ -65,7 +65,7 @@ async def keys_of_metadata_keep_their_order(world: World) -> None:
 
 
 @contract()
-async def what_is_not_said_is_filled_in(world: World) -> None:
+async def missing_values_of_a_memory_get_defaults(world: World) -> None:
     memories = world.tenant().crew_memories
     first, second = await memories.save([NewCrewMemory(content="a"), NewCrewMemory(content="b")])
     assert first != second
@@ -78,12 +78,12 @@ async def what_is_not_said_is_filled_in(world: World) -> None:
     await memories.save([naive])
     without_zone = await memories.find("naive")
     assert without_zone is not None
-    assert without_zone.created_at == FIRST, "a moment without a zone is in UTC"
+    assert without_zone.created_at == FIRST, "a time without a time zone is in UTC"
     assert await memories.save([]) == []
 
 
 @contract()
-async def the_same_id_again_replaces_and_nothing_else_does(world: World) -> None:
+async def saving_an_existing_id_replaces_only_that_memory(world: World) -> None:
     memories = world.tenant().crew_memories
     await memories.save([memory("a", content="same words", embedding=[1, 0]) for _ in range(2)])
     await memories.save([memory("b", content="same words", embedding=[1, 0])])
@@ -96,13 +96,13 @@ async def the_same_id_again_replaces_and_nothing_else_does(world: World) -> None
 
 
 @contract()
-async def the_most_alike_come_first(world: World) -> None:
+async def the_most_similar_memories_come_first(world: World) -> None:
     memories = world.tenant().crew_memories
     vectors = {"same": [2, 0, 0], "near": [1, 1, 0], "far": [0, 0, 3], "against": [-1, 0, 0], "nowhere": [0, 0, 0]}
     await memories.save([memory(id, embedding=vector) for id, vector in vectors.items()])
     await memories.save([memory("without")])
     matches = await memories.search([1, 0, 0])
-    assert ids(matches) == ["same", "near", "against", "far", "nowhere"], "ties by id"
+    assert ids(matches) == ["same", "near", "against", "far", "nowhere"], "equal scores are ordered by id"
     assert [round(match.score, 6) for match in matches] == [1.0, 0.707107, 0.0, 0.0, 0.0]
     assert ids(await memories.search([1, 0, 0], limit=1)) == ["same"]
     assert ids(await memories.search([1, 0, 0], min_score=0.7)) == ["same", "near"]
@@ -112,7 +112,7 @@ async def the_most_alike_come_first(world: World) -> None:
 
 
 @contract()
-async def all_are_compared_however_many_there_are(world: World) -> None:
+async def a_search_compares_all_memories(world: World) -> None:
     memories = world.tenant().crew_memories
     count = SLICE_ROWS + 50
     await memories.save([memory(f"{number:05}", embedding=[1.0, number]) for number in range(count)])
@@ -124,7 +124,7 @@ async def all_are_compared_however_many_there_are(world: World) -> None:
 
 
 @contract()
-async def a_scope_is_everything_below_it_and_nothing_beside_it(world: World) -> None:
+async def a_scope_includes_everything_below_it_and_nothing_else(world: World) -> None:
     memories = world.tenant().crew_memories
     paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/a%", "/A"]
     await memories.save([memory(path, scope=path, embedding=[1]) for path in paths])
@@ -145,7 +145,7 @@ async def a_scope_is_everything_below_it_and_nothing_beside_it(world: World) -> 
 
 
 @contract()
-async def memories_are_chosen_by_categories_and_metadata(world: World) -> None:
+async def memories_are_filtered_by_categories_and_metadata(world: World) -> None:
     memories = world.tenant().crew_memories
     await memories.save(
         [
@@ -179,7 +179,7 @@ async def memories_are_listed_the_newest_first(world: World) -> None:
 
 
 @contract()
-async def what_is_forgotten_fits_everything_that_was_said(world: World) -> None:
+async def memories_are_deleted_by_all_given_conditions(world: World) -> None:
     memories = world.tenant().crew_memories
     await memories.save([memory(f"{n}", created_at=FIRST + timedelta(days=n), scope=f"/{n % 2}") for n in range(6)])
     assert await memories.delete(older_than=FIRST) == 0
@@ -193,7 +193,7 @@ async def what_is_forgotten_fits_everything_that_was_said(world: World) -> None:
 
 
 @contract()
-async def a_memory_that_was_used_says_when(world: World) -> None:
+async def touch_sets_the_time_of_the_last_use(world: World) -> None:
     memories = world.tenant().crew_memories
     await memories.save([memory("a", embedding=[1]), memory("b")])
     world.clock.advance(5)
@@ -207,8 +207,8 @@ async def a_memory_that_was_used_says_when(world: World) -> None:
     await memories.save([memory("a", embedding=[1], created_at=used.created_at)])
     saved = await memories.find("a")
     assert saved is not None
-    assert saved.created_at == used.created_at, "as its caller says"
-    assert saved.updated_at - used.updated_at == timedelta(seconds=5), "and when it was changed"
+    assert saved.created_at == used.created_at, "accessed_at is the given time"
+    assert saved.updated_at - used.updated_at == timedelta(seconds=5), "updated_at is the time of the save"
 
 
 @contract()
@@ -235,7 +235,7 @@ async def embeddings_of_another_size_are_refused_until_all_are_replaced(world: W
 
 
 @contract()
-async def memories_of_users_threads_and_tenants_are_apart(world: World) -> None:
+async def memories_of_users_threads_and_tenants_are_separate(world: World) -> None:
     memories = world.tenant().crew_memories
     places: list[dict[str, Any]] = [{}, {"user": "ada"}, {"thread_id": "t"}, {"user": "ada", "thread_id": "t"}]
     for number, place in enumerate(places):
@@ -249,7 +249,7 @@ async def memories_of_users_threads_and_tenants_are_apart(world: World) -> None:
 
 
 @contract(limits=Limits(embedding_floats=4, batch_rows=3))
-async def what_is_no_memory_is_refused_and_nothing_is_kept(world: World) -> None:
+async def invalid_memories_are_refused_and_nothing_is_saved(world: World) -> None:
     memories = world.tenant().crew_memories
     bad: Any
     for bad in ([float("nan")], [float("inf")], [1e300], ["x"], "text", 5):
@@ -279,7 +279,7 @@ async def what_is_no_memory_is_refused_and_nothing_is_kept(world: World) -> None
 
 
 @contract()
-async def memories_are_listed_by_a_part_of_their_content(world: World) -> None:
+async def memories_are_listed_by_a_substring_of_their_content(world: World) -> None:
     memories = world.tenant().crew_memories
     contents = ["Write a poem", "write code", "100% sure", "100 cents", "a_b", "axb", "ÉTÉ Été été"]
     await memories.save([NewCrewMemory(id=content, content=content) for content in contents])

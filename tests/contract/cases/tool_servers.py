@@ -1,4 +1,4 @@
-"""Tool servers: the tools of a server are those it has now. ``records.py`` has what they share with other records."""
+"""Tool servers: the list of tools of a server. ``records.py`` tests the promises of all record stores."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.contract.cases.world import World, raises
 
 
 @contract()
-async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
+async def upserting_a_server_replaces_its_tools(world: World) -> None:
     servers = world.tenant().tool_servers
     now = from_us(world.clock.now_us())
     made = await servers.create(NewToolServer("ns/s", "K", "d", tools=[NewServerTool("a"), NewServerTool("b", "B")]))
     assert (made.kind, made.last_connected_at) == ("K", None)
-    assert await servers.find("ns/s") is None, "of another kind"
+    assert await servers.find("ns/s") is None, "a server of another kind"
     world.clock.advance(1)
     tools = [NewServerTool("b", "old"), NewServerTool("b", "new"), NewServerTool("c")]
     again = await servers.upsert(NewToolServer("ns/s", "K", last_connected_at=now, tools=tools))
     assert (again.created_at, again.last_connected_at, again.description) == (made.created_at, now, "")
     unset = await servers.upsert(NewToolServer("ns/s", "K", "d", tools=tools))
-    assert unset.last_connected_at == now, "what is unset stays"
+    assert unset.last_connected_at == now, "an unset value stays unchanged"
     await servers.update("ns/s", "K", change=ToolServerChange(description="other"))
     listed = await servers.tools()
     assert [(tool.name, tool.server, tool.kind, tool.description) for tool in listed] == [
@@ -55,7 +55,7 @@ async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) ->
 
 
 @contract(limits=Limits(tools=2, list_rows=3))
-async def what_is_no_tool_is_refused(world: World) -> None:
+async def invalid_tools_are_refused(world: World) -> None:
     servers = world.tenant().tool_servers
     wrong: list[Any] = ["text", [{"name": "x"}], 3, None, NewServerTool("a"), [NewServerTool("")], [NewServerTool(7)]]  # type: ignore[arg-type]
     for tools in wrong:

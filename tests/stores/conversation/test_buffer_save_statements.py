@@ -1,4 +1,4 @@
-"""A save that changes nothing by which sessions are listed is quicker; one that does is found where it belongs."""
+"""A save that changes no indexed column runs a cheaper statement; others keep the lists of sessions correct."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def acme(clock: FixedClock) -> Iterator[TenantHandle]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which of the two statements saves ran, in order."""
+    """Return the statements that saves have run, in order."""
     names: list[str] = []
     for name in ("touch", "touch_this_minute"):
         query = queries.by_name[name]
@@ -66,7 +66,7 @@ def test_a_save_in_the_same_minute_changes_counters_and_times_only(
     assert [hit.message.id for hit in acme.messages.search("hello")] == [acme.messages.list(buffer.id)[0].id]
 
 
-def test_a_save_in_another_minute_brings_the_session_to_the_front(
+def test_a_save_in_another_minute_moves_the_session_to_the_front(
     acme: TenantHandle, clock: FixedClock, run: list[str]
 ) -> None:
     acme.sessions.create(key="first")
@@ -81,7 +81,7 @@ def test_a_save_in_another_minute_brings_the_session_to_the_front(
     assert keys(acme) == ["first", "second"]
 
 
-def test_a_save_with_another_agent_is_listed_under_that_one(acme: TenantHandle, run: list[str]) -> None:
+def test_a_save_with_another_agent_lists_the_session_under_it(acme: TenantHandle, run: list[str]) -> None:
     acme.sessions.create(key="k", agent="planner")
     buffer = acme.sessions.buffered("k")
     buffer.set_agent_info(agent="writer")
