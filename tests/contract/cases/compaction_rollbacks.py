@@ -167,7 +167,7 @@ async def a_rollback_restores_the_feedback_on_a_message(world: World) -> None:
     assert [entry.message_id for entry in await acme.feedback.list(session_id=session.id)] == [made[4].id]
     again = next(entry for entry in feedback if entry.message_id == made[0].id)
     await acme.feedback.create(made[3].id, is_positive=False, id=again.id)
-    with raises(Conflict, saying="feedback that would come back"):
+    with raises(Conflict, saying="feedback to restore"):
         await acme.compactions.rollback(event.id)
     await acme.feedback.delete(again.id)
     await acme.feedback.create(str(event.summary_message_id), is_positive=False)
@@ -345,7 +345,7 @@ async def no_branch_starts_between_removed_messages_and_their_summary(world: Wor
     await acme.branches.switch(session.id, (await acme.branches.fork(session.id, at=9)).number)
     for number in (1, 0):
         await acme.branches.switch(session.id, number)
-        with raises(Conflict, saying=f"roll that compaction back first: {event.id}"):
+        with raises(Conflict, saying=f"roll back compaction {event.id} first"):
             await acme.branches.fork(session.id, at=5)
         with raises(Conflict, saying=event.id):
             await acme.branches.rewind(session.id, to=5)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast import CompactionPolicy, FixedClock, Holdfast, Limits, NewMessage, SeededIds, TenantHandle
 from holdfast.core.scope import Scope, Setting
 from holdfast.errors import InvalidInput, LimitExceeded
-from holdfast.stores.conversation.branches import Head
+from holdfast.stores.conversation.branches import BranchHead
 from holdfast.stores.conversation.compaction.attachments import AttachedFunctions, AttachedPolicy, Attachments, of
 from holdfast.stores.conversation.compaction.plan import (
     ProtectedMessage,
@@ -33,10 +33,10 @@ ROW = (
 )  # fmt: skip
 FIELDS = ("id", "session_id", "seq", "kind", "role", "content", "token_count", "metadata", "is_preserved", "is_summary",
           "created_at", "updated_at", "place")  # fmt: skip
-HEAD = Head(0, PLAIN, 8, 1)
+HEAD = BranchHead(0, PLAIN, 8, 1)
 
 
-def fingerprint(head: Head = HEAD, counts: tuple[int, int] = (0, 0), **changes: Any) -> str:
+def fingerprint(head: BranchHead = HEAD, counts: tuple[int, int] = (0, 0), **changes: Any) -> str:
     row = tuple(changes.get(name, value) for name, value in zip(FIELDS, ROW, strict=True))
     return SessionRows(head, counts, [row]).fingerprint([row])
 
@@ -66,7 +66,12 @@ def test_every_relevant_change_changes_the_fingerprint(change: dict[str, Any]) -
 
 @pytest.mark.parametrize(
     "change",
-    [{"updated_at": 9}, {"created_at": 9}, {"head": replace(HEAD, next_place=99)}, {"head": replace(HEAD, blocks=5)}],
+    [
+        {"updated_at": 9},
+        {"created_at": 9},
+        {"head": replace(HEAD, next_position=99)},
+        {"head": replace(HEAD, blocks=5)},
+    ],
 )
 def test_irrelevant_changes_keep_the_fingerprint(change: dict[str, Any]) -> None:
     assert fingerprint(**change) == fingerprint()

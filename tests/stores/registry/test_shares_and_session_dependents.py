@@ -22,6 +22,7 @@ from holdfast import (
 )
 from holdfast.clock import from_us
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
+from tests.errors import raises
 from tests.stores.shared_database import Place, fixtures
 
 LIMITS = Limits(list_rows=5, page_rows=4, batch_rows=6, text_bytes=100, content_bytes=200, tools=3, embedding_floats=4)
@@ -92,7 +93,7 @@ def test_tenants_have_separate_tokens(hf: Place, acme: TenantHandle) -> None:
 def test_a_token_is_unique_in_the_tenant(acme: TenantHandle) -> None:
     first, second = acme.sessions.create(key="s"), acme.sessions.create(key="t")
     acme.session_shares.create(first.id, token=token(1))
-    with pytest.raises(AlreadyExists, match="draw another"):
+    with raises(AlreadyExists, noun="link"):
         acme.session_shares.create(second.id, token=token(1))
     assert acme.session_shares.delete(first.id, token=token(1)) is True
     assert acme.session_shares.create(second.id, token=token(1)).number == 1
