@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Limits, PackPlace
+from holdfast import Limits, PackStorage
 from holdfast.stores.workspace.squash import Squasher
 from tests.workspaces.test_capture_crashes import Dying, check_nothing_is_left, dies
 from tests.workspaces.worlds import World, make, on_disk
@@ -91,7 +91,7 @@ def test_a_death_while_freeing_leaves_whole_snapshots_and_no_leftovers(
     for at in range(1, 400):
         folder = Path(shutil.copytree(begun, tmp_path / f"{at}"))
         has_died = dies(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
-        place = PackPlace(folder / "packs")
+        place = PackStorage(folder / "packs")
         heir = World(str(folder / "w.db"), packs=place, limits=FEW)
         existing = {snapshot.id: snapshot for snapshot in heir.acme.snapshots.list(run_id=world.run_id)}
         assert len(existing) == 2, at
@@ -130,6 +130,6 @@ def test_concurrent_captures_free_nothing_another_run_needs(url: str, tmp_path: 
         assert worlds[0].described(snapshot) == existing
     assert worlds[0].acme.objects.verify().damaged == []
     worlds[0].acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
-    check_nothing_is_left(worlds[0].acme, PackPlace(tmp_path / "packs"))
+    check_nothing_is_left(worlds[0].acme, PackStorage(tmp_path / "packs"))
     for world in worlds:
         world.close()

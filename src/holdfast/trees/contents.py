@@ -185,7 +185,7 @@ class Packer:
         job = self._jobs.popleft()
         packed = job.packed if isinstance(job.packed, Packed) else job.packed.result()
         job.tell(packed.digest)
-        if not packed.is_elsewhere and packed.digest not in self._returned:
+        if not packed.is_in_pack and packed.digest not in self._returned:
             self._returned.add(packed.digest)
             self._ready.append(packed)
             self._ready_bytes += packed.length
