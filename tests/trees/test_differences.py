@@ -1,4 +1,4 @@
-"""What is different between two lists of entries, and how that is shown."""
+"""Differences between two lists of entries, and their text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def told(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> list[tupl
     return [(change.kind, change.path) for change in changes(before, after)]
 
 
-# What is listed
+# Listed changes
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_applying_all_changes_gives_the_other_tree(before: dict[str, TreeEntry],
     assert made == after
 
 
-# What is shown
+# Text
 
 
 def shown(before: TreeEntry | None, after: TreeEntry | None, old: bytes = b"", new: bytes = b"") -> str:

@@ -1,4 +1,4 @@
-"""What each part of a pattern to ignore means, one by one; ``tests/workspaces/test_ignoring.py`` compares many with git."""
+"""Each part of an ignore pattern, one by one; ``tests/workspaces/test_ignoring.py`` compares many with git."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.errors import raises
 
 
 def ignored(pattern: str, paths: str) -> str:
-    """Those of some files that one pattern ignores."""
+    """Return the files that one pattern ignores."""
     ignores = IgnoreRules([pattern])
     return " ".join(path for path in paths.split() if ignores(path, False))
 
@@ -219,7 +219,7 @@ def test_source_files_are_not_ignored_by_default(path: str) -> None:
     assert not IgnoreRules(DEFAULT_IGNORE)(path, False)
 
 
-# How patterns are given
+# Arguments
 
 
 def test_the_number_of_patterns_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_a_pipe_named_like_the_ignore_file_does_not_block(tmp_path: Path) -> Non
 
 
 def reference(pattern: str, path: str) -> bool:
-    """What a pattern of letters, stars and slashes matches, by its definition: every way to match is tried, once."""
+    """Match a pattern of letters, stars and slashes by its definition, trying every way once."""
     if "/" not in pattern:
         path = path.rpartition("/")[2]
     pattern = pattern.removeprefix("/")
@@ -345,7 +345,7 @@ def test_stars_match_what_their_definition_says(pattern: str, path: str) -> None
 )
 @pytest.mark.timeout(60)
 def test_no_pattern_backtracks_exponentially(pattern: str, path: str) -> None:
-    """Each of them took years, or hours, when stars were tried in every combination."""
+    """With backtracking, each of them took hours or years."""
     assert IgnoreRules([pattern])(path, False) is False
 
 

@@ -1,4 +1,4 @@
-"""Layers below snapshots, and what a capture makes of what it found: what is kept, what goes, and what is remembered."""
+"""Layers of snapshots, and the parts of a capture: stored layers, collected layers, and caches."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_objects_of_collected_layers_are_freed(acme: TenantHandle) -> None:
 def test_a_deleted_snapshot_removes_layers_down_to_the_next_needed_one(acme: TenantHandle, run: str) -> None:
     made = chain(acme, run, 4)
     delete(acme, made[1], made[2])
-    assert acme.snapshots.usage().layers == 4, "the last lies on all of them"
+    assert acme.snapshots.usage().layers == 4, "the last is based on all of them"
     delete(acme, made[3])
     assert acme.snapshots.usage().layers == 1
     assert intact(acme, [made[0].id])
@@ -153,7 +153,7 @@ def test_a_chain_with_a_layer_missing_is_corrupt(acme: TenantHandle, run: str) -
     connection.execute("DELETE FROM snapshot_layers WHERE depth = 1")
     with pytest.raises(Corrupt, match="layers"):
         acme.snapshots.tree(made[2].id)
-    assert intact(acme, [made[0].id]), "what is below is not touched by it"
+    assert intact(acme, [made[0].id]), "the layers below are intact"
 
 
 def test_a_missing_layer_has_no_tree(acme: TenantHandle, run: str) -> None:
@@ -212,7 +212,7 @@ def test_an_unreadable_chain_does_not_stop_squashing_others(acme: TenantHandle, 
     assert acme.snapshots.get(well[1].id).depth == 0
 
 
-# What a capture makes of what it found
+# Parts of a capture
 
 
 @pytest.mark.parametrize("given", ["", None, 7, b"bytes", "a\0b", PurePosixPath("a\0b"), ["a"]])
@@ -333,7 +333,7 @@ def test_a_dirty_capture_removes_no_snapshot_and_the_next_step_does(tmp_path: Pa
         assert {deed.reason for deed in acme.activity.list()} == {"per_run_cap"}
 
 
-# What is kept beside the database
+# The cache file
 
 
 def test_each_tenant_and_directory_has_its_own_cache_file(tmp_path: Path) -> None:

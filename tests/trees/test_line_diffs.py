@@ -1,4 +1,4 @@
-"""Diffs of lines: right whatever they are given, as short as they can be, and never more work than they may take."""
+"""Line diffs: correct for any input, minimal with enough steps, and within the given steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=12)
 
 
 def applied(old: list[str], new: list[str], steps: StepBudget) -> list[str]:
-    """The new list, made of the old one and of what is said to be replaced in it."""
+    """Apply the regions of a diff to the old list."""
     made, at = [], 0
     for from_old, to_old, from_new, to_new in regions(old, new, steps):
         made += old[at:from_old] + new[from_new:to_new]
@@ -45,7 +45,7 @@ def test_a_diff_with_enough_steps_is_minimal(old: list[str], new: list[str]) -> 
 
 @given(st.integers(0, 30), st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
 def test_hunks_are_written_as_difflib_writes_them(count: int, removed: set[int], added: set[int]) -> None:
-    """Where all lines are different there is one way to say it."""
+    """With all lines different there is only one possible diff."""
     old = [f"{number}\n" for number in range(count)]
     new = [
         line
@@ -58,7 +58,7 @@ def test_hunks_are_written_as_difflib_writes_them(count: int, removed: set[int],
 
 
 def test_dissimilar_files_are_compared_within_the_step_limit() -> None:
-    """Lines that both files have, in another order: nothing could be left out beforehand."""
+    """Lines that both files have, in another order, so that none can be removed before the comparison."""
     random = Random(7)
     old = [f"{random.randrange(500)}\n" for _ in range(20_000)]
     new = random.sample(old, len(old))

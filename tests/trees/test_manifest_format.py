@@ -1,4 +1,4 @@
-"""Entries and how they are written down: what comes back is what was written, and what is none is refused."""
+"""Entries and manifests: names, differences, the stored form, invalid manifests, and the cache."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def file(path: str, *pieces: ContentPiece, **fields: Any) -> TreeEntry:
 
 
 def listed(*, version: object = 1, entries: object = (), objects: object = (), removed: object = ()) -> bytes:
-    """What a manifest looks like, with one thing in it as the caller says."""
+    """A serialized manifest with the given values."""
     return msgspec.msgpack.encode([version, [], objects, entries, removed])
 
 
 def line(**other: object) -> list[object]:
-    """What one entry looks like, with one thing in it as the caller says."""
+    """A serialized entry with the given values."""
     fields: dict[str, object] = {
         "path": b"x",
         "kind": 0,
@@ -81,7 +81,7 @@ def test_the_directories_that_contain_a_path(path: str, folders: list[str]) -> N
     assert list(folders_of(path)) == folders
 
 
-# Entries together
+# Differences
 
 
 def test_a_difference_removes_then_adds() -> None:
@@ -96,7 +96,7 @@ def test_removing_a_directory_removes_only_its_entry() -> None:
     assert Difference([], ["d"]).applied(before) == {"d/f": before["d/f"]}
 
 
-# Written down
+# Stored form
 
 
 def test_an_empty_difference_is_valid() -> None:
@@ -126,7 +126,7 @@ def test_the_digest_of_a_link_is_not_stored() -> None:
     assert (result.target, result.digest) == ("target", b"")
 
 
-# What is none
+# Invalid manifests
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_an_unknown_manifest_version_is_reported(version: int) -> None:
         manifests.read(listed(version=version))
 
 
-# What is remembered
+# The cache
 
 
 def read_twice(body: bytes) -> Sequence[Difference]:

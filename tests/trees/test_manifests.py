@@ -1,4 +1,4 @@
-"""Trees written down: what comes back is what went in, and anything else is refused."""
+"""Manifests are decoded unchanged, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_differences_add_up() -> None:
     first = Difference([one, two]).applied({})
     assert first == {"one": one, "two": two}
     assert Difference([other], ["two", "never there"]).applied(first) == {"one": other}
-    assert first == {"one": one, "two": two}, "what it is applied to stays"
+    assert first == {"one": one, "two": two}, "the original is unchanged"
 
 
 def test_the_objects_that_entries_need() -> None:

@@ -1,4 +1,4 @@
-"""Contents of files as objects: where each lies, what is stored once, what is stored nowhere, and files as they are read."""
+"""Packing contents into objects: bundles, shared and appended content, chunks, and files as they are read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unpacked(packed: Sequence[Packed]) -> dict[bytes, bytes]:
 
 
 def joined(pieces: Sequence[ContentPiece], bodies: dict[bytes, bytes]) -> bytes:
-    """What pieces come to."""
+    """Return the content of pieces."""
     return b"".join(
         bodies[lies_in][start : start + length] if lies_in else bytes(length) for lies_in, start, length in pieces
     )
@@ -150,7 +150,7 @@ def test_sizes_of_bundles_fit_into_each_other() -> None:
     assert MAX_BUNDLED < CHUNK
 
 
-# What is there already
+# Stored content
 
 
 def test_content_of_an_earlier_snapshot_is_not_stored_again() -> None:
@@ -164,7 +164,7 @@ def test_content_of_an_earlier_snapshot_is_not_stored_again() -> None:
 
 
 def grown(times: int) -> tuple[TreeEntry, bytes, list[list[Packed]]]:
-    """A file that gets longer, each time by a line."""
+    """A file to which a line is appended each time."""
     lines, was, arguments = b"", None, []
     for number in range(times):
         lines += b"line %d\n" % number
@@ -369,7 +369,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, name: str, number: int) -
 
 
 def holes(path: Path, written: Sequence[tuple[int, bytes]], size: int) -> bytes:
-    """A file in which only this was ever written."""
+    """A sparse file with only this content."""
     with open(path, "wb") as file:
         file.truncate(size)
         for at, content in written:

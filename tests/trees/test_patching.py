@@ -1,4 +1,4 @@
-"""Making a file of the one in its place: nothing is fetched that is there already, and nothing wrong comes of it."""
+"""Patching files: existing pieces are not fetched, and the result is always correct."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def file(*pieces: tuple[bytes, int, int], name: str = "file") -> TreeEntry:
 
 
 def content(pieces: tuple[ContentPiece, ...]) -> bytes:
-    """What pieces come to."""
+    """Return the content of pieces."""
     return b"".join(
         BODIES[piece.object][piece.start :][: piece.length] if piece.object else bytes(piece.length) for piece in pieces
     )
 
 
 def restored(root: Path, entry: TreeEntry, existing: TreeEntry | None) -> list[bytes]:
-    """Restore a file where another is; the objects that were asked for."""
+    """Restore a file in the place of another; return the requested objects."""
     entries: Mapping[str, TreeEntry] = {entry.path: entry}
     plan = restore.plan(entries, {} if existing is None else {existing.path: existing}, [entry])
     steps, asked = restore.restore(str(root), plan, entries), list[bytes]()

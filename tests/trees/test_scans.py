@@ -1,4 +1,4 @@
-"""One capture of a directory by itself, without any database: what a scan says of a tree, once and again."""
+"""Single captures of a directory without a database: the results of a first and a second scan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 def scanned(
     root: Path, before: ScanResult | None = None, bodies: Bodies | None = None, kind: type[Scan] = Scan, **other: Any
 ) -> ScanResult:
-    """What a scan comes to, going on from another."""
+    """The result of a scan, based on another."""
     arguments: dict[str, Any] = {
         "entries": before.entries if before else {},
         "stats": before.stats if before else {},
@@ -64,7 +64,7 @@ def changed(result: ScanResult) -> list[str]:
     return sorted(entry.path for entry in result.difference.entries)
 
 
-# The first time
+# First scan
 
 
 def test_everything_is_new_the_first_time(root: Path) -> None:
@@ -112,7 +112,7 @@ def test_too_many_entries_are_refused(root: Path) -> None:
         scanned(root, max_entries=3)
 
 
-# Again
+# Second scan
 
 
 def test_an_unchanged_tree_gives_the_same_objects(root: Path) -> None:
@@ -123,7 +123,7 @@ def test_an_unchanged_tree_gives_the_same_objects(root: Path) -> None:
     assert second.stats is first.stats
 
 
-@pytest.mark.parametrize("forget", [False, True], ids=["with what is known", "without"])
+@pytest.mark.parametrize("forget", [False, True], ids=["with known states", "without"])
 @pytest.mark.parametrize(
     ("change", "new", "gone"),
     [
@@ -195,7 +195,7 @@ def test_states_of_files_not_at_rest_are_not_kept(root: Path, monkeypatch: pytes
     assert (changed(third), third.difference.removed) == ([], []), "it is read again, and is the same"
 
 
-# What cannot be read
+# Unreadable files
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:

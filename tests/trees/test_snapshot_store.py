@@ -1,4 +1,4 @@
-"""The store of snapshots: looked at, listed, read and removed, with whatever a caller may give it."""
+"""The store of snapshots: reading, listing and deleting, with any arguments of a caller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, snapsh
 
 
 class World:
-    """A tenant with a run, whose clock moves on with every snapshot."""
+    """A tenant with a run; its clock advances with every snapshot."""
 
     def __init__(self, url: str) -> None:
         self.clock = FixedClock()
@@ -74,7 +74,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[World]:
     made.holdfast.close()
 
 
-# One
+# Single snapshots
 
 
 def test_a_snapshot_is_what_was_recorded(world: World) -> None:
@@ -129,7 +129,7 @@ def test_a_snapshot_of_a_deleted_session_is_not_found(either: World) -> None:
         either.record(run_id=run_id)
 
 
-# Recorded
+# Recording
 
 
 def test_recording_again_returns_the_snapshot(world: World) -> None:
@@ -269,7 +269,7 @@ def paged(tenant: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]
 
 
 def test_pages_return_each_snapshot_once(either: World) -> None:
-    """Some of them at the same moment, so that only the id tells where a page ended."""
+    """Some have equal times, so that only the id tells where a page ended."""
     made = [either.record(after=number % 2) for number in range(6)]
     made.sort(key=lambda snapshot: (snapshot.created_at, snapshot.id), reverse=True)
     for limit in (1, 2, 4, 5):
@@ -318,7 +318,7 @@ def test_a_cursor_of_another_list_is_refused(world: World) -> None:
             world.acme.snapshots.list(cursor=cursor)
 
 
-# What is in them
+# Content
 
 
 def test_a_tree_has_its_entries_by_their_paths(world: World) -> None:
@@ -427,7 +427,7 @@ def test_a_file_is_read_up_to_the_content_limit(world: World) -> None:
         world.acme.snapshots.read(world.record(b"x" * 51).id, "file")
 
 
-# Removed
+# Deleting
 
 
 def test_deleted_snapshots_are_returned_and_logged(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Walking over a tree: what is found, what is not looked at again, what is refused, and that no handle stays open."""
+"""Walking a tree: changed paths, ignored paths, limits, errors, and closed handles."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def walk(root: Path, known_values: Mapping[str, Stat] | None = None, **other: An
 
 
 def found(walked: Walk) -> list[str]:
-    """All paths that a walk finds, in its order."""
+    """Return all paths that a walk finds, in order."""
     return [changed.path for folder in walked.folders() for changed in folder.changed]
 
 
 def known_of(root: Path) -> dict[str, Stat]:
-    """Everything about a tree as it is now."""
+    """Return the current states of a tree."""
     stats = {"": walk_module._stat(os.lstat(root))}
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
@@ -56,7 +56,7 @@ def known_of(root: Path) -> dict[str, Stat]:
     return stats
 
 
-# Where nothing is known
+# Without known states
 
 
 def test_a_walk_is_ordered_by_names_with_directories_first(root: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_root_may_be_a_link(root: Path, tmp_path: Path) -> None:
     assert found(walk(tmp_path / "link")) == ["a"]
 
 
-# What is ignored
+# Ignored paths
 
 
 def test_an_ignored_directory_is_not_entered(root: Path) -> None:
@@ -138,7 +138,7 @@ def test_known_paths_are_not_matched_against_patterns(root: Path) -> None:
     assert asked == ["c"]
 
 
-# Where something is known
+# With known states
 
 
 def test_no_directory_of_an_unchanged_tree_is_opened(root: Path) -> None:
@@ -253,7 +253,7 @@ def test_known_paths_count_towards_the_limit(root: Path) -> None:
         found(walk(root, known_values, max_entries=10))
 
 
-# What cannot be
+# Errors
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Everything about a directory tree that a restore must bring back, and ways to change one."""
+"""The properties of a directory tree that a restore must preserve, and random changes of one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fingerprint(root: Path, *, times: bool = True, content: bool = True) -> Fing
 
 
 def surroundings(root: Path) -> Fingerprint:
-    """Everything beside a directory, with the times of what is around it."""
+    """All entries beside a directory, with the times of its surroundings."""
     return {
         path: message
         for path, message in fingerprint(root.parent).items()
@@ -60,14 +60,14 @@ def put(root: Path, name: str | bytes, content: bytes = b"", *, mode: int = 0o64
 
 
 def grow(root: Path, random: Random, count: int = 12) -> None:
-    """A small tree with some of everything."""
+    """Create a small tree with entries of every kind."""
     root.mkdir(exist_ok=True)
     for _ in range(count):
         change(root, random)
 
 
 def change(root: Path, random: Random) -> None:
-    """One thing that anybody may do to a tree."""
+    """Apply one random change to a tree."""
     folders = [root, *(Path(folder) for folder, _, _ in os.walk(root) if Path(folder) != root)]
     folder = random.choice(folders)
     path = folder / os.fsdecode(random.choice(NAMES))

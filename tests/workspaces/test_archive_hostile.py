@@ -1,4 +1,4 @@
-"""Archives and trees from anybody put nothing outside of the root, and take no more than is theirs."""
+"""Hostile archives and trees write nothing outside of the root, and are refused within their limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ARCHIVES, TREES_MADE = 1_000, 4_000
 def taken_in(
     content: bytes, limits: Limits = LIMITS, *, outside_links: bool = False
 ) -> tuple[Mapping[str, TreeEntry], dict[bytes, bytes]]:
-    """What an archive comes to: entries, and the objects that they lie in."""
+    """Import an archive; return its entries, and their objects."""
     unpacking = ArchiveReader(io.BytesIO(content), limits, outside_links=outside_links)
     parts: list[Packed] = [packed for part in unpacking.parts() for packed in part]
     return unpacking.result().entries, {
@@ -57,7 +57,7 @@ def taken_in(
 def written(
     root: Path, entries: Mapping[str, TreeEntry], bodies: Mapping[bytes, bytes], limits: Limits = LIMITS
 ) -> None:
-    """A tree on the disk, by way of all that guards it."""
+    """Restore a tree with all validation."""
     validation.check(entries, limits, known={})
     existing = current_state.read_directory(str(root), Tree(entries), now=IgnoreRules([]), limits=limits).entries
     plan = restore.plan(entries, existing, validation.check(entries, limits, known=existing))
@@ -71,7 +71,7 @@ def written(
 
 
 class Around:
-    """A root with canaries around it, which are looked at after everything."""
+    """A root with canaries around it, which are checked after each test."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "around" / "root"
@@ -300,7 +300,7 @@ def test_a_million_damaged_archives_put_nothing_outside(around: Around, seed: in
     _try_damaged(around, 100 + seed, 125_000)
 
 
-# Trees that somebody has put into the store by another way
+# Hostile trees in the store
 
 
 def entry(path: str, kind: str = "file", **fields: object) -> TreeEntry:
@@ -333,7 +333,7 @@ TREES: dict[str, dict[str, TreeEntry]] = {
     "a device": tree(entry("null", "device")),
     "set-uid": tree(entry("sh", mode=0o4755)),
     "set-gid": tree(entry("sh", mode=0o2755)),
-    "a mode that is none": tree(entry("a", mode=0o100644)),
+    "an invalid mode": tree(entry("a", mode=0o100644)),
     "a mode below zero": tree(entry("a", mode=-1)),
     "a time beyond all": tree(entry("a", mtime_ns=2**63)),
     "a size it has not": tree(entry("a", size=10**9)),

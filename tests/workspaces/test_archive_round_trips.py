@@ -1,4 +1,4 @@
-"""A snapshot goes out as an archive that any tar can read, the same each time, and comes in as the same tree."""
+"""Exported archives can be read by any tar program, are reproducible, and are imported as the same tree."""
 
 from __future__ import annotations
 
@@ -139,10 +139,10 @@ def test_an_export_overwrites_only_with_replace_and_is_private(small: World, tre
     snapshot = exported(small, tree, file)
     assert file.stat().st_mode & 0o777 == 0o600
     written = file.read_bytes()
-    file.write_bytes(b"somebody else's")
+    file.write_bytes(b"of another process")
     with pytest.raises(InvalidInput, match="is there already"):
         small.acme.workspaces.export(snapshot, file)
-    assert file.read_bytes() == b"somebody else's"
+    assert file.read_bytes() == b"of another process"
     file.unlink()
     file.symlink_to(victim)
     small.acme.workspaces.export(snapshot, file, replace=True)

@@ -1,4 +1,4 @@
-"""Capturing directory trees: what is in a snapshot, what it costs, and what is said of what is not in it."""
+"""Capturing directories: the content of a snapshot, its cost, and the reported exceptions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_next_snapshot_stores_only_changes(world: World, tree: Path, later: 
     make(tree, {"docs/new.md": b"new", "src/link.py": "elsewhere"})
     second = world.capture(tree)
     assert world.described(second.snapshot) == on_disk(tree)
-    assert world.described(first.snapshot) == before, "what was stays as it was"
+    assert world.described(first.snapshot) == before, "the first snapshot is unchanged"
     assert (second.snapshot.depth, second.snapshot.parent_id) == (1, first.snapshot.id)
     assert (second.changed, second.removed) == (6, 1), (
         "two files, a link, a new file, and two directories by their time"
@@ -129,7 +129,7 @@ def test_the_same_content_is_stored_once(small: World, tmp_path: Path) -> None:
     make(root, {f"moved/{number}": body for number, body in enumerate(bodies)})
     shutil.rmtree(root / "a")
     second = small.capture(root)
-    assert second.snapshot.size_bytes < 2_000, "what was moved is there already"
+    assert second.snapshot.size_bytes < 2_000, "moved content is stored already"
     assert small.described(second.snapshot) == on_disk(root)
 
 
@@ -178,7 +178,7 @@ def test_special_files_are_reported(world: World, tree: Path) -> None:
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """A directory, and nobody's rights: root may read everything."""
+    """A directory, without the rights of root, which may read everything."""
     with tempfile.TemporaryDirectory() as made:
         os.chmod(made, 0o755)
         is_root = os.geteuid() == 0
@@ -226,7 +226,7 @@ def test_patterns_of_the_caller_and_of_a_file_in_the_root(small: World, tree: Pa
     assert not {"docs/deep/er/still/page.md", "secret.key", "src/a.log"} & small.described(first.snapshot).keys()
     assert "README.md" in small.described(first.snapshot)
     second = small.capture(tree, ignore=["/secret.*"])
-    assert (second.changed, second.removed) == (1, 0), "what is no longer ignored is new"
+    assert (second.changed, second.removed) == (1, 0), "a path no longer ignored is new"
     (tree / ".holdfastignore").write_bytes(b"*.py\n")
     third = small.capture(tree, ignore=["/secret.*"])
     existing = small.described(third.snapshot)
@@ -305,7 +305,7 @@ def test_a_snapshot_is_part_of_the_callers_transaction(tmp_path: Path, tree: Pat
     connection.execute("ROLLBACK")
     connection.close()
     assert world.acme.snapshots.list() == []
-    assert not (tmp_path / "w.db.packs").exists(), "no file is written inside of somebody else's transaction"
+    assert not (tmp_path / "w.db.packs").exists(), "no file is written inside of a caller's transaction"
     again = world.capture(tree)
     assert again.snapshot.layer_id != captured.snapshot.layer_id
     assert world.described(again.snapshot) == on_disk(tree)

@@ -1,4 +1,4 @@
-"""Any tree, changed in any way: every snapshot stays what it was when it was taken."""
+"""Any tree, changed in any way: every snapshot stays as it was captured."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHANGES = st.lists(
 
 
 def change(root: Path, what: str, path: str, value: object) -> None:
-    """Change something about the tree; where that is not possible, nothing happens."""
+    """Change something in the tree, if that is possible."""
     at = root / path
     try:
         if what == "remove":
@@ -91,7 +91,7 @@ def check(tmp_path: Path, steps: Steps, depth: int, removed: set[int]) -> None:
             for what, path, value in changes:
                 change(root, what, path, value)
             ticked()
-            with mock.patch.object(stat_cache, "GRAIN_NS", 0):  # so that what is known is used although it is young
+            with mock.patch.object(stat_cache, "GRAIN_NS", 0):  # so that recent states are used
                 captured = world.capture(root)
             assert (captured.skipped, captured.unsettled) == ([], [])
             taken.append((captured.snapshot, on_disk(root)))

@@ -1,4 +1,4 @@
-"""Captures that end anywhere: a snapshot is whole or absent, and what is left over is found and removed."""
+"""Captures that die at any point: a snapshot is whole or absent, and leftovers are found and removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.workspaces.worlds import World, make, on_disk
 
 
 class Died(BaseException):
-    """The process is gone: nothing that follows happens."""
+    """The process has died: nothing after this happens."""
 
 
 class Dying:
@@ -80,7 +80,7 @@ def begun(tmp_path: Path, two_trees: tuple[Path, Path]) -> tuple[Path, str]:
 def dies(
     folder: Path, run_id: str, tree: Path, dying: Dying, patch: pytest.MonkeyPatch, limits: Limits = SMALL
 ) -> bool:
-    """Die while a tree is captured; whether that happened."""
+    """Die while a tree is captured; return whether that happened."""
     execute = ApswConnection.execute
 
     def executed(self: ApswConnection, sql: str, args: Any = ()) -> Any:
@@ -123,7 +123,7 @@ def test_a_death_at_any_point_leaves_a_whole_snapshot_or_none(
 
 
 def check_after_death(folder: Path, trees: tuple[Path, Path]) -> int:
-    """What is there is whole and can be gone on from, and what is not needed goes; how many snapshots were there."""
+    """Check that snapshots are whole and usable and leftovers removable; return the number of snapshots."""
     place = PackStorage(folder / "packs")
     world = World(str(folder / "w.db"), packs=place, limits=SMALL)
     acme: TenantHandle = world.acme
@@ -195,7 +195,7 @@ def test_a_pack_removed_before_sealing_is_written_again(tmp_path: Path, two_tree
 
 
 def test_captures_deletions_and_prunes_at_once_lose_nothing(url: str, tmp_path: Path) -> None:
-    """Several write and remove snapshots of trees that have much in common, while somebody prunes without waiting."""
+    """Several threads write and remove snapshots of similar trees, while another prunes without a grace period."""
     place = tmp_path / "packs"
     worlds = [World(url, packs=place, limits=SMALL) for _ in range(3)]
     shared = {f"shared/{number}": Random(number).randbytes(1_500) for number in range(6)}

@@ -1,4 +1,4 @@
-"""What is different between two snapshots: listed, and shown as git would."""
+"""Differences between two snapshots: listed, and shown as git would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What snapshots take on disk: what a run no longer keeps goes with the capture that makes it go."""
+"""Disk use of snapshots: objects that a run no longer needs are freed by the capture that removes their snapshot."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def path(random: Random) -> str:
 
 
 def says(ignores: IgnoreRules, path: str, *, is_folder: bool) -> bool:
-    """Whether a path is ignored, by itself or with a directory that it lies in."""
+    """Return whether a path is ignored, by itself or with one of its parent directories."""
     parts = path.split("/")
     above = ["/".join(parts[:count]) for count in range(1, len(parts))]
     return any(ignores(parent, True) for parent in above) or ignores(path, is_folder)

@@ -1,4 +1,4 @@
-"""Upper directories of overlay file systems, captured on a snapshot of what is below them."""
+"""Upper directories of overlay file systems, captured on a snapshot of the lower directory."""
 
 from __future__ import annotations
 
@@ -163,11 +163,11 @@ def test_a_device_is_no_whiteout(small: World, lower: Path, upper: Path) -> None
     try:
         os.mknod(upper / "keep", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:
-        return  # where nobody can make one there is none
+        return  # device nodes cannot be created here
     base = small.capture(lower).snapshot
     captured = small.acme.workspaces.capture_upper(small.run_id, upper, base=base.id)
     assert [(skipped.path, skipped.reason) for skipped in captured.skipped] == [("keep", "a device")]
-    assert "keep" in small.described(captured.snapshot), "what is below it is as it was"
+    assert "keep" in small.described(captured.snapshot), "the lower entry is unchanged"
 
 
 def test_a_base_that_is_not_there_is_refused(small: World, upper: Path) -> None:

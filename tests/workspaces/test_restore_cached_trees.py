@@ -1,4 +1,4 @@
-"""Going back in place where it is known what the directory was: what is as it was is not read, and nothing is overlooked."""
+"""Restoring with a cached tree: unchanged files are not read, and no change is overlooked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def a_run(acme: TenantHandle) -> str:
 
 @pytest.fixture
 def young() -> Iterator[None]:
-    """What is known of files is used although they were written a moment ago."""
+    """Use the states of files although they were written recently."""
     with mock.patch.object(stat_cache, "GRAIN_NS", 0):
         yield
 
@@ -52,7 +52,7 @@ def read() -> Iterator[list[str]]:
 
 @contextmanager
 def a_tree(folders: pytest.TempPathFactory, random: Random) -> Iterator[tuple[TenantHandle, str, Path]]:
-    """Any tree, and a run to capture it for; what is known of files is used at once."""
+    """A random tree, and a run to capture it for; file states are used at once."""
     place = folders.mktemp("any")
     grow(place / "tree", random)
     with mock.patch.object(stat_cache, "GRAIN_NS", 0), Holdfast(":memory:") as hf:
@@ -85,7 +85,7 @@ def test_unchanged_files_are_not_read(tmp_path: Path, young: None, read: list[st
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
         first, second = several(acme, root)
-        put(root, "folder 3/file 3", b"3")  # written anew with what was in it
+        put(root, "folder 3/file 3", b"3")  # rewritten with its content
         ticked()
         read.clear()
         result = acme.workspaces.restore(first.id, root, replace=True)
@@ -220,7 +220,7 @@ def test_paths_ignored_only_while_restoring_are_captured_afterwards(tmp_path: Pa
         ticked()
         acme.workspaces.restore(first.id, root, replace=True)
         assert (root / ".holdfastignore").read_bytes() == b"*.tmp\n"
-        assert (root / "folder" / "made.log").exists(), "what is ignored stays"
+        assert (root / "folder" / "made.log").exists(), "ignored files stay"
         ticked()
         after = captured(acme, run, root)
         assert "folder/made.log" in acme.snapshots.tree(after.id).entries

@@ -52,7 +52,7 @@ class History:
         self.acme: TenantHandle = self.hf.tenant("acme")
 
     def turn(self) -> None:
-        """One thing that somebody does, and perhaps dies while doing it."""
+        """One operation of a process, which may die during it."""
         what = self.random.choice(
             (
                 self.capture,
@@ -177,12 +177,12 @@ class History:
         return snapshot is not None and any(taken.id == snapshot for taken in self.acme.snapshots.list())
 
     def _some(self) -> str | None:
-        """A snapshot of which it is known what it was like."""
+        """A snapshot with known content."""
         existing = [snapshot.id for snapshot in self.acme.snapshots.list() if snapshot.id in self.known]
         return self.random.choice(existing) if existing else None
 
     def check(self) -> None:
-        """Every snapshot that is listed is what it was, to the last byte; nothing else is left when all are gone."""
+        """Check that every listed snapshot is unchanged, and that nothing is left after all are removed."""
         out = self.folder / "out"
         for taken in self.acme.snapshots.list():
             shutil.rmtree(out, ignore_errors=True)
@@ -246,7 +246,7 @@ def test_no_needed_chunk_is_lost_in_many_histories(seed: int, tmp_path: Path) ->
 
 
 def test_a_chunk_released_too_early_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same histories, with a defect planted: a snapshot that goes takes along what others still need."""
+    """The same histories, with a defect planted: a removed snapshot also removes objects that others need."""
     from holdfast.stores.objects import objects
     from holdfast.stores.workspace import layers
 

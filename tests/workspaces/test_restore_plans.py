@@ -1,4 +1,4 @@
-"""What a restore is made of, part by part: what is to be done, what is refused, what is asked for, what is there."""
+"""The parts of a restore: plans, validation, requested objects, and the current state."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def paths(entries: Sequence[TreeEntry]) -> list[str]:
     return [entry.path for entry in entries]
 
 
-# What is to be done
+# Plans
 
 
 def test_equal_trees_need_no_changes() -> None:
@@ -110,7 +110,7 @@ def test_mode_bits_that_are_never_set_are_ignored() -> None:
     assert planned(tree(folder("x", mode=0o2755)), tree(folder("x", mode=0o755))).count == 0
 
 
-# What is refused
+# Validation
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_links_are_followed_through_other_links(name: str) -> None:
 
 @given(st.lists(st.sampled_from(["a", "b", "..", ".", "", "c"]), max_size=8), st.integers(0, 3))
 def test_links_are_resolved_as_by_the_system(steps: list[str], depth: int) -> None:
-    """Without other links, climbing above the root is all that leads out of it."""
+    """Without other links, only climbing above the root leads out of it."""
     at = "/".join(["d"] * depth)
     path = f"{at}/l" if at else "l"
     entries = {path: link(path, "/".join(steps) or "x")}
@@ -211,13 +211,13 @@ def test_links_are_resolved_as_by_the_system(steps: list[str], depth: int) -> No
     assert leads_out(entries) is out
 
 
-# What is asked for
+# Requested objects
 
 
 def fed(
     steps: Generator[ObjectRequest, Mapping[bytes, bytes], Any], bodies: Mapping[bytes, bytes]
 ) -> tuple[list[ObjectRequest], Any]:
-    """What a generator asks for, and what it comes to."""
+    """Run a generator; return its requests and its result."""
     asked: list[ObjectRequest] = []
     try:
         request = next(steps)
@@ -288,7 +288,7 @@ def test_an_object_too_short_is_corrupt() -> None:
         fed(read_all([in_pieces("x", bodies, [(0, 5, 6)])]), bodies)
 
 
-# What is there, and what is done
+# Current state, and carrying out plans
 
 
 def looked(root: Path, expected: Tree, ignored: Sequence[str] = ()) -> Tree:
@@ -384,7 +384,7 @@ def test_leftovers_of_an_interrupted_restore_are_harmless(tmp_path: Path) -> Non
     next(steps)
     with pytest.raises(RuntimeError):
         steps.throw(RuntimeError("killed"))
-    assert [path.name for path in tmp_path.iterdir()] == [], "what was half written is gone"
+    assert [path.name for path in tmp_path.iterdir()] == [], "the temporary file is removed"
     put(tmp_path, f".holdfast-{os.getpid()}-1", b"left by one that was really killed")
     steps = restore.restore(str(tmp_path), plan, expected)
     fed(steps, CONTENT)

@@ -1,4 +1,4 @@
-"""A tree that was captured comes back as it was, whatever has become of it, and only what differs is touched."""
+"""A captured tree is restored whatever has become of the directory, and only differences are written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_kind_of_entry_is_restored(acme: TenantHandle, root: Path, tmp_pat
     assert result.written == len(before)
     assert os.stat(out / "sparse").st_blocks * 512 < 1_000_000, "holes are holes again"
     again = acme.workspaces.restore(snapshot.id, out, replace=True)
-    assert (again.written, again.removed, again.touched) == (0, 0, 0), "what is there is not touched"
+    assert (again.written, again.removed, again.touched) == (0, 0, 0), "existing entries are not written"
 
 
 def test_only_differences_are_written(acme: TenantHandle, root: Path) -> None:

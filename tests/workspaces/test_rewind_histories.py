@@ -22,7 +22,7 @@ TURNS = 25
 
 @dataclass(frozen=True)
 class Node:
-    """What everything was like when a step was committed."""
+    """The state when a step was committed."""
 
     above: Node | None
     states: tuple[int, ...] = ()
@@ -43,13 +43,13 @@ class Node:
 
 @dataclass
 class Jump:
-    """A rewind, and what it takes to undo it."""
+    """A rewind, with the state needed to undo it."""
 
     id: str
     came_from: Node
     led_to: Node
     shown: tuple[str, ...] | None
-    """What the session showed before; nothing if the rewind had nothing to hide."""
+    """The messages shown before; ``None`` if the rewind hid none."""
     calls: tuple[str, ...]
     is_undone: bool = False
 
@@ -63,7 +63,7 @@ class Model:
     open_calls: tuple[str, ...] = ()
     jumps: list[Jump] = field(default_factory=list)
     begin: tuple[str, ...] | None = None
-    """What was shown before the first message of the first step; known once there is one."""
+    """The messages shown before the first step; known once there is a step."""
 
     def messages_at(self, node: Node) -> tuple[str, ...]:
         if node.number:
@@ -171,7 +171,7 @@ class Pair:
             jump = self.random.choice(model.jumps)
         is_there = jump is not None and jump.led_to is model.at and not jump.is_undone and not model.open_calls
         if jump is not None and jump.is_undone:
-            return  # what is redone is answered with what it was: the contract says so
+            return  # a repeated redo returns the first result: see the contract
         if not is_there:
             with pytest.raises(Conflict):
                 self.acme.workspaces.redo(self.run, id=jump.id if by_id and jump else None)
@@ -184,7 +184,7 @@ class Pair:
             model.shown = jump.shown
 
     def compare(self, what: str) -> None:
-        """The run is what the model says it is."""
+        """Compare the run with the model."""
         acme, model = self.acme, self.model
         run = acme.runs.get(self.run)
         steps = list(acme.steps.list(self.run))
@@ -219,7 +219,7 @@ class Pair:
 
 
 def play(acme: TenantHandle, seeds: Sequence[int], turns: int) -> int:
-    """Histories, one after the other; how often runs came back."""
+    """Play histories; return the number of redos."""
     redone = 0
     for seed in seeds:
         pair = Pair(acme, seed)

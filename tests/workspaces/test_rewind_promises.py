@@ -1,4 +1,4 @@
-"""What else a rewind promises, on each engine in one style: the contract has the rest on every leg."""
+"""Further promises of rewinds, on each engine in one style; the contract covers the others on every leg."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def what_a_run_did_since_is_not_lost_by_a_redo(world: World) -> None:
             await acme.rewinds.redo(run.id, id=asked)
     second = await gone_back(acme, run, 1)
     await come_back(acme, run, id=first.id)
-    assert (await all_of(acme, run))[1:] == at_3[1:], "and what came instead lies with the other rewind"
+    assert (await all_of(acme, run))[1:] == at_3[1:], "and the replaced steps belong to the other rewind"
     await gone_back(acme, run, 1)
     await come_back(acme, run, id=second.id)
     assert await all_of(acme, run) == another_way
@@ -232,11 +232,11 @@ async def what_cannot_be_rewound_is_refused(world: World) -> None:
         with raises(NotFound, saying="no step"):
             await acme.rewinds.begin(run.id, to_step=step)
     for missing in (
-        partial(acme.rewinds.begin, uuid_of("nobody"), to_step=0),
-        partial(acme.rewinds.redo, uuid_of("nobody")),
-        partial(acme.rewinds.get, uuid_of("nobody")),
-        partial(acme.rewinds.finish, uuid_of("nobody")),
-        partial(acme.rewinds.redo, run.id, id=uuid_of("nobody")),
+        partial(acme.rewinds.begin, uuid_of("absent"), to_step=0),
+        partial(acme.rewinds.redo, uuid_of("absent")),
+        partial(acme.rewinds.get, uuid_of("absent")),
+        partial(acme.rewinds.finish, uuid_of("absent")),
+        partial(acme.rewinds.redo, run.id, id=uuid_of("absent")),
         partial(world.tenant("zenith").rewinds.begin, run.id, to_step=0),
     ):
         with raises(NotFound):

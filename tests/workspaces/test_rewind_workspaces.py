@@ -1,4 +1,4 @@
-"""A run goes back with its files and its conversation, and comes back: both engines, in a thread and in an event loop."""
+"""A run is rewound and redone with its files and its conversation: both engines, blocking and asynchronous."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 4
 
 
 class Work:
-    """A run that writes files: what everything was like after each of its steps."""
+    """A run that writes files, with the state after each of its steps."""
 
     def __init__(self, world: World, root: Path, *, steps: int = STEPS) -> None:
         self.world, self.root, self.acme = world, root, world.acme
@@ -61,7 +61,7 @@ class Work:
         self.then[number], self.files[number] = self.everything()[1:], fingerprint(self.root)
 
     def everything(self) -> list[Any]:
-        """All that a rewind moves, beside files and the epoch."""
+        """Everything that a rewind changes, except files and the epoch."""
         do, acme, run = self.world.do, self.acme, self.world.run_id
         return [
             replace(do(acme.runs.get(run)), epoch=0),
@@ -257,12 +257,12 @@ def test_a_death_between_any_two_operations_is_recovered(work: Work, monkeypatch
 
 
 def _made_good(work: Work, point: str, way: str) -> None:
-    """Finish what was broken off, as another process would, and bring it all back."""
+    """Finish the interrupted rewind, as another process would, and redo it."""
     work.acme._scope.shared.pop("workspaces", None)  # what a process knew that has died
     is_begun = point != "captured"
     assert len(work.world.do(work.acme.rewinds.pending())) == is_begun
     if is_begun:
-        assert work.run.status == "waiting", "nobody drives it on files of another step"
+        assert work.run.status == "waiting", "no worker drives it on files of another step"
     assert len(work.world.do(work.acme.workspaces.finish_rewinds())) == is_begun
     if way == "rewind":
         if not is_begun:

@@ -1,4 +1,4 @@
-"""What is known of files: used only where it holds, and worth nothing but time."""
+"""The cache of file states: used only where it is valid, and only to save time."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_damaged_cache_is_ignored(tmp_path: Path, tree: Path, later: None) -> 
 
 
 def test_a_cache_of_another_tree_hides_no_changes(tmp_path: Path, tree: Path, later: None) -> None:
-    """It claims to know files that the layer has not, or has otherwise."""
+    """It has states of files that the layer does not contain, or contains differently."""
     first = World(str(tmp_path / "w.db"), limits=SMALL)
     first.capture(tree)
     (picture,) = first.acme.workspaces._async._scope.shared["workspaces"].values()

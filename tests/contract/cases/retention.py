@@ -1,4 +1,4 @@
-"""Retention: what holds is what was set, never shorter than promised, and holds are seen by everybody."""
+"""Retention: policies are effective as set and never shorter than promised, and every caller sees the holds."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ async def _wrong(world: World, run_id: str) -> None:
     for strange in (-1, 1.5, "1", None, True):
         with raises(InvalidInput):
             await keeping.keep_snapshots_for(run_id, seconds=strange)  # type: ignore[arg-type]
-    nobody = uuid_of("nobody")
+    absent = uuid_of("absent")
     for name in ("acme", "zenith"):
-        other, missing = world.tenant(name).retention, nobody if name == "acme" else run_id
+        other, missing = world.tenant(name).retention, absent if name == "acme" else run_id
         with raises(NotFound, saying=missing):
             await other.policy(run_id=missing)
         with raises(NotFound, saying=missing):

@@ -1,4 +1,4 @@
-"""Rewinds: a run and its conversation go back together, and come back exactly as they were."""
+"""Rewinds: a run and its conversation are taken back together, and a redo restores them exactly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def worked(acme: AsyncTenantHandle, world: World, steps: int = 3) -> Run:
 
 
 async def one_step(acme: AsyncTenantHandle, world: World, run: Run, what: str) -> None:
-    """The next step, with a call that it finishes."""
+    """Commit the next step, with a call that it finishes."""
     world.clock.advance(1)
     call = f"call {what}"
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id=call, tool_name="write")])
@@ -49,7 +49,7 @@ async def one_step(acme: AsyncTenantHandle, world: World, run: Run, what: str) -
 
 
 async def all_of(acme: AsyncTenantHandle, run: Run) -> list[Any]:
-    """Everything that a rewind moves, but for the epoch, which only rises."""
+    """Return everything that a rewind changes, except the epoch, which only rises."""
     now = await acme.runs.get(run.id)
     session = await acme.sessions.get(run.session_id)
     return [
@@ -67,13 +67,13 @@ async def said(acme: AsyncTenantHandle, run: Run) -> list[str]:
 
 
 async def gone_back(acme: AsyncTenantHandle, run: Run, to_step: int, **how: Any) -> Rewind:
-    """A rewind, begun and finished."""
+    """Begin and finish a rewind."""
     rewind = await acme.rewinds.begin(run.id, to_step=to_step, **how)
     return await acme.rewinds.finish(rewind.id)
 
 
 async def come_back(acme: AsyncTenantHandle, run: Run, **how: Any) -> Rewind:
-    """A redo, begun and finished."""
+    """Begin and finish a redo."""
     rewind = await acme.rewinds.redo(run.id, **how)
     return await acme.rewinds.finish(rewind.id)
 
@@ -123,7 +123,7 @@ async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: Wo
     world.clock.advance(60)
     redone = await acme.rewinds.redo(run.id)
     assert (redone.id, redone.status) == (rewind.id, "redoing")
-    assert (await acme.runs.get(run.id)).status == "waiting", "nobody drives it before its tree is there"
+    assert (await acme.runs.get(run.id)).status == "waiting", "no worker drives it before its directory is restored"
     assert await acme.rewinds.redo(run.id, id=rewind.id) == redone
     assert (await acme.rewinds.finish(rewind.id)).status == "redone"
     assert await all_of(acme, run) == before

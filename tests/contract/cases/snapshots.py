@@ -1,4 +1,4 @@
-"""Snapshots: a tree is captured, looked at and removed, whichever engine keeps it."""
+"""Snapshots: a directory is captured, read and removed, on any engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.cases.world import World, raises, uuid_of
 
 _PACKAGE = Path(holdfast.__file__).parent
 TREE, OTHER = _PACKAGE / "engines" / "sqlite", _PACKAGE / "engines" / "postgres"
-"""Directories that nobody changes."""
+"""Directories that no process changes."""
 
 
 async def started(acme: AsyncTenantHandle) -> str:

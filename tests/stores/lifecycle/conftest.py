@@ -1,4 +1,4 @@
-"""Databases, places for packs, and directories to capture."""
+"""Databases, storages for packs, and directories to capture."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.stores.objects.conftest import address, bucket, place, s3_server
 __all__ = ["address", "bucket", "place", "s3_server"]
 
 SMALL = Limits(pack_from_bytes=1_000)
-"""So that bodies need not be large to lie in packs."""
+"""Limits with which small objects are stored in packs."""
 MIB = 1024 * 1024
 POOL = PoolOptions(min_connections=1, max_connections=2)
 
 
 class Lines(logging.Handler):
-    """What was said in the log of retention."""
+    """The lines of the retention log."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Snapshots made without any files: trees of bodies of our choosing, on layers of our choosing. Quick, and exact in bytes."""
+"""Snapshots created without files: trees of chosen objects, on chosen layers. Fast, and exact to the byte."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from holdfast.stores.lifecycle.api_keys import SCOPES, SHOWN, prefix_of
 from holdfast.types import ApiKey
 from tests.errors import raises
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 KEY = "hf_" + "0123456789abcdef" * 3
 NUMBERS = itertools.count()
 LIMITS = Limits(list_rows=6, page_rows=5, tenant_bytes=20, name_bytes=20)
@@ -204,7 +204,7 @@ def test_using_a_key_changes_when_it_was_used_and_nothing_else(
 
 
 @pytest.mark.parametrize("call", ["get", "revoke", "touch", "delete"])
-@pytest.mark.parametrize("wrong", ["", "x", NOBODY + "0", "\x00", None, 7], ids=repr)
+@pytest.mark.parametrize("wrong", ["", "x", UNKNOWN_ID + "0", "\x00", None, 7], ids=repr)
 def test_an_id_that_is_none_is_refused_everywhere(holdfast: Holdfast, call: str, wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="key id must be a UUID"):
         getattr(holdfast.api_keys, call)(wrong)
@@ -212,8 +212,8 @@ def test_an_id_that_is_none_is_refused_everywhere(holdfast: Holdfast, call: str,
 
 @pytest.mark.parametrize("call", ["get", "revoke", "touch", "delete"])
 def test_an_id_that_never_was_is_not_found_and_named(holdfast: Holdfast, call: str) -> None:
-    with pytest.raises(NotFound, match=NOBODY):
-        getattr(holdfast.api_keys, call)(NOBODY)
+    with pytest.raises(NotFound, match=UNKNOWN_ID):
+        getattr(holdfast.api_keys, call)(UNKNOWN_ID)
 
 
 @pytest.mark.parametrize("other", ["", "TENANT", "tenant ", "tenan", "%", "\x00"], ids=repr)
@@ -300,7 +300,7 @@ def test_a_list_is_full_at_its_limit_and_refused_one_above(holdfast: Holdfast, t
 
 
 def test_a_cursor_of_another_list_is_refused(holdfast: Holdfast) -> None:
-    for cursor in (encode_cursor("holds", NOBODY), encode_cursor("api_keys", 1), encode_cursor("api_keys")):
+    for cursor in (encode_cursor("holds", UNKNOWN_ID), encode_cursor("api_keys", 1), encode_cursor("api_keys")):
         with pytest.raises(InvalidFilter, match="cursor"):
             holdfast.api_keys.list(limit=1, cursor=cursor)
     with pytest.raises(InvalidInput, match="UUID"):
@@ -348,6 +348,6 @@ def test_a_key_with_any_digit_changed_is_another(number: int, place: int, by: in
 
 def test_no_field_of_what_is_handed_out_is_the_digest() -> None:
     assert "key_hash" not in ApiKey.__struct_fields__
-    kept = api_keys.StoredKey(NOBODY, "", "x", "hf_", [], from_us(0), None, None, None, "secret")
+    kept = api_keys.StoredKey(UNKNOWN_ID, "", "x", "hf_", [], from_us(0), None, None, None, "secret")
     assert "secret" not in repr(api_keys._without_digest(kept))
     assert type(api_keys._without_digest(kept)) is ApiKey

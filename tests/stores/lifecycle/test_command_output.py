@@ -1,4 +1,6 @@
-"""What ``retention``, ``doctor`` and ``keys`` print and refuse: the words for every finding, and options at their edges."""
+"""The output and errors of ``retention``, ``doctor`` and ``keys``: the text of every finding, and options at their
+limits.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from holdfast.stores.lifecycle.diagnostics import DamagedSnapshot
 from holdfast.stores.lifecycle.retention.sweeps import SweepCounts
 from holdfast.types import ApiKey, DiagnosticReport, Hold, SweepResult
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 LONG_AGO, FAR_OFF = datetime(2001, 2, 3, 4, 5, tzinfo=UTC), datetime(2999, 2, 3, 4, 5, tzinfo=UTC)
 MORE = doctor.SHOWN + 3
 
@@ -77,7 +79,7 @@ def test_a_report_without_findings_prints_nothing(capsys: pytest.CaptureFixture[
     doctor._print_tenant("acme", DiagnosticReport(loose_layers=1, dangling_refs=2))
     assert capsys.readouterr().out == (
         "acme:\n  2 objects are needed and not there\n  1 layers are needed by nobody\n"
-    ), "what was lost comes first"
+    ), "lost data comes first"
 
 
 def test_long_lists_are_shortened() -> None:
@@ -113,10 +115,10 @@ def test_the_doctor_checks_all_tenants_or_the_given_ones(database: str) -> None:
         holdfast.tenants.create("zenith")
     assert list(said(database, "doctor")["tenants"]) == ["acme", "zenith"]
     assert list(said(database, "doctor", "--tenant", "zenith")["tenants"]) == ["zenith"]
-    two = said(database, "doctor", "--tenant", "zenith", "--tenant", "nobody")
-    assert list(two["tenants"]) == ["zenith", "nobody"]
+    two = said(database, "doctor", "--tenant", "zenith", "--tenant", "absent")
+    assert list(two["tenants"]) == ["zenith", "absent"]
     with Holdfast(database) as holdfast:
-        assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme", "zenith"], "asking makes nobody"
+        assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme", "zenith"], "the doctor creates no tenant"
 
 
 def test_the_doctor_checks_more_tenants_than_fit_on_a_page(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_a_plan_prints_the_remaining_bytes_and_the_held_runs() -> None:
     ids=["run", "session", "tenant"],
 )
 def test_the_subject_of_a_hold_is_printed(run: str | None, session: str | None, words: str) -> None:
-    assert retention._subject(Hold(NOBODY, run, session, "why", "", False, LONG_AGO), "acme") == words
+    assert retention._subject(Hold(UNKNOWN_ID, run, session, "why", "", False, LONG_AGO), "acme") == words
 
 
 @pytest.mark.parametrize(
@@ -213,20 +215,20 @@ def test_days_out_of_range_are_refused(days: float) -> None:
         (["retention", "policy", "--grace-days", "nan"], 2, "no number of days"),
         (["retention", "policy", "--grace-days", "inf"], 2, "no number of days"),
         (["retention", "policy", "--grace-days", "-1"], 2, "--grace-days"),
-        (["retention", "policy", "--run", NOBODY, "--keep-days", "nan"], 2, "no number of days"),
-        (["retention", "policy", "--run", NOBODY, "--keep-days", "1"], 1, "there is no run"),
+        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "nan"], 2, "no number of days"),
+        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "1"], 1, "there is no run"),
         (["retention", "policy", "--quota-mib", "-1"], 2, "--quota-mib"),
         (["retention", "policy", "--quota-mib", str(2**40)], 1, "snapshot_quota_mib"),
         (["retention", "policy", "--per-run", str(2**31)], 1, "per_run must be"),
-        (["retention", "policy", "--tenant", "nobody", "--quota-mib", "1"], 1, "nobody"),
+        (["retention", "policy", "--tenant", "absent", "--quota-mib", "1"], 1, "absent"),
         (["retention", "policy", "--tenant", ""], 1, "tenant must not be empty"),
         (["retention", "run", "--every", "nan"], 1, "every_s must be a number"),
         (["retention", "run", "--every", "inf"], 1, "every_s must be a number"),
         (["retention", "run", "--every", "-1"], 2, "--every"),
         (["retention", "run", "--log", "."], 1, "Is a directory"),
-        (["retention", "hold", "--reason", "why", "--run", NOBODY, "--session", NOBODY], 1, "not both"),
-        (["retention", "hold", "--reason", "why", "--session", NOBODY], 1, NOBODY),
-        (["retention", "release", "--hold", NOBODY], 1, NOBODY),
+        (["retention", "hold", "--reason", "why", "--run", UNKNOWN_ID, "--session", UNKNOWN_ID], 1, "not both"),
+        (["retention", "hold", "--reason", "why", "--session", UNKNOWN_ID], 1, UNKNOWN_ID),
+        (["retention", "release", "--hold", UNKNOWN_ID], 1, UNKNOWN_ID),
         (["keys", "create", "--name", "x", "--days", "0"], 2, "--days"),
         (["keys", "create", "--name", "x", "--days", "36501"], 2, "--days"),
         (["keys", "create", "--name", "x" * 256], 1, "name_bytes"),
@@ -250,7 +252,7 @@ def test_a_policy_is_cleared_before_it_is_set(database: str) -> None:
     said(database, "retention", "policy", "--per-run", "3", "--grace-days", "2", "--quota-mib", "9")
     result = said(database, "retention", "policy", "--clear", "--per-run", "4")["policy"]
     assert result == {"per_run": 4, "quota_mib": 500, "grace_s": 7 * 86_400}
-    assert said(database, "retention", "policy", "--clear", "--tenant", "nobody")["policy"]["per_run"] == 10
+    assert said(database, "retention", "policy", "--clear", "--tenant", "absent")["policy"]["per_run"] == 10
 
 
 def test_the_removal_log_is_closed_and_has_only_removals(tmp_path: Path) -> None:
@@ -272,7 +274,7 @@ def test_the_removal_log_is_closed_and_has_only_removals(tmp_path: Path) -> None
 
 def key(**more: Any) -> ApiKey:
     fields = {"expires_at": None, "last_used_at": None, "revoked_at": None, **more}
-    return ApiKey(NOBODY, more.pop("tenant", ""), "ci", "hf_01234567", ["read", "write"], from_us(0), *[
+    return ApiKey(UNKNOWN_ID, more.pop("tenant", ""), "ci", "hf_01234567", ["read", "write"], from_us(0), *[
         fields[name] for name in ("expires_at", "last_used_at", "revoked_at")
     ])  # fmt: skip
 
@@ -293,7 +295,7 @@ def test_the_state_of_a_key_is_printed(given: dict[str, Any], state: str) -> Non
 
 
 def test_a_key_is_a_row_with_its_tenant_and_last_use() -> None:
-    assert keys._row(key()) == [NOBODY, "hf_01234567", "ci", "(all)", "read write", "never", "good"]
+    assert keys._row(key()) == [UNKNOWN_ID, "hf_01234567", "ci", "(all)", "read write", "never", "good"]
     used = keys._row(key(tenant="acme", last_used_at=LONG_AGO))
     assert (used[3], used[5]) == ("acme", "2001-02-03 04:05")
 

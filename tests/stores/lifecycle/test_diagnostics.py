@@ -1,4 +1,4 @@
-"""What is not as it should be is found and named; what nobody needs is removed, and nothing else."""
+"""Diagnostics find and report every defect, and a repair removes unneeded data and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_intact_tenant_has_no_findings(local: Bench) -> None:
     run = local.run()
     for _ in range(3):
         local.capture(run)
-    assert local.tenant().diagnostics.look() == DiagnosticReport() == local.tenant("nobody").diagnostics.look()
+    assert local.tenant().diagnostics.look() == DiagnosticReport() == local.tenant("absent").diagnostics.look()
     assert local.tenant().diagnostics.look().is_sound
     assert local.tenant().diagnostics.repair().is_tidy
 
@@ -36,9 +36,9 @@ def test_leftovers_of_killed_processes_are_found_and_removed(opens: Opens, tmp_p
     with pytest.raises(Died):
         dying.capture(run, size=3_000)
     place = PackStorage(tmp_path / "packs")
-    asyncio.run(place.write(f"{FOLDER}/orphan", b"nobody's", blocking=False))
+    asyncio.run(place.write(f"{FOLDER}/orphan", b"unknown", blocking=False))
     acme = bench.tenant()
-    assert acme.diagnostics.look() == DiagnosticReport(orphan_packs=("orphan",)), "what is new may still be wanted"
+    assert acme.diagnostics.look() == DiagnosticReport(orphan_packs=("orphan",)), "a new file may still be in use"
     bench.clock.advance(3_600)
     result = acme.diagnostics.look()
     assert (result.orphan_packs, len(result.unsealed_packs), result.is_sound, result.is_tidy) == (

@@ -1,4 +1,4 @@
-"""Events that ask for somebody to be forgotten: read, written down once, carried out, whatever happens in between."""
+"""Events that request an erasure: read, recorded once and carried out, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_events_of_a_dead_consumer_are_taken_over_and_carried_out_once(tmp_path:
     publish(redis_url, tenant="acme", event_id="e1")
 
     async def die(holdfast: AsyncHoldfast) -> None:
-        """It reads, and is gone before it has written anything down."""
+        """Read, and die before anything is recorded."""
         await holdfast.tenant("acme").sessions.create()
         consumer = ErasureConsumer(holdfast, redis_url, consumer="the dead")
         await consumer._ensure_group()
@@ -102,7 +102,7 @@ def test_events_of_a_dead_consumer_are_taken_over_and_carried_out_once(tmp_path:
     assert erasure.finished_at is not None
 
     async def again(holdfast: AsyncHoldfast) -> None:
-        """The same event once more, when somebody of the same name has moved in: it is done, and stays done."""
+        """Send the same event again after the name is in use again: the erasure is finished, and stays finished."""
         kept = await holdfast.tenant("acme").sessions.create()
         publish(redis_url, tenant="acme", event_id="e1")
         assert await come(holdfast, 0) == (1, [erasure])
@@ -116,7 +116,7 @@ def test_events_of_a_dead_consumer_are_taken_over_and_carried_out_once(tmp_path:
 def test_unreadable_events_are_acknowledged_and_unrecorded_ones_are_not(
     tmp_path: Path, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publish(redis_url, data="nobody")
+    publish(redis_url, data="absent")
     publish(redis_url, tenant="x" * 1_000)
     publish(redis_url, tenant="acme")
 

@@ -1,4 +1,4 @@
-"""An erasure that dies at any of its steps is gone on with, and in the end nothing is left."""
+"""An erasure that dies at any of its steps is resumed, and in the end no data is left."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_erasure_that_dies_at_any_step_is_resumed(prepared: Path, tmp_path: P
         check(folder, lines, others)
         shutil.rmtree(folder)
         if dying.left > 0:
-            assert at > 8, "hardly anything was done"
+            assert at > 8, "too few steps were played"
             return
     raise AssertionError("it never came to an end")
 
@@ -96,7 +96,7 @@ def check(folder: Path, lines: Lines, others: dict[str, int]) -> None:
         zenith = holdfast.tenant("zenith")
         assert all(zenith.snapshots.read(snapshot.id, "file") for snapshot in zenith.snapshots.list())
     assert mentions(folder, "acme") == {"erasures": 1}, "nothing is left but the proof"
-    assert mentions(folder, "zenith") == others, "nobody else has lost anything"
+    assert mentions(folder, "zenith") == others, "no other tenant has lost anything"
     assert files(folder) == 3
     assert set(Counter(lines.deleted("erasure")).values()) <= {1}
     assert lines.deleted() == lines.deleted("erasure")
@@ -111,7 +111,7 @@ def test_an_erasure_of_snapshots_alone_leaves_the_rest(prepared: Path, tmp_path:
         assert (erased.is_finished, erased.swept.erasure.count) == (True, 3)
         zenith = holdfast.tenant("zenith")
         assert (len(zenith.snapshots.list()), len(zenith.sessions.list())) == (0, 1)
-        assert zenith.objects.usage().count == 1, "what somebody else holds stays"
+        assert zenith.objects.usage().count == 1, "objects held under other names stay"
         assert len(zenith.activity.list(where=[], action="checkpoint.deleted")) == len(lines.raw) == 3
         assert [erasure.tenant for erasure in holdfast.erasures.list(only_open=True)] == ["acme"]
 

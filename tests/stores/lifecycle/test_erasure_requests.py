@@ -1,4 +1,4 @@
-"""Requests to be forgotten: what is written down, in which order it is listed, and what carrying it out leaves."""
+"""Erasure requests: how they are recorded and listed, and what carrying them out leaves."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_one_event_about_two_tenants_and_two_about_one_are_kept_apart(holdfast: 
 def test_any_time_in_range_is_stored_and_listed(holdfast: Holdfast, moment: datetime) -> None:
     asked = holdfast.erasures.request("acme", requested_at=moment)
     assert (asked.requested_at, asked.due_at) == (moment, moment + timedelta(days=1))
-    assert holdfast.erasures.list(only_open=True) == [asked], "what is not listed is never carried out"
+    assert holdfast.erasures.list(only_open=True) == [asked], "an unlisted request would never be carried out"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_cursor_of_another_list_is_refused(empty: Holdfast, cursor: str) -> No
         empty.erasures.list(limit=1, cursor=cursor)
 
 
-@pytest.mark.parametrize("tenant", ["nobody", "\x00", "acme "])
+@pytest.mark.parametrize("tenant", ["absent", "\x00", "acme "])
 def test_a_tenant_without_a_request_is_not_erased(holdfast: Holdfast, tenant: str) -> None:
     holdfast.erasures.request("acme")
     with raises(NotFound, noun="erasure", key=tenant):
@@ -263,8 +263,8 @@ def test_a_hold_that_keeps_no_snapshot_keeps_the_tenant_too(holdfast: Holdfast) 
 def test_an_erasure_waits_for_another_sweep_and_then_continues(holdfast: Holdfast, clock: FixedClock) -> None:
     holdfast.tenant("acme").sessions.create()
     holdfast.erasures.request("acme")
-    step(Sweep(holdfast._engine, Scope("acme", holdfast._setting)).claim("somebody"))
-    with pytest.raises(Conflict, match="somebody is sweeping"):
+    step(Sweep(holdfast._engine, Scope("acme", holdfast._setting)).claim("another"))
+    with pytest.raises(Conflict, match="another is sweeping"):
         holdfast.erasures.carry_out("acme")
     assert len(holdfast.erasures.list(only_open=True)) == 1
     clock.advance(LEASE_S)
@@ -376,7 +376,7 @@ def test_a_consumer_without_redis_carries_out_what_is_possible(
                 await holdfast.erasures.request(name)
             await holdfast.erasures.request("free", event_id="again")
             await holdfast.tenant("held").retention.hold("case")
-            await Sweep(holdfast._engine, Scope("busy", holdfast._setting)).claim("somebody")
+            await Sweep(holdfast._engine, Scope("busy", holdfast._setting)).claim("another")
             result = await ErasureConsumer(holdfast, None, consumer="me").carry_out()
             return result, [erasure.tenant for erasure in await holdfast.erasures.list(only_open=True)]
 
@@ -386,4 +386,4 @@ def test_a_consumer_without_redis_carries_out_what_is_possible(
     (record,) = [record for record in caplog.records if record.name == "holdfast.erasure"]
     assert record.levelname == "INFO", "a sweep by another process is no reason for a warning"
     assert record.getMessage().startswith("busy ")
-    assert "somebody is sweeping the tenant 'busy'" in record.getMessage()
+    assert "another is sweeping the tenant 'busy'" in record.getMessage()

@@ -1,4 +1,4 @@
-"""What a rewind does to the grace of a run that had ended, and what a hold that a tenant placed itself does to its erasure."""
+"""The effect of a rewind on the grace period of an ended run, and of a tenant's own hold on its erasure."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_a_run_rewound_after_its_end_keeps_its_grace_period(local: Bench, lines:
     acme.runs.resume(run)
     assert acme.runs.get(run).status == "pending"
     acme.retention.sweep()
-    assert local.ids() == [made], "a run that goes on has not ended"
+    assert local.ids() == [made], "an active run has not ended"
     held = acme.leases.claim("me", run_id=run)
     assert held is not None
     acme.runs.pause(run, epoch=held.epoch)
     acme.retention.sweep()
-    assert local.ids() == [made], "nor has one that somebody has claimed since"
+    assert local.ids() == [made], "nor has one that a worker has claimed since"
     acme.workspaces.rewind(run, 0, None, files=False)
     acme.retention.sweep()
     assert (local.ids(), lines.deleted()) == ([made], [])

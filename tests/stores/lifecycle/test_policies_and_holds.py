@@ -1,4 +1,4 @@
-"""What is set for a tenant and a run, what is held and by whom, and rounds over tenants: every branch that needs no files."""
+"""Policies of tenants and runs, holds, and rounds over tenants: every branch that needs no files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.errors import raises
 from tests.stores.lifecycle.forging import body, forge
 
 DAY = 86_400
-NOBODY = "01900000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 USUAL = RetentionPolicy(10, 500, 7 * DAY)
 LIMITS = Limits(list_rows=3, name_bytes=60, text_bytes=40)
 
@@ -86,7 +86,7 @@ def test_what_a_run_has_of_its_own_counts_more_than_the_tenants(acme: TenantHand
     acme.retention.set_policy(per_run=7)
     assert (acme.retention.policy(run_id=run).per_run, acme.retention.policy(run_id=other).per_run) == (3, 7)
     assert acme.retention.clear_policy().per_run == 10
-    assert acme.retention.policy(run_id=run).per_run == 3, "what was set for the run was not set for the tenant"
+    assert acme.retention.policy(run_id=run).per_run == 3, "the policy of the run is not that of the tenant"
     assert acme.retention.clear_policy(run_id=run).per_run == 10
 
 
@@ -139,19 +139,19 @@ def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> N
 
 def test_what_is_refused_is_not_in_the_log(acme: TenantHandle) -> None:
     for call in (
-        lambda: acme.retention.set_policy(per_run=1, run_id=NOBODY),
-        lambda: acme.retention.clear_policy(run_id=NOBODY),
-        lambda: acme.retention.hold("why", session_id=NOBODY),
-        lambda: acme.retention.release(NOBODY),
+        lambda: acme.retention.set_policy(per_run=1, run_id=UNKNOWN_ID),
+        lambda: acme.retention.clear_policy(run_id=UNKNOWN_ID),
+        lambda: acme.retention.hold("why", session_id=UNKNOWN_ID),
+        lambda: acme.retention.release(UNKNOWN_ID),
     ):
-        with pytest.raises(NotFound, match=NOBODY):
+        with pytest.raises(NotFound, match=UNKNOWN_ID):
             call()
     assert acme.activity.count() == 0
 
 
 def test_a_hold_on_what_is_not_there_makes_no_tenant(holdfast: Holdfast, acme: TenantHandle) -> None:
     with pytest.raises(NotFound):
-        acme.retention.hold("why", run_id=NOBODY)
+        acme.retention.hold("why", run_id=UNKNOWN_ID)
     assert holdfast.tenants.list() == []
     acme.retention.hold("everything, also what is still to come")
     assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme"]
@@ -167,11 +167,11 @@ def test_a_run_of_another_tenant_cannot_be_held(holdfast: Holdfast, acme: Tenant
 
 @pytest.mark.parametrize("reason", ["\x00", "a\ud800", "😀" * 10, " ", "x" * 40], ids=ascii)
 def test_a_hold_may_have_any_reason_and_be_placed_by_anybody(acme: TenantHandle, reason: str) -> None:
-    placed = acme.retention.hold(reason, placed_by=reason, id=NOBODY)
+    placed = acme.retention.hold(reason, placed_by=reason, id=UNKNOWN_ID)
     assert (placed.reason, placed.placed_by) == (reason, reason)
-    assert acme.retention.hold(reason, id=NOBODY.upper()) == placed
+    assert acme.retention.hold(reason, id=UNKNOWN_ID.upper()) == placed
     assert acme.retention.holds() == [placed]
-    assert acme.retention.release(NOBODY, reason=reason) == placed
+    assert acme.retention.release(UNKNOWN_ID, reason=reason) == placed
     assert [deed.reason for deed in acme.activity.list()] == [reason, reason]
 
 
@@ -192,10 +192,10 @@ def test_a_hold_that_cannot_be_is_not_placed(acme: TenantHandle, given: dict[str
 def test_the_id_of_a_hold_on_one_thing_is_not_that_of_a_hold_on_another(acme: TenantHandle) -> None:
     run = run_of(acme)
     session = acme.runs.get(run).session_id
-    acme.retention.hold("why", id=NOBODY)
+    acme.retention.hold("why", id=UNKNOWN_ID)
     for other in ({"run_id": run}, {"session_id": session}, {"reason": "Why"}):
-        with pytest.raises(Conflict, match=NOBODY):
-            acme.retention.hold(**{"reason": "why", "id": NOBODY, **other})
+        with pytest.raises(Conflict, match=UNKNOWN_ID):
+            acme.retention.hold(**{"reason": "why", "id": UNKNOWN_ID, **other})
     assert [hold.run_id for hold in acme.retention.holds()] == [None]
     assert len(acme.activity.list(action="hold.placed")) == 1
 
@@ -227,7 +227,7 @@ def test_holds_without_limit_are_all_or_nothing(acme: TenantHandle) -> None:
         acme.retention.holds()
     page = acme.retention.holds(limit=3)
     assert [*page, *acme.retention.holds(limit=3, cursor=page.next)] == placed
-    for cursor in (encode_cursor("erasures", NOBODY), encode_cursor("holds", 7), encode_cursor("holds")):
+    for cursor in (encode_cursor("erasures", UNKNOWN_ID), encode_cursor("holds", 7), encode_cursor("holds")):
         with pytest.raises(InvalidFilter, match="cursor"):
             acme.retention.holds(limit=1, cursor=cursor)
 
@@ -290,8 +290,8 @@ def test_a_plan_changes_nothing_and_matches_the_sweep(acme: TenantHandle, clock:
 
 
 def test_a_sweep_or_a_plan_creates_no_tenant(holdfast: Holdfast) -> None:
-    nobody = holdfast.tenant("nobody")
-    assert (nobody.retention.plan(), nobody.retention.sweep(), nobody.retention.policy()) == (
+    absent = holdfast.tenant("absent")
+    assert (absent.retention.plan(), absent.retention.sweep(), absent.retention.policy()) == (
         SweepResult(),
         SweepResult(),
         USUAL,
@@ -319,7 +319,7 @@ def test_a_sweep_needs_a_holder_and_releases_its_lease_when_it_fails(
         patched.setattr(Sweep, "carry_out", fail)
         with pytest.raises(Conflict, match="broken off"):
             acme.retention.sweep(holder="one")
-    assert acme.retention.sweep(holder="other") == SweepResult(), "nobody has to wait for the lease to end"
+    assert acme.retention.sweep(holder="other") == SweepResult(), "the lease was released"
 
 
 def test_the_release_of_an_old_sweep_does_not_end_the_new_one(acme: TenantHandle, clock: FixedClock) -> None:
@@ -364,7 +364,7 @@ def test_a_round_counts_swept_skipped_and_failed_tenants(tmp_path: Path, caplog:
         async with AsyncHoldfast(str(tmp_path / "a.db"), clock=FixedClock()) as holdfast:
             for name in ("a", "b", "busy"):
                 await holdfast.tenant(name).sessions.create()
-            await Sweep(holdfast._engine, Scope("busy", holdfast._setting)).claim("somebody")
+            await Sweep(holdfast._engine, Scope("busy", holdfast._setting)).claim("another")
             await holdfast.erasures.request("b")
             worker = RetentionWorker(holdfast, holder="me", tenants=["a", "busy", "", "a"])
             rounds = [await worker.round(idle_s=60)]

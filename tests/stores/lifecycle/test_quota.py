@@ -1,4 +1,4 @@
-"""How room is made: what must stay is counted first, then the newest, and nothing is counted twice."""
+"""The quota: snapshots that must stay count first, then the newest, and no object counts twice."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_oldest_are_removed_until_the_rest_fits(world: World) -> None:
 
 
 def test_snapshots_are_removed_by_age_and_not_by_size(world: World) -> None:
-    """By age, and not by how much each would free: who rewinds goes back to what was last."""
+    """By age, and not by the space each would free: a rewind needs the latest snapshots."""
     run = world.run()
     small, large = world.forge(run, 0), world.forge(run, 1, 2, 3)
     newest = world.forge(run, 4)
@@ -163,7 +163,7 @@ def test_the_quota_covers_snapshots_of_every_page(world: World, monkeypatch: pyt
 def test_other_objects_do_not_count_towards_the_quota(world: World) -> None:
     run = world.run()
     made = [world.forge(run, number) for number in range(3)]
-    world.acme.objects.put([body(99, 5 * MIB)], holder="somebody else")
+    world.acme.objects.put([body(99, 5 * MIB)], holder="another")
     assert world.swept() == []
     result = world.needed()
     assert result is not None

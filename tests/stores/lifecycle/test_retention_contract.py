@@ -1,4 +1,4 @@
-"""The contract of retention, clause by clause, on both engines and on packs in a directory and in a bucket."""
+"""The contract of retention, clause by clause, on both engines, with packs in a directory and in a bucket."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_t5_a_cross_tenant_delete_attempt_is_refused_with_a_structured_error(
     listed = place.names
 
     async def everything(folder: str, *, blocking: bool) -> list[str]:
-        """A place that answers with what is not the tenant's."""
+        """A storage that returns files of another tenant."""
         return [*await listed(folder, blocking=blocking), path]
 
     monkeypatch.setattr(place, "names", everything)

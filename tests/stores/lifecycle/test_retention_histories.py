@@ -135,9 +135,7 @@ def play(model: Model, real: Real, steps: list[tuple[Any, ...]]) -> None:
     assert intact(real.acme, real.left()), "nothing that is needed was removed"
     needed = {number for run in model.runs.values() for _, _, tree in run for number in tree}
     stored_value, content = real.acme.objects.usage().stored_bytes, sum(map(size_of, needed))
-    assert content <= stored_value <= content + 20_000, (
-        "nothing is kept that no snapshot needs, except lists of what is in them"
-    )
+    assert content <= stored_value <= content + 20_000, "no unneeded object is kept, except manifests"
 
 
 def _capture(model: Model, real: Real, run: int, tree: set[int], fresh: bool) -> None:

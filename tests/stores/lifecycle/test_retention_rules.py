@@ -1,4 +1,4 @@
-"""What goes by which rule, decided without a database."""
+"""Which snapshots each rule removes, decided without a database."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_every_line_is_one_line_of_json_whatever_the_tenant_is_called(tenant: st
 
 
 def test_the_retention_log_has_only_removals() -> None:
-    """Who reads it as lines of JSON must not stumble over the words of a worker."""
+    """A reader of its JSON lines must not find log messages of a worker in it."""
     import holdfast.erasure.consumer
     import holdfast.retention_worker
 

@@ -1,4 +1,4 @@
-"""Two never sweep one tenant at once, a round reaches every tenant, and long work is done in short transactions."""
+"""Two processes never sweep one tenant at once, a round reaches every tenant, and long work takes short transactions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_of_two_sweeps_one_waits_and_a_late_one_is_fenced(local: Bench, opens: O
     step(second.claim("second"))
     with pytest.raises(Fenced, match="'acme'"):
         step(first.carry_out())
-    assert (lines.raw, len(local.ids())) == ([], 3), "who is refused has done nothing"
+    assert (lines.raw, len(local.ids())) == ([], 3), "a refused sweep has changed nothing"
     step(first.release())
     with pytest.raises(Conflict, match="second is sweeping"):
         step(first.claim("first"))
@@ -55,7 +55,7 @@ def test_of_two_sweeps_one_waits_and_a_late_one_is_fenced(local: Bench, opens: O
     local.clock.advance(60)
     assert local.tenant().retention.sweep(idle_s=60).count == 0
     local.clock.advance(-(10**6))
-    assert local.tenant().retention.sweep(idle_s=60).count == 0, "a clock that was put back keeps nobody out for ever"
+    assert local.tenant().retention.sweep(idle_s=60).count == 0, "a clock that was set back does not block sweeps"
     with raises(InvalidInput, field="idle_s"):
         local.tenant().retention.sweep(idle_s=-1)
 
@@ -73,7 +73,7 @@ def test_a_running_sweep_respects_a_new_hold(local: Bench, opens: Opens) -> None
             held = pool.submit(lambda run=run: acme.retention.hold("why", run_id=run) and local.ids(run))  # type: ignore[misc]
             existing = held.result()
             sweep.result()
-        assert local.ids(run) == existing, "what was there when the hold was placed is there"
+        assert local.ids(run) == existing, "snapshots that existed when the hold was placed still exist"
         assert len(existing) in range(1, len(made) + 1)
 
 
@@ -95,7 +95,7 @@ def test_a_round_sweeps_every_tenant_and_carries_out_erasures(
         local.tenant(name).retention.set_policy(per_run=1)
     local.holdfast.erasures.request("gone", event_id="e")
     busy = sweep_of(local)
-    step(busy.claim("somebody"))
+    step(busy.claim("another"))
 
     async def two_at_once(holdfast: AsyncHoldfast) -> list[Round]:
         workers = [RetentionWorker(holdfast, holder=name) for name in ("one", "other")]
@@ -105,7 +105,7 @@ def test_a_round_sweeps_every_tenant_and_carries_out_erasures(
     assert sum(round_result.tenants for round_result in result) == 1, "zenith, once"
     assert sum(round_result.erased for round_result in result) == 1
     assert sum(round_result.snapshots for round_result in result) == 3
-    assert len(local.ids()) == 2, "acme is left to somebody"
+    assert len(local.ids()) == 2, "acme is left to another process"
     assert (len(local.ids(tenant="zenith")), local.ids(tenant="gone")) == (1, [])
     assert sorted(event["reason"] for event in lines.said) == ["erasure", "erasure", "per_run_cap"]
     step(busy.release())
@@ -182,7 +182,7 @@ def fill(holdfast: Holdfast, name: str, runs: int, snapshots_per_run: int) -> No
 def test_a_sweep_of_many_snapshots_takes_short_transactions_and_little_memory(caplog: pytest.LogCaptureFixture) -> None:
     """The whole of it, ten thousand snapshots of a thousand tenants, is measured by the benchmark."""
     peaks = {}
-    caplog.set_level(logging.ERROR, "holdfast.retention")  # what is said would be remembered here
+    caplog.set_level(logging.ERROR, "holdfast.retention")  # otherwise the handler would keep every record
     with Holdfast(":memory:", clock=FixedClock()) as holdfast:
         for name, runs in (("warm", 1), ("small", 5), ("large", 40)):
             fill(holdfast, name, runs, 10)
@@ -201,7 +201,7 @@ def test_a_sweep_of_many_snapshots_takes_short_transactions_and_little_memory(ca
 def test_an_erasure_done_by_another_process_logs_no_warning(
     local: Bench, address: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between asking who is to be forgotten and doing it, somebody else has done it."""
+    """Another process carries out the erasure between listing and carrying it out."""
     local.run("gone")
     local.holdfast.erasures.request("gone", event_id="e")
 

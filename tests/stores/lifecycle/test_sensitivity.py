@@ -1,4 +1,4 @@
-"""The histories notice what they are there to notice: each defect that is planted here is found by one of them."""
+"""The retention histories detect each planted defect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def captures(run: int, count: int, *, fresh: bool = True, first: int = 0) -> lis
 
 
 def without(query: Query, text: str, instead: str) -> AbstractContextManager[Any]:
-    """A query in which something was forgotten."""
+    """Patch a query so that a condition is missing."""
     changed = Query(query.name, {dialect: sql.replace(text, instead) for dialect, sql in query.texts.items()})
     assert changed.texts != query.texts
     return mock.patch.multiple(query, **vars(changed))

@@ -1,4 +1,4 @@
-"""Layers that nothing needs for themselves go, and what lay on them stays as it was."""
+"""Squashing removes layers that no snapshot needs, and keeps the trees based on them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def digest(number: int) -> str:
 
 
 def stored(tenant: TenantHandle) -> int:
-    """What is stored when all that nobody holds is gone."""
+    """The stored bytes after all objects without references were removed."""
     tenant.objects.prune(grace_s=0)
     return tenant.objects.usage().stored_bytes
 
@@ -119,7 +119,7 @@ def test_layers_are_not_squashed_without_a_gain(acme: TenantHandle) -> None:
     first = forge(acme, run, [])
     many = forge(acme, run, [bytes([n]) * 10 for n in range(200)], on=first)
     remove(acme, [first])
-    assert squash(acme) == 0, "the list of what is in the tree would take more than the empty layer below"
+    assert squash(acme) == 0, "the manifest would take more than the empty layer below"
     assert len(acme.snapshots.tree(many.id).entries) == 200
 
 
@@ -157,7 +157,7 @@ def test_a_held_snapshot_keeps_nothing_of_erased_layers_below_it(acme: TenantHan
 
 
 def holdfast_of(tenant: TenantHandle) -> Any:
-    """What is above all tenants, on the same database."""
+    """The handle for all tenants, on the same database."""
     return SimpleNamespace(erasures=Erasures(AsyncErasures(tenant._engine, tenant._scope)))
 
 

@@ -1,4 +1,4 @@
-"""A sweep that dies at any of its steps is gone on with by the next, and ends as its twin that never died."""
+"""A sweep that dies at any of its steps is resumed by the next, with the same result as one that never died."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def opened(folder: Path, *, later_s: int = 0) -> Holdfast:
 
 
 def state(acme: TenantHandle) -> list[Any]:
-    """What is left: snapshots with all their files, and what they take."""
+    """The remaining snapshots with all their files, and their size."""
     snapshots = acme.snapshots.list()
     files = [[acme.snapshots.read(snapshot.id, "file") for snapshot in snapshots]]
     return [[snapshot.id for snapshot in snapshots], files, acme.objects.usage().stored_bytes, acme.diagnostics.look()]

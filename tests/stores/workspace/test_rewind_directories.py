@@ -1,4 +1,4 @@
-"""What directories and snapshots can be brought to each other, and what is refused before anything is touched."""
+"""Restores and rewinds of directories of every kind, and arguments refused before anything is changed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from holdfast.types import Run
 from holdfast.workspaces import restore, rewind
 from tests.errors import raises
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 NUMBERS = count(1)
 Files = dict[str, bytes]
 
 
 class Place(NamedTuple):
-    """A tenant, another, a run that nobody drives, and a directory with two files of which there is a snapshot."""
+    """Two tenants, a run without a holder, and a captured directory with two files."""
 
     acme: TenantHandle
     zenith: TenantHandle
@@ -140,7 +140,7 @@ def test_an_invalid_snapshot_id_creates_no_directory(place: Place, tmp_path: Pat
 
 
 def test_an_unknown_or_foreign_snapshot_creates_no_directory(place: Place, tmp_path: Path) -> None:
-    for whose, id in ((place.acme, NOBODY), (place.zenith, place.snapshot)):
+    for whose, id in ((place.acme, UNKNOWN_ID), (place.zenith, place.snapshot)):
         with pytest.raises(NotFound):
             whose.workspaces.restore(id, tmp_path / "new")
         with pytest.raises(NotFound):
@@ -186,14 +186,14 @@ def test_progress_adds_up_to_the_result(place: Place, tmp_path: Path) -> None:
 
 
 def failing(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have somebody change the directory so many times while it is brought to a snapshot."""
+    """Have the directory change a number of times while it is restored."""
     tries: list[int] = []
     real = tree_restoring.restore
 
     def restore(*arguments: Any, **named: Any) -> Any:
         tries.append(1)
         if len(tries) <= times:
-            raise Stale("somebody was here")
+            raise Stale("changed by another process")
         return real(*arguments, **named)
 
     monkeypatch.setattr(tree_restoring, "restore", restore)
@@ -212,7 +212,7 @@ def test_a_restore_gives_up_on_a_directory_that_keeps_changing(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = failing(99, monkeypatch)
-    with pytest.raises(Stale, match="somebody was here"):
+    with pytest.raises(Stale, match="changed by another process"):
         place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
     assert len(tries) == restore.TRIES
 
@@ -278,7 +278,7 @@ def test_a_redo_without_a_rewind_changes_nothing(place: Place) -> None:
     with pytest.raises(Conflict, match="no rewind"):
         place.acme.workspaces.redo(place.run.id, place.tree)
     with pytest.raises(NotFound):
-        place.acme.workspaces.redo(place.run.id, place.tree, id=NOBODY)
+        place.acme.workspaces.redo(place.run.id, place.tree, id=UNKNOWN_ID)
     assert read(place.tree) == BOTH
 
 

@@ -1,4 +1,4 @@
-"""The edges of rewinds: whatever a run was, whatever is in its names, and whatever becomes of it meanwhile."""
+"""Edge cases of rewinds: runs in any state, names of any text, and changes between begin and finish."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, Tena
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.types import Run
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 ODD = "nul \0, lone \udcff, Ünïcode 🙂"
 NUMBERS = count(1)
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 class Place(NamedTuple):
-    """A tenant with a run of two steps that somebody holds, and another tenant."""
+    """A tenant with a run of two steps that a worker holds, and another tenant."""
 
     acme: TenantHandle
     zenith: TenantHandle
@@ -58,7 +58,7 @@ def held(acme: TenantHandle) -> Run:
 
 
 def step(acme: TenantHandle, run: Run, number: int, **more: Any) -> None:
-    """A step that says something."""
+    """Commit a step with a message."""
     messages = [NewMessage(role="assistant", content=f"step {number}")]
     acme.runs.step(run.id, epoch=run.epoch, iteration=number, state=number, messages=messages, **more)
 
@@ -222,18 +222,18 @@ def test_begin_and_finish_have_their_own_times(place: Place) -> None:
 
 def test_a_repeated_rewind_returns_its_current_state(place: Place) -> None:
     released(place)
-    id = gone_back(place, 1, id=NOBODY)
+    id = gone_back(place, 1, id=UNKNOWN_ID)
     come_back(place)
     again = place.acme.rewinds.begin(place.run.id, to_step=1, id=id)
-    assert (again.id, again.status) == (NOBODY, "redone")
+    assert (again.id, again.status) == (UNKNOWN_ID, "redone")
     assert place.now().iteration == 2, "and nothing is taken back once more"
 
 
 def test_the_same_id_for_another_step_is_refused(place: Place) -> None:
     released(place)
-    gone_back(place, 1, id=NOBODY)
-    with pytest.raises(Conflict, match=f"rewind {NOBODY} .*, of run {place.run.id} to step 1"):
-        place.acme.rewinds.begin(place.run.id, to_step=0, id=NOBODY)
+    gone_back(place, 1, id=UNKNOWN_ID)
+    with pytest.raises(Conflict, match=f"rewind {UNKNOWN_ID} .*, of run {place.run.id} to step 1"):
+        place.acme.rewinds.begin(place.run.id, to_step=0, id=UNKNOWN_ID)
 
 
 def test_a_redo_that_is_repeated_by_its_id_does_nothing_more(place: Place) -> None:
@@ -247,10 +247,10 @@ def test_a_redo_that_is_repeated_by_its_id_does_nothing_more(place: Place) -> No
 
 def test_two_tenants_may_use_the_same_id(place: Place) -> None:
     theirs = held(place.zenith)
-    gone_back(place, 1, id=NOBODY, epoch=place.run.epoch)
-    place.zenith.rewinds.begin(theirs.id, to_step=0, id=NOBODY, epoch=theirs.epoch)
-    assert place.acme.rewinds.get(NOBODY).run_id == place.run.id
-    assert place.zenith.rewinds.get(NOBODY).run_id == theirs.id
+    gone_back(place, 1, id=UNKNOWN_ID, epoch=place.run.epoch)
+    place.zenith.rewinds.begin(theirs.id, to_step=0, id=UNKNOWN_ID, epoch=theirs.epoch)
+    assert place.acme.rewinds.get(UNKNOWN_ID).run_id == place.run.id
+    assert place.zenith.rewinds.get(UNKNOWN_ID).run_id == theirs.id
 
 
 # ------------------------------------------------------------------------------------------------------ names and numbers
@@ -323,7 +323,7 @@ def test_calls_with_any_id_are_archived_and_restored(place: Place) -> None:
 
 
 def test_an_unknown_run_has_no_rewinds(place: Place) -> None:
-    assert [*place.acme.rewinds.list(NOBODY)] == [*place.acme.rewinds.pending(NOBODY)] == []
+    assert [*place.acme.rewinds.list(UNKNOWN_ID)] == [*place.acme.rewinds.pending(UNKNOWN_ID)] == []
 
 
 def test_another_tenant_cannot_see_a_rewind(place: Place) -> None:
