@@ -76,14 +76,16 @@ def not_compared(change: Change, most: int) -> str:
 
 
 def content_of(entry: TreeEntry | None) -> bytes | None:
-    """What of an entry is compared line by line, if that is not the content of a file."""
+    """Return the content that an entry is compared by, unless it is the content of a file; then return ``None``."""
     if entry is None or entry.kind == "dir":
         return b""
     return entry.target.encode("utf-8", "surrogateescape") if entry.kind == "symlink" else None
 
 
 def _renames(added: dict[str, TreeEntry], removed: dict[str, TreeEntry]) -> list[Change]:
-    """Files that were removed here and added there; they are taken out of both."""
+    """Return the files removed on one side and added on the other with equal content, and drop them from both
+    mappings.
+    """
     by_content: dict[bytes, list[str]] = {}
     for path in sorted(removed, reverse=True):
         if removed[path].kind == "file" and removed[path].size:

@@ -1,4 +1,4 @@
-"""Capturing a tree: packing content that was not stored before, and finding what was removed.
+"""Capturing a tree: packing content that was not stored before, and finding removed paths.
 
 ``Scan.parts`` yields packed objects as they are produced, so that a large tree need not fit into memory; afterwards,
 ``Scan.result`` returns the entries.

@@ -327,7 +327,7 @@ async def get(connection: Connection, scope: scopes.Scope, snapshot_id: str) -> 
 
 async def find(connection: Connection, scope: scopes.Scope, snapshot_id: str) -> Snapshot | None:
     """Return a snapshot, visible or not, or ``None``."""
-    row = await queries.there.one(connection, scope.params(id=snapshot_id))
+    row = await queries.find.one(connection, scope.params(id=snapshot_id))
     return None if row is None else _snapshot(connection, row)
 
 
@@ -352,7 +352,7 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
     params = scope.params(run_id=parse_id(new.run_id, "run id"), id=new.id)
     if await states.queries.get.one(connection, params) is None:
         raise states.missing(new.run_id)
-    existing_row = await queries.there.one(connection, params)
+    existing_row = await queries.find.one(connection, params)
     if existing_row is not None:
         return _check_same(_snapshot(connection, existing_row), new)
     if isinstance(new.layer, NewLayer):

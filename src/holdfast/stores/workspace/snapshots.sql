@@ -7,7 +7,7 @@ VALUES (:tenant_id, :id, :run_id, :step, :parent_id, :kind, :layer_id, :entry_co
 ON CONFLICT (tenant_id, id) DO NOTHING
 RETURNING /*columns Snapshot*/ *;
 
--- name: there
+-- name: find
 -- A snapshot, visible or not.
 SELECT /*columns Snapshot*/ * FROM snapshots WHERE tenant_id = :tenant_id AND id = :id;
 
