@@ -2,7 +2,7 @@
 
 from .clock import Clock, FixedClock, SystemClock
 from .core.filters import Filter, column, content, meta
-from .core.packs import PackPlace
+from .core.packs import PackStorage
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, Holdfast
@@ -25,7 +25,7 @@ from .stores.memory.crew_memories import NewCrewMemory
 from .stores.registry.agents import AgentChange, NewAgent
 from .stores.registry.blocks import NewBlock
 from .stores.registry.channel_instances import ChannelInstanceChange, NewChannelInstance
-from .stores.registry.tool_servers import NewTool, NewToolServer, ToolServerChange
+from .stores.registry.tool_servers import NewServerTool, NewToolServer, ToolServerChange
 from .stores.workspace.retention_rules import RetentionPolicy
 from .tenant_handles import AsyncTenantHandle, TenantHandle
 from .trees.ignore_rules import DEFAULT_IGNORE
@@ -61,10 +61,10 @@ __all__ = [
     "NewGeneralFeedback",
     "NewMessage",
     "NewPendingMessage",
-    "NewTool",
+    "NewServerTool",
     "NewToolCall",
     "NewToolServer",
-    "PackPlace",
+    "PackStorage",
     "Page",
     "PoolOptions",
     "RandomIds",

@@ -7,7 +7,7 @@ from typing import Any
 
 from .clock import Clock
 from .core import actor_context
-from .core.actor_context import Acting, ActingBlock, AgentType, PeerKind
+from .core.actor_context import ActingBlock, ActorContext, AgentType, PeerKind
 from .core.crypto import KeyRing
 from .core.scope import Scope
 from .drivers import connection_lock, join
@@ -17,14 +17,14 @@ from .errors import InvalidInput
 from .limits import Limits
 from .store_lists import AsyncHandle, SyncHandle, TenantStores
 from .stores.conversation.tokens import counter_of
-from .stores.lifecycle.tenant_engine import TenantEngine, behind
+from .stores.lifecycle.tenant_engine import TenantEngine, inner_engine
 
 
 class _AnyTenantHandle(TenantStores):
     """What both handles of a tenant have."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
-        self._engine, self._scope = behind(engine), scope
+        self._engine, self._scope = inner_engine(engine), scope
         self._arguments = (engine, scope)
 
     @property
@@ -81,7 +81,7 @@ class _AnyTenantHandle(TenantStores):
             peer_kind=peer_kind,
         )
 
-    def acting_now(self) -> Acting:
+    def acting_now(self) -> ActorContext:
         """Who acts for this tenant here and now; what nobody said is ``None``."""
         return actor_context.now(self._scope)
 

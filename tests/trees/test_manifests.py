@@ -1,4 +1,4 @@
-"""Trees written down: what comes back is what went in, and anything else is refused."""
+"""Manifests are decoded unchanged, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
 from holdfast.trees import manifests
-from holdfast.trees.entries import ZEROS, Difference, Entry, Piece, objects_of, raw, shown
+from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry, objects_of, raw, shown
 
 DIGESTS = st.binary(min_size=32, max_size=32)
 PATHS = st.binary(min_size=1, max_size=20).map(shown)
-PIECES = st.builds(Piece, st.one_of(DIGESTS, st.just(ZEROS)), st.integers(0, 2**40), st.integers(0, 2**60))
+PIECES = st.builds(ContentPiece, st.one_of(DIGESTS, st.just(ZEROS)), st.integers(0, 2**40), st.integers(0, 2**60))
 NUMBERS = {"mode": st.integers(0, 0o7777), "mtime_ns": st.integers(-(2**62), 2**62)}
 ENTRIES = st.one_of(
     st.builds(
-        Entry,
+        TreeEntry,
         path=PATHS,
         kind=st.just("file"),
         size=st.integers(0, 2**60),
@@ -27,8 +27,8 @@ ENTRIES = st.one_of(
         pieces=st.lists(PIECES, max_size=4).map(tuple),
         **NUMBERS,
     ),
-    st.builds(Entry, path=PATHS, kind=st.just("dir"), **NUMBERS),
-    st.builds(Entry, path=PATHS, kind=st.just("symlink"), target=PATHS, **NUMBERS),
+    st.builds(TreeEntry, path=PATHS, kind=st.just("dir"), **NUMBERS),
+    st.builds(TreeEntry, path=PATHS, kind=st.just("symlink"), target=PATHS, **NUMBERS),
 )
 DIFFERENCES = st.builds(
     Difference,
@@ -40,16 +40,16 @@ DIFFERENCES = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(DIFFERENCES)
-def test_a_difference_comes_back(difference: Difference) -> None:
-    found = manifests.read(manifests.write(difference))
-    assert list(found.entries) == sorted(difference.entries, key=lambda entry: entry.path)
-    assert list(found.removed) == sorted(difference.removed)
-    assert list(found.ignore) == list(difference.ignore)
+def test_a_difference_is_decoded_unchanged(difference: Difference) -> None:
+    result = manifests.read(manifests.write(difference))
+    assert list(result.entries) == sorted(difference.entries, key=lambda entry: entry.path)
+    assert list(result.removed) == sorted(difference.removed)
+    assert list(result.ignore) == list(difference.ignore)
 
 
 @settings(max_examples=25, deadline=None)
 @given(DIFFERENCES)
-def test_the_same_tree_is_written_the_same_in_whatever_order_it_comes(difference: Difference) -> None:
+def test_a_tree_has_one_manifest_in_any_order_of_entries(difference: Difference) -> None:
     turned = Difference(difference.entries[::-1], difference.removed[::-1], difference.ignore)
     assert manifests.write(turned) == manifests.write(difference)
 
@@ -59,8 +59,8 @@ def test_a_name_is_its_bytes(name: bytes) -> None:
     assert raw(shown(name)) == name
 
 
-def test_whatever_is_no_manifest_is_refused() -> None:
-    entries = [Entry("a", "file", 0o644, 1, 3, "", b"d" * 32, (Piece(b"o" * 32, 0, 3),))]
+def test_anything_but_a_manifest_is_refused() -> None:
+    entries = [TreeEntry("a", "file", 0o644, 1, 3, "", b"d" * 32, (ContentPiece(b"o" * 32, 0, 3),))]
     whole, random = manifests.write(Difference(entries, ["gone"], ["*.x"])), Random(4)
     refused = 0
     for _ in range(2_000):
@@ -81,24 +81,28 @@ def test_whatever_is_no_manifest_is_refused() -> None:
             manifests.read(body)
 
 
-def test_a_piece_of_an_object_that_is_not_named_is_refused() -> None:
+def test_a_piece_of_an_unlisted_object_is_refused() -> None:
     line = [b"a", 0, 0o644, 0, 3, b"d" * 32, [5, 0, 3]]
     with pytest.raises(Corrupt):
         manifests.read(msgspec.msgpack.encode([1, [], [], [line], []]))
 
 
 def test_differences_add_up() -> None:
-    one, two, other = Entry("one", "dir", 0o755, 1), Entry("two", "dir", 0o755, 1), Entry("one", "dir", 0o700, 2)
+    one, two, other = (
+        TreeEntry("one", "dir", 0o755, 1),
+        TreeEntry("two", "dir", 0o755, 1),
+        TreeEntry("one", "dir", 0o700, 2),
+    )
     first = Difference([one, two]).applied({})
     assert first == {"one": one, "two": two}
     assert Difference([other], ["two", "never there"]).applied(first) == {"one": other}
-    assert first == {"one": one, "two": two}, "what it is applied to stays"
+    assert first == {"one": one, "two": two}, "the original is unchanged"
 
 
 def test_the_objects_that_entries_need() -> None:
     entries = [
-        Entry("a", "file", 0, 0, 5, "", b"", (Piece(b"x", 0, 3), Piece(ZEROS, 0, 2))),
-        Entry("b", "file", 0, 0, 3, "", b"", (Piece(b"x", 3, 3), Piece(b"y", 0, 1))),
-        Entry("c", "dir", 0, 0),
+        TreeEntry("a", "file", 0, 0, 5, "", b"", (ContentPiece(b"x", 0, 3), ContentPiece(ZEROS, 0, 2))),
+        TreeEntry("b", "file", 0, 0, 3, "", b"", (ContentPiece(b"x", 3, 3), ContentPiece(b"y", 0, 1))),
+        TreeEntry("c", "dir", 0, 0),
     ]
     assert objects_of(entries) == {b"x", b"y"}

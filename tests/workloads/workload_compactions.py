@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.stores.conversation.compaction.events import CompactionEvent
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
-from holdfast.stores.conversation.compaction.strategies import Changes, History
+from holdfast.stores.conversation.compaction.strategies import CompactionChanges, CompactionHistory
 from holdfast.stores.conversation.sessions import Session
 from tests.workloads.workloads import Arguments, World, maker
 
@@ -21,11 +21,11 @@ class Shorten:
 
     name = "shorten"
 
-    def choose(self, history: History, policy: CompactionPolicy) -> Changes:
+    def choose(self, history: CompactionHistory, policy: CompactionPolicy) -> CompactionChanges:
         chosen = [message.id for message in history.removable]
         content = [{"type": "text", "text": "cut"}]
-        rewrite = {item: content for item in chosen[1::2] if history.tokens[item] > history.count(content)}
-        return Changes(remove=chosen[::2], rewrite=rewrite, summarize=False)
+        rewrite = {each: content for each in chosen[1::2] if history.tokens[each] > history.count(content)}
+        return CompactionChanges(remove=chosen[::2], rewrite=rewrite, summarize=False)
 
 
 @maker("compactions.compact", before="messages.append_many")
@@ -43,15 +43,15 @@ def _record(world: World) -> Arguments | None:
     session = world.session(filled=True)
     if session is None:
         return None
-    removed = [message.id for message in world.tenant.messages.list(session.id)[:-1]]
+    removed = [each.id for each in world.tenant.messages.list(session.id)[:-1]]
     return (session.id,), {"strategy": "own", "removed": removed[:2], "summary": "s"}
 
 
 @maker("compactions.archive", before="compactions.record")
 def _archive(world: World) -> Arguments | None:
     for session in world.tenant.sessions.list():
-        live = [item for item in world.tenant.compactions.history(session.id) if item.rolled_back_at is None]
-        messages = [message.id for message in world.tenant.messages.list(session.id) if not message.is_summary]
+        live = [each for each in world.tenant.compactions.history(session.id) if each.rolled_back_at is None]
+        messages = [each.id for each in world.tenant.messages.list(session.id) if not each.is_summary]
         if live and messages:
             return (live[0].id, messages[:1]), {}
     return None
@@ -60,8 +60,8 @@ def _archive(world: World) -> Arguments | None:
 @maker("compactions.rollback", before="compactions.compact")
 def _rollback(world: World) -> Arguments | None:
     """Mostly an event that can be undone; now and then one that cannot, because a newer one is in the way. One is left alone."""
-    actual = [event for session in world.tenant.sessions.list() for event in _live(world, session)]
-    return ((world.random.choice(actual).id,), {}) if len(actual) > 1 else None
+    found = [event for session in world.tenant.sessions.list() for event in _live(world, session)]
+    return ((world.random.choice(found).id,), {}) if len(found) > 1 else None
 
 
 @maker("compactions.attach")
@@ -75,8 +75,8 @@ def _attach(world: World) -> Arguments | None:
 @maker("compactions.detach", before="compactions.attach")
 def _detach(world: World) -> Arguments | None:
     """From a session, or now and then from the agent; one session keeps its policy."""
-    attached = {session.id: world.tenant.compactions.attached(session.id) for session in world.tenant.sessions.list()}
-    own = [item for item, policy in attached.items() if policy == POLICY]
+    attached = {each.id: world.tenant.compactions.attached(each.id) for each in world.tenant.sessions.list()}
+    own = [each for each, policy in attached.items() if policy == POLICY]
     if len(own) < 2:
         return None
     if AGENTS_POLICY in attached.values() and world.random.random() < 0.3:
@@ -86,11 +86,11 @@ def _detach(world: World) -> Arguments | None:
 
 def _compactable(world: World) -> Session | None:
     """Some session of which a compaction can take something away."""
-    actual = [session for session in world.tenant.sessions.list() if session.message_count > 2]
-    actual = [item for item in actual if world.tenant.compactions.plan(item.id, POLICY).tokens_before > 40]
-    return world.random.choice(actual) if actual else None
+    found = [each for each in world.tenant.sessions.list() if each.message_count > 2]
+    found = [each for each in found if world.tenant.compactions.plan(each.id, POLICY).tokens_before > 40]
+    return world.random.choice(found) if found else None
 
 
 def _live(world: World, session: Session) -> list[CompactionEvent]:
-    events = [item for item in world.tenant.compactions.history(session.id) if item.rolled_back_at is None]
+    events = [each for each in world.tenant.compactions.history(session.id) if each.rolled_back_at is None]
     return events[:1] if world.random.random() < 0.8 else events

@@ -19,8 +19,10 @@ class RecordMakers:
 
     def __init__(self, name: str, samples: Samples) -> None:
         self._name, self._samples = name, samples
-        long = [item for item in samples.declared.given if item.marker(Limited) and item.marker(Limited).limit in LONG]
-        self._long = [item.name for item in long]
+        long = [
+            each for each in samples.declared.new_fields if each.marker(Limited) and each.marker(Limited).limit in LONG
+        ]
+        self._long = [each.name for each in long]
         maker(f"{name}.create")(self.new)
         maker(f"{name}.upsert")(self.new)
         maker(f"{name}.update", before=f"{name}.create")(self.update)
@@ -30,7 +32,7 @@ class RecordMakers:
 
     def new(self, world: World) -> Arguments:
         """Arguments of create and upsert."""
-        texts = {item: world.text() or "text" for item in self._long}
+        texts = {each: world.text() or "text" for each in self._long}
         return (self._samples.new(world.random.randrange(NUMBERS), **texts),), {}
 
     def update(self, world: World) -> Arguments | None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast import Holdfast, Limits, PoolOptions, TenantHandle, address, key_file
+from holdfast.compatibility import ERASURE_STREAM
 from holdfast.encryption import KeyRing
 
 if TYPE_CHECKING:
     from holdfast import AsyncHoldfast
 
 F = TypeVar("F", bound=Callable[..., Any])
-STREAM = "koder:events:id"
 EVENT = "identity.user.erased"
 FILE = "holdfast.db"
 """The database in a data folder."""
@@ -76,7 +76,7 @@ def redis_options(command: F) -> F:
         ),
         click.option(
             "--stream",
-            default=STREAM,
+            default=ERASURE_STREAM,
             show_default=True,
             envvar="HOLDFAST_ERASURE_STREAM",
             show_envvar=True,

@@ -10,7 +10,7 @@ import click
 
 from holdfast import Holdfast, RetentionPolicy, address
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.types import Hold, Swept
+from holdfast.types import Hold, SweepResult
 
 from .database import database_option, describe, open_async, open_there, packs_option, redis_options, tenant_option
 from .logs import show_deletions
@@ -237,13 +237,13 @@ async def _work(
         await asyncio.gather(worker.work(), consumer.work())
 
 
-def _rows(found: Swept) -> list[list[str]]:
+def _rows(found: SweepResult) -> list[list[str]]:
     tallies = [(getattr(found, reason), WHY[reason]) for reason in REASONS]
     rows = [[f"{tally.count:,}", f"{tally.size_bytes:,}", why] for tally, why in tallies if tally.count]
     return rows or [["0", "0", "everything may stay"]]
 
 
-def _about(found: Swept, policy: RetentionPolicy) -> list[str]:
+def _about(found: SweepResult, policy: RetentionPolicy) -> list[str]:
     lines = []
     if found.used_bytes is not None:
         lines.append(f"What is left takes {found.used_bytes:,} bytes of {policy.quota_mib:,} MiB.")

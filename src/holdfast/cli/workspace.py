@@ -13,7 +13,7 @@ import msgspec
 from holdfast import TenantHandle
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.extras import needs
-from holdfast.types import Restored, Rewind, Rewound, Snapshot, TreeChange
+from holdfast.types import RestoreResult, Rewind, RewindResult, Snapshot, TreeChange
 
 from .database import open_tenant, packs_option, tenant_option
 from .output import (
@@ -325,7 +325,7 @@ def _busy(what: str) -> Iterator[None]:
         yield
 
 
-def _print_moved(done: Rewound, as_json: bool, where: str) -> None:
+def _print_moved(done: RewindResult, as_json: bool, where: str) -> None:
     if as_json:
         print_json(_as_json(done))
         return
@@ -334,7 +334,7 @@ def _print_moved(done: Rewound, as_json: bool, where: str) -> None:
         print_line(f"What was there before is snapshot {done.dirty.id}.")
 
 
-def _done(restored: Restored) -> str:
+def _done(restored: RestoreResult) -> str:
     kept = f", {len(restored.kept):,} kept for what is ignored in them" if restored.kept else ""
     return f"{restored.written:,} written ({_size(restored.bytes)}), {restored.removed:,} removed{kept}"
 

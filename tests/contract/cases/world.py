@@ -130,8 +130,8 @@ class Caught:
 
 
 @contextmanager
-def raises(kind: type[BaseException], *, saying: str = "") -> Iterator[Caught]:
-    """The block raises exactly this error, not a subclass of it, with these words in it."""
+def raises(kind: type[BaseException], *, saying: str = "", **fields: Any) -> Iterator[Caught]:
+    """Check that the block raises exactly this error, not a subclass, with these words and these values of its fields."""
     caught = Caught()
     try:
         yield caught
@@ -141,7 +141,8 @@ def raises(kind: type[BaseException], *, saying: str = "") -> Iterator[Caught]:
         caught.error = error
     else:
         raise AssertionError(f"{kind.__name__} was not raised")
-    assert saying in str(caught.error), f"{str(caught.error)!r} does not say {saying!r}"
+    assert saying in str(caught.error), f"{str(caught.error)!r} does not contain {saying!r}"
+    assert {name: getattr(caught.error, name) for name in fields} == fields, str(caught.error)
 
 
 @contextmanager
@@ -167,8 +168,8 @@ def flat(pages: Iterable[Sequence[T]]) -> list[T]:
 async def everything(handle: AsyncTenantHandle) -> list[tuple[Session, list[Message]]]:
     """All that a tenant has: every session, deleted ones too, and the messages of the live ones."""
     live = await handle.sessions.list()
-    found = [(session, [*await handle.messages.list(session.id)]) for session in live]
-    return found + [(session, []) for session in await handle.sessions.list(deleted=True)]
+    result = [(session, [*await handle.messages.list(session.id)]) for session in live]
+    return result + [(session, []) for session in await handle.sessions.list(deleted=True)]
 
 
 async def _outcome(call: Callable[[], Awaitable[T]]) -> T | Exception:
