@@ -215,7 +215,7 @@ class TestStdlib:
 
     def test_a_python_with_an_old_sqlite_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(stdlib, "MIN_SQLITE_VERSION", (99, 0, 0))
-        with pytest.raises(InvalidInput, match=r"must be 99\.0\.0 or newer"):
+        with pytest.raises(InvalidInput, match=r"needs 99\.0\.0 or newer"):
             Holdfast(str(tmp_path / "a.db"), sqlite="stdlib")
 
     def test_many_threads_share_its_commits(self, sqlite_path: str) -> None:

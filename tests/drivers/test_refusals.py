@@ -81,7 +81,7 @@ def test_a_connection_to_the_other_engine_is_refused(
             await done(other.open() if leg.asynchronous else None)
             try:
                 with pytest.raises(
-                    InvalidInput, match=r"this Holdfast is on (sqlite|postgres) and the connection is on"
+                    InvalidInput, match=r"this Holdfast uses (sqlite|postgres) and the connection"
                 ):
                     other.tenant("acme").join(caller.raw)
             finally:
@@ -238,7 +238,7 @@ class TestSqlalchemy:
 
     def test_another_database_is_refused(self) -> None:
         engine = sqlalchemy.create_mock_engine("mysql://", lambda *args: None)
-        with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="only on sqlite and postgresql"):
+        with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="supported: sqlite and postgresql"):
             hf.tenant("acme").join(Session(bind=engine))  # type: ignore[arg-type]
 
     def test_a_server_that_is_gone_is_unavailable(self, sqlite_path: str, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_the_turn_is_forgotten_with_its_handles(sqlite_path: str) -> None:
         handles = [hf.tenant(name).join(caller) for name in ("acme", "globex")]
         assert connection_lock.for_threads(caller) is handles[0]._engine._lock is handles[1]._engine._lock  # type: ignore[attr-defined]
         del handles
-        assert id(caller) not in connection_lock._of_threads
+        assert id(caller) not in connection_lock._thread_locks
     caller.close()
 
 

@@ -151,7 +151,7 @@ def test_a_python_with_an_old_sqlite_is_refused_with_the_required_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 39, 9))
-    with pytest.raises(InvalidInput, match=r"must be 3\.40\.0 or newer, or use apsw"):
+    with pytest.raises(InvalidInput, match=r"needs 3\.40\.0 or newer: upgrade it, or use apsw"):
         stdlib.connect(str(tmp_path / "a.db"), read_only=False, create=True, statements=1)
     assert os.listdir(tmp_path) == []
 

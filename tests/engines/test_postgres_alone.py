@@ -50,7 +50,7 @@ async def waits(task: asyncio.Task[Any]) -> None:
 
 async def no_lane_runs(acme: Any) -> None:
     """Everything is over that was sent for others: a lane may give its connection back after the last answer."""
-    await asyncio.gather(*acme.messages._engine._lanes._running)
+    await asyncio.gather(*acme.messages._engine._batcher._running)
 
 
 async def contents(acme: Any, session_id: str) -> list[Any]:

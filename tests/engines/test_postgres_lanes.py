@@ -46,7 +46,7 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
 ) -> None:
     """Half of it would leave the other half waiting for a lane that has its answer long after this one."""
     sent: list[int] = []
-    send = Batcher._send_group
+    send = Batcher._send_batch
 
     async def noting(self: Batcher, connection: Any, taken: Any) -> None:
         sent.append(len(taken))
@@ -57,7 +57,7 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
             acme = hf.tenant("acme")
             sessions = [await acme.sessions.create() for _ in range(2 * SPLIT_FROM)]
             await crowd(acme)
-            monkeypatch.setattr(Batcher, "_send_group", noting)
+            monkeypatch.setattr(Batcher, "_send_batch", noting)
 
             def append_to(some: Sequence[Session]) -> list[asyncio.Task[Any]]:
                 ids = [session.id for session in some]
