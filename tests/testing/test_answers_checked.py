@@ -153,11 +153,11 @@ FALSE: dict[str, tuple[StoreCall, str]] = {
     ),
     "a message that is missing": (
         answered("messages.list", [message(1, "m1", "hello")], session_id=SESSION),
-        "2 were there",
+        "2 existed before",
     ),
     "another message": (
         answered("messages.list", [message(1, "m1", "hello"), message(2, "m9", "hi")], session_id=SESSION),
-        "m9 was shown",
+        "was listed as m9",
     ),
     "a message that was not appended": (
         answered("messages.append", message(3, "m3"), session_id=SESSION, content="x"),
