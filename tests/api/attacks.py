@@ -1,4 +1,4 @@
-"""Who asks for what, and how a refusal looks; for tests of who is let in."""
+"""Requests of callers without permission, and the shape of a refusal; for the access tests."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from holdfast.api.resources import OPERATIONS
 from holdfast.types import ApiKey
 from tests.api.in_process import Reply, Running, running
 
-CLOSED = [each for each in OPERATIONS if each.need != "open"]
-OF_A_TENANT = [each for each in CLOSED if "{tenant}" in each.path]
+CLOSED = [operation for operation in OPERATIONS if operation.need != "open"]
+OF_A_TENANT = [operation for operation in CLOSED if "{tenant}" in operation.path]
 MINE, THEIRS = "acme", "zenith"
 IN_PATH = re.compile(r"{(\w+)}")
 
 
-def address_of(each: Operation, tenant: str) -> str:
-    """Somewhere an operation is found: of a tenant, and of things that are not there."""
+def path_of(each: Operation, tenant: str) -> str:
+    """Return the path of an operation in this tenant, with ids of objects that do not exist."""
     return IN_PATH.sub(lambda name: tenant if name[1] == "tenant" else str(uuid4()), each.path)
 
 
 def is_refused(reply: Reply, status: int) -> bool:
-    """Whether a reply is a refusal, said as a problem and with nothing else in it."""
+    """Return whether a reply is a refusal: a problem without other content."""
     if reply.status != status or reply.headers["content-type"] != "application/problem+json":
         return False
     return bool(reply.json["type"] == "Forbidden" and reply.json["detail"])
 
 
-async def made(holdfast: AsyncHoldfast, **fields: Any) -> tuple[str, ApiKey]:
+async def create_key(holdfast: AsyncHoldfast, **fields: Any) -> tuple[str, ApiKey]:
     key = new_api_key()
     return key, await holdfast.api_keys.create(key, **{"name": "a key", "tenant": MINE, **fields})
 
 
-def played(play: Callable[[Running], Coroutine[Any, Any, Any]], **options: Any) -> Any:
+def run_server(play: Callable[[Running], Coroutine[Any, Any, Any]], **options: Any) -> Any:
     async def main() -> Any:
         async with running(**options) as server:
             return await play(server)
@@ -45,10 +45,10 @@ def played(play: Callable[[Running], Coroutine[Any, Any, Any]], **options: Any) 
     return asyncio.run(main())
 
 
-async def every_route(server: Running, operations: list[Operation], status: int, **how: Any) -> None:
-    """Ask for every one of these, and be refused by all."""
-    for each in operations:
-        body = {} if each.has_body else None
+async def check_all_refused(server: Running, operations: list[Operation], status: int, **how: Any) -> None:
+    """Send a request to each of these operations, and check that each is refused."""
+    for operation in operations:
+        body = {} if operation.has_body else None
         for tenant in (MINE, "never-heard-of"):
-            reply = await server.ask(each.method, address_of(each, tenant), body, **how)
-            assert is_refused(reply, status), f"{each.method} {each.path}: {reply.status} {reply.body!r}"
+            reply = await server.ask(operation.method, path_of(operation, tenant), body, **how)
+            assert is_refused(reply, status), f"{operation.method} {operation.path}: {reply.status} {reply.body!r}"
