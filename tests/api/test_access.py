@@ -18,7 +18,9 @@ from holdfast.api.limits import ServerLimits
 from holdfast.api.operations import AREAS, Operation, operation
 from holdfast.api.resources import OPERATIONS
 from holdfast.errors import InvalidInput
-from tests.api.attacks import (
+from tests.api.in_process import CALM, Running, running
+from tests.api.process import ADMIN_KEY, BEARER, ServerProcess, command, json_of, problem_of
+from tests.api.refusals import (
     CLOSED,
     IN_PATH,
     MINE,
@@ -30,8 +32,6 @@ from tests.api.attacks import (
     path_of,
     run_server,
 )
-from tests.api.in_process import CALM, Running, running
-from tests.api.process import ADMIN_KEY, BEARER, ServerProcess, command, json_of, problem_of
 from tests.errors import raises
 
 
@@ -264,7 +264,7 @@ def test_ipv4_and_mapped_ipv6_share_one_rate_limit() -> None:
 
 @pytest.mark.parametrize("written", ["10.0.0.1/8", "everywhere", "10.0.0.0/33", "*"])
 def test_an_invalid_address_range_is_refused(written: str) -> None:
-    with pytest.raises(InvalidInput, match="address range"):
+    with raises(InvalidInput, field="ranges"):
         networks([written])
 
 

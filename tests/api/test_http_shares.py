@@ -22,6 +22,7 @@ from holdfast.errors import InvalidInput, Unavailable
 from tests.api.in_process import running
 from tests.api.process import WAIT_S, Api, ServerProcess, json_of, problem_of
 from tests.api.test_http_clients import get, slow_reader, wait_until_reset
+from tests.errors import raises
 from tests.workspaces.hostile import archive, member
 
 Start = Callable[..., ServerProcess]
@@ -236,5 +237,5 @@ def test_a_server_without_free_file_descriptors_is_not_ready() -> None:
 
 
 def test_a_server_that_may_open_fewer_files_than_it_reserves_does_not_start() -> None:
-    with pytest.raises(InvalidInput, match="reserved_files = 999,999,999"):
+    with raises(InvalidInput, field="reserved_files"):
         file_descriptors.connections(ServerLimits(reserved_files=999_999_999))

@@ -36,6 +36,7 @@ from holdfast.api.state import Service
 from holdfast.api.streams import StreamPosition, event
 from holdfast.errors import Closed, Forbidden, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from holdfast.types import Session
+from tests.errors import raises
 
 ANY = msgspec.json.Decoder()
 
@@ -69,7 +70,7 @@ def test_address_ranges_are_parsed_and_empty_ones_ignored() -> None:
     result = networks([" 10.0.0.0/8", "", "  ", "fd00::/8", "127.0.0.1"])
     assert [str(row) for row in result] == ["10.0.0.0/8", "fd00::/8", "127.0.0.1/32"]
     for wrong in ("10.0.0.1/8", "10.0.0.0/33", "localhost", "10.0.0.0-10.0.0.9"):
-        with pytest.raises(InvalidInput, match="address range"):
+        with raises(InvalidInput, field="ranges"):
             networks([wrong])
 
 

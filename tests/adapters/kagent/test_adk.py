@@ -23,7 +23,7 @@ from kagent.adk._token import KAgentTokenService
 from kagent.adk.tools.share_tools import CreateShareLinkTool, DeleteShareLinkTool, ListShareLinksTool
 from kagent.core.a2a import set_request_user_id
 
-from tests.adapters.kagent.talking import talk
+from tests.adapters.kagent.a2a_turn import talk
 
 APP = "ns__NS__app"
 

@@ -11,8 +11,8 @@ from kagent.crewai._state import KagentFlowPersistence
 from langgraph.types import Command
 
 from tests.adapters.kagent import test_adk, test_crewai, test_langgraph
+from tests.adapters.kagent.a2a_turn import talk
 from tests.adapters.kagent.conftest import Start
-from tests.adapters.kagent.talking import talk
 from tests.adapters.kagent.test_langgraph import asking, config_of, on
 
 KEY = "k" * 32

@@ -15,8 +15,8 @@ from holdfast.api import audit
 from holdfast.api.audit import SERVER
 from holdfast.api.limits import ServerLimits
 from holdfast.api.rate_limit import RateLimit
-from tests.api.attacks import MINE, THEIRS, create_key, run_server
 from tests.api.in_process import Running
+from tests.api.refusals import MINE, THEIRS, create_key, run_server
 
 # Rate limits
 

@@ -16,6 +16,7 @@ from holdfast.api.kagent.redaction import (
     without_request_secrets,
 )
 from holdfast.errors import LimitExceeded
+from tests.errors import raises
 
 SECRET = "very-secret"
 
@@ -165,7 +166,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def test_an_event_that_is_too_deep_to_search_is_not_stored_and_not_shown() -> None:
-    with pytest.raises(LimitExceeded, match="json_depth"):
+    with raises(LimitExceeded, limit="json_depth"):
         without_request_secrets('{"headers": ' + DEEP + "}")
     assert without_request_secrets(DEEP) is None
     assert for_guests('{"token": ' + DEEP + "}") == for_guests('{"token"') == NOT_SHOWN
