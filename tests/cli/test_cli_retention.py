@@ -138,7 +138,7 @@ def test_what_people_read_says_it_in_words(place: tuple[Path, str]) -> None:
         (["retention", "policy", "--per-run", "0"], 2, "--per-run"),
         (["retention", "policy", "--run", "01900000-0000-7000-8000-000000000000"], 1, "there is no run"),
         (["retention", "run", "--every", "0"], 2, "--every"),
-        (["retention", "plan", "--packs", "ftp://nowhere"], 1, "packs are kept in a directory"),
+        (["retention", "plan", "--packs", "ftp://nowhere"], 1, "packs must be in a directory"),
         (["doctor", "--database", "nowhere/none.db"], 1, "none.db"),
     ],
 )
