@@ -1,4 +1,4 @@
-"""The contract notices defects of compactions: each of these, planted, breaks at least one promise."""
+"""The contract detects defects of compactions: each of these breaks at least one promise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = [case for case in cases() if case.name.startswith("compaction") and can(
 
 
 def says(name: str, old: str, new: str) -> AbstractContextManager[Any]:
-    """A query of compactions that says something else."""
+    """Patch a query of compactions."""
     return query(queries, name, old, new)
 
 
@@ -31,7 +31,7 @@ def nothing(*args: Any, **kwargs: Any) -> Any:
     return None
 
 
-async def nobody(*args: Any, **kwargs: Any) -> bool:
+async def does_nothing(*args: Any, **kwargs: Any) -> bool:
     return False
 
 
@@ -40,10 +40,10 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "a copy without its feedback": says("archive", "f.message_id = m.id", "f.message_id = m.id AND FALSE"),
     "a copy without its flags": says("archive", "'is_summary', m.is_summary", "'is_summary', 0"),
     "a copy that was read and written again": says("archive", "'content', m.content", "'content', json(m.content)"),
-    "feedback that does not come back": mock.patch.object(originals.queries.insert_feedback, "many", nobody),
+    "feedback that does not come back": mock.patch.object(originals.queries.insert_feedback, "many", does_nothing),
     "messages that stay where they were": says("remove", "DELETE FROM messages", "DELETE FROM feedback"),
     "a rewriting that forgets the tokens": says("overwrite", "token_count = :token_count,", ""),
-    "a rewriting that is not undone": mock.patch.object(compaction_rollback, "overwrite", nobody),
+    "a rewriting that is not undone": mock.patch.object(compaction_rollback, "overwrite", does_nothing),
     "an undoing that keeps the new time": says("overwrite", "updated_at = :updated_at", "updated_at = :now_at"),
     "a summary that stays": says("drop", "DELETE FROM messages", "DELETE FROM feedback"),
     "originals that are kept for ever": says("empty_archive", "compaction_event_id", "id"),
@@ -72,8 +72,10 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
         compaction_plan.SessionRows, "fingerprint", return_value="the same"
     ),
     "a late result that is not looked for": mock.patch.object(compaction_commit, "_check_late_results", nothing),
-    "branches that are not asked": mock.patch.multiple(compaction_commit, needed_elsewhere=nobody),
-    "branches that are not asked at a rollback": mock.patch.multiple(compaction_rollback, needed_elsewhere=nobody),
+    "branches that are not asked": mock.patch.multiple(compaction_commit, needed_elsewhere=does_nothing),
+    "branches that are not asked at a rollback": mock.patch.multiple(
+        compaction_rollback, needed_elsewhere=does_nothing
+    ),
     "strategies that are not checked": mock.patch.object(compaction_plan, "check_changes", lambda changes, *_: changes),
     "partners that are not asked": mock.patch.object(tool_pairs.Pairs, "bound_to", return_value=set()),
     "protection of nothing but the last": mock.patch.object(
@@ -88,17 +90,17 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_the_contract_notices(defect: str) -> None:
+def test_the_contract_detects(defect: str) -> None:
     with DEFECTS[defect]:
         for case in CASES:
             try:
                 play(case, LEG)
             except Exception:
                 return
-    pytest.fail(f"nobody noticed {defect}")
+    pytest.fail(f"no case detected {defect}")
 
 
-def test_without_a_defect_all_is_well() -> None:
+def test_without_a_defect_every_case_passes() -> None:
     assert len(CASES) > 25
     for case in CASES:
         play(case, LEG)
