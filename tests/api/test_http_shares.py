@@ -23,7 +23,7 @@ from tests.api.in_process import running
 from tests.api.process import WAIT_S, Api, ServerProcess, json_of, problem_of
 from tests.api.test_http_clients import get, slow_reader, wait_until_reset
 from tests.errors import raises
-from tests.workspaces.hostile import archive, member
+from tests.workspaces.hostile_archives import archive, member
 
 Start = Callable[..., ServerProcess]
 ZSTD = {"content-type": "application/zstd"}
