@@ -87,19 +87,19 @@ def test_compaction_history(guide: Guide) -> None:
     first = rows[1]
     assert (first["strategy"], first["summary_content"], first["model_used"]) == ("summarization", "first", "small")
     assert (first["messages_removed"], first["original_tokens"]) == (4, 6 * 70)
-    assert first["preserved_message_ids"] == [item.id for item in guide.made[4:]]
+    assert first["preserved_message_ids"] == [each.id for each in guide.made[4:]]
 
 
-def test_archived_originals_can_be_read_as_json(guide: Guide) -> None:
+def test_what_was_archived_can_be_read_as_json(guide: Guide) -> None:
     rows = guide.type(
         "SELECT original_message FROM message_archive WHERE compaction_event_id = $1 ORDER BY seq", guide.first.id
     )
     originals = [row["original_message"] for row in rows]
-    assert [original["content"] for original in originals] == [item.content for item in guide.made[:4]]
-    assert [original["metadata"] for original in originals] == [{"n": n} for n in range(4)]
-    assert {original["session_id"] for original in originals} == {guide.session}
-    actual = guide.type("""SELECT id FROM message_archive WHERE original_message @> '{"metadata": {"n": 2}}'""")
-    assert guide.made[2].id in {str(row["id"]) for row in actual}
+    assert [each["content"] for each in originals] == [each.content for each in guide.made[:4]]
+    assert [each["metadata"] for each in originals] == [{"n": n} for n in range(4)]
+    assert {each["session_id"] for each in originals} == {guide.session}
+    found = guide.type("""SELECT id FROM message_archive WHERE original_message @> '{"metadata": {"n": 2}}'""")
+    assert guide.made[2].id in {str(row["id"]) for row in found}
 
 
 def test_a_message_may_be_archived_more_than_once_in_its_life(guide: Guide) -> None:
@@ -119,7 +119,7 @@ def test_archived_messages_can_be_cleaned_up_and_the_events_stay(guide: Guide) -
     guide.type("DELETE FROM message_archive\nWHERE archived_at < NOW() - INTERVAL '90 days';")
     assert len(guide.acme.compactions.history(guide.session)) == 2
     assert len(guide.acme.compactions.archived(session_id=guide.session)) == 4
-    with pytest.raises(Conflict, match="cannot be rolled back: the archive has"):
+    with pytest.raises(Conflict, match=guide.second.id):
         guide.acme.compactions.rollback(guide.second.id)
     assert guide.acme.compactions.search_archive(guide.session, "story")
 
@@ -144,7 +144,7 @@ def test_how_much_was_saved_can_be_summed_up(guide: Guide) -> None:
     )
     events = guide.acme.compactions.history(guide.session)
     assert (row["strategy"], row["events"]) == ("summarization", 2)
-    assert row["saved"] == sum(event.original_tokens - event.compacted_tokens for event in events)
+    assert row["saved"] == sum(each.original_tokens - each.compacted_tokens for each in events)
 
 
 def test_a_policy_is_for_a_session_or_an_agent_and_nothing_else(guide: Guide) -> None:
