@@ -27,7 +27,7 @@ from holdfast.errors import (
     SchemaMismatch,
     Unavailable,
 )
-from holdfast.file_identity import Presence
+from holdfast.file_identity import FileIdentity
 from holdfast.sync_runner import step
 
 # The file of a database
@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_that_stays_is_there_however_it_is_changed(file: Path) -> None:
-    presence = Presence(str(file))
+    presence = FileIdentity(str(file))
     for content in (b"x", b"longer", b""):
         file.write_bytes(content)
         presence.check()
@@ -51,7 +51,7 @@ def test_a_file_that_stays_is_there_however_it_is_changed(file: Path) -> None:
 
 
 def test_a_file_that_is_gone_or_replaced_is_noticed_until_it_is_back(file: Path) -> None:
-    presence = Presence(f"sqlite:///{file}")
+    presence = FileIdentity(f"sqlite:///{file}")
     kept = file.with_suffix(".kept")
     os.rename(file, kept)
     with pytest.raises(Unavailable, match="is no longer there: No such file"):
@@ -65,11 +65,11 @@ def test_a_file_that_is_gone_or_replaced_is_noticed_until_it_is_back(file: Path)
 
 def test_what_is_no_file_answers_for_itself(tmp_path: Path) -> None:
     for url in (":memory:", "sqlite://", "postgresql:///agents"):
-        Presence(url).check()
+        FileIdentity(url).check()
     with pytest.raises(Unavailable):
-        Presence(str(tmp_path / "absent.db"))
+        FileIdentity(str(tmp_path / "absent.db"))
     with pytest.raises(InvalidInput):
-        Presence("")
+        FileIdentity("")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.api.server import bind
 from holdfast.errors import InvalidInput
-from holdfast.file_identity import Presence
+from holdfast.file_identity import FileIdentity
 from tests.api.process import (
     ADMIN_KEY,
     BEARER,
@@ -246,7 +246,7 @@ def test_this_machine_by_name_and_in_both_families_is_local() -> None:
 
 def test_presence_has_no_opinion_on_other_databases() -> None:
     for url in [":memory:", "postgresql:///agents"]:
-        Presence(url).check()
+        FileIdentity(url).check()
 
 
 def test_concurrent_requests_each_get_their_own_answer(api: Api, server: ServerProcess) -> None:
