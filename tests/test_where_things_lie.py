@@ -133,7 +133,7 @@ def test_a_row_without_its_parent_is_named_once(tmp_path: Path) -> None:
     said = schema.check_integrity(url)
     assert said
     assert len(said) == len(set(said))
-    assert all(each.endswith("a row points to no row of agents") for each in said)
+    assert all(each.endswith("a row refers to a row of agents that does not exist") for each in said)
 
 
 def test_a_file_that_is_no_database_is_said_and_not_raised(tmp_path: Path) -> None:

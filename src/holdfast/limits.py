@@ -116,13 +116,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Line comparisons in one diff of two snapshots; beyond that, the rest of a file is shown as replaced."""
     lease_ms: int = 900_000
     """Milliseconds a lease may last before it must be renewed."""
-    checkpoints_per_run: int = 10
+    snapshots_per_run: int = 10
     """Snapshots kept for each run, unless its tenant or the run has its own number; a capture removes older ones."""
-    checkpoint_quota_mib: int = 500
+    snapshot_quota_mib: int = 500
     """MiB of stored bytes of all snapshots of one tenant, unless the tenant has its own quota."""
-    checkpoint_grace_s: int = 7 * 86_400
+    snapshot_grace_s: int = 7 * 86_400
     """Seconds for which snapshots are kept after their run has ended, unless the tenant has its own number."""
-    checkpoint_keep_s: int = 90 * 86_400
+    snapshot_keep_s: int = 90 * 86_400
     """Maximum of the seconds after its end for which a run can request that its snapshots are kept; more is reduced to this."""
 
     def page(self, rows: int) -> int:

@@ -17,7 +17,7 @@ from .errors import Conflict, HoldfastError, InvalidInput, NotFound
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
 from .loop.loop import this_process
-from .stores.lifecycle.erasures import Erased
+from .stores.lifecycle.erasures import ErasureResult
 
 EVERY_S = 3_600.0
 """Seconds between two sweeps of a tenant."""
@@ -163,7 +163,9 @@ async def overdue_erasures(hf: AsyncHoldfast, now_us: int) -> int:
     return sum(to_us(erasure.due_at) < now_us for erasure in page)
 
 
-async def erase_tenants(hf: AsyncHoldfast, tenants: Sequence[str], *, holder: str, log: logging.Logger) -> list[Erased]:
+async def erase_tenants(
+    hf: AsyncHoldfast, tenants: Sequence[str], *, holder: str, log: logging.Logger
+) -> list[ErasureResult]:
     """Carry out the erasures of some tenants. An erasure that fails or that another worker carries out is logged and skipped."""
     results = []
     for tenant in tenants:

@@ -164,7 +164,7 @@ def test_a_second_time_there_is_nothing_to_do(citus_url: str) -> None:
     done = CliRunner().invoke(root, ["migrate", "distribute", "--json", "--database", citus_url])
     assert json.loads(done.stdout)["statements"][: len(ABOVE)] == ABOVE
     again = CliRunner().invoke(root, ["migrate", "distribute", "--database", citus_url])
-    assert (again.exit_code, again.stdout) == (0, "Every table is distributed already.\n")
+    assert (again.exit_code, again.stdout) == (0, "All tables are already distributed.\n")
 
 
 @pytest.mark.parametrize("version", [1, 6])

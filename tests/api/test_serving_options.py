@@ -189,8 +189,9 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
         ("[limits]\nstreams = 3", "limits", ServerLimits(streams=3)),
         ("limits = ['streams=3', 'key_s=0']", "limits", ServerLimits(streams=3, key_s=0.0)),
         ("", "limits", ServerLimits()),
-        ("", "checkpoints_per_run", None),
-        ("checkpoint-retention-per-run = 3", "checkpoints_per_run", 3),
+        ("", "snapshots_per_run", None),
+        ("snapshots-per-run = 3", "snapshots_per_run", 3),
+        ("checkpoint-retention-per-run = 3", "snapshots_per_run", 3),
         ("", "background", BackgroundOptions()),
         ("retention-every = 60", "background", BackgroundOptions(retention_every_s=60.0)),
         ("redis = 'redis://r'\nstream = 's'", "background", BackgroundOptions(redis_url="redis://r", stream="s")),
@@ -224,7 +225,7 @@ def test_the_default_tenant_and_the_trusted_ranges_may_stand_in_the_file(started
         (b"database-type = 'oracle'", "oracle"),
         (b"database-type = 'postgres'", "needs --postgres-database-url"),
         (b"limits = ['streams']", "is a whole number, not ''"),
-        (b"checkpoint-retention-per-run = 0", "0 is not in the range"),
+        (b"snapshots-per-run = 0", "0 is not in the range"),
         (b"limits = ['streams=1.5']", "is a whole number, not '1.5'"),
         (b"limits = ['answer_s=0']", "the limit answer_s cannot be 0"),
         (b"limits = ['connections=0']", "the limit connections cannot be 0"),
@@ -309,7 +310,7 @@ def test_the_data_folder_is_made_for_its_owner_only_and_one_that_is_there_stays_
 def test_what_is_announced_shows_a_key_once_it_was_drawn_and_never_the_database_s_password(
     key: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    serve_command._announce("http://127.0.0.1:1", "postgresql://ada:hunter2@db/agents", key)
+    serve_command._print_announcement("http://127.0.0.1:1", "postgresql://ada:hunter2@db/agents", key)
     printed = capsys.readouterr().out
     assert "hunter2" not in printed
     assert "postgresql://db/agents" in printed
@@ -381,8 +382,8 @@ def test_a_key_may_be_good_for_a_day_or_for_a_century(days: int, tmp_path: Path)
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
         (OSError("plain"), "plain"),
         (
-            MissingExtra("this needs redis: pip install 'holdfast[erasure]'"),
-            "this needs redis: pip install 'holdfast[erasure]'",
+            MissingExtra("redis is not installed: pip install 'holdfast[erasure]'"),
+            "redis is not installed: pip install 'holdfast[erasure]'",
         ),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
@@ -413,7 +414,7 @@ def test_a_text_is_shortened_to_one_line_of_that_length(text: str, most: int, sh
 
 
 def test_a_server_keeps_as_many_snapshots_of_a_run_as_it_was_told(start: Callable[..., ServerProcess]) -> None:
-    server = start("--checkpoint-retention-per-run", "3")
+    server = start("--snapshots-per-run", "3")
     where = "/v1/tenants/acme/retention/policy"
     assert server.http.get(where).json()["per_run"] == 3
     server.http.put(where, json={"per_run": 5}).raise_for_status()

@@ -116,7 +116,7 @@ def test_differences_are_shown_by_step(setup: Setup) -> None:
 def test_a_run_is_rewound_and_the_rewind_undone(setup: Setup) -> None:
     put(setup.tree, "dirty", b"1")
     dirty = fingerprint(setup.tree)
-    printed = output_of("rewind", "--run", setup.run, str(setup.tree), "--to", "1", "--keep-checkpoints-for", "30")
+    printed = output_of("rewind", "--run", setup.run, str(setup.tree), "--to", "1", "--keep-snapshots-for", "30")
     assert "was rewound from step 3 to step 1" in printed
     assert "The previous content of the directory is snapshot" in printed
     assert fingerprint(setup.tree) == setup.files[0]

@@ -113,7 +113,7 @@ def test_a_worker_that_is_told_to_stop_hands_over_and_says_so(url: str, tmp_path
         there = acme.runs.get(run.id)
         assert (there.status, there.holder, there.iteration) == ("pending", "", 1), "nobody has to wait for its lease"
         lines = printed.splitlines()
-        assert lines[0].startswith("Holdfast's worker ")
+        assert lines[0].startswith("Worker ")
         assert any(f"acme run {run.id}: claimed at step 0, attempt 1, for victim" in line for line in lines)
         assert any("given up where it was; somebody else goes on" in line for line in lines)
         assert lines[-1].endswith("has stopped")

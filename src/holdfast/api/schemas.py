@@ -20,7 +20,7 @@ from holdfast import NewMessage
 from holdfast.encryption import MASK, Secret, mask_secret
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.offload import is_large
-from holdfast.types import DeletedMessage, Hit, Message, Session, Tenant
+from holdfast.types import DeletedMessage, Message, SearchHit, Session, Tenant
 
 T = TypeVar("T")
 
@@ -120,9 +120,9 @@ class MessagePage(Struct, frozen=True):
 
 
 class HitPage(Struct, frozen=True):
-    """A page of Hit."""
+    """A page of SearchHit."""
 
-    items: list[Hit]
+    items: list[SearchHit]
     next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
     complete: Annotated[bool, Meta(description="Whether everything committed before the search was searched.")]
     sessions_behind: Annotated[

@@ -48,7 +48,7 @@ def serve(
     access: AccessOptions | None = None,
     admin_key: str | None = None,
     migrate: bool | None = None,
-    checkpoints_per_run: int | None = None,
+    snapshots_per_run: int | None = None,
     background: BackgroundOptions | None = None,
     packs: str | None = None,
     encryption_key: Keys | None = None,
@@ -65,7 +65,7 @@ def serve(
         access: who is let in without a key.
         admin_key: the key that may do everything. Without it one is drawn, if there is none in the database yet.
         migrate: bring the schema up to date first; without a word, on SQLite only.
-        checkpoints_per_run: snapshots of a run that are kept; stored in the database, for every process on it.
+        snapshots_per_run: snapshots of a run that are kept; stored in the database, for every process on it.
         background: what to do beside answering; without it, nothing.
         packs: where large objects lie, as ``Holdfast`` takes it.
         encryption_key: the keys for secrets, as ``Holdfast`` takes them.
@@ -82,7 +82,7 @@ def serve(
         limits,
         admin_key=admin_key,
         migrate=migrate or None,
-        checkpoints_per_run=checkpoints_per_run,
+        snapshots_per_run=snapshots_per_run,
         background=background,
         packs=packs,
         encryption_key=encryption_key,

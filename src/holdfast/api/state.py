@@ -42,7 +42,7 @@ class Service:
         *,
         admin_key: str | None = None,
         migrate: bool | None = None,
-        checkpoints_per_run: int | None = None,
+        snapshots_per_run: int | None = None,
         background: BackgroundOptions | None = None,
         packs: str | None = None,
         encryption_key: Keys | None = None,
@@ -58,7 +58,7 @@ class Service:
         self.access: Access | None = None
         self.drawn_key: str | None = None
         self._admin_key, self._migrate = admin_key, migrate
-        self._checkpoints_per_run, self._background = checkpoints_per_run, background
+        self._snapshots_per_run, self._background = snapshots_per_run, background
         self.document: Callable[[], bytes] = lambda: b"{}"
         self.failure: HoldfastError | None = None
         self._database, self._packs = database, packs
@@ -116,8 +116,8 @@ class Service:
                 log.warning("the database cannot be written: only keys that are in it are let in")
             tasks = [asyncio.create_task(work) for work in (self.audit.run(opened), keep_up(opened))]
             try:
-                if self._checkpoints_per_run is not None:
-                    await opened.server_settings.set_checkpoints_per_run(self._checkpoints_per_run)
+                if self._snapshots_per_run is not None:
+                    await opened.server_settings.set_snapshots_per_run(self._snapshots_per_run)
                 async with background(opened, self._background):
                     yield
             finally:

@@ -86,6 +86,7 @@ def route(
     leave_out: Sequence[str] = (),
     words: str = "",
     fixed: Mapping[str, Any] | None = None,
+    renamed: Mapping[str, str] | None = None,
     row: type[Struct] | None = None,
     tells: str = "",
 ) -> Operation:
@@ -99,6 +100,7 @@ def route(
         leave_out: arguments that do not travel.
         words: a summary instead of the docstring's.
         fixed: arguments that are the same for every request.
+        renamed: keys of the JSON body that differ from the argument's name.
         row: what filters are about, where the method does not return it.
         tells: the name of a path's part whose listeners are told.
     """
@@ -107,7 +109,7 @@ def route(
     versioned = _has_version(shape.type)
     compares = "version" in taken
     filtered = row or _row_of(get_type_hints(method)["return"])
-    signature, body = _signature(verb, path, taken, name, compares=compares)
+    signature, body = _signature(verb, path, taken, name, compares=compares, renamed=renamed)
     call = _Call(store, method, shape, dict(fixed or {}), filtered, body is not None and "id" in taken, tells)
 
     async def function(service: Service, **arguments: Any) -> Any:
@@ -202,7 +204,9 @@ def _taken(path: str, method: Method, leave_out: Sequence[str]) -> Taken:
     return found
 
 
-def _signature(verb: str, path: str, taken: Taken, name: str, *, compares: bool) -> tuple[Taken, Any]:
+def _signature(
+    verb: str, path: str, taken: Taken, name: str, *, compares: bool, renamed: Mapping[str, str] | None = None
+) -> tuple[Taken, Any]:
     """Where every argument comes from: the parameters of the function, and the type of the body if it has one."""
     in_path = set(_IN_PATH.findall(path))
     rest = {each: taken[each] for each in taken if each not in in_path and not (compares and each == "version")}
@@ -211,7 +215,7 @@ def _signature(verb: str, path: str, taken: Taken, name: str, *, compares: bool)
     if verb in ("GET", "DELETE"):
         found.update({each: _in_query(each, *rest[each]) for each in rest})
     elif rest:
-        body = body_type(name, rest)
+        body = body_type(name, rest, renamed)
         found["body"] = (body, UNSET)
         if "id" in rest and "id" not in in_path:
             found["idempotency_key"] = (IdempotencyKey, None)
@@ -232,7 +236,7 @@ def _in_query(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
     return (kind if default is UNSET else kind | None), default
 
 
-def body_type(name: str, fields: Taken) -> Any:
+def body_type(name: str, fields: Taken, renamed: Mapping[str, str] | None = None) -> Any:
     """The type of a body with these fields; those with a default need not be there."""
     defined: list[Any] = [
         (each, kind) if default is UNSET else (each, kind | UnsetType, UNSET)
@@ -240,7 +244,9 @@ def body_type(name: str, fields: Taken) -> Any:
     ]
     title = "".join(word.title() for word in name.split("_"))
     doc = f"What `{name}` is given."
-    return msgspec.defstruct(title, defined, namespace={"__doc__": doc}, frozen=True, forbid_unknown_fields=True)
+    return msgspec.defstruct(
+        title, defined, namespace={"__doc__": doc}, frozen=True, forbid_unknown_fields=True, rename=renamed
+    )
 
 
 def signature_of(function: Any, name: str, taken: Taken, returned: Any, words: str) -> None:

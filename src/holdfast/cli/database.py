@@ -23,8 +23,8 @@ STREAM = "koder:events:id"
 EVENT = "identity.user.erased"
 FILE = "holdfast.db"
 """Name of the SQLite file in a data directory."""
-_PER_RUN = "holdfast.checkpoints_per_run"
-"""Key of the value of ``--checkpoint-retention-per-run`` in the context of a command."""
+_PER_RUN = "holdfast.snapshots_per_run"
+"""Key of the value of ``--snapshots-per-run`` in the context of a command."""
 
 
 def database_option(command: F) -> F:
@@ -45,17 +45,22 @@ def database_option(command: F) -> F:
 
 
 def per_run_option(command: F, *, hidden: bool = False) -> F:
-    """Add ``--checkpoint-retention-per-run``. Its value is stored in the database and applies to all later commands."""
+    """Add ``--snapshots-per-run``. Its value is stored in the database and applies to all later commands.
+
+    ``--checkpoint-retention-per-run`` and its environment variable are the former names and are still accepted.
+    """
     return option(
+        "--snapshots-per-run",
         "--checkpoint-retention-per-run",
+        "snapshots_per_run",
         metavar="NUMBER",
-        envvar="HOLDFAST_CHECKPOINT_RETENTION_PER_RUN",
+        envvar=["HOLDFAST_SNAPSHOTS_PER_RUN", "HOLDFAST_CHECKPOINT_RETENTION_PER_RUN"],
         type=click.IntRange(1),
         hidden=hidden,
         expose_value=False,
         callback=_remember_per_run,
         help="Snapshots to keep of each run, unless a policy of the tenant or the run overrides it. The number is stored in "
-        f"the database and applies to every command. Default: {Limits().checkpoints_per_run}.",
+        f"the database and applies to every command. Default: {Limits().snapshots_per_run}.",
     )(command)
 
 
@@ -142,17 +147,17 @@ def _remember_per_run(context: click.Context, parameter: click.Parameter, value:
 
 
 def per_run() -> int | None:
-    """Return the value of ``--checkpoint-retention-per-run`` of the current command."""
+    """Return the value of ``--snapshots-per-run`` of the current command."""
     context = click.get_current_context(silent=True)
     number: int | None = None if context is None else context.meta.get(_PER_RUN)
     return number
 
 
 def store_per_run(hf: Holdfast) -> None:
-    """Store the value of ``--checkpoint-retention-per-run``, if it was given."""
+    """Store the value of ``--snapshots-per-run``, if it was given."""
     number = per_run()
     if number is not None:
-        hf.server_settings.set_checkpoints_per_run(number)
+        hf.server_settings.set_snapshots_per_run(number)
 
 
 def tenant_option(command: F) -> F:
@@ -197,7 +202,7 @@ async def open_async(database: str, packs: str | None = None) -> AsyncIterator[A
     async with AsyncHoldfast(database, packs=packs, encryption_key=keys_of(database)) as hf:
         number = per_run()
         if number is not None:
-            await hf.server_settings.set_checkpoints_per_run(number)
+            await hf.server_settings.set_snapshots_per_run(number)
         yield hf
 
 

@@ -11,7 +11,7 @@ import click
 from holdfast import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.schema import check_integrity
-from holdfast.types import Erasure, Findings
+from holdfast.types import DiagnosticReport, Erasure
 
 from .database import database_option, describe, open_existing, packs_option
 from .output import json_option, print_json, print_line, shorten
@@ -33,7 +33,7 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
     """
     faults = check_integrity(database)
     overdue: list[Erasure] = []
-    tenant_findings: dict[str, Findings] = {}
+    tenant_findings: dict[str, DiagnosticReport] = {}
     if not faults:
         with open_existing(database, packs) as hf:
             erasures = hf.erasures.list(only_open=True, limit=1_000)
@@ -55,7 +55,7 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
         raise click.exceptions.Exit(1)
 
 
-def _diagnose(hf: Holdfast, tenant: str, repair: bool) -> Findings:
+def _diagnose(hf: Holdfast, tenant: str, repair: bool) -> DiagnosticReport:
     handle = hf.tenant(tenant)
     if not repair:
         return handle.diagnostics.look()
@@ -87,7 +87,7 @@ def _print(database: str, faults: Sequence[str], overdue: Sequence[str]) -> None
         print_line(f"  {shorten(line, 200)}")
 
 
-def _print_tenant(name: str, findings: Findings) -> None:
+def _print_tenant(name: str, findings: DiagnosticReport) -> None:
     lines = [line for line in _lines(findings) if line]
     if lines:
         print_line(f"{name}:")
@@ -95,7 +95,7 @@ def _print_tenant(name: str, findings: Findings) -> None:
         print_line(f"  {line}")
 
 
-def _lines(findings: Findings) -> list[str]:
+def _lines(findings: DiagnosticReport) -> list[str]:
     damaged = [
         f"snapshot {snapshot.id} is damaged: {shorten(snapshot.reason, 120)}" for snapshot in findings.damaged_snapshots
     ]

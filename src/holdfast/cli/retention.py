@@ -10,7 +10,7 @@ import click
 
 from holdfast import Holdfast, RetentionPolicy, address
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.types import Hold, Swept
+from holdfast.types import Hold, SweepResult
 
 from .database import database_option, describe, open_async, open_existing, packs_option, redis_options, tenant_option
 from .logs import show_deletions
@@ -61,7 +61,7 @@ def plan(database: str, tenant: str, packs: str | None, as_json: bool) -> None:
 )
 @redis_options
 @click.option(
-    "--only-checkpoints",
+    "--only-snapshots",
     is_flag=True,
     help="In erasures, remove only the snapshots and keep the other data of a tenant.",
 )
@@ -77,7 +77,7 @@ def run(
     redis: str | None,
     stream: str,
     event: str,
-    only_checkpoints: bool,
+    only_snapshots: bool,
     log_file: str | None,
     as_json: bool,
 ) -> None:
@@ -85,7 +85,7 @@ def run(
     import asyncio  # imported here because the import takes longer than most commands take to run
 
     address.check_exists(database)
-    options = {"url": redis, "stream": stream, "event": event, "whole": not only_checkpoints}
+    options = {"url": redis, "stream": stream, "event": event, "whole": not only_snapshots}
     show_deletions(log_file)
     if every_s is not None:
         asyncio.run(_work(database, packs, tenants or None, every_s, options))
@@ -132,9 +132,9 @@ def policy(
         if per_run is not None or grace_s is not None:
             retention.set_policy(per_run=per_run, grace_s=grace_s, run_id=run_id)
         if keep_s is not None and run_id is not None:
-            retention.keep_checkpoints_for(run_id, seconds=keep_s)
+            retention.keep_snapshots_for(run_id, seconds=keep_s)
         if quota_mib is not None or (clear and run_id is None and _tenant_exists(hf, tenant)):
-            hf.tenants.set_quota(tenant, checkpoint_quota_mib=quota_mib)
+            hf.tenants.set_quota(tenant, snapshot_quota_mib=quota_mib)
         current = retention.policy(run_id=run_id)
     if as_json:
         print_json({"policy": current})
@@ -239,13 +239,13 @@ async def _work(
         await asyncio.gather(worker.work(), consumer.work())
 
 
-def _rows(swept: Swept) -> list[list[str]]:
+def _rows(swept: SweepResult) -> list[list[str]]:
     tallies = [(getattr(swept, reason), WHY[reason]) for reason in REASONS]
     rows = [[f"{tally.count:,}", f"{tally.size_bytes:,}", why] for tally, why in tallies if tally.count]
     return rows or [["0", "0", "nothing to remove"]]
 
 
-def _about(swept: Swept, policy: RetentionPolicy) -> list[str]:
+def _about(swept: SweepResult, policy: RetentionPolicy) -> list[str]:
     lines = []
     if swept.used_bytes is not None:
         lines.append(f"The remaining snapshots use {swept.used_bytes:,} bytes of {policy.quota_mib:,} MiB.")

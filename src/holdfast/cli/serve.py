@@ -34,6 +34,8 @@ from .output import print_line
 from .parameters import option
 
 _NEVER_ZERO = ("answer_s", "connections")
+_ALIASES = {"checkpoint_retention_per_run": "snapshots_per_run"}
+"""Former names of options, which are still accepted in a configuration file."""
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
@@ -45,6 +47,8 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: Path
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise click.BadParameter(f"{value} cannot be read as TOML: {error}") from None
     settings = {name.replace("-", "_"): setting for name, setting in settings.items()}
+    for alias in settings.keys() & _ALIASES.keys():
+        settings.setdefault(_ALIASES[alias], settings.pop(alias))
     if isinstance(settings.get("limits"), dict):
         settings["limits"] = [f"{name}={number}" for name, number in settings["limits"].items()]
     for name in ("trust", "allowed_hosts"):
@@ -235,7 +239,7 @@ def serve(
         ),
         admin_key=_admin_key(admin_key_file),
         migrate=migrate,
-        checkpoints_per_run=per_run(),
+        snapshots_per_run=per_run(),
         background=BackgroundOptions(retention_every_s=retention_every, redis_url=redis, stream=stream, event=event),
         packs=packs,
         encryption_key=keys_of(url),

@@ -13,7 +13,7 @@ import msgspec
 from holdfast import TenantHandle
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.extras import needs
-from holdfast.types import Restored, Rewind, Rewound, Snapshot, TreeChange
+from holdfast.types import RestoreResult, Rewind, RewindResult, Snapshot, TreeChange
 
 from .database import open_tenant, packs_option, tenant_option
 from .output import (
@@ -176,7 +176,11 @@ def diff(
     "--to", "to_step", type=click.IntRange(0), required=True, help="The step to rewind to; 0 is the start of the run."
 )
 @click.option(
-    "--keep-checkpoints-for", "days", type=click.IntRange(0), help="Days to keep the snapshots of the run, 90 at most."
+    "--keep-snapshots-for",
+    "--keep-checkpoints-for",
+    "days",
+    type=click.IntRange(0),
+    help="Days to keep the snapshots of the run, 90 at most.",
 )
 @click.option("--resume", is_flag=True, help="Resume the run from that step at once.")
 @json_option
@@ -194,7 +198,7 @@ def rewind(
     """Rewind a run, its session and the directory PATH to a step. The current content of the directory is captured first."""
     with open_tenant(database, tenant, packs) as handle:
         with _spinner(f"rewinding {path} to step {to_step}"):
-            rewound = handle.workspaces.rewind(run, to_step, path, keep_checkpoints_for=days)
+            rewound = handle.workspaces.rewind(run, to_step, path, keep_snapshots_for=days)
         if resume:
             handle.runs.resume(run)
     _print_rewound(rewound, as_json, f"was rewound from step {rewound.rewind.from_step} to step {to_step}")
@@ -323,7 +327,7 @@ def _spinner(label: str) -> Iterator[None]:
         yield
 
 
-def _print_rewound(rewound: Rewound, as_json: bool, status: str) -> None:
+def _print_rewound(rewound: RewindResult, as_json: bool, status: str) -> None:
     if as_json:
         print_json(_as_json(rewound))
         return
@@ -332,7 +336,7 @@ def _print_rewound(rewound: Rewound, as_json: bool, status: str) -> None:
         print_line(f"The previous content of the directory is snapshot {rewound.dirty.id}.")
 
 
-def _counts(restored: Restored) -> str:
+def _counts(restored: RestoreResult) -> str:
     kept = f", {len(restored.kept):,} directories kept because of ignored files" if restored.kept else ""
     return f"{restored.written:,} written ({_size(restored.bytes)}), {restored.removed:,} removed{kept}"
 

@@ -249,11 +249,11 @@ def test_what_is_no_old_database_is_one_clear_error(tmp_path: Path, postgres_url
         connection.execute("CREATE TABLE checkpoint_blobs (thread_id TEXT, version TEXT)")
     Holdfast(str(tmp_path / "holdfast.db")).close()
     for url, says in {
-        f"sqlite:///{tmp_path}/absent.db": "there is no file",
+        f"sqlite:///{tmp_path}/absent.db": "absent.db does not exist",
         str(tmp_path / "text.db"): "cannot be read",
-        f"sqlite:///{tmp_path}/holdfast.db": "holds no checkpoints",
-        postgres_url: "holds no checkpoints",
-        bare_postgres_url: "holds no checkpoints of LangGraph's PostgresSaver",
+        f"sqlite:///{tmp_path}/holdfast.db": "contains no checkpoints",
+        postgres_url: "contains no checkpoints",
+        bare_postgres_url: "contains no checkpoints of LangGraph's PostgresSaver",
         "postgresql://127.0.0.1:1/none": "cannot be reached",
     }.items():
         with pytest.raises(InvalidInput, match=says), open_source(url):
@@ -290,7 +290,7 @@ def test_the_command_goes_on_after_a_kill(old_url: str, new_url: str, official: 
     copied, total = (sum(each[name] for each in said["threads"]) for name in ("copied", "checkpoints"))
     assert 0 < copied < total
     again = " ".join(run(*where).stdout.split())
-    assert f"0 checkpoints copied, {total} were there, {total} are the same in both" in again
+    assert f"0 checkpoints copied, {total} already present, {total} verified as identical" in again
 
 
 def test_a_bar_shows_how_far_it_is_to_whoever_looks(official: Official, old_url: str, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, official: Of
     to = ("--database", str(tmp_path / "new.db"), "--tenant", "acme")
     missing = run("--from", str(tmp_path / "absent.db"), *to)
     assert (missing.exit_code, missing.stdout) == (1, "")
-    assert missing.stderr.startswith("Error: there is no file")
+    assert missing.stderr.startswith("Error: file ")
     wrong = run("--from", "x", *to, "--allow", "nonsense")
     assert (wrong.exit_code, "package.module:Class" in wrong.stderr) == (2, True)
     with official() as saver:
@@ -322,7 +322,7 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, official: Of
         graph.add_edge(START, "node")
         graph.compile(checkpointer=saver).invoke({}, config("own"))
     partly = run("--from", old_url, *to)
-    assert (partly.exit_code, "1 of 1 threads are not complete" in partly.stdout) == (1, True)
+    assert (partly.exit_code, "1 of 1 threads are incomplete" in partly.stdout) == (1, True)
     assert "Mine" in partly.stdout
     unknown = run("--from", old_url, *to, "--thread", "nobody")
-    assert (unknown.exit_code, "no thread 'nobody'" in unknown.stderr) == (1, True)
+    assert (unknown.exit_code, "thread 'nobody' does not exist" in unknown.stderr) == (1, True)

@@ -22,7 +22,7 @@ from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.stores.lifecycle.erasures import WINDOW_S
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
 from holdfast.sync_runner import step
-from holdfast.types import Erasure, Swept
+from holdfast.types import Erasure, SweepResult
 from tests.stores.lifecycle.forging import body, forge
 
 EVENT = "identity.user.erased"
@@ -192,7 +192,7 @@ def test_who_was_never_here_is_forgotten_and_leaves_no_trace_but_the_proof(
     holdfast.erasures.request("ghost")
     clock.advance(10)
     done = holdfast.erasures.carry_out("ghost")
-    assert (done.is_finished, done.swept) == (True, Swept())
+    assert (done.is_finished, done.swept) == (True, SweepResult())
     assert holdfast.tenants.list() == []
     (proof,) = holdfast.erasures.list()
     assert proof.finished_at == from_us(clock.now_us())
@@ -358,7 +358,7 @@ def test_what_redis_answers_is_read_in_both_protocols(found: Any, expected: Any)
 
 
 def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.retention.PAGE", 2)
+    monkeypatch.setattr("holdfast.retention_worker.PAGE", 2)
 
     async def use() -> list[str]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:
@@ -391,5 +391,5 @@ def test_a_consumer_without_redis_carries_out_what_it_can_and_leaves_the_rest(
     done, left = asyncio.run(use())
     assert (done, sorted(left)) == (1, ["busy", "held"])
     said = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "holdfast.erasure"]
-    left_to = "busy is left to somebody else: somebody sweeps the tenant 'busy'; try again later"
+    left_to = "the erasure of tenant busy is left to another worker: somebody sweeps the tenant 'busy'; try again later"
     assert said == [("INFO", left_to)], "that somebody else is at it is nothing to warn of"

@@ -137,7 +137,7 @@ def test_a_worker_asks_for_no_larger_pages_than_its_limits_allow(tmp_path: Any) 
 def test_a_round_in_words_and_workers_that_cannot_be() -> None:
     assert describe(Round(tenants=2, snapshots=3)) == "2 tenants swept, 3 snapshots removed"
     assert describe(Round(failed=1, skipped=2, erased=4)) == (
-        "0 tenants swept, 0 snapshots removed, 4 forgotten, 2 left to others, 1 failed"
+        "0 tenants swept, 0 snapshots removed, 4 erased, 2 left to other workers, 1 failed"
     )
     for wrong in (0, -1, "1", True):
         with pytest.raises(InvalidInput, match="every_s"):
@@ -204,10 +204,10 @@ def test_what_another_has_forgotten_meanwhile_is_nothing_to_warn_of(
         local.holdfast.erasures.carry_out("gone")
         return ["gone"]
 
-    monkeypatch.setattr("holdfast.retention.to_be_forgotten", too_late)
+    monkeypatch.setattr("holdfast.retention_worker.tenants_to_erase", too_late)
     caplog.set_level(logging.INFO, "holdfast")
     done = rounds(address, local.clock, lambda holdfast: RetentionWorker(holdfast).round(), tmp_path / "packs")
     assert (done.erased, done.failed) == (0, 0)
     said = [each for each in caplog.records if each.name == "holdfast.sweeper"]
     assert [each.levelname for each in said] == ["INFO"]
-    assert "gone is left to somebody else" in said[0].getMessage()
+    assert "the erasure of tenant gone is left to another worker" in said[0].getMessage()

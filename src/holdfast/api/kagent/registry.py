@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, field
 from starlette.responses import Response
 
 import holdfast
-from holdfast import AgentChange, NewTool, NewToolServer, column
+from holdfast import AgentChange, NewServerTool, NewToolServer, column
 from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
 from holdfast.types import Agent
 
@@ -183,7 +183,7 @@ async def register_tool_server(ask: Ask) -> Response:
     body = ask.body(_SERVER)
     if body.group_kind not in KINDS:
         raise InvalidInput(f"groupKind is one of {', '.join(KINDS)}, not {body.group_kind!r}")
-    tools = [NewTool(each.name, each.description) for each in body.discovered_tools]
+    tools = [NewServerTool(each.name, each.description) for each in body.discovered_tools]
     new = NewToolServer(name=body.ref, kind=body.group_kind, description=body.description, tools=tools)
     made = await ask.tenant.tool_servers.upsert(new)
     shown = ToolServerShown(made.name, made.kind, body.discovered_tools)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from holdfast.errors import Conflict, NotFound
-from holdfast.types import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry
+from holdfast.types import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, CaptureResult, TreeEntry
 
 from ..idempotency import IdempotencyKey, chosen_id, settled_by
 from ..operations import operation
@@ -31,7 +31,7 @@ _R = T + "/runs/{run_id}"
 _FILE = "archive.tar.zst"
 
 
-class TreeEntry(Struct, frozen=True):
+class SnapshotTreeEntry(Struct, frozen=True):
     """A file, a directory or a symbolic link in a snapshot."""
 
     path: str
@@ -46,7 +46,7 @@ class TreeEntry(Struct, frozen=True):
 class TreePage(Struct, frozen=True):
     """What is in a snapshot, in the order of paths."""
 
-    items: list[TreeEntry]
+    items: list[SnapshotTreeEntry]
     ignore: Annotated[list[str], Meta(description="The patterns by which other things were left out.")]
     next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
 
@@ -97,7 +97,7 @@ async def import_snapshot(
     ] = None,
     outside_links: Annotated[bool, Meta(description="Let symbolic links pass that lead out of the tree.")] = False,
     idempotency_key: IdempotencyKey = None,
-) -> Capture:
+) -> CaptureResult:
     """Record what is in an archive, `tar.zst`, as a snapshot of a run. Nothing of it is written to any directory."""
     there = service.tenant(tenant)
     await there.runs.get(run_id)  # before anything is taken in for it
@@ -113,8 +113,10 @@ async def import_snapshot(
         await folder.close()
 
 
-def _shown(entry: Entry) -> TreeEntry:
-    return TreeEntry(entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, entry.target, entry.digest.hex())
+def _shown(entry: TreeEntry) -> SnapshotTreeEntry:
+    return SnapshotTreeEntry(
+        entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, entry.target, entry.digest.hex()
+    )
 
 
 ROUTES = [

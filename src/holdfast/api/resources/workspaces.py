@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from holdfast.errors import Conflict, Fenced, NotFound
-from holdfast.types import Rewound
+from holdfast.types import RewindResult
 
 from ..auth import Caller
 from ..operations import operation
@@ -34,7 +34,7 @@ class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[bool, Meta(description="Whether the workspace goes back too; if not, its files stay as they are.")]
         | UnsetType
     ) = UNSET
-    keep_checkpoints_for: (
+    keep_snapshots_for: (
         Annotated[
             int,
             Meta(
@@ -44,22 +44,22 @@ class RewindTo(Struct, frozen=True, forbid_unknown_fields=True):
             ),
         ]
         | UnsetType
-    ) = UNSET
+    ) = field(default=UNSET, name="keep_checkpoints_for")
 
 
 @operation("POST", "/v1/agent/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")
-async def rewind_own_run(service: Service, *, run_id: Uuid, body: RewindTo, caller: Caller) -> Rewound:
+async def rewind_own_run(service: Service, *, run_id: Uuid, body: RewindTo, caller: Caller) -> RewindResult:
     """Take a run of the key's own tenant back to a step. Its worker brings the files back when the run is resumed."""
     return await _rewound(service, caller.tenant or service.default_tenant, run_id, body)
 
 
 @operation("POST", T + "/runs/{run_id}/rewind", raises=[NotFound, Conflict, Fenced], area="runs")
-async def rewind_run(service: Service, *, tenant: str, run_id: Uuid, body: RewindTo) -> Rewound:
+async def rewind_run(service: Service, *, tenant: str, run_id: Uuid, body: RewindTo) -> RewindResult:
     """Take a run and its conversation back to a step. Its worker brings the files back when the run is resumed."""
     return await _rewound(service, tenant, run_id, body)
 
 
-async def _rewound(service: Service, tenant: str, run_id: str, body: RewindTo) -> Rewound:
+async def _rewound(service: Service, tenant: str, run_id: str, body: RewindTo) -> RewindResult:
     done = await service.tenant(tenant).workspaces.rewind(run_id, path=None, **given(body))
     service.notifier.publish(f"{tenant}/{run_id}")
     return done
@@ -74,7 +74,7 @@ class Redo(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @operation("POST", T + "/runs/{run_id}/redo", raises=[NotFound, Conflict, Fenced], area="runs")
-async def redo_run(service: Service, *, tenant: str, run_id: Uuid, body: Redo) -> Rewound:
+async def redo_run(service: Service, *, tenant: str, run_id: Uuid, body: Redo) -> RewindResult:
     """Undo the last rewind of a run. Its worker brings the files back when the run is resumed."""
     done = await service.tenant(tenant).workspaces.redo(run_id, later=True, **given(body))
     service.notifier.publish(f"{tenant}/{run_id}")

@@ -1,6 +1,6 @@
 """The durable loop in the simulation: its core as it is, driven by a skin that the simulation can suspend.
 
-The core (``loop.driving``) does nothing itself; it says what it wants done. Here a model that follows a plan is asked, tools
+The core (``loop.core``) does nothing itself; it says what it wants done. Here a model that follows a plan is asked, tools
 act on the simulated world, and stores are called through the process. The same scenario, the same promises.
 """
 
