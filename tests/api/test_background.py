@@ -96,7 +96,7 @@ def test_a_single_round_reads_the_stream_too_and_is_done_without_it(url: str, tm
         acme.runs.cancel(run)
         done = command("retention", "run", "--database", url, REDIS_URL="redis://127.0.0.1:1/0")
         assert (done.returncode, [each["checkpoint_id"] for each in deletions(done.stderr)]) == (1, made)
-        assert "the stream cannot be read" in done.stderr
+        assert "the stream of erasures cannot be read" in done.stderr
         with redis.Redis.from_url(redis_url) as stream:
             stream.xadd("koder:events:id", {"type": "identity.user.erased", "koder_user_id": "u1"})
         done = command("retention", "run", "--database", url, REDIS_URL=redis_url)

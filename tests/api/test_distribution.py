@@ -174,7 +174,7 @@ def test_tables_that_a_migration_adds_to_a_distributed_schema_are_distributed_wi
     url = bare_postgres_url
     schema.migrate_up(url, to=version)
     _run(url, STAND_IN)
-    schema._look(url, lambda connection: distribution.distribute(connection, created_tables()))
+    schema._run_read_only(url, lambda connection: distribution.distribute(connection, created_tables()))
     known = "SELECT logicalrelid::text FROM pg_dist_partition"
     before = {row[0] for row in _run(url, known)}
     assert before < set(created_tables())

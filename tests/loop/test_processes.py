@@ -173,9 +173,9 @@ def test_what_a_loop_did_can_be_read_in_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
-        ("nonsense", "'nonsense' is not MODULE:NAME"),
-        ("no_such_module:handler", "there is no module 'no_such_module'"),
-        ("tests.loop.victims:nobody", "tests.loop.victims has no 'nobody'"),
+        ("nonsense", "'nonsense' is not of the form MODULE:NAME"),
+        ("no_such_module:handler", "module 'no_such_module' does not exist"),
+        ("tests.loop.victims:nobody", "module 'tests.loop.victims' has no attribute 'nobody'"),
     ],
 )
 def test_a_handler_that_is_not_there_is_said_in_one_line(

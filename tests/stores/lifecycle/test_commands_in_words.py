@@ -205,25 +205,25 @@ def test_days_are_kept_in_seconds(days: float | None, seconds: int | None) -> No
 
 @pytest.mark.parametrize("days", [float("nan"), float("inf"), 24_000.1, 1e300])
 def test_days_that_cannot_be_kept_are_refused(days: float) -> None:
-    with pytest.raises(click.UsageError, match="no number of days up to 24,000"):
+    with pytest.raises(click.UsageError, match="at most 24,000"):
         retention._seconds(days)
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "saying"),
     [
-        (["retention", "policy", "--grace-days", "nan"], 2, "no number of days"),
-        (["retention", "policy", "--grace-days", "inf"], 2, "no number of days"),
+        (["retention", "policy", "--grace-days", "nan"], 2, "at most 24,000"),
+        (["retention", "policy", "--grace-days", "inf"], 2, "at most 24,000"),
         (["retention", "policy", "--grace-days", "-1"], 2, "--grace-days"),
-        (["retention", "policy", "--run", NOBODY, "--keep-days", "nan"], 2, "no number of days"),
+        (["retention", "policy", "--run", NOBODY, "--keep-days", "nan"], 2, "at most 24,000"),
         (["retention", "policy", "--run", NOBODY, "--keep-days", "1"], 1, "there is no run"),
         (["retention", "policy", "--quota-mib", "-1"], 2, "--quota-mib"),
         (["retention", "policy", "--quota-mib", str(2**40)], 1, "snapshot_quota_mib"),
         (["retention", "policy", "--per-run", str(2**31)], 1, "per_run must be"),
         (["retention", "policy", "--tenant", "nobody", "--quota-mib", "1"], 1, "nobody"),
         (["retention", "policy", "--tenant", ""], 1, "tenant must not be empty"),
-        (["retention", "run", "--every", "nan"], 1, "every_s must be a number"),
-        (["retention", "run", "--every", "inf"], 1, "every_s must be a number"),
+        (["retention", "run", "--every", "nan"], 1, "every_s must be a positive number"),
+        (["retention", "run", "--every", "inf"], 1, "every_s must be a positive number"),
         (["retention", "run", "--every", "-1"], 2, "--every"),
         (["retention", "run", "--log", "."], 1, "Is a directory"),
         (["retention", "hold", "--reason", "why", "--run", NOBODY, "--session", NOBODY], 1, "not on both"),
@@ -282,20 +282,20 @@ def key(**more: Any) -> ApiKey:
 @pytest.mark.parametrize(
     ("given", "state"),
     [
-        ({}, "good"),
-        ({"expires_at": FAR_OFF}, "good until 2999-02-03 04:05"),
+        ({}, "valid"),
+        ({"expires_at": FAR_OFF}, "valid until 2999-02-03 04:05"),
         ({"expires_at": LONG_AGO}, "expired 2001-02-03 04:05"),
         ({"revoked_at": LONG_AGO}, "revoked 2001-02-03 04:05"),
         ({"revoked_at": LONG_AGO, "expires_at": LONG_AGO - timedelta(days=1)}, "revoked 2001-02-03 04:05"),
     ],
-    ids=["good", "until", "expired", "revoked", "both"],
+    ids=["valid", "until", "expired", "revoked", "both"],
 )
 def test_the_state_of_a_key_is_said_in_words(given: dict[str, Any], state: str) -> None:
     assert keys._state(key(**given)) == state
 
 
 def test_a_key_is_a_row_that_says_whose_it_is_and_when_it_was_used() -> None:
-    assert keys._row(key()) == [NOBODY, "hf_01234567", "ci", "(all)", "read write", "never", "good"]
+    assert keys._row(key()) == [NOBODY, "hf_01234567", "ci", "(all)", "read write", "never", "valid"]
     used = keys._row(key(tenant="acme", last_used_at=LONG_AGO))
     assert (used[3], used[5]) == ("acme", "2001-02-03 04:05")
 
@@ -316,7 +316,7 @@ def test_keys_are_listed_by_tenant_or_all_of_them(database: str) -> None:
     listed = [each["name"] for each in said(database, "keys", "list")["keys"]]
     assert listed == ["of acme"]
     assert [each["name"] for each in said(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
-    assert "good for all tenants" in invoke(database, "keys", "create", "--name", "x", "--tenant", "").output
+    assert "gives access to all tenants" in invoke(database, "keys", "create", "--name", "x", "--tenant", "").output
 
 
 def test_revoking_twice_says_the_same(database: str) -> None:
