@@ -16,7 +16,8 @@ from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
-from .erasure.consumer import EVENT, STREAM, ErasureConsumer
+from .compatibility import ERASURE_STREAM
+from .erasure.consumer import EVENT, ErasureConsumer
 from .errors import HoldfastError
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
@@ -42,7 +43,7 @@ class BackgroundOptions(Struct, frozen=True, kw_only=True):
     """Seconds between two polls for erasure requests; 0 disables them."""
     redis_url: str | None = None
     """The Redis with the stream of erasure requests. Without it, only requests made through other channels are carried out."""
-    stream: str = STREAM
+    stream: str = ERASURE_STREAM
     event: str = EVENT
 
 

@@ -76,6 +76,15 @@ def test_every_page_is_reachable_from_the_readme() -> None:
     assert set(FILES) <= reached, sorted(str(file.relative_to(ROOT)) for file in set(FILES) - reached)
 
 
+def test_the_tests_named_in_the_guarantees_exist() -> None:
+    named = set(re.findall(r"`([a-z]+(?:_[a-z0-9]+){3,})`", (ROOT / "GUARANTEES.md").read_text("utf-8")))
+    defined = {
+        name for file in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (\w+)\(", file.read_text("utf-8"))
+    }
+    assert len(named) > 10
+    assert named <= defined, f"renamed or removed: {sorted(named - defined)}"
+
+
 def _between(text: str, mark: str) -> str:
     """Return the text between ``<!-- mark -->`` and ``<!-- end -->``."""
     section = re.search(rf"<!-- {re.escape(mark)} -->(.*?)<!-- end -->", text, re.DOTALL)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast import Holdfast, Limits, PoolOptions, TenantHandle, address, key_file
+from holdfast.compatibility import ERASURE_STREAM
 from holdfast.encryption import KeyRing
 
 from .parameters import option
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from holdfast import AsyncHoldfast
 
 F = TypeVar("F", bound=Callable[..., Any])
-STREAM = "koder:events:id"
 EVENT = "identity.user.erased"
 FILE = "holdfast.db"
 """Name of the SQLite file in a data directory."""
@@ -70,7 +70,7 @@ def redis_options(command: F) -> F:
         option("--event", default=EVENT, envvar="HOLDFAST_ERASURE_EVENT", help="The event type of erasure requests."),
         option(
             "--stream",
-            default=STREAM,
+            default=ERASURE_STREAM,
             envvar="HOLDFAST_ERASURE_STREAM",
             help="The key of the Redis stream with erasure requests.",
         ),

@@ -1,7 +1,7 @@
 """What an entry of the stream says.
 
 An entry is a map of texts. Its kind stands under ``type``, ``event`` or ``event_type``; whom it is about stands under
-``koder_user_id``, ``tenant`` or ``user_id``, in the entry itself or in a JSON object under ``data`` or ``payload``. Nothing in
+``USER_FIELD``, ``tenant`` or ``user_id``, in the entry itself or in a JSON object under ``data`` or ``payload``. Nothing in
 it is trusted: what cannot be read is said to be so.
 """
 
@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from holdfast.compatibility import USER_FIELD
+
 KINDS = ("type", "event", "event_type")
-SUBJECTS = ("koder_user_id", "tenant", "user_id")
+SUBJECTS = (USER_FIELD, "tenant", "user_id")
 IDS = ("event_id", "id")
 BODIES = ("data", "payload")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

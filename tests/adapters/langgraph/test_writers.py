@@ -194,11 +194,11 @@ def test_a_put_after_a_prune_by_another_saver_is_written_in_full(savers: Savers)
     """The store rejects the cached places, and the put is repeated without them."""
     one, other = savers(), savers()
     chat_graph(one).invoke(say(1), thread())
-    checkpoint = one.get_tuple(thread())
-    assert checkpoint is not None
+    newest = one.get_tuple(thread())
+    assert newest is not None
     other.prune(["t"])
-    checkpoint = {**checkpoint.checkpoint, "id": f"{checkpoint.checkpoint['id'][:-1]}z"}
-    config = one.put(checkpoint.config, checkpoint, {"source": "update", "step": 9}, {})
+    checkpoint = {**newest.checkpoint, "id": f"{newest.checkpoint['id'][:-1]}z"}
+    config = one.put(newest.config, checkpoint, {"source": "update", "step": 9}, {})
     again = other.get_tuple(config)
     assert again is not None
     assert again.checkpoint["channel_values"] == checkpoint["channel_values"]

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from ...clock import MICROSECONDS, to_us
+from ...compatibility import USER_FIELD
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.scope import Scope
@@ -232,7 +233,7 @@ def log_removals(scope: Scope, gone: Sequence[RemovedSnapshot], reason: Reason) 
                 "event": EVENT,
                 "run_id": each.run_id,
                 "checkpoint_id": each.id,
-                "koder_user_id": scope.tenant,
+                USER_FIELD: scope.tenant,
                 "size_bytes": each.size_bytes,
                 "reason": reason,
             }

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from ....clock import MICROSECONDS, to_us
+from ....compatibility import USER_FIELD
 from ....core import scope as scopes
 from ....core.registration import register_tenant
 from ....core.rows import mapper
@@ -141,7 +142,7 @@ class Sweep:
         try:
             await AsyncObjects(self._engine, self._scope).prune(grace_s=grace_s)
         except CrossTenant as error:
-            line = {"koder_user_id": error.tenant, "path": error.path, "reason": "cross_tenant"}
+            line = {USER_FIELD: error.tenant, "path": error.path, "reason": "cross_tenant"}
             rules.write_line({"event": "checkpoint.delete_refused", **line}, is_error=True)
             raise
 
