@@ -215,7 +215,7 @@ except InvalidInput as error:
     environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": strict, "PYTHONPATH": ":".join(["src", ".", *sys.path])}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert "{'m': Mine(a=2)}" in ran.stdout, ran.stderr
-    assert "Theirs is not among the types" in ran.stdout, ran.stderr
+    assert "Theirs is not on the list" in ran.stdout, ran.stderr
 
 
 def compiled(saver: HoldfastSaver) -> Any:

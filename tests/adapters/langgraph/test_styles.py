@@ -288,9 +288,9 @@ def test_concurrent_writes_and_checkpoints_are_all_saved(savers: Savers) -> None
             ("task 1", "said", "b"),
             ("task 2", "said", "c" * 500),
         ]
-        checkpoint = reader.get_tuple(thread())
-        assert checkpoint is not None
-        assert checkpoint.checkpoint["channel_values"]["said"] == ["a", "b", "c" * 500]
+        newest = reader.get_tuple(thread())
+        assert newest is not None
+        assert newest.checkpoint["channel_values"]["said"] == ["a", "b", "c" * 500]
     assert saver._database.sync_store().verify().damaged == []
 
 

@@ -223,7 +223,7 @@ def test_a_class_that_is_not_allowed_stops_only_its_thread(old_url: str, officia
     with Holdfast(str(tmp_path / "new.db")) as hf:
         acme = hf.tenant("acme")
         results = {imported.thread_id: imported for imported in moved(old_url, acme)}
-        assert "Mine is not among the types" in results["own"].problem
+        assert "Mine is not on the list" in results["own"].problem
         assert [thread for thread, imported in results.items() if imported.problem] == ["own"]
         allowed = [(Mine.__module__, "Mine")]
         (own,) = moved(old_url, acme, threads=["own"], allow=allowed)
