@@ -346,7 +346,7 @@ def test_what_a_store_wants_to_hold_and_is_gone_is_said_to_be(acme: TenantHandle
 def test_a_body_that_is_elsewhere_must_be_there(acme: TenantHandle) -> None:
     packed, scope = bodies.pack(noise(50)), Scope(acme.name, acme._scope)
     gone = packed.without_body()
-    assert (gone.is_elsewhere, gone.length) == (True, 50)
+    assert (gone.is_in_pack, gone.length) == (True, 50)
     acme.objects.put([b"x"], holder="me")
     with pytest.raises(Stale, match="do it again"):
         step(acme._engine.write(lambda connection: objects.keep(connection, scope, [gone], holder="me")))

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Holdfast, PackPlace
+from holdfast import Holdfast, PackStorage
 from holdfast.errors import HoldfastError
 from holdfast.stores.execution.checkpoints.task_writes import Write
 from tests.stores.objects.conftest import SMALL, Opens
@@ -26,7 +26,7 @@ class Died(BaseException):
     """The process is gone: nothing that follows happens."""
 
 
-class Dying(PackPlace):
+class Dying(PackStorage):
     """A place whose user dies before or after the n-th thing it does there."""
 
     def __init__(self, where: Path, at: int, *, after: bool) -> None:
@@ -87,7 +87,7 @@ def test_whoever_dies_at_any_point_loses_nothing_and_leaves_nothing(tmp_path: Pa
 
 
 def check_after_death(folder: Path) -> None:
-    place = PackPlace(folder / "packs")
+    place = PackStorage(folder / "packs")
     with Holdfast(str(folder / "a.db"), packs=place, limits=SMALL) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.objects.verify().damaged == []
@@ -142,7 +142,7 @@ def test_a_seal_that_comes_too_late_costs_a_place_in_the_database(tmp_path: Path
     """A pruner condemns a pack while its writer is still busy; the writer stores the bodies elsewhere."""
     path, packs = str(tmp_path / "a.db"), tmp_path / "packs"
 
-    class Slow(PackPlace):
+    class Slow(PackStorage):
         async def write(self, path_in: str, content: bytes, *, blocking: bool) -> None:
             await super().write(path_in, content, blocking=blocking)
             with Holdfast(path, packs=packs, limits=SMALL) as other:
@@ -210,7 +210,7 @@ def test_killed_processes_leave_what_they_acknowledged(tmp_path: Path) -> None:
         digests = [each for each in said if each != "-"]
         # The second of every three is let go of, which may have happened before it could be said.
         kept += [each for number, each in enumerate(digests) if number % 3 != 1]
-    place = PackPlace(tmp_path / "packs")
+    place = PackStorage(tmp_path / "packs")
     with Holdfast(str(tmp_path / "a.db"), packs=place, limits=SMALL) as holdfast:
         objects = holdfast.tenant("acme").objects
         assert all(len(each) == 4_000 for each in objects.get(kept))

@@ -82,7 +82,7 @@ def test_what_moves_from_pack_to_pack_is_read_in_the_end() -> None:
 
     async def read() -> str:
         for move in moves:
-            raise NotFound(f"there is no pack {move}")
+            raise NotFound(f"pack {move}", noun="pack")
         return "read"
 
     assert step(packs.settled(read)) == "read"
@@ -94,8 +94,8 @@ def test_a_pack_that_is_missing_twice_was_lost() -> None:
     async def read() -> str:
         nonlocal asked
         asked += 1
-        raise NotFound("there is no pack 1")
+        raise NotFound("pack 1", noun="pack")
 
-    with pytest.raises(Corrupt, match="there is no pack 1, and objects lie in it"):
+    with pytest.raises(Corrupt, match="pack 1, and objects lie in it"):
         step(packs.settled(read))
     assert asked == 2

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, Limits, PackPlace
+from holdfast import AsyncHoldfast, Holdfast, Limits, PackStorage
 from holdfast.clock import FixedClock
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound, Unavailable
 from holdfast.stores.execution.checkpoints.task_writes import Write
@@ -22,12 +22,12 @@ SHORT = b"a short one"
 LARGE, OTHER, THIRD = (SOURCE.randbytes(size) for size in (5_000, 3_000, 20_000))
 
 
-def files(place: PackPlace) -> list[str]:
+def files(place: PackStorage) -> list[str]:
     """The packs there are."""
     return asyncio.run(place.names("", blocking=False))
 
 
-def test_large_bodies_lie_in_one_pack_and_come_back(opens: Opens, place: PackPlace) -> None:
+def test_large_bodies_lie_in_one_pack_and_come_back(opens: Opens, place: PackStorage) -> None:
     objects = opens(place).tenant("acme").objects
     digests = objects.put([SHORT, LARGE, OTHER, LARGE], holder="me")
     assert len(files(place)) == 1
@@ -39,7 +39,7 @@ def test_large_bodies_lie_in_one_pack_and_come_back(opens: Opens, place: PackPla
     assert len(files(place)) == 1, "what is stored is not written again"
 
 
-def test_another_handle_and_asyncio_read_the_same(opens: Opens, address: str, place: PackPlace) -> None:
+def test_another_handle_and_asyncio_read_the_same(opens: Opens, address: str, place: PackStorage) -> None:
     (digest,) = opens(place).tenant("acme").objects.put([LARGE], holder="me")
 
     async def both() -> None:
@@ -56,7 +56,7 @@ def test_another_handle_and_asyncio_read_the_same(opens: Opens, address: str, pl
     assert len(files(place)) == 1
 
 
-def test_a_pack_goes_when_the_last_object_in_it_goes(opens: Opens, place: PackPlace) -> None:
+def test_a_pack_goes_when_the_last_object_in_it_goes(opens: Opens, place: PackStorage) -> None:
     clock = FixedClock()
     objects = opens(place, clock=clock).tenant("acme").objects
     one, other = objects.put([LARGE, OTHER], holder="a")
@@ -76,7 +76,7 @@ def test_a_pack_goes_when_the_last_object_in_it_goes(opens: Opens, place: PackPl
     assert (files(place), objects.usage().packs) == ([], 0)
 
 
-def test_pieces_of_checkpoints_lie_in_packs_too(opens: Opens, place: PackPlace) -> None:
+def test_pieces_of_checkpoints_lie_in_packs_too(opens: Opens, place: PackStorage) -> None:
     acme = opens(place).tenant("acme")
     big, written = SOURCE.randbytes(30_000), SOURCE.randbytes(12_000)
     acme.checkpoints.put("t", id="1", state=b"s", pieces=[SHORT, big])
@@ -93,7 +93,7 @@ def test_pieces_of_checkpoints_lie_in_packs_too(opens: Opens, place: PackPlace) 
     assert files(place) == []
 
 
-def test_a_tenants_packs_are_its_own_and_go_with_it(opens: Opens, place: PackPlace) -> None:
+def test_a_tenants_packs_are_its_own_and_go_with_it(opens: Opens, place: PackStorage) -> None:
     holdfast = opens(place)
     for name in ("acme", "../acme", "zenith"):
         holdfast.tenant(name).objects.put([LARGE], holder="me")
@@ -104,7 +104,7 @@ def test_a_tenants_packs_are_its_own_and_go_with_it(opens: Opens, place: PackPla
     assert holdfast.tenant("zenith").objects.verify() == holdfast.tenant("acme").objects.verify()
 
 
-def test_quotas_are_counted_in_stored_bytes(opens: Opens, place: PackPlace) -> None:
+def test_quotas_are_counted_in_stored_bytes(opens: Opens, place: PackStorage) -> None:
     limits = Limits(pack_from_bytes=1_000, object_bytes=9_000)
     holdfast = opens(place, limits=limits)
     objects = holdfast.tenant("acme").objects
@@ -177,7 +177,7 @@ def test_in_the_callers_transaction_bodies_go_into_the_database(tmp_path: Path) 
 @pytest.mark.parametrize("where", ["", "ftp://host/folder", "s3://", 7, None])
 def test_a_place_that_is_none_is_refused(where: object) -> None:
     with pytest.raises(InvalidInput, match="packs"):
-        PackPlace(where)  # type: ignore[arg-type]
+        PackStorage(where)  # type: ignore[arg-type]
 
 
 def test_a_server_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_server_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
         "client_options": {"allow_http": True},
         "retry_config": {"max_retries": 0},
     }  # fmt: skip
-    place = PackPlace("s3://bucket/folder", options)
+    place = PackStorage("s3://bucket/folder", options)
     with Holdfast(str(tmp_path / "a.db"), packs=place, limits=SMALL) as holdfast:
         objects = holdfast.tenant("acme").objects
         with pytest.raises(Unavailable, match="packs"):

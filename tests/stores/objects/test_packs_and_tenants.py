@@ -29,6 +29,7 @@ from holdfast.errors import (
 from holdfast.stores.objects import packs
 from holdfast.stores.objects.packs import InPack, Staged
 from holdfast.sync_runner import step
+from tests.errors import raises
 
 SMALL = Limits(pack_from_bytes=100, tenant_bytes=30)
 NAMES = ["acme", "\ud800", "a\udfff", "名前", "\x00", "../acme", "/", ".", "x" * 30, "\U0010f000"]
@@ -155,7 +156,7 @@ def test_bodies_are_read_out_of_several_packs_in_one_go(bench: Bench) -> None:
 def test_a_pack_that_never_was_is_not_found(bench: Bench) -> None:
     bench.acme.objects.put([body(1)], holder="me")
     nowhere = InPack(bytes(32), 0, "never", 0, 5)
-    with pytest.raises(NotFound, match="there is no pack"):
+    with raises(NotFound, noun="pack"):
         step(packs.raw(bench.engine, bench.scope, [nowhere]))
 
 
@@ -163,7 +164,7 @@ def test_a_pack_that_is_lost_is_damage_and_says_which(bench: Bench) -> None:
     (digest,) = bench.acme.objects.put([body(1)], holder="me")
     (name,) = bench.files()
     (bench.folder / folder_of("acme") / name).unlink()
-    with pytest.raises(Corrupt, match=f"there is no pack .*{name}, and objects lie in it"):
+    with pytest.raises(Corrupt, match=f"pack .*{name}.* does not exist, and objects lie in it"):
         bench.acme.objects.get([digest])
     (damage,) = bench.acme.objects.verify().damaged
     assert (damage.digest, name in damage.reason) == (digest, True)
@@ -185,7 +186,7 @@ def missing_another(times: int, calls: list[int]) -> Callable[[], Awaitable[str]
     async def read() -> str:
         calls.append(1)
         if len(calls) <= times:
-            raise NotFound(f"there is no pack {len(calls)}")
+            raise NotFound(f"pack {len(calls)}", noun="pack")
         return "read"
 
     return read
@@ -200,15 +201,15 @@ def test_what_moved_while_it_was_read_is_read_again(times: int) -> None:
 
 def test_what_moves_each_time_is_given_up() -> None:
     calls: list[int] = []
-    with pytest.raises(Corrupt, match=f"there is no pack {packs.TRIES}, and objects lie in it"):
+    with pytest.raises(Corrupt, match=f"pack {packs.TRIES}, and objects lie in it"):
         asyncio.run(packs.settled(missing_another(packs.TRIES, calls)))
     assert len(calls) == packs.TRIES
 
 
 def test_a_pack_that_is_missing_twice_is_damage() -> None:
     calls: list[int] = []
-    with pytest.raises(Corrupt, match="there is no pack p, and objects lie in it"):
-        asyncio.run(packs.settled(failing(99, NotFound("there is no pack p"), calls)))
+    with pytest.raises(Corrupt, match="pack p, and objects lie in it"):
+        asyncio.run(packs.settled(failing(99, NotFound("pack p", noun="pack"), calls)))
     assert len(calls) == 2
 
 

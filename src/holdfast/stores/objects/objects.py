@@ -328,7 +328,7 @@ async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, st
         params |= {"body": None, "pack": staged.id, "pack_start": staged.starts[packed.digest]}
         packed = Packed(packed.digest, packed.codec, b"", packed.size_bytes)
     while await queries.revive.one(connection, params) is None:
-        if packed.is_elsewhere:
+        if packed.is_in_pack:
             raise Stale("an object is there no longer, or its pack was removed because it came too late: do it again")
         if await queries.put.one(connection, params) is not None:
             return True

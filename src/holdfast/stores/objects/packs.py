@@ -126,7 +126,7 @@ async def settled(read: Callable[[], Awaitable[T]]) -> T:
         try:
             return await read()
         except NotFound as error:
-            if not str(error).startswith("there is no pack"):
+            if error.noun != "pack":
                 raise
             # A pack is removed after what lay in it: rows that are read again speak of another one, or it was lost.
             if str(error) == said:
@@ -254,7 +254,7 @@ def _path(scope: Scope, pack: str) -> str:
     return f"{packs.folder_of(scope.tenant)}/{pack}"
 
 
-def _place(scope: Scope) -> packs.PackPlace:
+def _place(scope: Scope) -> packs.PackStorage:
     if scope.packs is None:
-        raise PacksUnknown(f"objects of this tenant lie in packs: {packs.SAY_WHERE}")
+        raise PacksUnknown(f"objects of this tenant lie in packs: {packs.PACKS_HINT}")
     return scope.packs

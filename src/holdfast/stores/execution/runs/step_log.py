@@ -20,7 +20,7 @@ from ....clock import MINUTE_US, from_us
 from ....core import scope as scopes
 from ....core import text
 from ....core.checks import MAX_NUMBER, list_of, whole_number
-from ....core.queries import Queries, unless_usual
+from ....core.queries import Queries, omit_default
 from ....core.rows import Column, mapper
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row, in_one_commit, in_one_statement
@@ -28,7 +28,7 @@ from ....errors import InvalidInput, NotFound
 from ....ids import Id
 from ....limits import Limits
 from ...conversation import message_log
-from ...conversation.message_log import Append, Entry, Message, append_at, appended, message_arrays
+from ...conversation.message_log import Append, LogEntry, Message, append_at, append_result, message_arrays
 from ...conversation.messages import NewMessage
 from ...conversation.new_entries import new_entry
 from ...conversation.views import LAST
@@ -90,7 +90,7 @@ class NewStep(Struct, frozen=True, gc=False):
     epoch: int
     iteration: int
     state: str
-    entries: Sequence[Entry]
+    entries: Sequence[LogEntry]
     outcomes: Sequence[Settled]
     usage: Usage
     last_tool_result: str | None
@@ -120,7 +120,7 @@ class NewStep(Struct, frozen=True, gc=False):
         messages: list[Message] = []
         if place is not None and self.entries:
             append = Append(self.tenant, session_id, self.entries, self.now_us)
-            messages = appended(append, (place, due)).messages
+            messages = append_result(append, (place, due)).messages
         step = Step(
             self.run_id,
             self.iteration,
@@ -235,7 +235,7 @@ async def _bare(connection: Connection, steps: Sequence[NewStep]) -> list[Commit
         return [None if only is None else steps[0].made(only[0], None, False)]
     rows = [step.params() for step in steps]
     together: dict[str, Any] = {name: [row[name] for row in rows] for name in _BARE_COLUMNS}
-    together |= {name: unless_usual([row[name] for row in rows], usual) for name, usual in _SELDOM.items()}
+    together |= {name: omit_default([row[name] for row in rows], usual) for name, usual in _SELDOM.items()}
     together.update(tenant_id=steps[0].tenant, number=[*range(len(steps))], created_at=[step.now_us for step in steps])
     found: dict[int, Row] = {row[0]: row for row in await queries.commit_bare.all(connection, together)}
     return [step.made(found[of][1], None, False) if of in found else None for of, step in enumerate(steps)]
@@ -268,7 +268,7 @@ def new_step(
         LimitExceeded: something about it is too large.
     """
     limits = scope.limits
-    whole_number(iteration, "iteration", least=1, most=MAX_NUMBER - 1)
+    whole_number(iteration, "iteration", minimum=1, maximum=MAX_NUMBER - 1)
     stored = text.dump(state, depth=limits.json_depth)
     limits.check("state_bytes", text.size(stored), "state")
     entries = _entries(scope, messages)
@@ -309,7 +309,7 @@ def _fingerprint(given: Any) -> str:
     return hashlib.blake2b(msgspec.msgpack.encode(given), digest_size=16).hexdigest()
 
 
-def _entries(scope: scopes.Scope, messages: object) -> list[Entry]:
+def _entries(scope: scopes.Scope, messages: object) -> list[LogEntry]:
     new = list_of(NewMessage, messages, "messages")
     scope.limits.check("batch_rows", len(new), "messages")
     entries = [new_entry(scope, *astuple(each)) for each in new]
@@ -347,7 +347,7 @@ def _checked_usage(usage: object) -> Usage:
     if not isinstance(usage, Usage):
         raise InvalidInput("usage must be a Usage")
     for count in astuple(usage):
-        whole_number(count, "a number of tokens", most=2**53 - 1)
+        whole_number(count, "a number of tokens", maximum=2**53 - 1)
     return usage
 
 

@@ -79,4 +79,4 @@ class Steps(Blocking[AsyncSteps]):
 
 
 def _number(iteration: int) -> int:
-    return whole_number(iteration, "iteration", most=_MOST - 1)
+    return whole_number(iteration, "iteration", maximum=_MOST - 1)
