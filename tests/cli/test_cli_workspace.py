@@ -150,7 +150,7 @@ def test_errors_are_one_line(setup: Setup) -> None:
         (["rewind", "--run", setup.run, str(setup.tree), "--to", "99"], "no step 99"),
         (["redo", "--run", setup.run], "no rewind led"),
         (["restore", "--run", setup.run, "@1", str(setup.tree)], "empty directory"),
-        (["import", "--run", setup.run, "agents.db"], "no archive"),
+        (["import", "--run", setup.run, "agents.db"], "not an archive"),
     ):
         printed = output_of(*arguments, code=1)
         assert reason in printed
