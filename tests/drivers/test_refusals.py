@@ -80,9 +80,7 @@ def test_a_connection_to_the_other_engine_is_refused(
             other: Any = kind(url)
             await done(other.open() if leg.asynchronous else None)
             try:
-                with pytest.raises(
-                    InvalidInput, match=r"this Holdfast uses (sqlite|postgres) and the connection"
-                ):
+                with pytest.raises(InvalidInput, match=r"this Holdfast uses (sqlite|postgres) and the connection"):
                     other.tenant("acme").join(caller.raw)
             finally:
                 await done(other.close())

@@ -82,7 +82,7 @@ def test_replies_stand_in_the_session_once_and_in_order(change: str) -> None:
         "one said twice": [*log, log[-1]],
         "two the other way round": [log[0], log[2], log[1], *log[3:]],
     }[change]
-    with pytest.raises(Violation, match=r"is completed and has said \[.*\] instead of \['1', '2', "):
+    with pytest.raises(Violation, match=r"is completed with the replies \[.*\] instead of \['1', '2', "):
         check_end(PLAN, run, rows)
 
 
@@ -107,7 +107,7 @@ def test_every_call_was_taken_in_by_a_step() -> None:
             del calls[id]
         else:
             calls[id] = calls[id]._replace(step=None)
-        with pytest.raises(Violation, match=f"of its call {id} there is"):
+        with pytest.raises(Violation, match=f"the row of its call {id} is"):
             check_end(PLAN, run, rows)
 
 
