@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.objects import digest_of
-from holdfast.trees.differences import Change, changes, content_of, too_large, unified
+from holdfast.trees.differences import Change, changes, content_of, too_large, unified_diff
 from holdfast.trees.entries import Kind, TreeEntry
 from holdfast.trees.line_diff import StepBudget
 
@@ -143,7 +143,7 @@ def test_applying_all_changes_gives_the_other_tree(before: dict[str, TreeEntry],
 def shown(before: TreeEntry | None, after: TreeEntry | None, old: bytes = b"", new: bytes = b"") -> str:
     """The text of the one change between two."""
     (change,) = changes(tree(*([before] if before else [])), tree(*([after] if after else [])))
-    return unified(change, old, new, StepBudget(1_000_000))
+    return unified_diff(change, old, new, StepBudget(1_000_000))
 
 
 def test_an_added_file_comes_from_dev_null() -> None:

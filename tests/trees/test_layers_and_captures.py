@@ -242,8 +242,8 @@ def picture(*entries: TreeEntry, depth: int = 0, ignore: tuple[str, ...] = ("*.o
 def test_the_bytes_of_a_tree_are_counted_from_what_changed() -> None:
     was = picture(file("a", 5), file("b", 7), file("c", 11))
     now = found(file("a", 50), file("new", 100), removed=("b",), before=dict(was.entries))
-    assert capture._bytes(was, now) == sum(entry.size for entry in now.entries.values()) == 161
-    assert capture._bytes(None, now) == 161
+    assert capture._tree_bytes(was, now) == sum(entry.size for entry in now.entries.values()) == 161
+    assert capture._tree_bytes(None, now) == 161
 
 
 @pytest.mark.parametrize(

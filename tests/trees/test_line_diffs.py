@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.trees import line_diff
-from holdfast.trees.line_diff import StepBudget, regions, unified
+from holdfast.trees.line_diff import StepBudget, regions, unified_diff
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=12)
 
@@ -54,7 +54,7 @@ def test_hunks_are_written_as_difflib_writes_them(count: int, removed: set[int],
         + [f"new {number}\n"] * (number in added)
     ]
     expected = "".join(difflib.unified_diff(old, new, "a", "b"))
-    assert unified(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == expected
+    assert unified_diff(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == expected
 
 
 def test_dissimilar_files_are_compared_within_the_step_limit() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Corrupt
 from holdfast.trees import manifests
-from holdfast.trees.entries import ContentPiece, Difference, TreeEntry, folders_of, raw, shown
+from holdfast.trees.entries import ContentPiece, Difference, TreeEntry, folders_of, path_bytes, path_text
 
 ONE = b"1" * 32
 
@@ -56,14 +56,14 @@ def line(**other: object) -> list[object]:
     ],
 )
 def test_names_convert_between_bytes_and_text(name: bytes, text: str) -> None:
-    assert shown(name) == text
-    assert raw(text) == name
+    assert path_text(name) == text
+    assert path_bytes(text) == name
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udc7fb"])
 def test_other_surrogates_have_no_bytes(text: str) -> None:
     with pytest.raises(UnicodeEncodeError):
-        raw(text)
+        path_bytes(text)
 
 
 @pytest.mark.parametrize(

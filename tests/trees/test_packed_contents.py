@@ -52,7 +52,7 @@ def joined(pieces: Sequence[ContentPiece], bodies: dict[bytes, bytes]) -> bytes:
 
 
 def entry(path: str, content: SmallContent | ChunkedContent, size: int) -> TreeEntry:
-    digest, pieces = content.placed()
+    digest, pieces = content.digest_and_pieces()
     return TreeEntry(path, "file", 0o644, 0, size, "", digest, pieces)
 
 
@@ -61,7 +61,7 @@ def chunks_of(content: bytes) -> list[bytes]:
 
 
 def chunked(packer: Packer, chunks: Sequence[bytes | int]) -> ChunkedContent:
-    made = packer.chunked()
+    made = packer.start_large()
     for chunk in chunks:
         made.add(chunk)
     return made
@@ -71,7 +71,7 @@ def chunked(packer: Packer, chunks: Sequence[bytes | int]) -> ChunkedContent:
 
 
 def test_small_contents_are_bundled_in_one_object(packer: Packer) -> None:
-    slots = [packer.whole(content) for content in (b"one", b"four", b"sixteen")]
+    slots = [packer.add_small(content) for content in (b"one", b"four", b"sixteen")]
     (packed,) = packer.finish()
     assert unpacked([packed]) == {packed.digest: b"onefoursixteen"}
     assert [slot.pieces for slot in slots] == [
@@ -82,22 +82,22 @@ def test_small_contents_are_bundled_in_one_object(packer: Packer) -> None:
 
 
 def test_a_content_has_its_digest_at_once_and_its_pieces_at_the_end(packer: Packer) -> None:
-    slot = packer.whole(b"content")
-    assert slot.placed() == (digest_of(b"content"), ())
+    slot = packer.add_small(b"content")
+    assert slot.digest_and_pieces() == (digest_of(b"content"), ())
     packer.finish()
-    assert [piece.length for piece in slot.placed()[1]] == [7]
+    assert [piece.length for piece in slot.digest_and_pieces()[1]] == [7]
 
 
 def test_equal_contents_have_equal_pieces(packer: Packer) -> None:
-    assert packer.whole(b"content") is packer.whole(bytes(bytearray(b"content")))
+    assert packer.add_small(b"content") is packer.add_small(bytes(bytearray(b"content")))
     (packed,) = packer.finish()
     assert packed.size_bytes == 7
 
 
 def test_empty_content_has_no_pieces(packer: Packer) -> None:
-    slot = packer.whole(b"")
+    slot = packer.add_small(b"")
     assert packer.finish() == []
-    assert slot.placed() == (digest_of(b""), ())
+    assert slot.digest_and_pieces() == (digest_of(b""), ())
 
 
 def test_a_packer_without_contents_returns_nothing(packer: Packer) -> None:
@@ -108,7 +108,7 @@ def test_a_packer_without_contents_returns_nothing(packer: Packer) -> None:
 
 @pytest.mark.parametrize(("size", "objects"), [(MAX_BUNDLED, 1), (MAX_BUNDLED + 1, 2)])
 def test_a_content_too_large_for_a_bundle_is_an_object_of_its_own(packer: Packer, size: int, objects: int) -> None:
-    small, large = packer.whole(b"small"), packer.whole(body(9, size))
+    small, large = packer.add_small(b"small"), packer.add_small(body(9, size))
     result = packer.finish()
     assert len(result) == objects
     assert (large.pieces[0].start == 0) is (objects == 2)
@@ -119,7 +119,7 @@ def test_a_full_bundle_ends(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(contents, "MIN_BUNDLE", 10**9)
     monkeypatch.setattr(contents, "MAX_BUNDLE", 100)
     for number in range(10):
-        packer.whole(body(number, 30))
+        packer.add_small(body(number, 30))
     assert [packed.size_bytes for packed in packer.finish()] == [120, 120, 60]
 
 
@@ -127,7 +127,7 @@ def test_a_large_enough_bundle_ends_by_digest(packer: Packer, monkeypatch: pytes
     monkeypatch.setattr(contents, "MIN_BUNDLE", 60)
     monkeypatch.setattr(contents, "ENDS_ONE_IN", 1)
     for number in range(5):
-        packer.whole(body(number, 30))
+        packer.add_small(body(number, 30))
     assert [packed.size_bytes for packed in packer.finish()] == [60, 60, 30]
 
 
@@ -169,7 +169,7 @@ def grown(times: int) -> tuple[TreeEntry, bytes, list[list[Packed]]]:
     for number in range(times):
         lines += b"line %d\n" % number
         packer = Packer([] if was is None else [was])
-        slot = packer.whole(lines, was)
+        slot = packer.add_small(lines, was)
         arguments.append(packer.finish())
         was = entry("log", slot, len(lines))
     assert was is not None
@@ -195,7 +195,7 @@ def test_after_the_maximum_of_pieces_the_whole_is_stored_again(times: int, piece
 def test_otherwise_changed_content_is_stored_whole(content: bytes) -> None:
     was = TreeEntry("x", "file", 0o644, 0, 6, "", digest_of(b"before"), (ContentPiece(b"o" * 32, 0, 6),))
     packer = Packer()
-    slot = packer.whole(content, was)
+    slot = packer.add_small(content, was)
     packer.finish()
     assert sum(piece.length for piece in slot.pieces) == len(content)
     assert b"o" * 32 not in {piece.object for piece in slot.pieces}
@@ -204,7 +204,7 @@ def test_otherwise_changed_content_is_stored_whole(content: bytes) -> None:
 def test_content_appended_to_an_empty_file_is_stored_whole() -> None:
     was = TreeEntry("x", "file", 0o644, 0, 0, "", digest_of(b""), ())
     packer = Packer()
-    slot = packer.whole(b"now", was)
+    slot = packer.add_small(b"now", was)
     (packed,) = packer.finish()
     assert slot.pieces == (ContentPiece(packed.digest, 0, 3),)
 
@@ -216,7 +216,7 @@ def test_large_content_is_chunked_and_restored(packer: Packer) -> None:
     content = body(1, 2 * CHUNK + 5)
     made = chunked(packer, chunks_of(content))
     result = unpacked(packer.finish())
-    digest, pieces = made.placed()
+    digest, pieces = made.digest_and_pieces()
     assert [piece.length for piece in pieces] == [CHUNK, CHUNK, 5]
     assert joined(pieces, result) == content
     assert (made.size, len(digest)) == (len(content), DIGEST_BYTES)
@@ -230,20 +230,20 @@ def test_large_content_is_chunked_and_restored(packer: Packer) -> None:
 def test_zeros_are_never_stored(packer: Packer, chunks: list[bytes | int]) -> None:
     made = chunked(packer, chunks)
     assert packer.finish() == []
-    assert made.placed() == chunked(packer, [3 * CHUNK]).placed()
-    assert made.placed()[1] == (ContentPiece(ZEROS, 0, 3 * CHUNK),)
+    assert made.digest_and_pieces() == chunked(packer, [3 * CHUNK]).digest_and_pieces()
+    assert made.digest_and_pieces()[1] == (ContentPiece(ZEROS, 0, 3 * CHUNK),)
 
 
 def test_trailing_zeros_are_not_stored(packer: Packer) -> None:
     made = chunked(packer, [b"x" * CHUNK, bytes(7)])
     assert len(packer.finish()) == 1
-    assert made.placed()[1][1] == ContentPiece(ZEROS, 0, 7)
+    assert made.digest_and_pieces()[1][1] == ContentPiece(ZEROS, 0, 7)
 
 
 def test_zeros_after_a_chunk_that_is_not_placed_yet_are_not_joined_to_it(packer: Packer) -> None:
     made = chunked(packer, [b"x" * CHUNK, bytes(CHUNK), b"y" * CHUNK, CHUNK, CHUNK])
     packer.finish()
-    assert [(bool(piece.object), piece.length) for piece in made.placed()[1]] == [
+    assert [(bool(piece.object), piece.length) for piece in made.digest_and_pieces()[1]] == [
         (True, CHUNK),
         (False, CHUNK),
         (True, CHUNK),
@@ -265,7 +265,7 @@ def test_different_files_have_different_digests(packer: Packer) -> None:
     ]
     made = [chunked(packer, content) for content in many]
     packer.finish()
-    assert len({chunked_content.placed()[0] for chunked_content in made}) == len(many)
+    assert len({chunked_content.digest_and_pieces()[0] for chunked_content in made}) == len(many)
 
 
 def test_equal_chunks_are_returned_once(packer: Packer) -> None:
@@ -283,14 +283,14 @@ def test_a_chunk_of_an_earlier_snapshot_is_not_returned() -> None:
     result = second.finish()
     second.close()
     assert [packed.size_bytes for packed in result] == [11]
-    assert again.placed()[1][0] == made.placed()[1][0]
+    assert again.digest_and_pieces()[1][0] == made.digest_and_pieces()[1][0]
 
 
 def test_packing_in_threads_gives_the_same_pieces(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     contents_given = [body(number, 2_000) for number in range(100)]
     monkeypatch.setattr(contents, "MAX_BUNDLED", 100)
     monkeypatch.setattr(contents, "THREADS_FROM", 3_000)
-    slots = [packer.whole(content) for content in contents_given]
+    slots = [packer.add_small(content) for content in contents_given]
     assert packer._pool is not None
     assert len(packer._jobs) == contents.MAX_WAITING, "no more may wait"
     result = unpacked(packer.finish())
@@ -303,7 +303,7 @@ def test_taking_while_packing_returns_each_object_once(packer: Packer, monkeypat
     monkeypatch.setattr(contents, "PART_BYTES", 5_000)
     taken, times = [], 0
     for number in range(100):
-        packer.whole(body(number % 60, 1_000))
+        packer.add_small(body(number % 60, 1_000))
         if packer.is_full:
             taken += packer.take()
             times += 1

@@ -340,7 +340,7 @@ def test_the_release_of_an_old_sweep_does_not_end_the_new_one(acme: TenantHandle
 def test_sweep_counts_add_up() -> None:
     assert SweepCounts().plus(2, 10).plus(0, 0).plus(1, 5) == SweepCounts(3, 15)
     swept = SweepResult(per_tenant_cap=SweepCounts(4, 1), erasure=SweepCounts(2, 1), held_runs=9)
-    assert (swept.count, swept.adding("grace_expired", 1, 8).grace_expired) == (6, SweepCounts(1, 8))
+    assert (swept.count, swept.with_removed("grace_expired", 1, 8).grace_expired) == (6, SweepCounts(1, 8))
 
 
 def test_log_lines_have_their_levels(caplog: pytest.LogCaptureFixture) -> None:
