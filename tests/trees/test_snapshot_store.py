@@ -258,7 +258,7 @@ def test_lists_of_a_run_a_step_and_a_kind(world: World) -> None:
     assert listed(run_id=NEVER) == set()
 
 
-def paged(tenant: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
+def list_pages(tenant: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
     """All pages of a list."""
     page = tenant.snapshots.list(limit=limit, **asked)
     pages = [page]
@@ -274,8 +274,8 @@ def test_pages_return_each_snapshot_once(either: World) -> None:
     made.sort(key=lambda snapshot: (snapshot.created_at, snapshot.id), reverse=True)
     for limit in (1, 2, 4, 5):
         expected_pages = [made[at : at + limit] for at in range(0, 6, limit)]
-        assert paged(either.acme, limit) == expected_pages
-        assert paged(either.acme, limit, run_id=either.run_id, kind="step") == expected_pages
+        assert list_pages(either.acme, limit) == expected_pages
+        assert list_pages(either.acme, limit, run_id=either.run_id, kind="step") == expected_pages
 
 
 def test_pages_continue_after_newer_snapshots_were_added(world: World) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Limits, PackStorage
 from holdfast.stores.workspace.squash import Squasher
-from tests.workspaces.test_capture_crashes import Dying, check_nothing_is_left, dies
+from tests.workspaces.test_capture_crashes import Dying, check_nothing_is_left, die_during_capture
 from tests.workspaces.worlds import World, make, on_disk
 
 CAPTURES, SIZE, KEPT, BOUND = 30, 300_000, 10, 15
@@ -90,7 +90,7 @@ def test_a_death_while_freeing_leaves_whole_snapshots_and_no_leftovers(
     make(root, {"0": random.randbytes(2_000), "2": random.randbytes(2_000)})
     for at in range(1, 400):
         folder = Path(shutil.copytree(begun, tmp_path / f"{at}"))
-        has_died = dies(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
+        has_died = die_during_capture(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
         place = PackStorage(folder / "packs")
         heir = World(str(folder / "w.db"), packs=place, limits=FEW)
         existing = {snapshot.id: snapshot for snapshot in heir.acme.snapshots.list(run_id=world.run_id)}

@@ -24,7 +24,7 @@ def cache_file(tmp_path: Path) -> Path:
     return result
 
 
-def rewritten(path: Path, content: bytes) -> None:
+def rewrite_hidden(path: Path, content: bytes) -> None:
     """Other bytes in the same file, of the same length and with the same time of the last change."""
     before = path.stat()
     assert len(content) == before.st_size
@@ -34,7 +34,7 @@ def rewritten(path: Path, content: bytes) -> None:
 
 def test_a_hidden_change_is_detected_by_the_ctime(small: World, tree: Path, later: None) -> None:
     small.capture(tree)
-    rewritten(tree / "README.md", b"# B tree\n")
+    rewrite_hidden(tree / "README.md", b"# B tree\n")
     second = small.capture(tree)
     assert second.changed == 1
     assert small.acme.snapshots.read(second.snapshot.id, "README.md") == b"# B tree\n"
