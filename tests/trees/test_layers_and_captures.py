@@ -143,7 +143,7 @@ def test_a_layer_of_two_snapshots_stays_for_the_other(acme: TenantHandle, run: s
     assert (second.size_bytes, second.layer_id) == (0, first.layer_id)
     delete(acme, first)
     assert intact(acme, [second.id])
-    assert acme.snapshots.get(second.id).parent_id == first.id, "it says so although that is gone"
+    assert acme.snapshots.get(second.id).parent_id == first.id, "it keeps the id of a removed parent"
 
 
 def test_a_chain_with_a_layer_missing_is_corrupt(acme: TenantHandle, run: str) -> None:
@@ -197,7 +197,7 @@ def test_more_objects_than_are_held_at_once(acme: TenantHandle, run: str, monkey
     acme.objects.prune(grace_s=0)
     acme.objects.prune(grace_s=0)
     assert intact(acme, [second.id])
-    assert acme.objects.usage().count == 11, "the bodies, and the list of what there is"
+    assert acme.objects.usage().count == 11, "the bodies, and the manifest"
 
 
 def test_an_unreadable_chain_does_not_stop_squashing_others(acme: TenantHandle, run: str) -> None:

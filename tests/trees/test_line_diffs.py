@@ -64,10 +64,10 @@ def test_dissimilar_files_are_compared_within_the_step_limit() -> None:
     new = random.sample(old, len(old))
     steps = StepBudget(1_000_000)
     assert apply_regions(old, new, steps) == new
-    assert -100_000 < steps.left <= 0, "all were spent, and hardly more"
+    assert -100_000 < steps.left <= 0, "all steps were spent, and few more"
     steps = StepBudget(100_000_000)
     assert apply_regions(old, new, steps) == new
-    assert 100_000_000 - steps.left < 20 * line_diff.MAX_EDITS**2, "one file is given up before all are spent"
+    assert 100_000_000 - steps.left < 20 * line_diff.MAX_EDITS**2, "a single file is given up earlier"
 
 
 def test_lines_of_only_one_file_cost_no_steps() -> None:

@@ -296,7 +296,7 @@ def test_packing_in_threads_gives_the_same_pieces(packer: Packer, monkeypatch: p
     monkeypatch.setattr(contents, "THREADS_FROM", 3_000)
     slots = [packer.add_small(content) for content in contents_given]
     assert packer._pool is not None
-    assert len(packer._jobs) == contents.MAX_WAITING, "no more may wait"
+    assert len(packer._jobs) == contents.MAX_WAITING, "no more jobs may wait"
     result = unpack_all(packer.finish())
     assert [join_pieces(slot.pieces, result) for slot in slots] == contents_given
 

@@ -175,7 +175,7 @@ def test_a_file_rewritten_with_equal_content_differs_only_in_time(root: Path) ->
     os.utime(root / "a", ns=(5, first.entries["a"].mtime_ns))
     second = run_scan(root, first)
     assert changed_paths(second) == []
-    assert second.stats["a"] != first.stats["a"], "it is known as it is now"
+    assert second.stats["a"] != first.stats["a"], "its current state is known"
 
 
 def test_newly_ignored_paths_are_removed_by_a_full_walk(root: Path) -> None:
@@ -192,7 +192,7 @@ def test_states_of_files_not_at_rest_are_not_kept(root: Path, monkeypatch: pytes
     assert "a" in second.entries
     assert first.stats.keys() - second.stats.keys() == {"a"}
     third = run_scan(root, second)
-    assert (changed_paths(third), third.difference.removed) == ([], []), "it is read again, and is the same"
+    assert (changed_paths(third), third.difference.removed) == ([], []), "it is read again and unchanged"
 
 
 # Unreadable files
@@ -215,7 +215,7 @@ def test_an_unreadable_file_is_skipped_and_reported(root: Path, monkeypatch: pyt
     result = run_scan(root)
     assert result.skipped == [SkippedEntry("d/b", "permission denied")]
     assert "d/b" not in result.entries
-    assert not {"d/b", "d"} & result.stats.keys(), "its directory is looked into again"
+    assert not {"d/b", "d"} & result.stats.keys(), "its directory is examined again"
 
 
 def test_a_file_that_became_unreadable_is_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

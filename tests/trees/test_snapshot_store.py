@@ -82,7 +82,7 @@ def test_a_snapshot_is_what_was_recorded(world: World) -> None:
     assert world.acme.snapshots.get(made.id) == made
     assert (made.step, made.kind, made.parent_id, made.depth) == (3, "imported", NEVER, 0)
     assert (made.entry_count, made.tree_bytes, made.run_id) == (1, 12, world.run_id)
-    assert made.size_bytes > 12, "the file, and the list of what there is"
+    assert made.size_bytes > 12, "the file, and the manifest"
 
 
 def test_an_id_may_be_any_form_of_a_uuid(world: World) -> None:
@@ -138,7 +138,7 @@ def test_recording_again_returns_the_snapshot(world: World) -> None:
     world.clock.advance(60)
     assert step(world.acme.snapshots._async._record(new)) == first
     assert world.acme.snapshots.usage().count == 1
-    assert world.acme.snapshots.usage().layers == 1, "nothing was added for it"
+    assert world.acme.snapshots.usage().layers == 1, "nothing was added"
 
 
 @pytest.mark.parametrize("other", [{"step": 2}, {"step": None}, {"kind": "dirty"}, {"run_id": ""}])

@@ -242,7 +242,7 @@ def test_a_tree_far_over_the_limit_is_not_walked_completely(root: Path) -> None:
     walked = walk(root, max_entries=20, ignores=lambda path, is_folder: bool(seen.append(path)))
     with raises(LimitExceeded, limit="tree_entries", maximum=20):
         found_paths(walked)
-    assert len(seen) == 10 + 20, "the root, and the two directories that were too much"
+    assert len(seen) == 10 + 20, "the root, and the two directories over the limit"
 
 
 def test_known_paths_count_towards_the_limit(root: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_harmless_archive_is_restored(around: Around) -> None:
     assert around.is_untouched()
     assert (around.root / "d" / "link").read_bytes() == LOOT * 40
     assert (around.root / "second").read_bytes() == (around.root / "larger").read_bytes()
-    assert os.stat(around.root / "second").st_nlink == 1, "nothing is linked"
+    assert os.stat(around.root / "second").st_nlink == 1, "no link was created"
     named = os.stat(os.fsencode(around.root) + b"/\xc3\xa4\xc3\xb6\xc3\xbc \xff")
     assert (named.st_mtime_ns, named.st_size) == (1_234_567_890_123_456_789, 5)
 

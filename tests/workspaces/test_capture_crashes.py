@@ -116,7 +116,7 @@ def test_a_death_at_any_point_leaves_a_whole_snapshot_or_none(
         has_died = die_during_capture(folder, begun[1], two_trees[1], Dying(at, after=after), monkeypatch)
         result.add(check_after_death(folder, two_trees))
         if not has_died:
-            assert at > 20, "hardly anything was done"
+            assert at > 20, "too few steps were played"
             assert result == {1, 2}
             return
     raise AssertionError("it never came to an end")

@@ -43,14 +43,14 @@ def test_objects_are_freed_by_the_capture_that_removes_their_snapshot(
         assert used.stored_bytes < BOUND * SIZE, number
         assert bytes_in(tmp_path / "packs") < BOUND * SIZE, number
     if with_packs:
-        assert bytes_in(tmp_path / "packs") > KEPT * SIZE * 0.9, "they lie there"
+        assert bytes_in(tmp_path / "packs") > KEPT * SIZE * 0.9, "the packs are in that directory"
     assert world.acme.snapshots.usage().count == KEPT
     assert world.acme.objects.verify().damaged == []
     for snapshot, existing in last:
         assert world.described(snapshot) == existing
     world.close()
     if "://" not in url:
-        assert bytes_in(tmp_path) - bytes_in(root) < BOUND * SIZE, "everything, when the log is moved into the file"
+        assert bytes_in(tmp_path) - bytes_in(root) < BOUND * SIZE, "everything, after a WAL checkpoint"
 
 
 def test_small_changes_do_not_store_a_large_tree_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_death_while_freeing_leaves_whole_snapshots_and_no_leftovers(
         heir.close()
         shutil.rmtree(folder)
         if not has_died:
-            assert at > 60, "hardly anything was done"
+            assert at > 60, "too few steps were played"
             return
     raise AssertionError("it never came to an end")
 

@@ -120,7 +120,7 @@ def test_the_cache_is_not_used_with_other_ignore_patterns(tmp_path: Path, young:
         wait_for_tick()
         acme.workspaces.capture(run, root, ignore=["*.log"], ignore_defaults=False)
         acme.workspaces.restore(all_of_it.id, root, replace=True)
-        assert sorted(os.listdir(root)) == ["kept"], "by its rules, the log is not wanted"
+        assert sorted(os.listdir(root)) == ["kept"], "the rules of the snapshot do not ignore the log"
 
 
 def test_a_removed_snapshot_of_the_cached_tree_is_no_error(tmp_path: Path, young: None) -> None:

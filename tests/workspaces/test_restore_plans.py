@@ -88,7 +88,7 @@ def test_a_file_is_written_only_if_its_content_differs(now: TreeEntry, part: str
     plan = make_plan(tree(file("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.count == (2 if now.kind == "dir" else 1)
-    assert plan.remove == (["x"] if now.kind == "dir" else []), "only a directory cannot be replaced at once"
+    assert plan.remove == (["x"] if now.kind == "dir" else []), "only a directory cannot be replaced atomically"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_objects_needed_again_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, result = run_steps(read_all(files), bodies)
     last = list(bodies.values())[7]
     assert result == [body + last[at : at + 5] for at, body in enumerate(list(bodies.values())[:7])]
-    assert sum(len(request.now) for request in asked) == 8, "nothing is asked for twice"
+    assert sum(len(request.now) for request in asked) == 8, "no object is requested twice"
 
 
 def test_objects_over_the_memory_limit_are_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ async def a_rewind_is_finished_before_the_next(world: World) -> None:
     with raises(Conflict, saying="not finished"):
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.rewinds.finish(redo.id)
-    assert (await acme.runs.get(run.id)).status == "pending", "as it was"
+    assert (await acme.runs.get(run.id)).status == "pending", "unchanged"
     assert await acme.leases.claim("heir") is not None
 
 
@@ -144,7 +144,7 @@ async def calls_that_were_open_at_a_step_are_open_again(world: World) -> None:
     assert actions == {"idempotent": "run", "at_most_once": "report", "ask": "ask"}
     calls = {call.id: call for call in await acme.tool_calls.list(run.id)}
     assert (calls["quick"].status, calls["quick"].step, calls["quick"].result) == ("finished", 1, 1)
-    assert (calls["decided"].status, calls["decided"].step) == ("cancelled", None), "decided in the same moment"
+    assert (calls["decided"].status, calls["decided"].step) == ("cancelled", None), "recorded in the same transaction"
     assert (calls["ask"].result, calls["ask"].finished_at) == (None, None)
     await come_back(acme, run)
     assert await all_of(acme, run) == before

@@ -158,7 +158,7 @@ def test_a_rewind_may_use_another_directory(plain: Work, tmp_path: Path) -> None
     shutil.rmtree(work.root)
     with pytest.raises(NotFound):
         work.redo()
-    assert work.run.iteration == 3, "nothing was begun"
+    assert work.run.iteration == 3, "no rewind was begun"
     work.redo(path=elsewhere)
     assert fingerprint(elsewhere) == work.files[4]
     assert work.run.iteration == 4

@@ -121,7 +121,7 @@ def test_scopes_are_kept_once_each_and_in_order(holdfast: Holdfast, tenant: str)
     again = holdfast.api_keys.create(
         key, name="a key", tenant=tenant, scopes=("admin", "a:read", "write", "read", "read")
     )
-    assert again == kept, "another order is the same purpose"
+    assert again == kept, "the order of scopes does not matter"
     assert SCOPES == ("read", "write")
 
 
@@ -200,7 +200,7 @@ def test_using_a_key_changes_when_it_was_used_and_nothing_else(
         now = holdfast.api_keys.get(kept.id)
         assert now.last_used_at == from_us(clock.now_us())
         assert (now.revoked_at, now.created_at, now.scopes) == (before.revoked_at, before.created_at, before.scopes)
-    assert holdfast.api_keys.create(key, name="a key", tenant=tenant) == now, "use is no part of the purpose"
+    assert holdfast.api_keys.create(key, name="a key", tenant=tenant) == now, "the last use is not compared"
 
 
 @pytest.mark.parametrize("call", ["get", "revoke", "touch", "delete"])
@@ -333,7 +333,7 @@ def test_many_at_once_with_one_key_make_one(tmp_path: Path) -> None:
         kept = list(pool.map(lambda _: holdfast.api_keys.create(KEY, name="x", tenant="acme"), range(8)))
         assert {api_key.id for api_key in kept} == {kept[0].id}
         revoked = list(pool.map(lambda _: holdfast.api_keys.revoke(kept[0].id), range(8)))
-        assert len({api_key.revoked_at for api_key in revoked}) == 1, "the first time counts, whoever that was"
+        assert len({api_key.revoked_at for api_key in revoked}) == 1, "the first revocation counts"
 
 
 @settings(max_examples=30)

@@ -148,7 +148,7 @@ def test_a_repair_removes_unneeded_data_and_reports_the_rest(database: str) -> N
         objects.release("me")
     assert run_json(database, "doctor")["tenants"]["acme"]["unheld_objects"] == 1
     with Holdfast(database) as holdfast:
-        assert holdfast.tenant("acme").objects.usage().condemned == 0, "looking marks nothing"
+        assert holdfast.tenant("acme").objects.usage().condemned == 0, "look does not condemn objects"
     assert run_json(database, "doctor", "--repair")["tenants"]["acme"]["unheld_objects"] == 1
     with Holdfast(database) as holdfast:
         assert holdfast.tenant("acme").objects.usage().condemned == 1

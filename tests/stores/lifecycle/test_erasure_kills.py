@@ -95,7 +95,7 @@ def check(folder: Path, lines: Lines, others: dict[str, int]) -> None:
             holdfast.erasures.carry_out("acme")
         zenith = holdfast.tenant("zenith")
         assert all(zenith.snapshots.read(snapshot.id, "file") for snapshot in zenith.snapshots.list())
-    assert mentions(folder, "acme") == {"erasures": 1}, "nothing is left but the proof"
+    assert mentions(folder, "acme") == {"erasures": 1}, "only the record is left"
     assert mentions(folder, "zenith") == others, "no other tenant has lost anything"
     assert files(folder) == 3
     assert set(Counter(lines.deleted("erasure")).values()) <= {1}

@@ -93,8 +93,8 @@ def finish(folder: Path, lines: Lines) -> list[Any]:
         acme.retention.sweep()
         noted = Counter(deed.subject_id for deed in acme.activity.list(action="checkpoint.deleted"))
         message = Counter(lines.deleted())
-        assert set(noted.values()) == {1}, "each removal is noted exactly once"
-        assert set(message.values()) <= {1}, "and said at most once"
+        assert set(noted.values()) == {1}, "each removal is in the activity log exactly once"
+        assert set(message.values()) <= {1}, "and in the retention log at most once"
         assert message.keys() <= noted.keys()
         return state(acme)
 
@@ -120,7 +120,7 @@ def test_a_sweep_that_dies_at_any_step_is_gone_on_with(
         assert finish(folder, lines) == expected, at
         shutil.rmtree(folder)
         if dying.left > 0:
-            assert at > 20, "hardly anything was done"
+            assert at > 20, "too few steps were played"
             return
     raise AssertionError("it never came to an end")
 

@@ -147,7 +147,7 @@ def test_a_rewound_completed_run_can_continue(place: Place) -> None:
 def test_failed_attempts_are_reset_by_a_rewind_and_restored_by_a_redo(place: Place) -> None:
     for _ in range(3):
         place.clock.advance(3_600)
-        assert place.acme.leases.claim("heir") is None, "it is only doubted"
+        assert place.acme.leases.claim("heir") is None, "the lease is only doubted"
         place.clock.advance(3_600)
         assert place.acme.leases.claim("heir") is not None
     place.acme.runs.fail(place.run.id, epoch=place.now().epoch, error="no")
@@ -214,7 +214,7 @@ def test_begin_and_finish_have_their_own_times(place: Place) -> None:
     result = place.acme.rewinds.finish(rewind.id)
     assert result.finished_at is not None
     assert result.finished_at - result.created_at == timedelta(seconds=7)
-    assert place.acme.rewinds.redo(place.run.id).finished_at is None, "it is to be finished once more"
+    assert place.acme.rewinds.redo(place.run.id).finished_at is None, "the redo must be finished again"
 
 
 # ------------------------------------------------------------------------------------------------------ said twice
@@ -226,7 +226,7 @@ def test_a_repeated_rewind_returns_its_current_state(place: Place) -> None:
     redo_last(place)
     again = place.acme.rewinds.begin(place.run.id, to_step=1, id=id)
     assert (again.id, again.status) == (UNKNOWN_ID, "redone")
-    assert place.now().iteration == 2, "and nothing is taken back once more"
+    assert place.now().iteration == 2, "the run is not rewound again"
 
 
 def test_the_same_id_for_another_step_is_refused(place: Place) -> None:
