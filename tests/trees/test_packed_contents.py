@@ -136,10 +136,10 @@ def test_trees_that_have_most_in_common_have_most_bundles_in_common(monkeypatch:
     monkeypatch.setattr(contents, "ENDS_ONE_IN", 4)
     one, other = Packer(), Packer()
     for number in range(200):
-        one.whole(body(number, 50))
-    other.whole(b"something new at the very beginning")
+        one.add_small(body(number, 50))
+    other.add_small(b"something new at the very beginning")
     for number in range(200):
-        other.whole(body(number, 50))
+        other.add_small(body(number, 50))
     first, second = ({packed.digest for packed in packer.finish()} for packer in (one, other))
     assert len(first) > 10
     assert len(first - second) <= 2
@@ -155,11 +155,11 @@ def test_sizes_of_bundles_fit_into_each_other() -> None:
 
 def test_content_of_an_earlier_snapshot_is_not_stored_again() -> None:
     first = Packer()
-    slot = first.whole(b"content")
+    slot = first.add_small(b"content")
     first.finish()
     was = entry("old", slot, 7)
     second = Packer([was])
-    assert second.whole(b"content").pieces == was.pieces
+    assert second.add_small(b"content").pieces == was.pieces
     assert second.finish() == []
 
 
