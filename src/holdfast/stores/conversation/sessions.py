@@ -382,7 +382,7 @@ class Sessions(Blocking[AsyncSessions]):
 
 
 async def find_session(connection: Connection, scope: scopes.Scope, session_id: str) -> Session | None:
-    """Return a session by id, deleted or not; for other stores too."""
+    """Return a session by id, deleted or not; also used by other stores."""
     row = await queries.get.one(connection, scope.params(id=parse_id(session_id, "session id")))
     return None if row is None else _session(connection, row)
 
