@@ -16,7 +16,7 @@ import redis
 from click.testing import CliRunner
 
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, TenantHandle
-from holdfast.background import Background, Job
+from holdfast.background import Background, PeriodicJob
 from holdfast.cli.commands import root
 from tests.api.process import ServerProcess, command
 
@@ -96,7 +96,7 @@ def test_a_single_round_reads_the_stream_and_also_works_without_redis(url: str, 
         acme.runs.cancel(run)
         result = command("retention", "run", "--database", url, REDIS_URL="redis://127.0.0.1:1/0")
         assert (result.returncode, [line["checkpoint_id"] for line in deletions(result.stderr)]) == (1, made)
-        assert "the stream cannot be read" in result.stderr
+        assert "the stream of erasures cannot be read" in result.stderr
         with redis.Redis.from_url(redis_url) as stream:
             stream.xadd("koder:events:id", {"type": "identity.user.erased", "koder_user_id": "u1"})
         result = command("retention", "run", "--database", url, REDIS_URL=redis_url)
@@ -109,15 +109,15 @@ def test_one_of_several_processes_leads_and_another_takes_over_when_it_stops(url
         by_name: dict[str, int] = {"a": 0, "b": 0, "everybody": 0}
         moved = asyncio.Condition()
 
-        def jobs(name: str) -> list[Job]:
+        def jobs(name: str) -> list[PeriodicJob]:
             async def count(what: str) -> None:
                 async with moved:
                     by_name[what] += 1
                     moved.notify_all()
 
             return [
-                Job("leader's", 0.01, lambda: count(name)),
-                Job("everybody's", 0.01, lambda: count("everybody"), leader_only=False),
+                PeriodicJob("leader's", 0.01, lambda: count(name)),
+                PeriodicJob("everybody's", 0.01, lambda: count("everybody"), leader_only=False),
             ]
 
         async def reached(what: Callable[[], bool]) -> None:
@@ -175,7 +175,7 @@ def test_a_failing_job_is_retried_and_does_not_delay_others(caplog: pytest.LogCa
                 enough.set()
 
         async with AsyncHoldfast(":memory:") as hf:
-            doing = Background(hf, [Job("bad", 0.01, bad), Job("good", 0.01, good)])
+            doing = Background(hf, [PeriodicJob("bad", 0.01, bad), PeriodicJob("good", 0.01, good)])
             doing.start()
             await asyncio.wait_for(enough.wait(), PATIENCE_S)
             await doing.stop()

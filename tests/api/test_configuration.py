@@ -79,12 +79,12 @@ def test_the_command_line_precedes_the_environment_and_the_environment_precedes_
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("colour = 1", "colour, which is not an option"),
+        ("colour = 1", "unknown options: colour"),
         ("port = ", "cannot be read as TOML"),
         ("port = 'many'", "many"),
-        ("[limits]\nspeed = 1", "there is no limit 'speed'"),
-        ("[limits]\nkey_s = 'x'", "is a number"),
-        ("[limits]\nkey_s = -1", "less than 0"),
+        ("[limits]\nspeed = 1", "unknown limit 'speed'"),
+        ("[limits]\nkey_s = 'x'", "must be a number"),
+        ("[limits]\nkey_s = -1", "cannot be negative"),
         ("trust = ['everywhere']", "address range"),
     ],
 )

@@ -19,7 +19,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.api.server import bind
 from holdfast.errors import InvalidInput
-from holdfast.file_identity import Presence
+from holdfast.file_identity import FileIdentity
 from tests.api.process import (
     ADMIN_KEY,
     BEARER,
@@ -249,7 +249,7 @@ def test_loopback_addresses_of_both_families_are_local() -> None:
 
 def test_presence_ignores_databases_that_are_not_files() -> None:
     for url in [":memory:", "postgresql:///agents"]:
-        Presence(url).check()
+        FileIdentity(url).check()
 
 
 def test_each_of_many_concurrent_requests_gets_its_own_response(api: Api, server: ServerProcess) -> None:

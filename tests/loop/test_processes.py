@@ -113,7 +113,7 @@ def test_a_worker_that_is_told_to_stop_hands_over_and_says_so(url: str, tmp_path
         there = acme.runs.get(run.id)
         assert (there.status, there.holder, there.iteration) == ("pending", "", 1), "nobody has to wait for its lease"
         lines = printed.splitlines()
-        assert lines[0].startswith("Holdfast's worker ")
+        assert lines[0].startswith("Worker ")
         assert any(f"acme run {run.id}: claimed at step 0, attempt 1, for victim" in line for line in lines)
         assert any("given up where it was; somebody else goes on" in line for line in lines)
         assert lines[-1].endswith("has stopped")
@@ -173,9 +173,9 @@ def test_what_a_loop_did_can_be_read_in_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
-        ("nonsense", "'nonsense' is not MODULE:NAME"),
-        ("no_such_module:handler", "there is no module 'no_such_module'"),
-        ("tests.loop.victims:nobody", "tests.loop.victims has no 'nobody'"),
+        ("nonsense", "'nonsense' is not of the form MODULE:NAME"),
+        ("no_such_module:handler", "module 'no_such_module' does not exist"),
+        ("tests.loop.victims:nobody", "module 'tests.loop.victims' has no attribute 'nobody'"),
     ],
 )
 def test_a_handler_that_is_not_there_is_said_in_one_line(

@@ -17,7 +17,7 @@ from holdfast.compatibility import ERASURE_STREAM
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.extras import needs
 from holdfast.loop.loop import this_process
-from holdfast.retention_worker import forget, to_be_forgotten
+from holdfast.retention_worker import erase_tenants, tenants_to_erase
 
 from .events import read_event
 
@@ -129,7 +129,7 @@ class ErasureConsumer:
 
         What cannot be done now, because something is held or somebody else is at it, stays open.
         """
-        erased = await forget(self._hf, await to_be_forgotten(self._hf), holder=self.consumer, log=log)
+        erased = await erase_tenants(self._hf, await tenants_to_erase(self._hf), holder=self.consumer, log=log)
         return sum(each.is_finished for each in erased)
 
     async def _turn(self) -> None:
