@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from holdfast import Holdfast, TenantHandle
-from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Loop, ModelTurn, Reply, ToolRequest, tool
 
 PLACE = Path("project")
 
@@ -35,7 +35,7 @@ def remove(name: str) -> str:
     return f"removed {name}"
 
 
-def model(turn: Turn) -> Reply | str:
+def model(turn: ModelTurn) -> Reply | str:
     """A model without a mind: what it says depends on the step, and on whether it was warned."""
     warned = any("keep config" in str(message) for message in turn.messages)
     if turn.iteration == 1:

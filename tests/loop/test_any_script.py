@@ -40,7 +40,7 @@ def scripts(draw: st.DrawFn) -> list[Reply]:
         state = draw(st.sampled_from([{}, {"state": None}, {"state": {"turn": turn}}]))
         pause_s = draw(st.sampled_from([None, None, 30.0]))
         used = Usage(input_tokens=turn, output_tokens=draw(st.integers(0, 9)))
-        said.append(Reply(f"{turn}", calls, used, go_on=not calls, pause_s=pause_s, **state))
+        said.append(Reply(f"{turn}", calls, used, continue_run=not calls, pause_s=pause_s, **state))
     return [*said, Reply("Over.")]
 
 

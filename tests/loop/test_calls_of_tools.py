@@ -8,10 +8,10 @@ from holdfast.loop import (
     Call,
     Later,
     Loop,
+    ModelTurn,
     Reply,
     Snooze,
     ToolRequest,
-    Turn,
     tool,
 )
 from tests.loop.worlds import World, ask, scripted
@@ -62,7 +62,7 @@ def test_synchronous_and_asynchronous_functions_can_be_mixed(small_world: World)
     def quick(n: int) -> int:
         return n - 1
 
-    async def model(turn: Turn) -> Reply | str:
+    async def model(turn: ModelTurn) -> Reply | str:
         return Reply("", [ask("slow", "a", n=1), ask("quick", "b", n=1)]) if turn.iteration == 1 else "Both."
 
     run = small_world.start()

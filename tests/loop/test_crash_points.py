@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engines.sqlite.writer import Job, Writer
 from holdfast.loop.call_plan import REPLY
-from holdfast.loop.commands import CallTools, CommitStep, Intend
+from holdfast.loop.commands import CallTools, CommitStep, RecordIntents
 from tests.loop.worlds import (
     SCENARIOS,
     Picture,
@@ -76,7 +76,7 @@ def test_the_model_is_not_asked_again_once_its_intent_is_recorded(tmp_path: Path
     world = World(str(tmp_path / "a.db"))
     loops = loops_of(world, name)
     world.live_on(loops, world.start().id)
-    intents = [place for place, command in enumerate(world.commands) if isinstance(command, Intend)]
+    intents = [place for place, command in enumerate(world.commands) if isinstance(command, RecordIntents)]
     assert intents
     for place in intents:
         world.began_us = world.clock.now_us()
@@ -110,8 +110,8 @@ def test_dying_again_and_again_comes_to_the_same_end(tmp_path: Path, name: str) 
 def test_an_iteration_makes_two_commits_and_without_tools_one(tmp_path: Path) -> None:
     world = World(str(tmp_path / "a.db"))
     world.live_on(loops_of(world, "tools"), world.start().id)
-    writes = [type(each) for each in world.commands if isinstance(each, Intend | CommitStep)]
-    assert writes == [Intend, CommitStep, CommitStep, Intend, CommitStep, CommitStep]
+    writes = [type(each) for each in world.commands if isinstance(each, RecordIntents | CommitStep)]
+    assert writes == [RecordIntents, CommitStep, CommitStep, RecordIntents, CommitStep, CommitStep]
     world.close()
 
 

@@ -93,7 +93,7 @@ def test_anthropic_s_blocks_go_out_and_come_in_as_they_are(documented: dict[str,
     log = drive(documented["Claude"](client, "some-model"))
     first, second = client.asked
     assert (first["system"], first["model"]) == ("Be brief.", "some-model")
-    assert first["tools"] == [weather.described()]
+    assert first["tools"] == [weather.definition()]
     assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
     assert second["messages"][1]["content"][0] == {"type": "thinking", "thinking": "Where?", "signature": "abc"}
     assert second["messages"][2]["content"] == [

@@ -10,10 +10,10 @@ from holdfast import Usage
 from holdfast.errors import InvalidInput, NotFound, Unavailable
 from holdfast.loop import (
     Loop,
-    Progress,
+    ModelTurn,
     Reply,
+    StepProgress,
     ToolRequest,
-    Turn,
     subagent,
     tool,
 )
@@ -34,11 +34,11 @@ def test_text_alone_is_a_reply_and_ends_the_run(small_world: World) -> None:
 
 
 def test_a_run_that_is_over_is_not_driven_again(small_world: World) -> None:
-    run, loop = small_world.start(), Loop(lambda turn: "Done.")
+    run, loop = small_world.start(), Loop(lambda turn: "Completed.")
     small_world.run(loop, run.id)
     again = small_world.run(loop, run.id)
     assert (again.status, again.stop_reason, again.iteration) == ("completed", "end_turn", 1)
-    assert small_world.words(run) == ["user: Please.", "assistant: Done."]
+    assert small_world.words(run) == ["user: Please.", "assistant: Completed."]
 
 
 def test_a_run_that_is_not_there_is_not_found(small_world: World) -> None:
@@ -49,9 +49,9 @@ def test_a_run_that_is_not_there_is_not_found(small_world: World) -> None:
 def test_the_state_goes_with_the_steps(small_world: World) -> None:
     seen = []
 
-    def model(turn: Turn) -> Reply:
+    def model(turn: ModelTurn) -> Reply:
         seen.append(turn.state)
-        return Reply("More.", state={"n": turn.state["n"] + 1}, go_on=turn.state["n"] < 2)
+        return Reply("More.", state={"n": turn.state["n"] + 1}, continue_run=turn.state["n"] < 2)
 
     run = small_world.start()
     small_world.run(Loop(model, first_state={"n": 0}), run.id)
@@ -73,15 +73,15 @@ def test_a_reply_can_end_the_run_after_its_calls(small_world: World) -> None:
 
 
 def test_a_stop_condition_sees_the_progress_and_ends_the_run_in_the_same_commit(small_world: World) -> None:
-    seen: list[Progress] = []
+    seen: list[StepProgress] = []
 
-    def stop(progress: Progress) -> str | None:
+    def stop(progress: StepProgress) -> str | None:
         seen.append(progress)
         return "enough" if progress.iteration == 2 else None
 
     run = small_world.start()
     used = Usage(input_tokens=3, output_tokens=2)
-    ending = small_world.run(Loop(lambda turn: Reply("On.", usage=used, go_on=True), stop=stop), run.id)
+    ending = small_world.run(Loop(lambda turn: Reply("On.", usage=used, continue_run=True), stop=stop), run.id)
     assert (ending.stop_reason, ending.iteration) == ("enough", 2)
     assert [(each.usage.input_tokens, each.usage.output_tokens) for each in seen] == [(3, 2), (6, 4)]
     there = small_world.acme.runs.get(run.id)
@@ -90,14 +90,14 @@ def test_a_stop_condition_sees_the_progress_and_ends_the_run_in_the_same_commit(
 
 def test_iterations_are_limited(small_world: World) -> None:
     run = small_world.start()
-    ending = small_world.run(Loop(lambda turn: Reply("On.", go_on=True), max_iterations=3), run.id)
+    ending = small_world.run(Loop(lambda turn: Reply("On.", continue_run=True), max_iterations=3), run.id)
     assert (ending.status, ending.stop_reason, ending.iteration) == ("completed", "max_iterations", 3)
 
 
 def test_a_run_that_is_over_a_limit_already_asks_nobody(small_world: World) -> None:
     run = small_world.start()
-    small_world.run(Loop(lambda turn: Reply("On.", go_on=True)), run.id, go_on=lambda: False)
-    asked: list[Turn] = []
+    small_world.run(Loop(lambda turn: Reply("On.", continue_run=True)), run.id, should_continue=lambda: False)
+    asked: list[ModelTurn] = []
     ending = small_world.run(Loop(asked.append, max_iterations=1), run.id)
     assert (ending.status, ending.stop_reason, asked) == ("completed", "max_iterations", [])
 
@@ -105,7 +105,7 @@ def test_a_run_that_is_over_a_limit_already_asks_nobody(small_world: World) -> N
 def test_a_budget_of_tokens_ends_the_run(small_world: World) -> None:
     used = Usage(input_tokens=60, output_tokens=20)
     run = small_world.start()
-    ending = small_world.run(Loop(lambda turn: Reply("On.", usage=used, go_on=True), budget_tokens=200), run.id)
+    ending = small_world.run(Loop(lambda turn: Reply("On.", usage=used, continue_run=True), budget_tokens=200), run.id)
     assert (ending.stop_reason, ending.iteration) == ("budget", 3)
     there = small_world.acme.runs.get(run.id)
     assert (there.input_tokens, there.output_tokens) == (180, 60)
@@ -131,10 +131,10 @@ def test_arguments_that_cannot_be_used_are_refused(options: dict[str, Any]) -> N
 def test_a_database_that_cannot_be_reached_is_said_and_the_run_stays(small_world: World) -> None:
     run = small_world.start()
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         return "x"
 
-    def stop(progress: Progress) -> str | None:
+    def stop(progress: StepProgress) -> str | None:
         raise Unavailable("gone")
 
     with pytest.raises(Unavailable):

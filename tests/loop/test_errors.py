@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.loop import (
     Loop,
-    Progress,
+    ModelTurn,
     Reply,
+    StepProgress,
     ToolError,
     ToolRequest,
-    Turn,
     tool,
 )
 from tests.loop.worlds import World, ask, scripted
@@ -21,7 +21,7 @@ from tests.loop.worlds import World, ask, scripted
 def test_a_model_that_raises_fails_the_run_which_can_be_resumed(small_world: World) -> None:
     tries: list[int] = []
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         tries.append(turn.iteration)
         if len(tries) == 1:
             raise ConnectionError("the provider is down")
@@ -38,7 +38,7 @@ def test_a_model_that_raises_fails_the_run_which_can_be_resumed(small_world: Wor
 
 
 def test_an_error_as_long_as_a_page_is_shortened(small_world: World) -> None:
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         raise ValueError("<html>" * 100_000)
 
     @tool
@@ -58,7 +58,7 @@ def test_an_error_as_long_as_a_page_is_shortened(small_world: World) -> None:
 def test_retrying_the_model_is_the_callers_choice(small_world: World) -> None:
     told: list[tuple[str, int]] = []
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         if len(told) < 2:
             raise TimeoutError("slow")
         return "There."
@@ -104,7 +104,7 @@ def test_an_id_that_was_used_before_in_the_run_fails_it(small_world: World) -> N
 
 
 def test_a_function_of_the_loop_that_raises_fails_the_run(small_world: World) -> None:
-    def stop(progress: Progress) -> str | None:
+    def stop(progress: StepProgress) -> str | None:
         raise ZeroDivisionError("a bug")
 
     ending = small_world.run(Loop(lambda turn: "x", stop=stop), small_world.start().id)

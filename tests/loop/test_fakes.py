@@ -26,7 +26,7 @@ def test_a_scripted_model_drives_a_run_to_its_end() -> None:
 
 
 def test_a_script_that_is_too_short_is_named() -> None:
-    model = ScriptedModel([Reply("More follows.", go_on=True)])
+    model = ScriptedModel([Reply("More follows.", continue_run=True)])
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme")
         run = acme.runs.start(acme.sessions.create(agent="a").id)

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast, TenantHandle
 from holdfast.errors import OutcomeUnknown, Unavailable
-from holdfast.loop import Call, Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Call, Loop, ModelTurn, Reply, ToolRequest, tool
 from holdfast.loop import executor as blocking_skin
 from holdfast.loop import executor_async as asynchronous_skin
 from holdfast.loop.commands import ClaimRun, CommitStep, StoreCommand
@@ -57,9 +57,9 @@ def test_a_lease_is_renewed_while_a_tool_or_the_model_takes_its_time(world: Worl
     def slow(call: Call) -> None:
         wait_for_renewal("tool", call.run)
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         wait_for_renewal("model", turn.run)
-        return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Done."
+        return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Completed."
 
     run = world.start()
     assert world.run(Loop(model, tools=[slow]), run.id, ttl_ms=150).status == "completed"
@@ -80,8 +80,8 @@ def test_a_lease_that_is_renewed_is_not_lost_however_long_it_takes(tmp_path: Pat
                 got.append(acme.leases.claim("thief", run_id=run.id))
                 time.sleep(0.01)
 
-        def model(turn: Turn) -> Reply | str:
-            return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Done."
+        def model(turn: ModelTurn) -> Reply | str:
+            return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Completed."
 
         assert Loop(model, tools=[slow]).drive(acme, run.id, ttl_ms=2_000).status == "completed"
         assert set(got) == {None}
@@ -149,7 +149,7 @@ def test_a_tool_in_a_thread_can_ask_whether_its_run_is_lost(small_world: World) 
 def test_cancelling_from_outside_stops_the_loop_at_its_next_write(world: World) -> None:
     run = world.start()
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         world.acme.runs.cancel(run.id, reason="not any more")
         return "Too late."
 
@@ -161,7 +161,7 @@ def test_cancelling_from_outside_stops_the_loop_at_its_next_write(world: World) 
 def test_what_somebody_else_holds_is_left_alone(small_world: World) -> None:
     run = small_world.start()
     small_world.acme.leases.claim("other", run_id=run.id)
-    asked: list[Turn] = []
+    asked: list[ModelTurn] = []
     ending = small_world.run(Loop(asked.append), run.id)
     assert (ending.status, asked) == ("busy", [])
     assert small_world.acme.runs.get(run.id).holder == "other"
@@ -172,8 +172,8 @@ def test_what_somebody_else_holds_is_left_alone(small_world: World) -> None:
 
 def test_a_run_is_handed_over_after_a_step(world: World) -> None:
     run = world.start()
-    loop = Loop(lambda turn: Reply(f"{turn.iteration}.", go_on=turn.iteration < 3))
-    ending = world.run(loop, run.id, holder="first", go_on=lambda: False)
+    loop = Loop(lambda turn: Reply(f"{turn.iteration}.", continue_run=turn.iteration < 3))
+    ending = world.run(loop, run.id, holder="first", should_continue=lambda: False)
     assert (ending.status, ending.iteration) == ("released", 1)
     there = world.acme.runs.get(run.id)
     assert (there.status, there.attempts, there.holder) == ("pending", 0, "")
@@ -193,7 +193,7 @@ def test_a_drive_that_is_cancelled_stops_and_releases_the_run(url: str) -> None:
     run = world.start()
     begun = asyncio.Event()
 
-    async def model(turn: Turn) -> str:
+    async def model(turn: ModelTurn) -> str:
         begun.set()
         await asyncio.Event().wait()
         return "never"
@@ -215,7 +215,7 @@ def test_an_interrupted_program_releases_its_run(tmp_path: Path) -> None:
     world = World(str(tmp_path / "a.db"))
     run = world.start()
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -255,7 +255,7 @@ class Flaky:
 
 
 @pytest.mark.parametrize(
-    "kind", [CommitStep, *[each for each in StoreCommand.__subclasses__() if each.__name__ == "Intend"]]
+    "kind", [CommitStep, *[each for each in StoreCommand.__subclasses__() if each.__name__ == "RecordIntents"]]
 )
 @pytest.mark.parametrize(
     ("error", "done"), [(OutcomeUnknown(), True), (OutcomeUnknown(), False), (Unavailable(), False)]
@@ -263,7 +263,7 @@ class Flaky:
 def test_a_lost_answer_is_asked_for_again(
     small_world: World, monkeypatch: pytest.MonkeyPatch, kind: type[StoreCommand], error: Exception, done: bool
 ) -> None:
-    monkeypatch.setattr(blocking_skin, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(blocking_skin, "FIRST_RETRY_S", 0.0)
     flaky, made = Flaky(kind, error, done=done), []
     flaky.plant(monkeypatch)
 
@@ -273,11 +273,11 @@ def test_a_lost_answer_is_asked_for_again(
         return "once"
 
     run = small_world.start()
-    loop = Loop(scripted(small_world, [Reply("", [ToolRequest("once")]), "Done."]), tools=[once])
+    loop = Loop(scripted(small_world, [Reply("", [ToolRequest("once")]), "Completed."]), tools=[once])
     assert small_world.run(loop, run.id).status == "completed"
     assert flaky.left == 0
     assert made == [1]
-    assert small_world.words(run) == ["user: Please.", "assistant: <once>", "user: =once", "assistant: Done."]
+    assert small_world.words(run) == ["user: Please.", "assistant: <once>", "user: =once", "assistant: Completed."]
 
 
 def test_a_claim_whose_answer_was_lost_is_not_made_again(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_a_claim_whose_answer_was_lost_is_not_made_again(small_world: World, mon
 
 
 def test_a_database_that_stays_away_ends_the_drive(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking_skin, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(blocking_skin, "FIRST_RETRY_S", 0.0)
     tries: list[int] = []
 
     def gone(self: CommitStep, acme: Any) -> Any:
@@ -300,7 +300,7 @@ def test_a_database_that_stays_away_ends_the_drive(small_world: World, monkeypat
     run = small_world.start()
     with pytest.raises(Unavailable):
         small_world.run(Loop(lambda turn: "x"), run.id)
-    assert len(tries) == blocking_skin.TRIES == asynchronous_skin.TRIES
+    assert len(tries) == blocking_skin.MAX_TRIES == asynchronous_skin.MAX_TRIES
     assert small_world.acme.runs.get(run.id).status == "running", "it is taken over when the lease has run out"
 
 
@@ -319,11 +319,11 @@ def test_a_renewal_that_fails_once_does_not_lose_the_run(
     monkeypatch.setattr(type(handle.leases), "renew", renew)
     run = small_world.start()
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         first = small_world.acme.runs.get(run.id).lease_until
         small_world.clock.advance(0.05)
         until(lambda: small_world.acme.runs.get(run.id).lease_until != first)
-        return "Done."
+        return "Completed."
 
     assert small_world.run(Loop(model), run.id, ttl_ms=150).status == "completed"
     assert caplog.text.count("was not renewed") == 2

@@ -14,7 +14,7 @@ from holdfast.loop import (
     ToolRequest,
     tool,
 )
-from holdfast.loop.commands import Intend
+from holdfast.loop.commands import RecordIntents
 from tests.loop.worlds import Died, World, ask, decide, scripted
 
 
@@ -85,14 +85,14 @@ def test_a_decision_between_loading_and_making_is_heeded(small_world: World, mon
     with pytest.raises(Died):
         small_world.drive(loop, run.id)
     small_world.clock.advance(100)
-    real = Intend.on
+    real = RecordIntents.on
 
-    def intend(self: Intend, acme: Any) -> Any:
+    def intend(self: RecordIntents, acme: Any) -> Any:
         if self.calls[0].id == "a":
             small_world.acme.tool_calls.cancel(run.id, "a", reason="no need")
         return real(self, acme)
 
-    monkeypatch.setattr(Intend, "on", intend)
+    monkeypatch.setattr(RecordIntents, "on", intend)
     small_world.run(loop, run.id)
     small_world.clock.advance(100)
     assert small_world.run(loop, run.id).status == "completed"

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from holdfast import Holdfast, TenantHandle
 from holdfast.cli.commands import root
-from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Loop, ModelTurn, Reply, ToolRequest, tool
 from holdfast.loop.call_plan import REPLY
 from holdfast.types import Run
 from tests.api.process import command, one_line
@@ -154,7 +154,7 @@ def test_what_a_loop_did_can_be_read_in_a_terminal(tmp_path: Path) -> None:
         def launch() -> str:
             return "launched"
 
-        def model(turn: Turn) -> Reply | str:
+        def model(turn: ModelTurn) -> Reply | str:
             return Reply("May I?", [ToolRequest("launch")]) if turn.iteration == 1 else "Off."
 
         loop = Loop(model, tools=[launch])

@@ -15,9 +15,9 @@ from msgspec import UNSET
 
 from holdfast import NewMessage, ToolOutcome, Usage
 from holdfast.errors import InvalidInput
-from holdfast.loop import Reply, ToolRequest, Turn
+from holdfast.loop import ModelTurn, Reply, ToolRequest
 from holdfast.loop.messages import block_of, messages_of, text_of
-from holdfast.loop.replies import Said, recorded_reply, said_of
+from holdfast.loop.replies import NormalizedReply, decode_reply, normalize_reply
 from holdfast.types import Agent, Block, Context, ContextMessage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,42 +51,42 @@ def words(said: str) -> dict[str, Any]:
     ids=["no text", "no blocks", "text", "odd text", "blocks", "a tuple", "a picture", "a block of nothing"],
 )
 def test_content_is_kept_as_blocks(content: Any, kept: list[dict[str, Any]]) -> None:
-    assert said_of(Reply(content), 1).content == kept
+    assert normalize_reply(Reply(content), 1).content == kept
 
 
 def test_text_alone_is_the_reply_with_that_text() -> None:
-    assert said_of(ODD, 3) == said_of(Reply(ODD), 3)
+    assert normalize_reply(ODD, 3) == normalize_reply(Reply(ODD), 3)
 
 
 def test_a_reply_without_usage_has_cost_nothing() -> None:
-    said = said_of("x", 1)
+    said = normalize_reply("x", 1)
     assert (said.input_tokens, said.output_tokens) == (0, 0)
 
 
 def test_nothing_of_a_reply_is_shared_with_what_is_kept_of_it() -> None:
     block, metadata, state = words("a"), {"m": 1}, {"n": [1]}
-    said = said_of(Reply([block], state=state, metadata=metadata), 1)
+    said = normalize_reply(Reply([block], state=state, metadata=metadata), 1)
     block["text"], metadata["m"] = "changed", 2
     state["n"].append(2)
     assert (said.content, said.metadata, said.state) == ([words("a")], {"m": 1}, {"n": [1]})
 
 
 def test_a_state_may_be_made_of_structs() -> None:
-    assert said_of(Reply("x", state=Usage(input_tokens=1)), 1).state == {"input_tokens": 1, "output_tokens": 0}
+    assert normalize_reply(Reply("x", state=Usage(input_tokens=1)), 1).state == {"input_tokens": 1, "output_tokens": 0}
 
 
 def test_the_words_of_a_reply_are_its_texts_and_nothing_else() -> None:
     blocks = [words("one "), {"type": "thinking", "text": "hm"}, use("a"), {"type": "text"}, words("two")]
-    assert said_of(Reply(blocks), 1).text == "one two"
+    assert normalize_reply(Reply(blocks), 1).text == "one two"
 
 
 def test_a_call_without_input_is_kept_without_one() -> None:
-    (request,) = said_of(Reply([{"type": "tool_use", "name": "look", "id": "a"}]), 1).requests
+    (request,) = normalize_reply(Reply([{"type": "tool_use", "name": "look", "id": "a"}]), 1).requests
     assert request.input is None
 
 
 def test_what_only_looks_like_a_call_is_none() -> None:
-    assert said_of(Reply([{"type": "text", "text": "x", "id": "a", "name": "look"}]), 1).requests == []
+    assert normalize_reply(Reply([{"type": "text", "text": "x", "id": "a", "name": "look"}]), 1).requests == []
 
 
 # ------------------------------------------------------------------------------------------------------- ids of calls
@@ -94,17 +94,17 @@ def test_what_only_looks_like_a_call_is_none() -> None:
 
 def test_calls_without_an_id_are_numbered_by_their_place_among_the_calls() -> None:
     reply = Reply([use(None), words("and"), use("mine")], [ToolRequest("find"), ToolRequest("find", id="")])
-    assert [each.id for each in said_of(reply, 4).requests] == ["call-4-1", "mine", "call-4-3", "call-4-4"]
+    assert [each.id for each in normalize_reply(reply, 4).requests] == ["call-4-1", "mine", "call-4-3", "call-4-4"]
 
 
 def test_asking_again_would_give_the_same_ids() -> None:
     reply = Reply("x", [ToolRequest("a"), ToolRequest("b", {"n": 1})])
-    assert said_of(reply, 2) == said_of(reply, 2)
+    assert normalize_reply(reply, 2) == normalize_reply(reply, 2)
 
 
 def test_two_iterations_never_give_the_same_id() -> None:
     reply = Reply("x", [ToolRequest("a")])
-    assert said_of(reply, 1).requests[0].id != said_of(reply, 11).requests[0].id
+    assert normalize_reply(reply, 1).requests[0].id != normalize_reply(reply, 11).requests[0].id
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_two_iterations_never_give_the_same_id() -> None:
 )
 def test_a_call_needs_a_name_and_an_id_of_its_own(reply: Reply) -> None:
     with pytest.raises(InvalidInput, match="every call of a tool needs a name, and an id that no other call"):
-        said_of(reply, 1)
+        normalize_reply(reply, 1)
 
 
 # ------------------------------------------------------------------------------------------------------ what is refused
@@ -132,24 +132,24 @@ def test_a_call_needs_a_name_and_an_id_of_its_own(reply: Reply) -> None:
 @pytest.mark.parametrize("answer", [None, 7, b"x", ["x"], {"content": "x"}, words("x"), Reply, object()])
 def test_what_is_neither_text_nor_a_reply_is_refused_by_its_type(answer: object) -> None:
     with pytest.raises(InvalidInput, match=f"a Reply or text, not {type(answer).__name__}$"):
-        said_of(answer, 1)
+        normalize_reply(answer, 1)
 
 
 @pytest.mark.parametrize("pause_s", [-1, -0.001, math.nan, math.inf, 1e9, True, "1", [1]])
 def test_a_pause_that_is_no_time_is_refused(pause_s: Any) -> None:
     with pytest.raises(InvalidInput, match="pause_s is a number of seconds from 0 on"):
-        said_of(Reply("x", pause_s=pause_s), 1)
+        normalize_reply(Reply("x", pause_s=pause_s), 1)
 
 
 @pytest.mark.parametrize("pause_s", [0, 0.0, 1, 0.25, 999_999_999])
 def test_a_pause_is_kept_as_it_was_given(pause_s: float) -> None:
-    assert said_of(Reply("x", pause_s=pause_s), 1).pause_s == pause_s
+    assert normalize_reply(Reply("x", pause_s=pause_s), 1).pause_s == pause_s
 
 
 @pytest.mark.parametrize("content", [7, None, {"type": "text"}, [words("x"), "y"], [[words("x")]], [None]])
 def test_content_that_is_neither_text_nor_blocks_is_refused(content: Any) -> None:
     with pytest.raises(InvalidInput, match="text or a list of content blocks"):
-        said_of(Reply(content), 1)
+        normalize_reply(Reply(content), 1)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_content_that_is_neither_text_nor_blocks_is_refused(content: Any) -> Non
 )
 def test_what_is_not_json_is_refused(reply: Reply) -> None:
     with pytest.raises(InvalidInput, match="the model's answer is not JSON"):
-        said_of(reply, 1)
+        normalize_reply(reply, 1)
 
 
 # ------------------------------------------------------------------------------------------------- kept and found again
@@ -193,20 +193,20 @@ REPLIES = st.builds(
 @settings(max_examples=60)
 @given(REPLIES, st.integers(1, 10**6))
 def test_a_reply_comes_out_of_the_ledger_as_it_went_in(reply: Reply, iteration: int) -> None:
-    said = said_of(reply, iteration)
+    said = normalize_reply(reply, iteration)
     stored = json.loads(json.dumps(said.recorded()))
-    assert recorded_reply(stored) == said
+    assert decode_reply(stored) == said
     assert [each.name for each in said.requests] == [each.name for each in reply.calls]
 
 
 def test_what_a_reply_does_not_say_takes_no_place_in_the_ledger() -> None:
-    assert said_of("x", 1).recorded() == {"content": [words("x")]}
+    assert normalize_reply("x", 1).recorded() == {"content": [words("x")]}
 
 
 @pytest.mark.parametrize("stored", [None, {}, {"content": "x"}, {"content": [], "input_tokens": "many"}])
 def test_what_was_never_recorded_is_no_reply(stored: object) -> None:
     with pytest.raises(msgspec.ValidationError):
-        recorded_reply(stored)
+        decode_reply(stored)
 
 
 # ------------------------------------------------------------------------------------------------- what goes into the log
@@ -219,7 +219,7 @@ def outcome(
 
 
 def test_a_reply_and_its_results_are_two_messages() -> None:
-    said = Said([words("I look."), use("a")], output_tokens=7, metadata={"m": 1})
+    said = NormalizedReply([words("I look."), use("a")], output_tokens=7, metadata={"m": 1})
     assert messages_of(said, [outcome("a", result=1)]) == [
         NewMessage(role="assistant", content=said.content, token_count=7, metadata={"m": 1}),
         NewMessage(role="user", content=[{"type": "tool_result", "tool_use_id": "a", "content": "1"}]),
@@ -227,33 +227,33 @@ def test_a_reply_and_its_results_are_two_messages() -> None:
 
 
 def test_a_reply_without_calls_is_one_message() -> None:
-    assert [each.role for each in messages_of(Said([words("x")]), [])] == ["assistant"]
+    assert [each.role for each in messages_of(NormalizedReply([words("x")]), [])] == ["assistant"]
 
 
 def test_a_reply_that_says_nothing_is_no_message() -> None:
-    assert messages_of(Said([]), []) == []
+    assert messages_of(NormalizedReply([]), []) == []
 
 
 def test_results_stand_in_the_order_of_the_outcomes() -> None:
-    said = Said([use("a"), use("b")])
+    said = NormalizedReply([use("a"), use("b")])
     (_, results) = messages_of(said, [outcome("b", result="2"), outcome("a", result="1")])
     assert [(each["tool_use_id"], each["content"]) for each in results.content] == [("b", "2"), ("a", "1")]
 
 
 def test_a_discarded_call_is_in_no_message_and_what_remains_is_counted_anew() -> None:
-    said = Said([words("x"), use("a"), use("b")], output_tokens=9)
+    said = NormalizedReply([words("x"), use("a"), use("b")], output_tokens=9)
     assistant, results = messages_of(said, [outcome("a", "discarded"), outcome("b", result="2")])
     assert (assistant.content, assistant.token_count) == ([words("x"), use("b")], 0)
     assert [each["tool_use_id"] for each in results.content] == ["b"]
 
 
 def test_a_reply_of_nothing_but_discarded_calls_is_no_message() -> None:
-    assert messages_of(Said([use("a")]), [outcome("a", "discarded")]) == []
+    assert messages_of(NormalizedReply([use("a")]), [outcome("a", "discarded")]) == []
 
 
 def test_only_calls_go_with_a_discarded_call() -> None:
     picture = {"type": "image", "id": "a"}
-    (message,) = messages_of(Said([picture, use("a")]), [outcome("a", "discarded")])
+    (message,) = messages_of(NormalizedReply([picture, use("a")]), [outcome("a", "discarded")])
     assert message.content == [picture]
 
 
@@ -290,7 +290,7 @@ def test_whatever_is_not_finished_is_an_error_to_the_model(status: Any) -> None:
 
 def turn_of(
     *said: tuple[str | None, Any], system: str | None = None, blocks: tuple[str, ...] = (), summary: str = ""
-) -> Turn:
+) -> ModelTurn:
     """A turn in which this was said, by role and content."""
     messages = [
         ContextMessage(role, content, 1, str(seq), seq)  # type: ignore[arg-type]
@@ -299,7 +299,7 @@ def turn_of(
     agent = None if system is None else Agent("a", "a", "", "", "", system, [], [], {}, 1, NOW, NOW)
     core = [Block("a", label, f"about {label}", "", 100, 1, NOW, NOW) for label in blocks]
     context = Context(messages, 0, summary)
-    return Turn(None, 1, None, context, agent, core, [], lambda piece: None)  # type: ignore[arg-type]
+    return ModelTurn(None, 1, None, context, agent, core, [], lambda piece: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def turn_of(
     ],
     ids=["nothing", "empty", "agent", "blocks", "message", "text", "summary", "all in order"],
 )
-def test_the_system_prompt_is_made_of_what_there_is(turn: Turn, prompt: str) -> None:
+def test_the_system_prompt_is_made_of_what_there_is(turn: ModelTurn, prompt: str) -> None:
     assert turn.system == prompt
 
 

@@ -11,9 +11,9 @@ from holdfast.loop import (
     ChildRun,
     Event,
     Loop,
+    ModelTurn,
     Reply,
     ToolRequest,
-    Turn,
     subagent,
     tool,
 )
@@ -45,7 +45,7 @@ def test_an_agent_calls_an_agent_and_waits_without_holding_anything(world: World
     [("failed", "!its run failed: the model raised ValueError: no"), ("cancelled", "!this call was cancelled: enough")],
 )
 def test_an_agent_is_told_what_became_of_the_one_it_called(small_world: World, how: str, says: str) -> None:
-    def refuses(turn: Turn) -> str:
+    def refuses(turn: ModelTurn) -> str:
         raise ValueError("no")
 
     parent = Loop(
@@ -79,7 +79,7 @@ def test_agents_that_call_agents_without_end_are_told_so(tmp_path: Path) -> None
     """Each calls the next, until the limit: there the call fails, and all come back."""
     world = World(str(tmp_path / "a.db"))
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         last = turn.messages[-1]["content"][0]
         if last["type"] == "text":
             return Reply("", [ToolRequest("deeper", {"task": "On."})])

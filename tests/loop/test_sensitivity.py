@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from holdfast import ToolOutcome
 from holdfast.loop import call_plan
 from holdfast.loop.commands import CallTools
-from holdfast.loop.core import Driver
-from holdfast.loop.events import ToMake
+from holdfast.loop.core import RunDriver
+from holdfast.loop.events import BegunCall
 from tests.loop.test_crash_points import crash_everywhere
 from tests.loop.worlds import World
 
@@ -28,7 +28,7 @@ def repeats_what_must_happen_once(patch: pytest.MonkeyPatch) -> None:
         real(found, request, replace(call, safety="idempotent"), *others)
 
     patch.setattr(call_plan, "_sort_known", sort)
-    patch.setattr(Driver, "_call", _as_idempotent(Driver._call))
+    patch.setattr(RunDriver, "_call", _as_idempotent(RunDriver._call))
 
 
 def _as_idempotent(real: Any) -> Any:
@@ -38,21 +38,21 @@ def _as_idempotent(real: Any) -> Any:
 def forgets_the_reply(patch: pytest.MonkeyPatch) -> None:
     """The intent of somebody who died is not looked at: the model is asked again."""
 
-    def interrupted(self: Driver, calls: Any) -> Any:
+    def interrupted(self: RunDriver, calls: Any) -> Any:
         yield from ()
 
-    patch.setattr(Driver, "_interrupted", interrupted)
+    patch.setattr(RunDriver, "_interrupted", interrupted)
 
 
 def makes_calls_without_recording_them(patch: pytest.MonkeyPatch) -> None:
     """The ledger is written when the calls are over."""
-    patch.setattr(Driver, "_intend", _intend_late(Driver._intend))
+    patch.setattr(RunDriver, "_intend", _intend_late(RunDriver._intend))
 
 
 def _intend_late(real: Any) -> Any:
-    def late(self: Driver, asked: Any, requests: Any, *, hold: bool = False) -> Any:
+    def late(self: RunDriver, asked: Any, requests: Any, *, hold: bool = False) -> Any:
         if not hold:
-            making = [ToMake(each.id, each.name, each.input, 1) for each in requests]
+            making = [BegunCall(each.id, each.name, each.input, 1) for each in requests]
             yield CallTools(making)
         return (yield from real(self, asked, requests, hold=hold))
 
@@ -61,10 +61,10 @@ def _intend_late(real: Any) -> Any:
 
 def loses_the_state(patch: pytest.MonkeyPatch) -> None:
     """Who takes a run up begins with the first state."""
-    real = Driver.go
+    real = RunDriver.go
 
-    def go(self: Driver) -> Any:
-        self.state = self.plan.first_state
+    def go(self: RunDriver) -> Any:
+        self.state = self.config.first_state
         generator = real(self)
         answer, is_first = None, True
         while True:
@@ -76,7 +76,7 @@ def loses_the_state(patch: pytest.MonkeyPatch) -> None:
             if is_first:
                 answer, is_first = replace(answer, step=None), False
 
-    patch.setattr(Driver, "go", go)
+    patch.setattr(RunDriver, "go", go)
 
 
 def settles_what_nobody_knows_as_finished(patch: pytest.MonkeyPatch) -> None:

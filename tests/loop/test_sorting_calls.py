@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from holdfast import ToolOutcome
 from holdfast.errors import Conflict, Fenced
 from holdfast.loop import Event, Loop, Tool, ToolRequest, tool
-from holdfast.loop.call_plan import OPEN, UNKNOWN, Sorted, sort_calls
-from holdfast.loop.plan import Plan
-from holdfast.loop.replies import Requested
+from holdfast.loop.call_plan import OPEN_STATUSES, UNKNOWN, CallPlan, plan_calls
+from holdfast.loop.config import LoopConfig
+from holdfast.loop.replies import RequestedCall
 from holdfast.stores.execution.runs import ledger
 from holdfast.stores.execution.runs.ledger import CallStatus, Safety
 from holdfast.stores.execution.runs.states import Status
@@ -35,8 +35,8 @@ RUN = Run(
     parent_call_id=None, depth=0, input_tokens=0, output_tokens=0, metadata={}, started_at=NOW, checkpointed_at=None,
     finished_at=None,
 )  # fmt: skip
-MAIL = Requested("c", "mail", {})
-CLOSED: list[CallStatus] = [each for each in get_args(CallStatus) if each not in OPEN]
+MAIL = RequestedCall("c", "mail", {})
+CLOSED: list[CallStatus] = [each for each in get_args(CallStatus) if each not in OPEN_STATUSES]
 ENDED: list[Status] = ["completed", "failed", "cancelled"]
 UNDER_WAY: list[Status] = ["pending", "running", "paused", "waiting"]
 
@@ -45,8 +45,8 @@ def silent(turn: object) -> str:
     return ""
 
 
-def plan_of(*tools: Tool, **options: Any) -> Plan:
-    return Loop(silent, tools=tools, **options).plan
+def plan_of(*tools: Tool, **options: Any) -> LoopConfig:
+    return Loop(silent, tools=tools, **options).config
 
 
 @tool
@@ -54,12 +54,12 @@ def mail() -> None:
     """A tool that says nothing about its safety."""
 
 
-def sort_one(call: ToolCall | None, child: Run | None = None, now: datetime | None = NOW) -> Sorted:
+def sort_one(call: ToolCall | None, child: Run | None = None, now: datetime | None = NOW) -> CallPlan:
     known = {} if call is None else {call.id: call}
-    return sort_calls(plan_of(mail), [MAIL], known, {} if child is None else {"c": child}, now=now)
+    return plan_calls(plan_of(mail), [MAIL], known, {} if child is None else {"c": child}, now=now)
 
 
-def piles(found: Sorted) -> dict[str, int]:
+def piles(found: CallPlan) -> dict[str, int]:
     """How many calls lie where; what is empty is not named."""
     names = ("settled", "before", "to_make", "held", "asked", "waits", "below", "ended")
     return {name: len(getattr(found, name)) for name in names if getattr(found, name)}
@@ -69,7 +69,7 @@ def piles(found: Sorted) -> dict[str, int]:
 
 
 def test_a_reply_without_calls_leaves_nothing_to_do() -> None:
-    assert piles(sort_calls(plan_of(mail), [], {}, {}, now=NOW)) == {}
+    assert piles(plan_calls(plan_of(mail), [], {}, {}, now=NOW)) == {}
 
 
 def test_a_call_that_the_ledger_does_not_know_is_made() -> None:
@@ -78,26 +78,26 @@ def test_a_call_that_the_ledger_does_not_know_is_made() -> None:
 
 def test_a_tool_that_must_be_allowed_is_held_before_it_is_recorded() -> None:
     held = tool(name="mail", hold=True)(lambda: None)
-    found = sort_calls(plan_of(held), [MAIL], {}, {}, now=NOW)
+    found = plan_calls(plan_of(held), [MAIL], {}, {}, now=NOW)
     assert (found.held, found.to_make) == ([MAIL], [])
 
 
 def test_a_call_of_a_tool_that_is_not_there_is_made_so_that_the_model_is_told() -> None:
-    found = sort_calls(plan_of(hold=lambda request: True), [MAIL], {}, {}, now=NOW)
+    found = plan_calls(plan_of(hold=lambda request: True), [MAIL], {}, {}, now=NOW)
     assert (found.held, found.to_make) == ([], [MAIL])
 
 
 def test_once_the_ledger_knows_the_reply_nothing_is_held_anew() -> None:
     held = tool(name="mail", hold=True)(lambda: None)
-    other = Requested("other", "mail", {})
+    other = RequestedCall("other", "mail", {})
     known = {"c": replace(CALL, status="finished")}
-    found = sort_calls(plan_of(held), [MAIL, other], known, {}, now=NOW)
+    found = plan_calls(plan_of(held), [MAIL, other], known, {}, now=NOW)
     assert (found.held, found.to_make) == ([], [other]), "a person was asked when the reply was recorded"
 
 
 def test_calls_keep_the_order_in_which_they_were_asked_for() -> None:
-    requests = [Requested(f"c{number}", "mail", number) for number in (3, 1, 2)]
-    assert sort_calls(plan_of(mail), requests, {}, {}, now=NOW).to_make == requests
+    requests = [RequestedCall(f"c{number}", "mail", number) for number in (3, 1, 2)]
+    assert plan_calls(plan_of(mail), requests, {}, {}, now=NOW).to_make == requests
 
 
 # --------------------------------------------------------------------------------------------------- what is finished
@@ -117,18 +117,18 @@ def test_what_is_finished_is_not_asked_of_the_run_below(status: CallStatus) -> N
     assert piles(found) == {"settled": 1, "before": 1}
 
 
-@pytest.mark.parametrize("status", sorted(OPEN))
+@pytest.mark.parametrize("status", sorted(OPEN_STATUSES))
 def test_what_is_open_is_never_taken_for_an_outcome(status: CallStatus) -> None:
     with pytest.raises(Conflict, match=f"call 'c' of run r is {status}"):
-        Sorted().settle("r", replace(CALL, status=status))
+        CallPlan().settle("r", replace(CALL, status=status))
 
 
 def test_the_loop_and_the_ledger_mean_the_same_by_open() -> None:
-    assert OPEN == ledger.OPEN
+    assert OPEN_STATUSES == ledger.OPEN_STATUSES
 
 
 def test_fresh_is_what_the_ledger_did_not_have() -> None:
-    found = Sorted()
+    found = CallPlan()
     found.settle("r", replace(CALL, status="failed", error="no"))
     new = ToolOutcome(id="new", result=1, status="finished")
     found.settled["new"] = new
@@ -194,7 +194,7 @@ def test_every_status_of_a_run_is_one_or_the_other() -> None:
     assert {*ENDED, *UNDER_WAY} == {*get_args(Status)}
 
 
-@pytest.mark.parametrize("status", sorted(OPEN))
+@pytest.mark.parametrize("status", sorted(OPEN_STATUSES))
 def test_what_a_run_below_does_is_never_called_here_as_well(status: CallStatus) -> None:
     found = sort_one(replace(CALL, status=status, safety="idempotent"), replace(RUN, id="child", status="paused"))
     assert piles(found) == {"below": 1}
@@ -214,12 +214,12 @@ CHILDREN = st.none() | st.sampled_from(get_args(Status)).map(lambda status: repl
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.none() | CALLS, CHILDREN), max_size=6))
 def test_every_call_lies_on_exactly_one_pile(given: list[tuple[ToolCall | None, Run | None]]) -> None:
-    requests = [Requested(f"c{number}", "mail", {}) for number in range(len(given))]
+    requests = [RequestedCall(f"c{number}", "mail", {}) for number in range(len(given))]
     known = {f"c{number}": replace(call, id=f"c{number}") for number, (call, _) in enumerate(given) if call is not None}
     children = {f"c{number}": child for number, (_, child) in enumerate(given) if child is not None}
-    found = sort_calls(plan_of(mail), requests, known, children, now=NOW)
+    found = plan_calls(plan_of(mail), requests, known, children, now=NOW)
     counted = piles(found)
-    assert counted.pop("before", 0) == sum(call.status not in OPEN for call in known.values())
+    assert counted.pop("before", 0) == sum(call.status not in OPEN_STATUSES for call in known.values())
     assert sum(counted.values()) == len(given)
 
 
@@ -243,7 +243,7 @@ def test_who_is_asked_whether_to_hold_is_told_the_name_the_input_and_the_id() ->
         asked.append(request)
         return False
 
-    assert plan_of(mail, hold=ask).must_hold(Requested("7", "mail", {"to": "Ä"})) is False
+    assert plan_of(mail, hold=ask).must_hold(RequestedCall("7", "mail", {"to": "Ä"})) is False
     assert asked == [ToolRequest("mail", {"to": "Ä"}, "7")]
 
 
@@ -253,9 +253,9 @@ def test_a_workspace_is_what_was_given(given: Any) -> None:
 
 
 def test_a_workspace_can_depend_on_the_run() -> None:
-    plan = plan_of(workspace=lambda run: Path(run.id) if run.agent == "a" else None)
-    assert plan.workspace_of(RUN) == Path("r")
-    assert plan.workspace_of(replace(RUN, agent="b")) is None
+    config = plan_of(workspace=lambda run: Path(run.id) if run.agent == "a" else None)
+    assert config.workspace_of(RUN) == Path("r")
+    assert config.workspace_of(replace(RUN, agent="b")) is None
 
 
 def test_nobody_need_listen() -> None:

@@ -11,11 +11,24 @@ from msgspec import Meta, Struct
 
 from holdfast import Holdfast, Usage
 from holdfast.errors import InvalidInput
-from holdfast.loop import Call, ChildRun, Later, Loop, Reply, Snooze, Tool, ToolError, ToolRequest, Turn, subagent, tool
+from holdfast.loop import (
+    Call,
+    ChildRun,
+    Later,
+    Loop,
+    ModelTurn,
+    Reply,
+    Snooze,
+    Tool,
+    ToolError,
+    ToolRequest,
+    subagent,
+    tool,
+)
 from holdfast.loop.messages import block_of, text_of
-from holdfast.loop.replies import recorded_reply, said_of
-from holdfast.loop.tool_execution import finished, in_thread, make_call, make_call_async
-from holdfast.loop.tools import Below, Done, Failed, Lost, Snoozed, answer_of, batches, failure_of
+from holdfast.loop.replies import decode_reply, normalize_reply
+from holdfast.loop.tool_execution import make_call, make_call_async, resolve, run_in_thread
+from holdfast.loop.tools import Completed, Delegated, Failed, Snoozed, TimedOut, answer_of, failure_of, parallel_batches
 
 
 class Place(Struct):
@@ -44,7 +57,7 @@ def test_the_schema_is_read_from_the_annotations() -> None:
     assert find.schema["properties"]["unit"] == {"enum": ["C", "F"], "default": "C"}
     assert "call" not in find.schema["properties"], "the model does not give what the loop gives"
     assert find.schema["$defs"]["Place"]["required"] == ["city"]
-    assert find.described() == {
+    assert find.definition() == {
         "name": "find",
         "description": "Find it.\n\nIn two paragraphs.",
         "input_schema": find.schema,
@@ -59,7 +72,7 @@ def test_input_is_checked_and_converted_before_the_call() -> None:
         seen.append((place, fast))
         return "gone"
 
-    assert made(go, {"place": {"city": "Oslo"}}) == Done("gone")
+    assert made(go, {"place": {"city": "Oslo"}}) == Completed("gone")
     assert seen == [(Place("Oslo"), False)]
     refused = [{"place": "Oslo"}, {"place": {"city": 1}}, {}, {"place": {"city": "x"}, "slow": True}, [1], "x"]
     for input in refused:
@@ -74,8 +87,8 @@ def test_a_schema_of_ones_own_takes_input_as_it_comes() -> None:
     def anything(**given: Any) -> Any:
         return given
 
-    assert anything.described()["input_schema"] == {"type": "object", "properties": {"a": {}}}
-    assert made(anything, {"a": 1, "b": [2]}) == Done({"a": 1, "b": [2]})
+    assert anything.definition()["input_schema"] == {"type": "object", "properties": {"a": {}}}
+    assert made(anything, {"a": 1, "b": [2]}) == Completed({"a": 1, "b": [2]})
 
 
 def test_a_tool_is_still_the_function_it_was() -> None:
@@ -105,9 +118,9 @@ def test_functions_that_cannot_be_called_by_name_are_refused() -> None:
 
 
 def test_what_is_returned_and_raised_becomes_an_answer() -> None:
-    assert answer_of({"a": Place("x")}) == Done({"a": {"city": "x", "country": "NO"}})
-    assert answer_of(Later("r", 5)) == Done("r", 5.0)
-    assert answer_of(ChildRun("a", "t")) == Below(ChildRun("a", "t"))
+    assert answer_of({"a": Place("x")}) == Completed({"a": {"city": "x", "country": "NO"}})
+    assert answer_of(Later("r", 5)) == Completed("r", 5.0)
+    assert answer_of(ChildRun("a", "t")) == Delegated(ChildRun("a", "t"))
     assert isinstance(answer_of(object()), Failed)
     assert isinstance(answer_of(float("nan")), Failed)
     assert failure_of(Snooze(3)) == Snoozed(3.0)
@@ -121,7 +134,7 @@ def test_only_neighbours_that_may_be_are_called_at_once() -> None:
 
     def grouped(order: str) -> list[str]:
         calls = [(names[each], call(each)) for each in order]
-        return ["".join(one.name for _, one in together) for together in batches(calls)]
+        return ["".join(one.name for _, one in together) for together in parallel_batches(calls)]
 
     assert grouped("") == []
     assert grouped("ff?") == ["ff?"]
@@ -133,19 +146,19 @@ def test_a_subagent_is_a_tool_that_may_be_tried_again() -> None:
     helper = subagent("helper", name="ask", description="Ask.")
     assert (helper.name, helper.safety, helper.description) == ("ask", "idempotent", "Ask.")
     assert helper.schema["required"] == ["task"]
-    assert made(helper, {"task": "x"}) == Below(ChildRun("helper", "x"))
+    assert made(helper, {"task": "x"}) == Delegated(ChildRun("helper", "x"))
 
 
 def test_an_asynchronous_function_is_finished_where_there_is_no_event_loop() -> None:
     async def three() -> int:
         return 3
 
-    assert finished(three()) == 3
-    assert finished(4) == 4
+    assert resolve(three()) == 3
+    assert resolve(4) == 4
 
     async def inside() -> None:
         with pytest.raises(InvalidInput, match="adrive"):
-            finished(three())
+            resolve(three())
 
     asyncio.run(inside())
 
@@ -159,7 +172,7 @@ def test_a_synchronous_tool_does_not_hold_up_an_event_loop() -> None:
         return "done"
 
     answer = asyncio.run(make_call_async({"blocks": blocks}, call("blocks")))
-    assert answer == Done("done")
+    assert answer == Completed("done")
     assert where[0] is not threading.current_thread()
     assert where[0].daemon, "nobody waits for it when the process ends"
 
@@ -181,7 +194,7 @@ def test_nobody_waits_for_a_tool_that_takes_too_long() -> None:
 
     for each in (blocks, hangs):
         for answer in (made(each), asyncio.run(make_call_async({each.name: each}, call(each.name)))):
-            assert answer == Lost("no answer within 0.02 s: it is unknown whether it happened")
+            assert answer == TimedOut("no answer within 0.02 s: it is unknown whether it happened")
     assert made(raises) == Failed("TimeoutError: its own")
     assert asyncio.run(make_call_async({"raises": raises}, call("raises"))) == Failed("TimeoutError: its own")
     never.set()
@@ -196,7 +209,7 @@ def test_annotations_that_mean_nothing_are_refused_unless_there_is_a_schema() ->
 
     with pytest.raises(InvalidInput, match="give schema="):
         tool(strange)
-    assert made(tool(schema={"type": "object"})(strange), {"x": 1}) == Done("1 c1")
+    assert made(tool(schema={"type": "object"})(strange), {"x": 1}) == Completed("1 c1")
 
 
 def test_what_is_raised_in_a_thread_comes_out_of_it() -> None:
@@ -204,14 +217,14 @@ def test_what_is_raised_in_a_thread_comes_out_of_it() -> None:
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
-        in_thread(raises).result(timeout=30)
+        run_in_thread(raises).result(timeout=30)
 
 
 def test_who_acts_acts_in_threads_too() -> None:
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme")
         with acme.acting(user="ada"):
-            assert in_thread(lambda: acme.acting_now().user).result(timeout=30) == "ada"
+            assert run_in_thread(lambda: acme.acting_now().user).result(timeout=30) == "ada"
 
 
 # -------------------------------------------------------------------------------------------------------------- replies
@@ -228,8 +241,8 @@ def test_a_reply_is_kept_as_it_was_said() -> None:
         pause_s=2,
         metadata={"m": 1},
     )
-    said = said_of(reply, 7)
-    assert recorded_reply(said.recorded()) == said
+    said = normalize_reply(reply, 7)
+    assert decode_reply(said.recorded()) == said
     assert [(each.id, each.name, each.input) for each in said.requests] == [
         ("x", "look", {"a": 1}),
         ("call-7-2", "find", {"b": 2}),
@@ -239,9 +252,9 @@ def test_a_reply_is_kept_as_it_was_said() -> None:
 
 
 def test_no_state_and_the_state_none_are_two_things() -> None:
-    silent, none = said_of(Reply("x"), 1), said_of(Reply("x", state=None), 1)
-    assert recorded_reply(silent.recorded()) == silent
-    assert recorded_reply(none.recorded()) == none
+    silent, none = normalize_reply(Reply("x"), 1), normalize_reply(Reply("x", state=None), 1)
+    assert decode_reply(silent.recorded()) == silent
+    assert decode_reply(none.recorded()) == none
     assert silent.state is not None
     assert none.state is None
 
@@ -267,7 +280,7 @@ def test_any_text_a_model_can_say_is_kept() -> None:
     def echo(said: str) -> str:
         return said
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         return (
             Reply(words, [ToolRequest("echo", {"said": words})], state={words: words}) if turn.iteration == 1 else words
         )

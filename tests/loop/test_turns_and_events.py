@@ -10,9 +10,9 @@ from holdfast import CompactionPolicy, Holdfast, NewAgent, NewBlock, Usage
 from holdfast.loop import (
     Event,
     Loop,
+    ModelTurn,
     Reply,
     ToolRequest,
-    Turn,
     tool,
 )
 from holdfast.types import Block, Message
@@ -22,13 +22,13 @@ from tests.loop.worlds import World
 def test_the_model_gets_the_agent_its_blocks_and_what_fits(small_world: World) -> None:
     small_world.acme.agents.create(NewAgent(name="Ada", id="tester", system="Be brief."))
     small_world.acme.blocks.save("tester", [NewBlock(label="persona", value="I am Ada.")])
-    turns: list[Turn] = []
+    turns: list[ModelTurn] = []
 
-    def model(turn: Turn) -> Reply:
+    def model(turn: ModelTurn) -> Reply:
         turns.append(turn)
         block = small_world.acme.blocks.set("tester", "persona", f"I am Ada {turn.iteration}.")
         assert isinstance(block, Block)
-        return Reply("On.", go_on=turn.iteration < 2)
+        return Reply("On.", continue_run=turn.iteration < 2)
 
     run = small_world.start()
     for number in range(30):
@@ -47,7 +47,7 @@ def test_messages_have_the_tokens_of_the_model_or_of_the_counter(tmp_path: Path)
     def look() -> str:
         return "ö" * 10
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         used = Usage(output_tokens=77)
         return Reply("I look.", [ToolRequest("look")], used) if turn.iteration == 1 else "Seen."
 
@@ -80,7 +80,7 @@ def test_a_session_that_has_become_due_is_compacted(world: World) -> None:
 
     events: list[Event] = []
     loop = Loop(
-        lambda turn: Reply("word " * 20, go_on=turn.iteration < 6),
+        lambda turn: Reply("word " * 20, continue_run=turn.iteration < 6),
         summarize=summarize,  # type: ignore[arg-type]
         on_event=events.append,
     )
@@ -94,7 +94,7 @@ def test_a_summariser_that_fails_does_not_stop_the_run(small_world: World) -> No
     run = small_world.start()
     policy = CompactionPolicy(trigger=0.5, window_tokens=200, target_tokens=60, preserve_last=1, protected_tokens=10)
     small_world.acme.compactions.attach(policy, session_id=run.session_id)
-    loop = Loop(lambda turn: Reply("word " * 20, go_on=turn.iteration < 6), summarize=lambda messages: "")
+    loop = Loop(lambda turn: Reply("word " * 20, continue_run=turn.iteration < 6), summarize=lambda messages: "")
     assert small_world.run(loop, run.id).status == "completed"
     assert not small_world.acme.compactions.history(run.session_id)
 
@@ -112,7 +112,7 @@ def test_events_are_told_in_order_and_tokens_as_they_come(small_world: World) ->
     def look() -> str:
         return "x"
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         turn.say("a")
         turn.say("b")
         return Reply("", [ToolRequest("look")]) if turn.iteration == 1 else "ab"
@@ -140,7 +140,7 @@ def test_who_listens_does_not_decide(small_world: World, caplog: pytest.LogCaptu
     def listen(event: Event) -> None:
         raise RuntimeError("deaf")
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         turn.say("x")
         return "x"
 

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import AsyncHoldfast, AsyncTenantHandle
 from holdfast.errors import InvalidInput, Unavailable
-from holdfast.loop import Loop, Reply, ToolRequest, Turn, subagent, tool
-from holdfast.loop.worker import IDLE_FIRST_S, IDLE_MOST_S, Worker, describe
+from holdfast.loop import Loop, ModelTurn, Reply, ToolRequest, subagent, tool
+from holdfast.loop.worker import MAX_IDLE_S, MIN_IDLE_S, Worker, describe
 from holdfast.types import Run
 
 PATIENCE_S = 60.0
@@ -63,9 +63,9 @@ def test_runs_of_many_tenants_are_driven_each_with_its_tenants_handle(
     seen: Counter[str] = Counter()
 
     def handler(acme: AsyncTenantHandle, run: Run) -> Loop:
-        async def model(turn: Turn) -> Reply:
+        async def model(turn: ModelTurn) -> Reply:
             seen[acme.name] += 1
-            return Reply(f"{acme.name} {turn.iteration}", go_on=turn.iteration < 2)
+            return Reply(f"{acme.name} {turn.iteration}", continue_run=turn.iteration < 2)
 
         return Loop(model)
 
@@ -93,7 +93,7 @@ def test_so_many_runs_at_once_and_no_more(tmp_path: Path) -> None:
     async def main() -> None:
         gate = asyncio.Event()
 
-        async def model(turn: Turn) -> str:
+        async def model(turn: ModelTurn) -> str:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
@@ -133,7 +133,7 @@ def test_only_some_tenants_and_some_agents(tmp_path: Path) -> None:
 
 
 def test_agents_that_call_agents_are_driven_to_the_end_by_one_worker(tmp_path: Path) -> None:
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         if turn.run.agent == "helper":
             return "forty-two"
         return Reply("", [ToolRequest("helper", {"task": "?"})]) if turn.iteration == 1 else "So it is."
@@ -156,10 +156,10 @@ def test_told_to_stop_it_hands_over_after_the_iteration(url: str, talking: pytes
     async def main() -> None:
         asked, gate = asyncio.Event(), asyncio.Event()
 
-        async def slow(turn: Turn) -> Reply:
+        async def slow(turn: ModelTurn) -> Reply:
             asked.set()
             await gate.wait()
-            return Reply(f"{turn.iteration}", go_on=turn.iteration < 3)
+            return Reply(f"{turn.iteration}", continue_run=turn.iteration < 3)
 
         async with AsyncHoldfast(url, auto_migrate=True) as hf:
             acme = hf.tenant("acme")
@@ -193,12 +193,12 @@ def test_what_takes_too_long_is_handed_over_where_it_is(
         asked = asyncio.Event()
         here = asyncio.get_running_loop()
 
-        async def task(turn: Turn) -> str:
+        async def task(turn: ModelTurn) -> str:
             asked.set()
             await asyncio.Event().wait()
             return "never"
 
-        def thread(turn: Turn) -> str:
+        def thread(turn: ModelTurn) -> str:
             here.call_soon_threadsafe(asked.set)
             never.wait()
             return "never"
@@ -301,8 +301,8 @@ def test_a_queue_that_stays_empty_is_asked_less_and_less_often(tmp_path: Path, m
             await asyncio.wait_for(worker.work(), PATIENCE_S)
 
     asyncio.run(main())
-    assert waits[0] == IDLE_FIRST_S
-    assert waits[-1] == IDLE_MOST_S
+    assert waits[0] == MIN_IDLE_S
+    assert waits[-1] == MAX_IDLE_S
     assert waits == sorted(waits)
 
 
@@ -330,7 +330,7 @@ def test_workers_share_the_work_and_none_is_done_twice(url: str) -> None:
     async def effect(call: str) -> None:
         made[call] += 1
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         asks = [ToolRequest("effect", {"call": f"{turn.run.id} {turn.iteration}"})]
         return Reply("", asks) if turn.iteration < 4 else "x"
 

@@ -11,9 +11,9 @@ import pytest
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, TenantHandle
 from holdfast.loop import Loop, Reply, ToolRequest, tool
 from holdfast.loop.commands import CaptureFiles, CommitStep
+from holdfast.loop.config import LoopConfig
 from holdfast.loop.core import claim_and_drive
-from holdfast.loop.executor import Hands
-from holdfast.loop.plan import Plan
+from holdfast.loop.executor import Executor
 from holdfast.types import Run
 from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 
@@ -153,11 +153,11 @@ class Died(Exception):
     """The process is no more."""
 
 
-def carried_out(plan: Plan, acme: TenantHandle, run_id: str, last: int | None) -> list[Any]:
+def carried_out(config: LoopConfig, acme: TenantHandle, run_id: str, last: int | None) -> list[Any]:
     """Drive a run until it ends or has had so many commands."""
     commands: list[Any] = []
-    driving = claim_and_drive(plan, run_id, holder="me", ttl_ms=TTL_MS)
-    hands = Hands(plan, acme, None, lambda: True)
+    driving = claim_and_drive(config, run_id, holder="me", ttl_ms=TTL_MS)
+    hands = Executor(config, acme, None, lambda: True)
     answer: Any = None
     try:
         while True:
@@ -176,9 +176,9 @@ def test_whoever_dies_at_any_command_leaves_steps_whose_files_are_theirs(root: P
     clock = FixedClock()
     with Holdfast(str(tmp_path / "agents.db"), clock=clock, durability="normal") as hf:
         acme, loop = hf.tenant("acme"), loop_in(root)
-        plan = loop.plan
+        config = loop.config
         twin = started(acme)
-        commands = carried_out(plan, acme, twin.id, None)
+        commands = carried_out(config, acme, twin.id, None)
         assert sum(isinstance(each, CaptureFiles) for each in commands) == STEPS
         expected = [restored(acme, step.snapshot, tmp_path / "out") for step in acme.steps.list(twin.id)]
         end = contents(root)
@@ -189,11 +189,11 @@ def test_whoever_dies_at_any_command_leaves_steps_whose_files_are_theirs(root: P
             run = started(acme)
             if point < len(commands):
                 with pytest.raises(Died):
-                    carried_out(plan, acme, run.id, point)
+                    carried_out(config, acme, run.id, point)
                 clock.advance(TTL_MS)
                 assert acme.leases.claim("heir", run_id=run.id) is None, "doubted first"
                 clock.advance(TTL_MS)
-            carried_out(plan, acme, run.id, None)
+            carried_out(config, acme, run.id, None)
             steps = list(acme.steps.list(run.id))
             assert [restored(acme, step.snapshot, tmp_path / "out") for step in steps] == expected, point
             assert contents(root) == end

@@ -9,7 +9,7 @@ import os
 import threading
 from typing import Any
 
-from holdfast.loop import Call, Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Call, Loop, ModelTurn, Reply, ToolRequest, tool
 
 STEPS = 4
 
@@ -35,7 +35,7 @@ def pay(call: Call) -> str:
     return effect(call)
 
 
-def model(turn: Turn) -> Reply | str:
+def model(turn: ModelTurn) -> Reply | str:
     """Look and pay by turns, then stop."""
     said = sum(message["role"] == "assistant" for message in turn.messages)
     if said == STEPS:

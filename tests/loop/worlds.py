@@ -15,12 +15,12 @@ from typing import Any
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, TenantHandle, Usage
 from holdfast.clock import to_us
 from holdfast.errors import HoldfastError
-from holdfast.loop import Call, Ending, Later, Loop, Reply, Snooze, Tool, ToolRequest, Turn, subagent, tool
+from holdfast.loop import Call, Ending, Later, Loop, ModelTurn, Reply, Snooze, Tool, ToolRequest, subagent, tool
 from holdfast.loop.call_plan import REPLY, UNKNOWN
 from holdfast.loop.commands import Command
-from holdfast.loop.core import Driving, claim_and_drive
-from holdfast.loop.executor import Hands
-from holdfast.loop.executor_async import AsyncHands
+from holdfast.loop.core import CommandGenerator, claim_and_drive
+from holdfast.loop.executor import Executor
+from holdfast.loop.executor_async import AsyncExecutor
 from holdfast.types import Run
 
 TTL_MS = 10_000
@@ -93,10 +93,10 @@ class World:
         Raises:
             Died: the fuse has burnt down.
         """
-        driving = claim_and_drive(loop.plan, run_id, holder=holder, ttl_ms=TTL_MS)
+        driving = claim_and_drive(loop.config, run_id, holder=holder, ttl_ms=TTL_MS)
         if self._runner is not None:
             return self._runner.run(self._drive_async(loop, driving))
-        hands = Hands(loop.plan, self.acme, None, lambda: True)
+        hands = Executor(loop.config, self.acme, None, lambda: True)
         answer: Any = None
         error: HoldfastError | None = None
         try:
@@ -114,8 +114,8 @@ class World:
         finally:
             hands.rest()
 
-    async def _drive_async(self, loop: Loop, driving: Driving[Ending]) -> Ending:
-        hands = AsyncHands(loop.plan, self.async_hf.tenant("acme"), None, lambda: True)
+    async def _drive_async(self, loop: Loop, driving: CommandGenerator[Ending]) -> Ending:
+        hands = AsyncExecutor(loop.config, self.async_hf.tenant("acme"), None, lambda: True)
         answer: Any = None
         error: HoldfastError | None = None
         while True:
@@ -194,10 +194,10 @@ def decide(acme: TenantHandle, run: Run) -> None:
     acme.runs.resume(run.id)
 
 
-def scripted(world: World, script: Script) -> Callable[[Turn], Reply | str]:
+def scripted(world: World, script: Script) -> Callable[[ModelTurn], Reply | str]:
     """A model that says the next thing, by how much it has said before."""
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         said = sum(message["role"] == "assistant" for message in turn.messages)
         world.asked[f"{turn.run.id}/{said}"] += 1
         return script[said]
@@ -279,9 +279,9 @@ SCENARIOS: dict[str, Script] = {
             USED,
             {"n": 1},
         ),
-        Reply("I think.", usage=USED, state={"n": 2}, go_on=True),
+        Reply("I think.", usage=USED, state={"n": 2}, continue_run=True),
         Reply("", [ask("pay", "e", cents=1)], state={"n": 3}, metadata={"mood": "fine"}),
-        Reply("Done.", usage=USED),
+        Reply("Completed.", usage=USED),
     ],
     "waiting": [
         Reply("One moment.", [ask("double", "a", number=3), ask("patient", "b"), ask("pay", "c", cents=2)], USED, [1]),
@@ -301,7 +301,7 @@ SCENARIOS: dict[str, Script] = {
             ],
         ),
         Reply("And send.", [ask("send", "f", text="x"), ask("double", "g", number=1)]),
-        "Done.",
+        "Completed.",
     ],
     "below": [
         Reply("I ask.", [ask("ask_helper", "a", task="What is it?"), ask("double", "b", number=1)], state={"n": 1}),

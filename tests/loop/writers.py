@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast import FixedClock, Holdfast
 from holdfast.drivers.apsw import ApswConnection
-from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Loop, ModelTurn, Reply, ToolRequest, tool
 
 STEPS = 4
 TTL_MS = 1_000
@@ -40,7 +40,7 @@ def write(number: int) -> str:
     return f"wrote {number}"
 
 
-def model(turn: Turn) -> Reply | str:
+def model(turn: ModelTurn) -> Reply | str:
     """A file in each step but the last."""
     with open(os.environ["SEEN"], "a", encoding="utf-8") as file:
         file.write(json.dumps([turn.iteration, sorted(path.name for path in tree().iterdir())]) + "\n")

@@ -352,7 +352,7 @@ async def _each(engine: Engine, found: Iterator[T]) -> AsyncIterator[T]:
 async def _before(connection: Connection, scope: Scope, wanted: Request) -> _Before:
     params = scope.params(run_id=wanted.run_id, id=wanted.id)
     if await states.queries.get.one(connection, params) is None:
-        raise states.missing(wanted.run_id)
+        raise states.run_not_found(wanted.run_id)
     return _Before(
         await snapshots.find(connection, scope, wanted.id), await snapshots.latest(connection, scope, wanted.run_id)
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, NewA2APushConfig, TenantHandle, column
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
-from holdfast.stores.execution.a2a_tasks import put_together, taken_apart
+from holdfast.stores.execution.a2a_tasks import join_task, split_task
 from tests.stores.shared_database import Place, fixtures
 
 LIMITS = Limits(list_rows=5, page_rows=4, batch_rows=6, content_bytes=200, metadata_bytes=100, json_depth=5)
@@ -249,10 +249,10 @@ TASK = st.fixed_dictionaries(
 @settings(max_examples=60)
 def test_a_task_taken_apart_and_put_together_is_the_same_in_the_same_order(task: dict[str, Any]) -> None:
     before = json.dumps(task)
-    frame, elements = taken_apart(task)
+    frame, elements = split_task(task)
     stored = [(*place, msgspec.json.decode(msgspec.json.encode(body))) for place, body in elements.items()]
     # Lists lie in the order of their names, as the database gives them back.
-    again = put_together(frame, sorted(stored, key=lambda each: each[:3]))
+    again = join_task(frame, sorted(stored, key=lambda each: each[:3]))
     assert json.dumps(again) == before
     assert json.dumps(task) == before, "what was given is left as it was"
 

@@ -18,7 +18,7 @@ from holdfast.errors import Conflict, InvalidInput, LimitExceeded
 from holdfast.migrations.files import migrations
 from holdfast.stores.execution.runs.ledger import (
     CALL_MOVES,
-    OPEN,
+    OPEN_STATUSES,
     Action,
     CallStatus,
     CallVerb,
@@ -26,7 +26,7 @@ from holdfast.stores.execution.runs.ledger import (
     Safety,
     StoredCall,
     action_of,
-    begins,
+    must_begin,
     stored_calls,
 )
 from holdfast.types import ToolCall
@@ -51,7 +51,7 @@ def new(**how: Any) -> StoredCall:
 def may_begin(there: ToolCall, call: StoredCall | None = None) -> bool | str:
     """Whether it is begun, or what is said against it."""
     try:
-        return begins(there, call or new(safety=there.safety), epoch=EPOCH, now_us=NOW_US)
+        return must_begin(there, call or new(safety=there.safety), epoch=EPOCH, now_us=NOW_US)
     except Conflict as error:
         return str(error)
 
@@ -63,10 +63,10 @@ def action(there: ToolCall, *, run_status: str = "running") -> Action:
 def test_the_table_of_moves_is_closed_and_ends_are_ends() -> None:
     assert set(CALL_MOVES) == set(get_args(CallVerb))
     for moves in CALL_MOVES.values():
-        assert set(moves) <= OPEN
+        assert set(moves) <= OPEN_STATUSES
         assert set(moves.values()) <= set(STATUSES)
-    assert OPEN | set(get_args(Outcome)) == set(STATUSES)
-    assert not OPEN & set(get_args(Outcome))
+    assert OPEN_STATUSES | set(get_args(Outcome)) == set(STATUSES)
+    assert not OPEN_STATUSES & set(get_args(Outcome))
 
 
 def test_both_schemas_know_exactly_these_statuses_and_kinds_of_safety() -> None:
@@ -137,7 +137,7 @@ def test_what_may_be_begun_is_what_is_offered(
     until = None if waits is None else NOW + timedelta(seconds=waits)
     call = replace(THERE, status=status, safety=safety, epoch=epoch, attempts=attempts, pause_until=until)
     begun = may_begin(call)
-    if status not in OPEN:
+    if status not in OPEN_STATUSES:
         assert isinstance(begun, str)
     else:
         assert (begun is True) == (action(call) == "run")

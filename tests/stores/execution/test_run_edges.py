@@ -12,7 +12,7 @@ import pytest
 from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, Fenced, HoldfastError, InvalidInput, LimitExceeded, NotFound
-from holdfast.stores.execution.runs.leases import CANDIDATES, HIDDEN_S
+from holdfast.stores.execution.runs.leases import CANDIDATE_BATCH, HIDDEN_S
 from holdfast.types import Run
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
@@ -296,7 +296,7 @@ def test_a_claim_for_more_agents_than_may_be_is_refused(place: Place) -> None:
 
 
 def test_a_run_behind_many_of_deleted_sessions_is_found(place: Place) -> None:
-    for _ in range(2 * CANDIDATES + 1):
+    for _ in range(2 * CANDIDATE_BATCH + 1):
         hidden = place.acme.sessions.create()
         place.acme.runs.start(hidden.id)
         place.acme.sessions.delete(hidden.id)

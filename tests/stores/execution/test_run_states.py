@@ -131,24 +131,24 @@ def test_a_moment_has_a_time_zone(wrong: Any) -> None:
 
 @pytest.mark.parametrize("status", sorted(FINAL | {"waiting"}))
 def test_what_nobody_can_claim_leaves_the_queue(status: Status) -> None:
-    assert judge(replace(PLAIN, status=status), is_seen=True, now_us=NOW_US) == ("drop", 0)
-    assert judge(replace(PLAIN, status=status), is_seen=False, now_us=NOW_US) == ("drop", 0)
+    assert judge(replace(PLAIN, status=status), is_visible=True, now_us=NOW_US) == ("drop", 0)
+    assert judge(replace(PLAIN, status=status), is_visible=False, now_us=NOW_US) == ("drop", 0)
 
 
 def test_what_is_pending_is_taken_whatever_the_clock_says() -> None:
     for now_us in (0, NOW_US, NOW_US + 10**15):
-        assert judge(PLAIN, is_seen=True, now_us=now_us) == ("take", 0)
+        assert judge(PLAIN, is_visible=True, now_us=now_us) == ("take", 0)
 
 
 def test_what_a_deleted_session_hides_is_looked_at_again() -> None:
-    verdict, at = judge(PLAIN, is_seen=False, now_us=NOW_US)
+    verdict, at = judge(PLAIN, is_visible=False, now_us=NOW_US)
     assert (verdict, seconds(at)) == ("later", HIDDEN_S)
 
 
 @pytest.mark.parametrize(("until_s", "expected"), [(-1, "take"), (0, "take"), (0.000001, "later"), (10**6, "later")])
 def test_a_pause_ends_exactly_at_its_time(until_s: float, expected: str) -> None:
     run = replace(PLAIN, status="paused", pause_until=NOW + timedelta(seconds=until_s))
-    verdict, at = judge(run, is_seen=True, now_us=NOW_US)
+    verdict, at = judge(run, is_visible=True, now_us=NOW_US)
     assert verdict == expected
     if verdict == "later":
         assert seconds(at) == until_s
@@ -157,25 +157,25 @@ def test_a_pause_ends_exactly_at_its_time(until_s: float, expected: str) -> None
 @pytest.mark.parametrize("until_s", [0.000001, 1, LEASE_S, 2 * LEASE_S])
 @pytest.mark.parametrize("doubted_s", [None, -(10**6), -1, 5])
 def test_a_lease_that_has_not_run_out_is_left_alone(until_s: float, doubted_s: float | None) -> None:
-    verdict, at = judge(leased(until_s, doubted_s=doubted_s), is_seen=True, now_us=NOW_US)
+    verdict, at = judge(leased(until_s, doubted_s=doubted_s), is_visible=True, now_us=NOW_US)
     assert (verdict, seconds(at)) == ("later", until_s)
 
 
 @pytest.mark.parametrize("until_s", [0, -1, -(10**9), 2 * LEASE_S + 1, 10**9])
 def test_a_lease_that_has_run_out_or_cannot_be_is_first_doubted(until_s: float) -> None:
-    verdict, at = judge(leased(until_s), is_seen=True, now_us=NOW_US)
+    verdict, at = judge(leased(until_s), is_visible=True, now_us=NOW_US)
     assert (verdict, seconds(at)) == ("doubt", LEASE_S / 2)
 
 
 @pytest.mark.parametrize("until_s", [0, -1, 10**9])
 def test_half_a_lease_after_the_doubt_the_run_is_taken(until_s: float) -> None:
-    early = judge(leased(until_s, doubted_s=-LEASE_S / 2 + 0.000001), is_seen=True, now_us=NOW_US)
+    early = judge(leased(until_s, doubted_s=-LEASE_S / 2 + 0.000001), is_visible=True, now_us=NOW_US)
     assert (early[0], seconds(early[1])) == ("later", 0.000001)
-    assert judge(leased(until_s, doubted_s=-LEASE_S / 2), is_seen=True, now_us=NOW_US) == ("take", 0)
+    assert judge(leased(until_s, doubted_s=-LEASE_S / 2), is_visible=True, now_us=NOW_US) == ("take", 0)
 
 
 def test_a_doubt_of_tomorrow_is_a_doubt_of_now() -> None:
-    verdict, at = judge(leased(-1, doubted_s=3_600), is_seen=True, now_us=NOW_US)
+    verdict, at = judge(leased(-1, doubted_s=3_600), is_visible=True, now_us=NOW_US)
     assert (verdict, seconds(at)) == ("doubt", LEASE_S / 2)
 
 
@@ -200,7 +200,7 @@ def test_one_jump_of_the_clock_takes_nothing_from_a_holder_that_renews(
             renewed_s = real_s
             until = datetime.fromtimestamp(clock_us / 1e6 + LEASE_S, UTC)
             run = replace(run, lease_until=until, doubted_at=None)
-        verdict, _ = judge(run, is_seen=True, now_us=clock_us)
+        verdict, _ = judge(run, is_visible=True, now_us=clock_us)
         assert verdict != "take"
         if verdict == "doubt":
             run = replace(run, doubted_at=datetime.fromtimestamp(clock_us / 1e6, UTC))
@@ -213,7 +213,7 @@ def test_a_dead_holder_is_found_out_however_far_its_clock_was_ahead(ahead_s: flo
     run, clock_us = leased(LEASE_S + ahead_s), NOW_US
     limit_s = 2 * LEASE_S + LEASE_S / 2 + 2
     for _ in range(polls + round(limit_s)):
-        verdict, _ = judge(run, is_seen=True, now_us=clock_us)
+        verdict, _ = judge(run, is_visible=True, now_us=clock_us)
         if verdict == "take":
             assert (clock_us - NOW_US) / 1e6 <= limit_s
             return

@@ -258,7 +258,7 @@ async def keep_for(
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 0:
         raise InvalidInput(f"seconds must be a whole number from 0 on, not {seconds!r}")
     if await states.queries.is_there.one(connection, scope.params(run_id=id)) is None:
-        raise states.missing(run_id)
+        raise states.run_not_found(run_id)
     change = PolicyChange(keep_s=min(seconds, scope.limits.checkpoint_keep_s))
     await set_policy(connection, scope, change, id)
     await note_policy(connection, scope, "retention.policy_set", actor, id, change)
@@ -289,7 +289,7 @@ async def effective(connection: Connection, scope: Scope, run_id: str | None) ->
         return policy
     run: RunSnapshots | None = await look(connection, scope, run_id)
     if run is None:
-        raise states.missing(run_id)
+        raise states.run_not_found(run_id)
     return of_run(policy, run, scope)
 
 

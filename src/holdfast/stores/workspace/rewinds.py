@@ -41,7 +41,7 @@ from ...errors import Conflict, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, show_branch
-from ..execution.runs.states import Run, check_holder, lock_run, put_in_queue, run_of
+from ..execution.runs.states import Run, check_holder, lock_run, run_of, update_queue
 from . import retention_rules, snapshots
 from . import rewind_rows as rows
 from .rewind_rows import OPEN, Before, Rewind, RewindStatus, Stored
@@ -362,7 +362,7 @@ class AsyncRewinds(TenantStore):
         put = run_of(connection, row)
         if not held:
             await retention_rules.keep_end(connection, self._scope, run, put.epoch)
-        await put_in_queue(connection, self._scope, put, self._scope.clock.now_us())
+        await update_queue(connection, self._scope, put, self._scope.clock.now_us())
         return put
 
     async def _move(

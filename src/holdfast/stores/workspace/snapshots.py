@@ -345,7 +345,7 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
     """
     params = scope.params(run_id=parse_id(new.run_id, "run id"), id=new.id)
     if await states.queries.get.one(connection, params) is None:
-        raise states.missing(new.run_id)
+        raise states.run_not_found(new.run_id)
     there = await queries.there.one(connection, params)
     if there is not None:
         return _same(_snapshot(connection, there), new)

@@ -214,7 +214,7 @@ class AsyncRetention(TenantStore):
     async def _must_be_there(self, connection: Connection, run_id: str | None, session_id: str | None = None) -> None:
         params = self._scope.params(run_id=run_id, session_id=session_id)
         if run_id is not None and await states.queries.is_there.one(connection, params) is None:
-            raise states.missing(run_id)
+            raise states.run_not_found(run_id)
         if session_id is not None and await queries.session_is_there.one(connection, params) is None:
             raise NotFound(f"there is no session {session_id} here")
 
