@@ -23,7 +23,7 @@ from holdfast.errors import (
     InvalidInput,
     LimitExceeded,
     NotFound,
-    PacksUnknown,
+    PackStorageMissing,
     SchemaMismatch,
     Unavailable,
 )
@@ -195,7 +195,7 @@ def test_a_folder_that_is_made_when_needed_is_not_made_by_looking(tmp_path: Path
     place = PackPlace(tmp_path / "deep" / "p", when_needed=True)
     assert step(place.names("t", blocking=True)) == []
     step(place.remove(["t/1"], blocking=True))
-    with pytest.raises(PacksUnknown, match="--packs"):
+    with pytest.raises(PackStorageMissing, match="--packs"):
         step(place.read("t/1", [(0, 1)], blocking=True))
     assert not (tmp_path / "deep").exists()
     step(place.write("t/1", b"x", blocking=True))

@@ -123,7 +123,7 @@ def export_tenant(
     Raises:
         NotFound: there is no such tenant.
         Unavailable: the database cannot be reached, or the file is not there.
-        PacksUnknown: large objects lie elsewhere than ``packs`` says.
+        PackStorageMissing: large objects lie elsewhere than ``packs`` says.
         InvalidInput: the file is there already, or cannot be written.
     """
     refuse_existing(file, replace=False)
@@ -226,7 +226,7 @@ class _Export:
         places = {each.name: place for place, each in enumerate(table.columns)}
         fields = ("digest", "codec", "pack", "pack_start", "stored_bytes")
         wanted = [InPack(*(row[places[each]] for each in fields)) for row in rows if row[places["pack"]] is not None]
-        from_packs = await pack_store.raw(self._engine, self._scope, wanted) if wanted else {}
+        from_packs = await pack_store.read_stored(self._engine, self._scope, wanted) if wanted else {}
         filled = []
         for row in rows:
             values = list(row)

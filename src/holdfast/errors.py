@@ -120,8 +120,8 @@ class Unavailable(HoldfastError):
     """The database cannot be reached or is busy; nothing was changed, and a retry is safe."""
 
 
-class PacksUnknown(Unavailable):
-    """Large objects lie in packs, and nobody said where those are: give --packs (HOLDFAST_PACKS), or packs= in Python."""
+class PackStorageMissing(Unavailable):
+    """Large objects are stored in packs, whose location is unknown: pass --packs (HOLDFAST_PACKS), or packs= in Python."""
 
 
 class StorageFull(Unavailable):

@@ -310,7 +310,7 @@ def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: Se
         (errors.ReadOnly, 403),
         (errors.CrossTenant, 403),
         (errors.Unavailable, 503),
-        (errors.PacksUnknown, 500),
+        (errors.PackStorageMissing, 500),
         (errors.MissingExtra, 500),
         (errors.StorageFull, 507),
         (errors.OutcomeUnknown, 503),

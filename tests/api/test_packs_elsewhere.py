@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from holdfast import Holdfast
 from holdfast.bundles import export_tenant, import_tenant
 from holdfast.cli.commands import root
-from holdfast.errors import PacksUnknown
+from holdfast.errors import PackStorageMissing
 from tests.api.process import ServerProcess, one_line, refused
 
 LARGE = random.Random(7).randbytes(400_000)
@@ -67,7 +67,7 @@ def test_a_tenant_is_exported_with_what_lies_elsewhere(place: Place, tmp_path: P
 
 
 def test_the_library_exports_what_lies_elsewhere(place: Place, tmp_path: Path) -> None:
-    with pytest.raises(PacksUnknown, match="packs= in Python"):
+    with pytest.raises(PackStorageMissing, match="packs= in Python"):
         export_tenant(place.database, "acme", tmp_path / "a")
     assert export_tenant(place.database, "acme", tmp_path / "a", packs=place.packs).rows["objects"] >= 1
 
@@ -97,6 +97,6 @@ def test_the_server_says_that_nobody_said_where_they_lie_and_asks_for_no_retry(
     server = start("--database", place.database)
     for path in (f"snapshots/{place.snapshot}/archive", f"objects/{place.digest}"):
         response = server.http.get(f"/v1/tenants/acme/{path}")
-        problem = refused(response, 500, "PacksUnknown")
+        problem = refused(response, 500, "PackStorageMissing")
         assert "--packs (HOLDFAST_PACKS)" in problem["detail"]
         assert "retry-after" not in response.headers

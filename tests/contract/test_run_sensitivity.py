@@ -91,7 +91,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "ready only by the clock": ("leases", query(QUEUE, "peek", "kind = 'ready'", "kind = 'ready' AND due_at <= :now_at")),
     "leases of tomorrow are believed": ("leases", query(QUEUE, "peek", "due_at > :horizon_at", "FALSE")),
     "pauses that never end": ("run_endings", query(QUEUE, "peek", "kind = 'paused'", "FALSE")),
-    "runs of any tenant": ("leases", mock.patch.object(leases, "_searches", return_value=[("", "run_queue_by_turn", {})])),
+    "runs of any tenant": ("leases", mock.patch.object(leases, "_queue_filters", return_value=[("", "run_queue_by_turn", {})])),
     "attempts that are not counted": ("leases", query(RUNS, "move", "attempts = :attempts", "attempts = 0")),
     "attempts that a step does not forgive": ("leases", query(STEPS, "advance_run", "attempts = 0,", "")),
     "a queue that keeps what has ended": ("run_endings", mock.patch.object(run_states, "update_queue", nothing)),
@@ -109,7 +109,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "what a person decided is forgotten": ("tool_calls", query(CALLS, "settle_call", "AND finished_at IS NULL", "")),
     "what a person decided is never taken in": ("tool_calls", query(CALLS, "take_in_calls", "step IS NULL", "FALSE")),
     "a snooze that costs an attempt": ("tool_calls", query(CALLS, "change", "attempts - :fewer_attempts", "attempts")),
-    "a call that is allowed against its kind": ("tool_calls", mock.patch.object(tool_calls, "_check_again")),
+    "a call that is allowed against its kind": ("tool_calls", mock.patch.object(tool_calls, "_check_may_repeat")),
     "calls without end": ("tool_calls", query(CALLS, "hold_run", "<= :most", "<= 1000 + :most")),
     # Agents and blocks
     "a version that is not compared": ("records", mock.patch.object(agents.AsyncAgents, "_check_version")),

@@ -134,7 +134,7 @@ def test_a_step_with_outcomes_goes_by_no_bare_statement(acme: TenantHandle, monk
     async def none(*_: object) -> list[None]:
         raise AssertionError("it is not bare")
 
-    monkeypatch.setattr(step_log, "_bare", none)
+    monkeypatch.setattr(step_log, "_write_bare", none)
     acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="1", tool_name="t", tool_input={})])
     done = acme.runs.step(run.id, epoch=run.epoch, iteration=1, state={}, tool_calls=[ToolOutcome(id="1", result=1)])
     assert done.step.iteration == 1

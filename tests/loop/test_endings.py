@@ -34,11 +34,11 @@ def test_text_alone_is_a_reply_and_ends_the_run(small_world: World) -> None:
 
 
 def test_a_run_that_is_over_is_not_driven_again(small_world: World) -> None:
-    run, loop = small_world.start(), Loop(lambda turn: "Completed.")
+    run, loop = small_world.start(), Loop(lambda turn: "Done.")
     small_world.run(loop, run.id)
     again = small_world.run(loop, run.id)
     assert (again.status, again.stop_reason, again.iteration) == ("completed", "end_turn", 1)
-    assert small_world.words(run) == ["user: Please.", "assistant: Completed."]
+    assert small_world.words(run) == ["user: Please.", "assistant: Done."]
 
 
 def test_a_run_that_is_not_there_is_not_found(small_world: World) -> None:

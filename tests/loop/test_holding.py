@@ -59,7 +59,7 @@ def test_a_lease_is_renewed_while_a_tool_or_the_model_takes_its_time(world: Worl
 
     def model(turn: ModelTurn) -> Reply | str:
         wait_for_renewal("model", turn.run)
-        return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Completed."
+        return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Done."
 
     run = world.start()
     assert world.run(Loop(model, tools=[slow]), run.id, ttl_ms=150).status == "completed"
@@ -81,7 +81,7 @@ def test_a_lease_that_is_renewed_is_not_lost_however_long_it_takes(tmp_path: Pat
                 time.sleep(0.01)
 
         def model(turn: ModelTurn) -> Reply | str:
-            return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Completed."
+            return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Done."
 
         assert Loop(model, tools=[slow]).drive(acme, run.id, ttl_ms=2_000).status == "completed"
         assert set(got) == {None}
@@ -273,11 +273,11 @@ def test_a_lost_answer_is_asked_for_again(
         return "once"
 
     run = small_world.start()
-    loop = Loop(scripted(small_world, [Reply("", [ToolRequest("once")]), "Completed."]), tools=[once])
+    loop = Loop(scripted(small_world, [Reply("", [ToolRequest("once")]), "Done."]), tools=[once])
     assert small_world.run(loop, run.id).status == "completed"
     assert flaky.left == 0
     assert made == [1]
-    assert small_world.words(run) == ["user: Please.", "assistant: <once>", "user: =once", "assistant: Completed."]
+    assert small_world.words(run) == ["user: Please.", "assistant: <once>", "user: =once", "assistant: Done."]
 
 
 def test_a_claim_whose_answer_was_lost_is_not_made_again(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_a_renewal_that_fails_once_does_not_lose_the_run(
         first = small_world.acme.runs.get(run.id).lease_until
         small_world.clock.advance(0.05)
         until(lambda: small_world.acme.runs.get(run.id).lease_until != first)
-        return "Completed."
+        return "Done."
 
     assert small_world.run(Loop(model), run.id, ttl_ms=150).status == "completed"
     assert caplog.text.count("was not renewed") == 2

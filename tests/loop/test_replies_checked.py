@@ -194,13 +194,13 @@ REPLIES = st.builds(
 @given(REPLIES, st.integers(1, 10**6))
 def test_a_reply_comes_out_of_the_ledger_as_it_went_in(reply: Reply, iteration: int) -> None:
     said = normalize_reply(reply, iteration)
-    stored = json.loads(json.dumps(said.recorded()))
+    stored = json.loads(json.dumps(said.to_json()))
     assert decode_reply(stored) == said
     assert [each.name for each in said.requests] == [each.name for each in reply.calls]
 
 
 def test_what_a_reply_does_not_say_takes_no_place_in_the_ledger() -> None:
-    assert normalize_reply("x", 1).recorded() == {"content": [words("x")]}
+    assert normalize_reply("x", 1).to_json() == {"content": [words("x")]}
 
 
 @pytest.mark.parametrize("stored", [None, {}, {"content": "x"}, {"content": [], "input_tokens": "many"}])

@@ -22,13 +22,13 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def repeats_what_must_happen_once(patch: pytest.MonkeyPatch) -> None:
     """Every unfinished call is made again."""
-    real = call_plan._sort_known
+    real = call_plan._add_recorded
 
     def sort(found: Any, request: Any, call: Any, *others: Any) -> None:
         real(found, request, replace(call, safety="idempotent"), *others)
 
-    patch.setattr(call_plan, "_sort_known", sort)
-    patch.setattr(RunDriver, "_call", _as_idempotent(RunDriver._call))
+    patch.setattr(call_plan, "_add_recorded", sort)
+    patch.setattr(RunDriver, "_new_call", _as_idempotent(RunDriver._new_call))
 
 
 def _as_idempotent(real: Any) -> Any:
@@ -41,12 +41,12 @@ def forgets_the_reply(patch: pytest.MonkeyPatch) -> None:
     def interrupted(self: RunDriver, calls: Any) -> Any:
         yield from ()
 
-    patch.setattr(RunDriver, "_interrupted", interrupted)
+    patch.setattr(RunDriver, "_load_pending", interrupted)
 
 
 def makes_calls_without_recording_them(patch: pytest.MonkeyPatch) -> None:
     """The ledger is written when the calls are over."""
-    patch.setattr(RunDriver, "_intend", _intend_late(RunDriver._intend))
+    patch.setattr(RunDriver, "_record_intents", _intend_late(RunDriver._record_intents))
 
 
 def _intend_late(real: Any) -> Any:
@@ -81,15 +81,15 @@ def loses_the_state(patch: pytest.MonkeyPatch) -> None:
 
 def settles_what_nobody_knows_as_finished(patch: pytest.MonkeyPatch) -> None:
     """A call that never came back counts as if it had."""
-    real = call_plan._sort_known
+    real = call_plan._add_recorded
 
     def sort(found: Any, request: Any, call: Any, *others: Any) -> None:
         real(found, request, call, *others)
-        settled = found.settled.get(call.id)
+        settled = found.outcomes.get(call.id)
         if settled is not None and settled.status == "unknown":
-            found.settled[call.id] = ToolOutcome(id=call.id, result={"paid": 7}, status="finished")
+            found.outcomes[call.id] = ToolOutcome(id=call.id, result={"paid": 7}, status="finished")
 
-    patch.setattr(call_plan, "_sort_known", sort)
+    patch.setattr(call_plan, "_add_recorded", sort)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,16 @@ def sort_one(call: ToolCall | None, child: Run | None = None, now: datetime | No
 
 def piles(found: CallPlan) -> dict[str, int]:
     """How many calls lie where; what is empty is not named."""
-    names = ("settled", "before", "to_make", "held", "asked", "waits", "below", "ended")
+    names = (
+        "outcomes",
+        "recorded_ids",
+        "to_make",
+        "to_hold",
+        "awaiting_people",
+        "wake_times",
+        "open_children",
+        "ended_children",
+    )
     return {name: len(getattr(found, name)) for name in names if getattr(found, name)}
 
 
@@ -79,12 +88,12 @@ def test_a_call_that_the_ledger_does_not_know_is_made() -> None:
 def test_a_tool_that_must_be_allowed_is_held_before_it_is_recorded() -> None:
     held = tool(name="mail", hold=True)(lambda: None)
     found = plan_calls(plan_of(held), [MAIL], {}, {}, now=NOW)
-    assert (found.held, found.to_make) == ([MAIL], [])
+    assert (found.to_hold, found.to_make) == ([MAIL], [])
 
 
 def test_a_call_of_a_tool_that_is_not_there_is_made_so_that_the_model_is_told() -> None:
     found = plan_calls(plan_of(hold=lambda request: True), [MAIL], {}, {}, now=NOW)
-    assert (found.held, found.to_make) == ([], [MAIL])
+    assert (found.to_hold, found.to_make) == ([], [MAIL])
 
 
 def test_once_the_ledger_knows_the_reply_nothing_is_held_anew() -> None:
@@ -92,7 +101,7 @@ def test_once_the_ledger_knows_the_reply_nothing_is_held_anew() -> None:
     other = RequestedCall("other", "mail", {})
     known = {"c": replace(CALL, status="finished")}
     found = plan_calls(plan_of(held), [MAIL, other], known, {}, now=NOW)
-    assert (found.held, found.to_make) == ([], [other]), "a person was asked when the reply was recorded"
+    assert (found.to_hold, found.to_make) == ([], [other]), "a person was asked when the reply was recorded"
 
 
 def test_calls_keep_the_order_in_which_they_were_asked_for() -> None:
@@ -106,21 +115,21 @@ def test_calls_keep_the_order_in_which_they_were_asked_for() -> None:
 @pytest.mark.parametrize("status", CLOSED)
 def test_what_is_finished_is_taken_as_the_ledger_has_it_and_settled_by_no_step_again(status: CallStatus) -> None:
     found = sort_one(replace(CALL, status=status, result={"n": 1}, error="why"))
-    assert found.settled == {"c": ToolOutcome(id="c", result={"n": 1}, error="why", status=status)}  # type: ignore[arg-type]
-    assert found.fresh() == []
-    assert piles(found) == {"settled": 1, "before": 1}
+    assert found.outcomes == {"c": ToolOutcome(id="c", result={"n": 1}, error="why", status=status)}  # type: ignore[arg-type]
+    assert found.new_outcomes() == []
+    assert piles(found) == {"outcomes": 1, "recorded_ids": 1}
 
 
 @pytest.mark.parametrize("status", CLOSED)
 def test_what_is_finished_is_not_asked_of_the_run_below(status: CallStatus) -> None:
     found = sort_one(replace(CALL, status=status), replace(RUN, id="child", status="completed"))
-    assert piles(found) == {"settled": 1, "before": 1}
+    assert piles(found) == {"outcomes": 1, "recorded_ids": 1}
 
 
 @pytest.mark.parametrize("status", sorted(OPEN_STATUSES))
 def test_what_is_open_is_never_taken_for_an_outcome(status: CallStatus) -> None:
     with pytest.raises(Conflict, match=f"call 'c' of run r is {status}"):
-        CallPlan().settle("r", replace(CALL, status=status))
+        CallPlan().take_outcome("r", replace(CALL, status=status))
 
 
 def test_the_loop_and_the_ledger_mean_the_same_by_open() -> None:
@@ -129,28 +138,30 @@ def test_the_loop_and_the_ledger_mean_the_same_by_open() -> None:
 
 def test_fresh_is_what_the_ledger_did_not_have() -> None:
     found = CallPlan()
-    found.settle("r", replace(CALL, status="failed", error="no"))
+    found.take_outcome("r", replace(CALL, status="failed", error="no"))
     new = ToolOutcome(id="new", result=1, status="finished")
-    found.settled["new"] = new
-    assert found.fresh() == [new]
+    found.outcomes["new"] = new
+    assert found.new_outcomes() == [new]
 
 
 # ------------------------------------------------------------------------------------- what somebody never came back from
 
 
-@pytest.mark.parametrize(("safety", "pile"), [("idempotent", "to_make"), ("ask", "asked"), ("at_most_once", "settled")])
+@pytest.mark.parametrize(
+    ("safety", "pile"), [("idempotent", "to_make"), ("ask", "awaiting_people"), ("at_most_once", "outcomes")]
+)
 def test_a_call_that_was_begun_goes_the_way_of_its_safety(safety: Safety, pile: str) -> None:
     assert piles(sort_one(replace(CALL, safety=safety))) == {pile: 1}
 
 
 def test_an_unknown_outcome_is_said_in_words_and_left_to_the_step() -> None:
     found = sort_one(CALL)
-    assert found.fresh() == [ToolOutcome(id="c", status="unknown", error=UNKNOWN)]
+    assert found.new_outcomes() == [ToolOutcome(id="c", status="unknown", error=UNKNOWN)]
 
 
 @pytest.mark.parametrize("safety", get_args(Safety))
 def test_what_is_held_waits_for_a_person_whatever_its_safety(safety: Safety) -> None:
-    assert piles(sort_one(replace(CALL, status="held", safety=safety))) == {"asked": 1}
+    assert piles(sort_one(replace(CALL, status="held", safety=safety))) == {"awaiting_people": 1}
 
 
 @pytest.mark.parametrize("safety", get_args(Safety))
@@ -160,14 +171,14 @@ def test_what_a_person_has_allowed_is_made_whatever_its_safety(safety: Safety) -
 
 @pytest.mark.parametrize(
     ("after_s", "pile"),
-    [(-1.0, "to_make"), (0.0, "to_make"), (0.000001, "waits"), (3_600.0, "waits")],
+    [(-1.0, "to_make"), (0.0, "to_make"), (0.000001, "wake_times"), (3_600.0, "wake_times")],
     ids=["past", "now", "a microsecond", "an hour"],
 )
 def test_a_snoozed_call_is_made_from_its_moment_on(after_s: float, pile: str) -> None:
     until = NOW + timedelta(seconds=after_s)
     found = sort_one(replace(CALL, status="ready", pause_until=until))
     assert piles(found) == {pile: 1}
-    assert found.waits == ([until] if pile == "waits" else [])
+    assert found.wake_times == ([until] if pile == "wake_times" else [])
 
 
 def test_without_a_clock_a_snoozed_call_is_made() -> None:
@@ -181,13 +192,13 @@ def test_without_a_clock_a_snoozed_call_is_made() -> None:
 @pytest.mark.parametrize("status", ENDED)
 def test_a_run_below_that_has_ended_answers_the_call(status: Status) -> None:
     child = replace(RUN, id="child", status=status)
-    assert sort_one(CALL, child).ended == [("c", child)]
+    assert sort_one(CALL, child).ended_children == [("c", child)]
 
 
 @pytest.mark.parametrize("status", UNDER_WAY)
 def test_a_run_below_that_is_under_way_is_waited_for(status: Status) -> None:
     found = sort_one(CALL, replace(RUN, id="child", status=status))
-    assert (found.below, found.ended, found.settled) == (["child"], [], {})
+    assert (found.open_children, found.ended_children, found.outcomes) == (["child"], [], {})
 
 
 def test_every_status_of_a_run_is_one_or_the_other() -> None:
@@ -197,7 +208,7 @@ def test_every_status_of_a_run_is_one_or_the_other() -> None:
 @pytest.mark.parametrize("status", sorted(OPEN_STATUSES))
 def test_what_a_run_below_does_is_never_called_here_as_well(status: CallStatus) -> None:
     found = sort_one(replace(CALL, status=status, safety="idempotent"), replace(RUN, id="child", status="paused"))
-    assert piles(found) == {"below": 1}
+    assert piles(found) == {"open_children": 1}
 
 
 CALLS = st.builds(
@@ -219,7 +230,7 @@ def test_every_call_lies_on_exactly_one_pile(given: list[tuple[ToolCall | None, 
     children = {f"c{number}": child for number, (_, child) in enumerate(given) if child is not None}
     found = plan_calls(plan_of(mail), requests, known, children, now=NOW)
     counted = piles(found)
-    assert counted.pop("before", 0) == sum(call.status not in OPEN_STATUSES for call in known.values())
+    assert counted.pop("recorded_ids", 0) == sum(call.status not in OPEN_STATUSES for call in known.values())
     assert sum(counted.values()) == len(given)
 
 

@@ -242,7 +242,7 @@ def test_a_reply_is_kept_as_it_was_said() -> None:
         metadata={"m": 1},
     )
     said = normalize_reply(reply, 7)
-    assert decode_reply(said.recorded()) == said
+    assert decode_reply(said.to_json()) == said
     assert [(each.id, each.name, each.input) for each in said.requests] == [
         ("x", "look", {"a": 1}),
         ("call-7-2", "find", {"b": 2}),
@@ -253,8 +253,8 @@ def test_a_reply_is_kept_as_it_was_said() -> None:
 
 def test_no_state_and_the_state_none_are_two_things() -> None:
     silent, none = normalize_reply(Reply("x"), 1), normalize_reply(Reply("x", state=None), 1)
-    assert decode_reply(silent.recorded()) == silent
-    assert decode_reply(none.recorded()) == none
+    assert decode_reply(silent.to_json()) == silent
+    assert decode_reply(none.to_json()) == none
     assert silent.state is not None
     assert none.state is None
 

@@ -156,20 +156,20 @@ class Died(Exception):
 def carried_out(config: LoopConfig, acme: TenantHandle, run_id: str, last: int | None) -> list[Any]:
     """Drive a run until it ends or has had so many commands."""
     commands: list[Any] = []
-    driving = claim_and_drive(config, run_id, holder="me", ttl_ms=TTL_MS)
-    hands = Executor(config, acme, None, lambda: True)
+    generator = claim_and_drive(config, run_id, holder="me", ttl_ms=TTL_MS)
+    executor = Executor(config, acme, None, lambda: True)
     answer: Any = None
     try:
         while True:
-            command = driving.send(answer)
+            command = generator.send(answer)
             if len(commands) == last:
                 raise Died
             commands.append(command)
-            answer = hands.carry_out(command)
+            answer = executor.carry_out(command)
     except StopIteration:
         return commands
     finally:
-        hands.rest()
+        executor.close()
 
 
 def test_whoever_dies_at_any_command_leaves_steps_whose_files_are_theirs(root: Path, tmp_path: Path) -> None:

@@ -93,41 +93,41 @@ class World:
         Raises:
             Died: the fuse has burnt down.
         """
-        driving = claim_and_drive(loop.config, run_id, holder=holder, ttl_ms=TTL_MS)
+        generator = claim_and_drive(loop.config, run_id, holder=holder, ttl_ms=TTL_MS)
         if self._runner is not None:
-            return self._runner.run(self._drive_async(loop, driving))
-        hands = Executor(loop.config, self.acme, None, lambda: True)
+            return self._runner.run(self._drive_async(loop, generator))
+        executor = Executor(loop.config, self.acme, None, lambda: True)
         answer: Any = None
         error: HoldfastError | None = None
         try:
             while True:
-                command = driving.send(answer) if error is None else driving.throw(error)
+                command = generator.send(answer) if error is None else generator.throw(error)
                 self._burn(command)
                 answer, error = None, None
                 try:
-                    answer = hands.carry_out(command)
+                    answer = executor.carry_out(command)
                 except HoldfastError as raised:
                     error = raised
         except StopIteration as done:
             ending: Ending = done.value
             return ending
         finally:
-            hands.rest()
+            executor.close()
 
-    async def _drive_async(self, loop: Loop, driving: CommandGenerator[Ending]) -> Ending:
-        hands = AsyncExecutor(loop.config, self.async_hf.tenant("acme"), None, lambda: True)
+    async def _drive_async(self, loop: Loop, generator: CommandGenerator[Ending]) -> Ending:
+        executor = AsyncExecutor(loop.config, self.async_hf.tenant("acme"), None, lambda: True)
         answer: Any = None
         error: HoldfastError | None = None
         while True:
             try:
-                command = driving.send(answer) if error is None else driving.throw(error)
+                command = generator.send(answer) if error is None else generator.throw(error)
             except StopIteration as done:
                 ending: Ending = done.value
                 return ending
             self._burn(command)
             answer, error = None, None
             try:
-                answer = await hands.carry_out(command)
+                answer = await executor.carry_out(command)
             except HoldfastError as raised:
                 error = raised
 
@@ -281,7 +281,7 @@ SCENARIOS: dict[str, Script] = {
         ),
         Reply("I think.", usage=USED, state={"n": 2}, continue_run=True),
         Reply("", [ask("pay", "e", cents=1)], state={"n": 3}, metadata={"mood": "fine"}),
-        Reply("Completed.", usage=USED),
+        Reply("Done.", usage=USED),
     ],
     "waiting": [
         Reply("One moment.", [ask("double", "a", number=3), ask("patient", "b"), ask("pay", "c", cents=2)], USED, [1]),
@@ -301,7 +301,7 @@ SCENARIOS: dict[str, Script] = {
             ],
         ),
         Reply("And send.", [ask("send", "f", text="x"), ask("double", "g", number=1)]),
-        "Completed.",
+        "Done.",
     ],
     "below": [
         Reply("I ask.", [ask("ask_helper", "a", task="What is it?"), ask("double", "b", number=1)], state={"n": 1}),

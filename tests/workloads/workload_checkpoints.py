@@ -15,7 +15,7 @@ def _put(world: World) -> Arguments:
     thread = world.random.choice((*THREADS, *THREADS[:1] * 2))
     there = world.tenant.checkpoints.list(thread, namespace="")
     parent = world.random.choice([*there[:1] * 4, *there]) if there else None
-    known = list(range(1, 3)) if parent and parent.places and parent.places[0][1] >= 2 else []
+    known = list(range(1, 3)) if parent and parent.positions and parent.positions[0][1] >= 2 else []
     kwargs = {
         "id": world.name(f"{len(there):04}"),
         "parent": parent.id if parent else None,

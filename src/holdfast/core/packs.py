@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import Corrupt, InvalidInput, NotFound, PacksUnknown, Unavailable
+from ..errors import Corrupt, InvalidInput, NotFound, PackStorageMissing, Unavailable
 from ..extras import needs
 from .objects import digest_of
 
@@ -91,14 +91,14 @@ class PackPlace:
 
         Raises:
             NotFound: there is no such pack.
-            PacksUnknown: nothing was ever kept there.
+            PackStorageMissing: nothing was ever kept there.
             Unavailable: the place cannot be reached.
             Corrupt: it is too short for them.
         """
         if not spans:
             return []
         if self._is_nowhere:
-            raise PacksUnknown(f"objects of this tenant lie in packs, and there is no {self._where!r}: {SAY_WHERE}")
+            raise PackStorageMissing(f"objects of this tenant lie in packs, and there is no {self._where!r}: {SAY_WHERE}")
         starts, lengths = [start for start, _ in spans], [length for _, length in spans]
         try:
             found = await self._do("get_ranges", blocking, path, starts=starts, lengths=lengths)
@@ -137,7 +137,7 @@ class PackPlace:
                 return getattr(self._obstore, name)(self._store, *args, **kwargs)
             return await getattr(self._obstore, f"{name}_async")(self._store, *args, **kwargs)
         except (FileNotFoundError, self._obstore.exceptions.NotFoundError) as error:
-            raise NotFound(f"there is no pack {args[0]}") from error
+            raise NotFound(f"pack {args[0]!r} does not exist", noun="pack", key=str(args[0])) from error
         except (self._obstore.exceptions.BaseError, OSError) as error:
             raise Unavailable(f"packs cannot be reached: {error}") from error
 

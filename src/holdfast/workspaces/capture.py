@@ -22,7 +22,7 @@ from ..errors import InvalidInput, NotFound, Stale
 from ..ids import parse as parse_id
 from ..offload import work
 from ..stores.execution.runs import states
-from ..stores.objects import freeing, packs
+from ..stores.objects import packs, removal
 from ..stores.workspace import layers, snapshots
 from ..stores.workspace import retention_rules as rules
 from ..stores.workspace.layers import NewLayer, Part
@@ -214,7 +214,7 @@ class Capturing:
         snapshot, gone = await self._engine.write(lambda connection: _record(connection, self._scope, new, released))
         if gone:
             rules.announce(self._scope, gone, "per_run_cap")
-            await freeing.free(self._engine, self._scope, released)
+            await removal.remove_unheld(self._engine, self._scope, released)
             await Squashing(self._engine, self._scope).below(snapshot.layer_id, snapshot.tree_bytes)
         difference = scanned.difference
         return Capture(snapshot, len(difference.entries), len(difference.removed), scanned.skipped, scanned.unsettled)

@@ -133,11 +133,11 @@ class Restoring:
         async def read() -> Contents:
             found = await self._snapshots._fetch(digests)
             out = [each for each in found if isinstance(each, InPack)]
-            stored = await packs.raw(self._engine, self._scope, out) if out else {}
+            stored = await packs.read_stored(self._engine, self._scope, out) if out else {}
             there = {digest: each for digest, each in zip(digests, found, strict=True) if isinstance(each, bytes)}
             return there | await work(self._engine, lambda: _unpacked(out, stored))
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)
 
     def _plan(self, wanted: Mapping[str, Entry], there: Mapping[str, Entry], among: Set[str] | None) -> Plan:
         changed = validation.check(wanted, self._scope.limits, known=there, among=among)

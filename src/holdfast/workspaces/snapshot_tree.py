@@ -71,4 +71,4 @@ class Targets:
             snapshot, found = await self._snapshots._manifests(snapshot_id)
             return snapshot, await self._snapshots._out_of_packs(found)
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)

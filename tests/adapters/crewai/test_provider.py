@@ -106,7 +106,7 @@ def test_a_checkpoint_costs_what_is_new_in_it(provider: HoldfastProvider, acme: 
         provider.checkpoint(text, "crew")
     pieces: dict[int, bytes] = {}
     for each in acme.checkpoints.list("crewai:crew"):
-        places = [place for first, last in each.places for place in range(first, last + 1)]
+        places = [place for first, last in each.positions for place in range(first, last + 1)]
         pieces |= dict(zip(places, (body or b"" for body in each.pieces), strict=True))
     kept = sum(map(len, pieces.values()))
     assert kept < 1.6 * len(events(200)) < total / 5, (kept, len(events(200)), total)

@@ -18,19 +18,19 @@ async def however_few_come_at_once_what_is_there_is_found(world: World) -> None:
     pieces = await grown(acme, "t", 5)
     for count in (1, 2, 3, 5):
         stored = await acme.checkpoints.put("t", id=f"known {count}", state=b"", pieces=pieces[-count:])
-        assert stored.places == list(range(6 - count, 6))
+        assert stored.positions == list(range(6 - count, 6))
     next_place = 6
     for count in (1, 2, 3):
         new = [b"new %d of %d" % (number, count) for number in range(count)]
         stored = await acme.checkpoints.put("t", id=f"new {count}", state=b"", pieces=new)
-        assert stored.places == list(range(next_place, next_place + count))
+        assert stored.positions == list(range(next_place, next_place + count))
         next_place += count
     twice = await acme.checkpoints.put("t", id="twice", state=b"", pieces=[b"again", b"again"])
-    assert twice.places == [next_place, next_place]
+    assert twice.positions == [next_place, next_place]
     both = await acme.checkpoints.put("t", id="both", state=b"", pieces=[b"one more", pieces[0]])
-    assert both.places == [next_place + 1, 1]
+    assert both.positions == [next_place + 1, 1]
     other = await acme.checkpoints.put("u", id="1", state=b"", pieces=[pieces[1]])
-    assert other.places == [1], "another thread's are not found"
+    assert other.positions == [1], "another thread's are not found"
 
 
 @contract()
@@ -132,11 +132,11 @@ async def places_of_what_was_rolled_back_are_refused(world: World) -> None:
     await world.caller.rollback()
     await world.caller.begin()
     outside = await world.outside()
-    await acme.checkpoints.put("t", id="3", state=b"", pieces=[kept.places[0]], stamp=kept.stamp)
+    await acme.checkpoints.put("t", id="3", state=b"", pieces=[kept.positions[0]], stamp=kept.stamp)
     await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"another" * 30, b"and one more" * 30])
     await world.caller.commit()
     assert seen is not None
-    for stamp, place in ((undone.stamp, undone.places[0]), (written.stamp, written.places[0]), (seen.stamp, 2)):
+    for stamp, place in ((undone.stamp, undone.positions[0]), (written.stamp, written.positions[0]), (seen.stamp, 2)):
         with raises(Stale):
             await outside.checkpoints.put("t", id="5", state=b"", pieces=[place], stamp=stamp)
     found = await outside.checkpoints.find("t", id="3")

@@ -6,28 +6,28 @@ from typing import Any
 
 from holdfast.errors import Conflict, Fenced, InvalidInput, Stale
 from holdfast.stores.execution.checkpoints.task_writes import Write
-from holdfast.stores.execution.checkpoints.writer import Stored
+from holdfast.stores.execution.checkpoints.writer import StoredPieces
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.checkpoints import found, grown, ids
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
 
-async def begun(acme: AsyncTenantHandle, thread: str = "t") -> Stored:
+async def begun(acme: AsyncTenantHandle, thread: str = "t") -> StoredPieces:
     """A thread with one checkpoint of three pieces."""
-    stored: Stored = await acme.checkpoints.put(thread, id="1", state=b"s1", pieces=[b"one", b"two", b"three"])
+    stored: StoredPieces = await acme.checkpoints.put(thread, id="1", state=b"s1", pieces=[b"one", b"two", b"three"])
     return stored
 
 
 @contract()
 async def new_pieces_follow_the_last_one_of_the_log(world: World) -> None:
     checkpoints = world.tenant().checkpoints
-    assert (await begun(world.tenant())).places == [1, 2, 3]
-    assert (await checkpoints.put("t", id="2", state=b"", pieces=[b"two", b"one"])).places == [2, 1]
-    assert (await checkpoints.put("t", id="3", state=b"", pieces=[b"four", b"two", b"five"])).places == [4, 2, 5]
+    assert (await begun(world.tenant())).positions == [1, 2, 3]
+    assert (await checkpoints.put("t", id="2", state=b"", pieces=[b"two", b"one"])).positions == [2, 1]
+    assert (await checkpoints.put("t", id="3", state=b"", pieces=[b"four", b"two", b"five"])).positions == [4, 2, 5]
     new = [Write(0, "a", b"", [b"six", b"five"]), Write(1, "b", b"", [b"six"])]
-    assert (await checkpoints.put_writes("t", id="3", task_id="x", new=new)).places == [6, 5, 6]
-    assert (await checkpoints.put("t", id="4", state=b"", pieces=[b"seven"])).places == [7]
+    assert (await checkpoints.put_writes("t", id="3", task_id="x", new=new)).positions == [6, 5, 6]
+    assert (await checkpoints.put("t", id="4", state=b"", pieces=[b"seven"])).positions == [7]
 
 
 @contract()
@@ -48,7 +48,7 @@ async def a_step_that_is_refused_leaves_nothing(world: World) -> None:
         await acme.checkpoints.put_writes("t", id="1", task_id="x", new=new, stamp=uuid_of("another"))
     assert await ids(acme, "t") == ["2", "1"]
     assert (await found(acme, "t", "1")).tasks == []
-    assert (await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"next"])).places == [4]
+    assert (await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"next"])).positions == [4]
 
 
 @contract()
@@ -63,9 +63,9 @@ async def places_from_before_a_removal_are_refused(world: World) -> None:
         new = [Write(0, "a", b"", [3])]
         await acme.checkpoints.put_writes("t", id="3", task_id="x", new=new, stamp=last.stamp)
     # A step that names no place is accepted under any stamp.
-    assert (await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"only here"], stamp=last.stamp)).places == [3]
+    assert (await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"only here"], stamp=last.stamp)).positions == [3]
     await acme.checkpoints.delete("t")
-    assert (await acme.checkpoints.put("t", id="1", state=b"", pieces=[b"x"], stamp=last.stamp)).places == [1]
+    assert (await acme.checkpoints.put("t", id="1", state=b"", pieces=[b"x"], stamp=last.stamp)).positions == [1]
     assert list((await found(acme, "t")).pieces) == [b"x"]
 
 
@@ -108,7 +108,7 @@ async def steps_saved_at_once_share_their_pieces(world: World) -> None:
     ]
     outcomes = await world.together(*(call for both in zip(puts, tasks, strict=True) for call in both))
     assert [each for each in outcomes if isinstance(each, Exception)] == []
-    places = {place for each in outcomes if isinstance(each, Stored) for place in each.places} - {1}
+    places = {place for each in outcomes if isinstance(each, StoredPieces) for place in each.positions} - {1}
     assert places == set(range(4, 21)), "sixteen of their own, and one that all share"
     for each in await acme.checkpoints.list("t"):
         if each.id == "1":

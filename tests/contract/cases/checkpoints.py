@@ -9,7 +9,7 @@ from holdfast.clock import from_us
 from holdfast.core.filters import column, meta
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound, Stale
 from holdfast.limits import Limits
-from holdfast.stores.execution.checkpoints.reader import Checkpoint, Held
+from holdfast.stores.execution.checkpoints.reader import CachedPieces, Checkpoint
 from holdfast.stores.execution.checkpoints.task_writes import TaskWrites, Write
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
@@ -57,7 +57,7 @@ async def a_checkpoint_comes_back_as_it_was(world: World) -> None:
     stored = await acme.checkpoints.put(
         "thread\x00", id="b", namespace="child:1", parent="a", state=b"\x00state", pieces=pieces, metadata=metadata
     )
-    assert stored.places == [1, 2, 3, 2, 4]
+    assert stored.positions == [1, 2, 3, 2, 4]
     there = await acme.checkpoints.find("thread\x00", namespace="child:1")
     assert there is not None
     assert (there.thread_id, there.namespace, there.id, there.parent) == ("thread\x00", "child:1", "b", "a")
@@ -88,12 +88,12 @@ async def pieces_are_kept_once_in_a_thread(world: World) -> None:
     acme = world.tenant()
     pieces = await grown(acme, "t", 6)
     last = await found(acme, "t")
-    assert (list(last.pieces), list(last.places)) == (pieces, [(1, 6)])
+    assert (list(last.pieces), list(last.positions)) == (pieces, [(1, 6)])
     await acme.checkpoints.put_writes("t", id="006", task_id="x", new=[Write(0, "c", b"", [pieces[2], b"new"])])
     stored = await acme.checkpoints.put("t", id="007", state=b"", pieces=[b"new", *pieces])
-    assert stored.places == [7, 1, 2, 3, 4, 5, 6]
+    assert stored.positions == [7, 1, 2, 3, 4, 5, 6]
     other = await acme.checkpoints.put("u", id="1", state=b"", pieces=pieces)
-    assert other.places == [1, 2, 3, 4, 5, 6]
+    assert other.positions == [1, 2, 3, 4, 5, 6]
 
 
 @contract()
@@ -102,7 +102,7 @@ async def known_pieces_can_be_named_by_their_place(world: World) -> None:
     pieces = await grown(acme, "t", 3)
     there = await found(acme, "t")
     stored = await acme.checkpoints.put("t", id="9", state=b"", pieces=[3, 1, b"new", 1], stamp=there.stamp)
-    assert stored.places == [3, 1, 4, 1]
+    assert stored.positions == [3, 1, 4, 1]
     assert list((await found(acme, "t")).pieces) == [pieces[2], pieces[0], b"new", pieces[0]]
     for place in (0, 5, -1):
         with raises(InvalidInput, saying="1 to 4"):
@@ -119,7 +119,7 @@ async def places_are_given_as_ranges(world: World) -> None:
     pieces = await grown(acme, "t", 5)
     stamp = (await found(acme, "t")).stamp
     stored = await acme.checkpoints.put("t", id="9", state=b"", pieces=[(2, 4), b"new", 1], stamp=stamp)
-    assert stored.places == [2, 6, 1]
+    assert stored.positions == [2, 6, 1]
     assert list((await found(acme, "t")).pieces) == [*pieces[1:4], b"new", pieces[0]]
     written = [Write(0, "a", b"v", [(4, 6), b"newer"]), Write(1, "b", b"w", [2])]
     stamp = (await acme.checkpoints.put_writes("t", id="9", task_id="x", new=written, stamp=stored.stamp)).stamp
@@ -141,10 +141,10 @@ async def pieces_the_caller_holds_are_not_read(world: World) -> None:
     acme = world.tenant()
     pieces = await grown(acme, "t", 5)
     stamp = (await found(acme, "t")).stamp
-    there = await acme.checkpoints.find("t", held=Held(stamp, [[1, 2], [4, 4], [9, 12]]))
+    there = await acme.checkpoints.find("t", cached=CachedPieces(stamp, [[1, 2], [4, 4], [9, 12]]))
     assert there is not None
     assert list(there.pieces) == [None, None, pieces[2], None, pieces[4]]
-    unknown = await acme.checkpoints.find("t", held=Held(uuid_of("another"), [[1, 5]]))
+    unknown = await acme.checkpoints.find("t", cached=CachedPieces(uuid_of("another"), [[1, 5]]))
     assert unknown is not None
     assert list(unknown.pieces) == pieces
 
@@ -306,13 +306,13 @@ async def pruning_removes_exactly_the_pieces_nothing_needs(world: World) -> None
     stored = await acme.checkpoints.put("t", id="1", state=b"", pieces=[b"a", LARGE, b"c"])
     new = [Write(0, "w", b"", [b"c", b"written"])]
     written = await acme.checkpoints.put_writes("t", id="2", task_id="x", new=new)
-    await acme.checkpoints.put("t", id="2", state=b"", pieces=[b"d", stored.places[0]], stamp=written.stamp)
+    await acme.checkpoints.put("t", id="2", state=b"", pieces=[b"d", stored.positions[0]], stamp=written.stamp)
     assert await acme.checkpoints.prune(["t"]) == 1
     left = await found(acme, "t")
     assert list(left.pieces) == [b"d", b"a"]
     assert list(left.tasks[0].writes[0].pieces) == [b"c", b"written"]
     again = await acme.checkpoints.put("t", id="3", state=b"", pieces=[b"a", b"c", LARGE])
-    assert again.places == [1, 3, 6], "what was removed gets a new place, what was kept has its own"
+    assert again.positions == [1, 3, 6], "what was removed gets a new place, what was kept has its own"
     assert (await acme.objects.prune(grace_s=0)).removed == 0
     await acme.checkpoints.delete("t")
     assert (await acme.objects.prune(grace_s=0)).removed == 1
@@ -402,7 +402,7 @@ async def of_many_single_writers_one_wins(world: World) -> None:
         for n in range(1, 9)
     ]
     outcomes = await world.together(*calls)
-    assert sorted(type(each).__name__ for each in outcomes) == ["Conflict"] * 7 + ["Stored"]
+    assert sorted(type(each).__name__ for each in outcomes) == ["Conflict"] * 7 + ["StoredPieces"]
     assert len(await checkpoints.list("t")) == 2
 
 

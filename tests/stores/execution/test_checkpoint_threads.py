@@ -27,10 +27,10 @@ from holdfast.errors import (
     Stale,
 )
 from holdfast.stores.execution.checkpoints import ancestry, ranges, task_writes
-from holdfast.stores.execution.checkpoints.ancestry import Kin, Rules
+from holdfast.stores.execution.checkpoints.ancestry import CheckpointNode, PruningRules
 from holdfast.stores.execution.checkpoints.channel_marks import ChannelMarks
-from holdfast.stores.execution.checkpoints.reader import Checkpoint, Held
-from holdfast.stores.execution.checkpoints.task_writes import Placed, Write
+from holdfast.stores.execution.checkpoints.reader import CachedPieces, Checkpoint
+from holdfast.stores.execution.checkpoints.task_writes import PlacedWrite, Write
 from tests.contract.cases.values import GARBAGE_CURSORS
 
 CLOCK = FixedClock()
@@ -229,17 +229,21 @@ def test_writes_that_come_before_their_checkpoint_wait_for_it(acme: TenantHandle
 
 
 placed = st.builds(
-    Placed, st.integers(-3, 5), st.sampled_from("ab"), st.binary(max_size=3), st.lists(st.integers(1, 9), max_size=3)
+    PlacedWrite,
+    st.integers(-3, 5),
+    st.sampled_from("ab"),
+    st.binary(max_size=3),
+    st.lists(st.integers(1, 9), max_size=3),
 )
 
 
 @given(st.lists(placed, max_size=6, unique_by=lambda each: each.index))
 @settings(max_examples=40)
-def test_the_writes_of_a_task_come_back_in_the_order_of_their_indices(writes: list[Placed]) -> None:
+def test_the_writes_of_a_task_come_back_in_the_order_of_their_indices(writes: list[PlacedWrite]) -> None:
     packed, sealed = task_writes.pack(writes)
     assert task_writes.unpack(packed, sealed) == sorted(writes, key=lambda each: each.index)
-    assert ranges.places_in(task_writes.unsealed(packed, sealed)) == [
-        place for each in sorted(writes, key=lambda each: each.index) for place in each.places
+    assert ranges.positions_in(task_writes.unseal_ranges(packed, sealed)) == [
+        place for each in sorted(writes, key=lambda each: each.index) for place in each.positions
     ]
 
 
@@ -282,15 +286,15 @@ def test_only_after_the_head_the_first_and_the_same_again_are_fine(acme: TenantH
 
 def test_a_piece_that_is_held_is_not_read_and_a_wrong_stamp_holds_nothing(acme: TenantHandle) -> None:
     stored = put(acme, "t", "1", pieces=[b"a", b"b", b"c", b"a"])
-    assert stored.places == [1, 2, 3, 1]
+    assert stored.positions == [1, 2, 3, 1]
     for holding, wanted in (
         ([(1, 1)], [None, b"b", b"c", None]),
         ([(1, 3)], [None] * 4),
         ([(7, 9)], [b"a", b"b", b"c", b"a"]),
     ):
-        assert list(found(acme, "t", held=Held(stored.stamp, holding)).pieces) == wanted
-    assert list(found(acme, "t", held=Held("another", [(1, 3)])).pieces) == [b"a", b"b", b"c", b"a"]
-    assert acme.checkpoints.find("absent", held=Held(stored.stamp, [(1, 3)])) is None
+        assert list(found(acme, "t", cached=CachedPieces(stored.stamp, holding)).pieces) == wanted
+    assert list(found(acme, "t", cached=CachedPieces("another", [(1, 3)])).pieces) == [b"a", b"b", b"c", b"a"]
+    assert acme.checkpoints.find("absent", cached=CachedPieces(stored.stamp, [(1, 3)])) is None
 
 
 @pytest.mark.parametrize("place", [0, -1, 3, 10**30])
@@ -303,8 +307,8 @@ def test_a_place_where_nothing_lies_is_refused(acme: TenantHandle, place: int) -
 # What is kept
 
 
-def kin(id: str, run: str | None = None, *, young: bool = False, namespace: str = "") -> Kin:
-    return Kin(namespace, id, None, ChannelMarks(), run, young)
+def kin(id: str, run: str | None = None, *, young: bool = False, namespace: str = "") -> CheckpointNode:
+    return CheckpointNode(namespace, id, None, ChannelMarks(), run, young)
 
 
 FAMILY = [kin("6", "b"), kin("5", None), kin("4", "b", young=True), kin("3", "a"), kin("2", "a", young=True), kin("1")]
@@ -313,23 +317,23 @@ FAMILY = [kin("6", "b"), kin("5", None), kin("4", "b", young=True), kin("3", "a"
 @pytest.mark.parametrize(
     ("rules", "kept"),
     [
-        (Rules(), ""),
-        (Rules(keep=2), "65"),
-        (Rules(keep=9), "654321"),
-        (Rules(younger_than_s=5), "42"),
-        (Rules(younger_than_s=0), "42"),
-        (Rules(runs=0), ""),
-        (Rules(runs=1), "64"),
-        (Rules(runs=2), "6432"),
-        (Rules(keep=1, younger_than_s=5, runs=1), "642"),
-        (Rules(without_runs=frozenset("a")), "6541"),
-        (Rules(without_runs=frozenset("ab")), "51"),
-        (Rules(keep=9, without_runs=frozenset("ab")), "51"),
+        (PruningRules(), ""),
+        (PruningRules(keep=2), "65"),
+        (PruningRules(keep=9), "654321"),
+        (PruningRules(younger_than_s=5), "42"),
+        (PruningRules(younger_than_s=0), "42"),
+        (PruningRules(runs=0), ""),
+        (PruningRules(runs=1), "64"),
+        (PruningRules(runs=2), "6432"),
+        (PruningRules(keep=1, younger_than_s=5, runs=1), "642"),
+        (PruningRules(without_runs=frozenset("a")), "6541"),
+        (PruningRules(without_runs=frozenset("ab")), "51"),
+        (PruningRules(keep=9, without_runs=frozenset("ab")), "51"),
     ],
 )
-def test_each_rule_keeps_what_it_names(rules: Rules, kept: str) -> None:
+def test_each_rule_keeps_what_it_names(rules: PruningRules, kept: str) -> None:
     assert {id for _, id in rules.kept(FAMILY)} == set(kept)
-    assert ancestry.with_needed(FAMILY, rules.kept(FAMILY)) == rules.kept(FAMILY)
+    assert ancestry.with_required_ancestors(FAMILY, rules.kept(FAMILY)) == rules.kept(FAMILY)
     assert rules.since_us(10_000_000) == 10_000_000 - (rules.younger_than_s or 0) * 1_000_000
 
 
@@ -342,11 +346,11 @@ def test_calls_of_subgraphs_that_ended_before_all_that_is_kept_do_not_stay() -> 
         kin("5", "a", namespace=CALL + "1"), kin("4", namespace="stable"), kin("3", namespace=CALL + "0"), kin("2"),
         kin("1", namespace="stable|" + CALL + "4"),
     ]  # fmt: skip
-    assert {id for _, id in Rules(keep=1).kept(family)} == set("9875431")
-    assert {id for _, id in Rules(keep=1, without_past_calls=True).kept(family)} == set("984")
-    assert {id for _, id in Rules(keep=2, without_past_calls=True).kept(family)} == set("98764")
-    assert {id for _, id in Rules(keep=1, runs=1, without_past_calls=True).kept(family)} == set("9854")
-    assert {id for _, id in Rules(keep=1, without_past_calls=True).kept(family[2:3])} == set("7")
+    assert {id for _, id in PruningRules(keep=1).kept(family)} == set("9875431")
+    assert {id for _, id in PruningRules(keep=1, without_past_calls=True).kept(family)} == set("984")
+    assert {id for _, id in PruningRules(keep=2, without_past_calls=True).kept(family)} == set("98764")
+    assert {id for _, id in PruningRules(keep=1, runs=1, without_past_calls=True).kept(family)} == set("9854")
+    assert {id for _, id in PruningRules(keep=1, without_past_calls=True).kept(family[2:3])} == set("7")
 
 
 # Damage

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
 from holdfast.stores.execution.checkpoints import ancestry, ranges
-from holdfast.stores.execution.checkpoints.ancestry import Kin
-from holdfast.stores.execution.checkpoints.channel_marks import unmarked
+from holdfast.stores.execution.checkpoints.ancestry import CheckpointNode
+from holdfast.stores.execution.checkpoints.channel_marks import decode_marks
 
 PLACES = st.lists(st.integers(1, 60) | st.integers(1, 2**40), max_size=40)
 
@@ -17,7 +17,7 @@ PLACES = st.lists(st.integers(1, 60) | st.integers(1, 2**40), max_size=40)
 @given(PLACES)
 def test_places_come_back_from_ranges_and_bytes(given_places: list[int]) -> None:
     spans = ranges.ranges_of(given_places)
-    assert ranges.places_in(spans) == given_places
+    assert ranges.positions_in(spans) == given_places
     assert ranges.load(ranges.dump(spans)) == spans
     assert ranges.unseal(ranges.seal(spans, b"x", b"y"), "it", b"x", b"y") == spans
 
@@ -28,18 +28,18 @@ def test_places_come_back_from_ranges_and_bytes(given_places: list[int]) -> None
     )
 )
 def test_places_may_be_given_as_ranges(given_places: list[int | ranges.Range]) -> None:
-    one_by_one = ranges.flat(given_places)
-    assert ranges.firsts(given_places) == [ranges.flat([each])[0] for each in given_places]
+    one_by_one = ranges.expand(given_places)
+    assert ranges.first_positions(given_places) == [ranges.expand([each])[0] for each in given_places]
     assert ranges.ranges_of(given_places) == ranges.ranges_of(one_by_one)
-    assert ranges.places_in(ranges.ranges_of(given_places)) == one_by_one
+    assert ranges.positions_in(ranges.ranges_of(given_places)) == one_by_one
 
 
 @given(st.lists(st.integers(1, 60), max_size=40))
 def test_a_union_and_what_is_left_are_everything(given_places: list[int]) -> None:
     live = ranges.union(ranges.ranges_of(given_places))
-    assert ranges.places_in(live) == sorted(set(given_places))
-    dead = ranges.without((1, 60), live)
-    assert sorted([*ranges.places_in(live), *ranges.places_in(dead)]) == list(range(1, 61))
+    assert ranges.positions_in(live) == sorted(set(given_places))
+    dead = ranges.subtract((1, 60), live)
+    assert sorted([*ranges.positions_in(live), *ranges.positions_in(dead)]) == list(range(1, 61))
     assert all(first <= last for first, last in dead)
 
 
@@ -63,49 +63,53 @@ def test_a_flipped_bit_breaks_the_seal(given_places: list[int], beside: bytes, a
         ranges.unseal(bytes(both[: len(sealed)]), "the checkpoint", bytes(both[len(sealed) :]))
 
 
-def kin(id: str, parent: str | None, *marks: str, namespace: str = "", written: str = "") -> Kin:
+def kin(id: str, parent: str | None, *marks: str, namespace: str = "", written: str = "") -> CheckpointNode:
     """One letter is a channel without a value; ``~`` before it says that it changed, ``+`` that it has a snapshot."""
     stored = [each if len(each) > 1 else f"={each}" for each in marks]
-    return Kin(namespace, id, parent, unmarked(stored), None, written=frozenset(written))
+    return CheckpointNode(namespace, id, parent, decode_marks(stored), None, written=frozenset(written))
 
 
 def test_what_is_leaned_on_stays() -> None:
     family = [kin("5", "4", "a"), kin("4", "3", "a", "b"), kin("3", "2"), kin("2", "1"), kin("1", None)]
     assert ancestry.newest(family, 1) == {("", "5")}
-    assert ancestry.with_needed(family, [("", "5")]) == {("", "5"), ("", "4"), ("", "3")}
-    assert ancestry.with_needed(family, [("", "3")]) == {("", "3")}
-    assert ancestry.with_needed(family, []) == set()
+    assert ancestry.with_required_ancestors(family, [("", "5")]) == {("", "5"), ("", "4"), ("", "3")}
+    assert ancestry.with_required_ancestors(family, [("", "3")]) == {("", "3")}
+    assert ancestry.with_required_ancestors(family, []) == set()
 
 
 def test_one_channel_found_and_another_still_missing() -> None:
     family = [kin("4", "3", "a", "b"), kin("3", "2", "b"), kin("2", "1", "a", "b"), kin("1", None)]
-    assert ancestry.with_needed(family, [("", "4")]) == {("", each) for each in "4321"}
+    assert ancestry.with_required_ancestors(family, [("", "4")]) == {("", each) for each in "4321"}
     found = [kin("4", "3", "a"), kin("3", "2", "b"), kin("2", "1", "a", "b"), kin("1", None)]
-    assert ancestry.with_needed(found, [("", "4")]) == {("", "4"), ("", "3")}
+    assert ancestry.with_required_ancestors(found, [("", "4")]) == {("", "4"), ("", "3")}
 
 
 def test_a_circle_and_a_parent_that_is_gone_end_the_walk() -> None:
     circle = [kin("2", "1", "a"), kin("1", "2", "a")]
-    assert ancestry.with_needed(circle, [("", "2")]) == {("", "2")}, "nothing of the value is there"
+    assert ancestry.with_required_ancestors(circle, [("", "2")]) == {("", "2")}, "nothing of the value is there"
     written = [kin("3", "2", "a"), kin("2", "1", "a", written="a"), kin("1", "2", "a", written="a")]
-    assert ancestry.with_needed(written, [("", "3")]) == {("", each) for each in "321"}
-    assert ancestry.with_needed([kin("2", "1", "a")], [("", "2")]) == {("", "2")}
+    assert ancestry.with_required_ancestors(written, [("", "3")]) == {("", each) for each in "321"}
+    assert ancestry.with_required_ancestors([kin("2", "1", "a")], [("", "2")]) == {("", "2")}
 
 
 def test_an_emptied_channel_needs_no_ancestor_and_one_made_of_writes_needs_all_of_them() -> None:
     emptied = [kin("4", "3", "a"), kin("3", "2", "~a"), kin("2", "1"), kin("1", None, written="a")]
-    assert ancestry.with_needed(emptied, [("", "4")]) == {("", "4")}
+    assert ancestry.with_required_ancestors(emptied, [("", "4")]) == {("", "4")}
     changed = [kin("4", "3", "~a"), kin("3", "2", "~a", written="a"), kin("2", "1"), kin("1", None, written="a")]
-    assert ancestry.with_needed(changed, [("", "4")]) == {("", each) for each in "432"}, "a plain value, then a write"
+    assert ancestry.with_required_ancestors(changed, [("", "4")]) == {("", each) for each in "432"}, (
+        "a plain value, then a write"
+    )
     never = [kin("4", "3", "~a"), kin("3", "2", "~a", written="a"), kin("2", "1", "a"), kin("1", None, "b")]
-    assert ancestry.with_needed(never, [("", "4")]) == {("", each) for each in "4321"}
+    assert ancestry.with_required_ancestors(never, [("", "4")]) == {("", each) for each in "4321"}
     own = [kin("3", "2", "~a", written="a"), kin("2", "1"), kin("1", None)]
-    assert ancestry.with_needed(own, [("", "3")]) == {("", "3"), ("", "2")}, "a write that is applied already"
+    assert ancestry.with_required_ancestors(own, [("", "3")]) == {("", "3"), ("", "2")}, (
+        "a write that is applied already"
+    )
 
 
 def test_a_snapshot_is_needed_although_nothing_was_written_since() -> None:
     family = [kin("3", "2", "~a"), kin("2", "1", "+a"), kin("1", None, "a", written="a")]
-    assert ancestry.with_needed(family, [("", "3")]) == {("", "3"), ("", "2")}
+    assert ancestry.with_required_ancestors(family, [("", "3")]) == {("", "3"), ("", "2")}
 
 
 def test_each_namespace_keeps_its_own_newest() -> None:

@@ -17,7 +17,16 @@ from holdfast.errors import Conflict, Fenced, InvalidInput
 from holdfast.migrations.files import migrations
 from holdfast.stores.execution.runs import states as run_states
 from holdfast.stores.execution.runs.leases import HIDDEN_S, judge
-from holdfast.stores.execution.runs.states import FINAL, MOVES, Status, Verb, after, check_epoch, check_holder, moment
+from holdfast.stores.execution.runs.states import (
+    FINAL,
+    MOVES,
+    Status,
+    Verb,
+    check_epoch,
+    check_holder,
+    next_status,
+    time_us,
+)
 from holdfast.types import Run
 
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -50,10 +59,10 @@ def seconds(at_us: int) -> float:
 def test_every_move_is_in_the_table_or_refused(status: Status, verb: Verb) -> None:
     run = replace(PLAIN, status=status)
     if status in MOVES[verb]:
-        assert after(run, verb) == MOVES[verb][status]
+        assert next_status(run, verb) == MOVES[verb][status]
     else:
         with pytest.raises(Conflict, match=f"is {status}"):
-            after(run, verb)
+            next_status(run, verb)
 
 
 def test_the_table_is_complete_and_closed() -> None:
@@ -82,7 +91,7 @@ def test_any_walk_through_the_table_stays_in_it(walk: list[Verb]) -> None:
     for verb in walk:
         before = run.status
         try:
-            run = replace(run, status=after(run, verb))
+            run = replace(run, status=next_status(run, verb))
         except Conflict:
             assert before not in MOVES[verb]
     assert run.status in STATUSES
@@ -122,8 +131,8 @@ def test_what_is_no_epoch_is_refused(wrong: Any) -> None:
 @pytest.mark.parametrize("wrong", [None, "now", 5, NOW.replace(tzinfo=None)])
 def test_a_moment_has_a_time_zone(wrong: Any) -> None:
     with pytest.raises(InvalidInput):
-        moment(wrong, "until")
-    assert moment(NOW, "until") == NOW_US
+        time_us(wrong, "until")
+    assert time_us(NOW, "until") == NOW_US
 
 
 # What a claim makes of a run.

@@ -21,7 +21,7 @@ from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
 from holdfast.stores.objects import activity
-from holdfast.stores.objects.activity import Deed
+from holdfast.stores.objects.activity import NewActivity
 from holdfast.sync_runner import step
 from holdfast.types import Activity
 
@@ -60,9 +60,9 @@ def walk(there: TenantHandle, size: int, **named: Any) -> list[Activity]:
             return found
 
 
-def put_down(there: TenantHandle, deeds: Sequence[Deed]) -> None:
+def put_down(there: TenantHandle, deeds: Sequence[NewActivity]) -> None:
     scope = Scope(there.name, there._scope)
-    step(there._engine.write(lambda connection: activity.note(connection, scope, deeds)))
+    step(there._engine.write(lambda connection: activity.record_all(connection, scope, deeds)))
 
 
 def test_the_first_thing_recorded_makes_the_tenant_known(holdfast: Holdfast, acme: TenantHandle) -> None:
@@ -317,12 +317,12 @@ def test_what_stores_note_comes_in_one_piece_or_not_at_all(acme: TenantHandle, c
     acme.activity.record("first")
     put_down(acme, [])
     assert acme.activity.count() == 1
-    put_down(acme, [Deed(action="a", details={"n": 1}), Deed(action="b", actor="ada", reason="\x00")])
+    put_down(acme, [NewActivity(action="a", details={"n": 1}), NewActivity(action="b", actor="ada", reason="\x00")])
     found = {each.action: each for each in acme.activity.list()}
     assert (found["a"].details, found["b"].actor, found["b"].reason) == ({"n": 1}, "ada", "\x00")
     assert found["a"].created_at - found["b"].created_at == timedelta(0)
     with pytest.raises(InvalidInput, match="action of an activity must not be empty"):
-        put_down(acme, [Deed(action="c"), Deed(action="")])
+        put_down(acme, [NewActivity(action="c"), NewActivity(action="")])
     assert acme.activity.count() == 3
 
 

@@ -78,14 +78,14 @@ def test_a_pack_that_is_sealed_while_another_one_is_waited_for_is_left_alone(pos
 
 
 def test_what_moves_from_pack_to_pack_is_read_in_the_end() -> None:
-    moves = iter(range(packs.TRIES - 1))
+    moves = iter(range(packs.MAX_TRIES - 1))
 
     async def read() -> str:
         for move in moves:
             raise NotFound(f"there is no pack {move}")
         return "read"
 
-    assert step(packs.settled(read)) == "read"
+    assert step(packs.retry_moved(read)) == "read"
 
 
 def test_a_pack_that_is_missing_twice_was_lost() -> None:
@@ -97,5 +97,5 @@ def test_a_pack_that_is_missing_twice_was_lost() -> None:
         raise NotFound("there is no pack 1")
 
     with pytest.raises(Corrupt, match="there is no pack 1, and objects lie in it"):
-        step(packs.settled(read))
+        step(packs.retry_moved(read))
     assert asked == 2

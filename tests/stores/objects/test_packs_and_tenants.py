@@ -149,14 +149,14 @@ def test_bodies_are_read_out_of_several_packs_in_one_go(bench: Bench) -> None:
     wanted = [InPack(bytes(digest), *more) for digest, *more in rows]
     found = step(packs.fetch(bench.engine, bench.scope, wanted))
     assert sorted(found.values()) == sorted(body(number) for number in range(3))
-    assert step(packs.raw(bench.engine, bench.scope, [])) == {}
+    assert step(packs.read_stored(bench.engine, bench.scope, [])) == {}
 
 
 def test_a_pack_that_never_was_is_not_found(bench: Bench) -> None:
     bench.acme.objects.put([body(1)], holder="me")
     nowhere = InPack(bytes(32), 0, "never", 0, 5)
     with pytest.raises(NotFound, match="there is no pack"):
-        step(packs.raw(bench.engine, bench.scope, [nowhere]))
+        step(packs.read_stored(bench.engine, bench.scope, [nowhere]))
 
 
 def test_a_pack_that_is_lost_is_damage_and_says_which(bench: Bench) -> None:
@@ -191,24 +191,24 @@ def missing_another(times: int, calls: list[int]) -> Callable[[], Awaitable[str]
     return read
 
 
-@pytest.mark.parametrize("times", [0, 1, packs.TRIES - 1])
+@pytest.mark.parametrize("times", [0, 1, packs.MAX_TRIES - 1])
 def test_what_moved_while_it_was_read_is_read_again(times: int) -> None:
     calls: list[int] = []
-    assert asyncio.run(packs.settled(missing_another(times, calls))) == "read"
+    assert asyncio.run(packs.retry_moved(missing_another(times, calls))) == "read"
     assert len(calls) == times + 1
 
 
 def test_what_moves_each_time_is_given_up() -> None:
     calls: list[int] = []
-    with pytest.raises(Corrupt, match=f"there is no pack {packs.TRIES}, and objects lie in it"):
-        asyncio.run(packs.settled(missing_another(packs.TRIES, calls)))
-    assert len(calls) == packs.TRIES
+    with pytest.raises(Corrupt, match=f"there is no pack {packs.MAX_TRIES}, and objects lie in it"):
+        asyncio.run(packs.retry_moved(missing_another(packs.MAX_TRIES, calls)))
+    assert len(calls) == packs.MAX_TRIES
 
 
 def test_a_pack_that_is_missing_twice_is_damage() -> None:
     calls: list[int] = []
     with pytest.raises(Corrupt, match="there is no pack p, and objects lie in it"):
-        asyncio.run(packs.settled(failing(99, NotFound("there is no pack p"), calls)))
+        asyncio.run(packs.retry_moved(failing(99, NotFound("there is no pack p"), calls)))
     assert len(calls) == 2
 
 
@@ -216,7 +216,7 @@ def test_a_pack_that_is_missing_twice_is_damage() -> None:
 def test_any_other_error_is_passed_on_at_once(error: Exception) -> None:
     calls: list[int] = []
     with pytest.raises(type(error), match=str(error)):
-        asyncio.run(packs.settled(failing(99, error, calls)))
+        asyncio.run(packs.retry_moved(failing(99, error, calls)))
     assert len(calls) == 1
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast import Filter, Write
 from holdfast.errors import InvalidInput
-from holdfast.types import Checkpoint, Held, Stored
+from holdfast.types import CachedPieces, Checkpoint, StoredPieces
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
 from .encryption import Cipher, Plain
@@ -56,8 +56,8 @@ class Translator:
         thread, namespace = _place(config)
         id = get_checkpoint_id(config) or None
         cached = self.cache.find(thread)
-        held = None if cached is None else Held(cached.stamp, cached.held())
-        arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held}
+        held = None if cached is None else CachedPieces(cached.stamp, cached.held())
+        arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "cached": held}
         return Request(arguments, cached=cached)
 
     def after(self, request: Request) -> dict[str, Any] | None:
@@ -151,13 +151,13 @@ class Translator:
         }
         return Request(arguments, learnt)
 
-    def learn(self, request: Request, stored: Stored) -> None:
+    def learn(self, request: Request, stored: StoredPieces) -> None:
         """Let the cache learn where the pieces of a saved request are."""
         thread = self.cache.under(request.arguments["thread_id"], stored.stamp)
         if request.shape is not None:
-            thread.keep_shape(stored.places[0], request.shape)
+            thread.keep_shape(stored.positions[0], request.shape)
         for number, learnt in request.learnt:
-            thread.learn(learnt, stored.places[number])
+            thread.learn(learnt, stored.positions[number])
         if self._single_writer and "parent" in request.arguments:
             at = request.arguments
             self.choices.forget((at["thread_id"], at["namespace"], at["parent"] or ""))
@@ -303,7 +303,7 @@ def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
 
 
 def _places(found: Checkpoint) -> list[int]:
-    return list(chain.from_iterable(range(first, last + 1) for first, last in found.places))
+    return list(chain.from_iterable(range(first, last + 1) for first, last in found.positions))
 
 
 def _place(config: Config) -> tuple[str, str]:

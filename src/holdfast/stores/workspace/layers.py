@@ -113,7 +113,7 @@ async def manifests_of(connection: Connection, scope: Scope, layer_id: str) -> l
     rows = await queries.chain.all(connection, scope.params(layer_id=layer_id))
     if [row[1] for row in rows] != list(range(len(rows))) or not rows:
         raise Corrupt(f"the layers of the tree {layer_id} are not all there")
-    return await objects.stored(connection, scope, [bytes(row[0]) for row in rows])
+    return await objects.read_stored(connection, scope, [bytes(row[0]) for row in rows])
 
 
 def tree_of(read: Sequence[bytes]) -> Tree:
@@ -162,7 +162,7 @@ async def collect_from(
 ) -> int:
     """Remove a layer and those below it, down to the first that is still needed; how many.
 
-    The objects that they held are added to ``released``; ``freeing.free`` removes those that nothing else holds.
+    The objects that they held are added to ``released``; ``removal.remove_unheld`` removes those that nothing else holds.
     """
     count = 0
     while layer_id is not None:

@@ -31,7 +31,7 @@ from ...ids import parse as parse_id
 from ..execution.runs import states
 from ..execution.runs.states import Run
 from ..objects import activity
-from ..objects.activity import Deed
+from ..objects.activity import NewActivity
 
 Reason = Literal["per_run_cap", "per_tenant_cap", "grace_expired", "erasure"]
 EVENT = "checkpoint.deleted"
@@ -239,10 +239,12 @@ def announce(scope: Scope, gone: Sequence[Gone], reason: Reason) -> None:
         )
 
 
-def deed(action: str, hold: Hold, actor: str, reason: str) -> Deed:
+def deed(action: str, hold: Hold, actor: str, reason: str) -> NewActivity:
     """What was done about a hold, for the activity log."""
     details = {"run_id": hold.run_id, "session_id": hold.session_id}
-    return Deed(action=action, actor=actor, subject_kind="hold", subject_id=hold.id, reason=reason, details=details)
+    return NewActivity(
+        action=action, actor=actor, subject_kind="hold", subject_id=hold.id, reason=reason, details=details
+    )
 
 
 async def keep_for(
@@ -314,8 +316,8 @@ async def note_policy(
     numbers = {} if change is None else {"per_run": change.per_run, "grace_s": change.grace_s, "keep_s": change.keep_s}
     details = {name: number for name, number in numbers.items() if number is not None}
     kind, subject = ("tenant", "") if run_id is None else ("run", run_id)
-    deed = Deed(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
-    await activity.note(connection, scope, [deed])
+    deed = NewActivity(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
+    await activity.record_all(connection, scope, [deed])
 
 
 def announce_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:

@@ -30,7 +30,7 @@ from ...offload import work
 from ...trees.entries import Entry, Tree, objects_of, raw, shown
 from ..execution.runs import states
 from ..objects import activity, objects, packs
-from ..objects.activity import Deed
+from ..objects.activity import NewActivity
 from ..objects.packs import InPack
 from . import layers, retention_rules
 from .layers import NewLayer
@@ -248,7 +248,7 @@ class AsyncSnapshots(TenantStore):
         async def read() -> Sequence[bytes]:
             return await self._out_of_packs(await self._layer_manifests(layer_id))
 
-        found = await packs.settled(read)
+        found = await packs.retry_moved(read)
         return await work(self._engine, lambda: layers.tree_of(found)), len(found) - 1
 
     @reads
@@ -262,12 +262,12 @@ class AsyncSnapshots(TenantStore):
             _, found = await self._manifests(snapshot_id)
             return await self._out_of_packs(found)
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)
 
     async def _out_of_packs(self, found: Sequence[Packed | InPack]) -> Sequence[bytes]:
         """Bodies as they were put; those that lie in packs are read from there."""
         out = [each for each in found if isinstance(each, InPack)]
-        there = await packs.raw(self._engine, self._scope, out) if out else {}
+        there = await packs.read_stored(self._engine, self._scope, out) if out else {}
         stored = [there[each.digest] if isinstance(each, InPack) else each.body for each in found]
 
         def unpacked() -> list[bytes]:
@@ -277,7 +277,7 @@ class AsyncSnapshots(TenantStore):
 
     @reads
     async def _stored(self, connection: Connection, digests: Sequence[bytes]) -> Sequence[Packed | InPack]:
-        return await objects.stored(connection, self._scope, digests)
+        return await objects.read_stored(connection, self._scope, digests)
 
     async def _bodies(self, entry: Entry) -> dict[bytes, bytes]:
         digests = sorted(objects_of([entry]))
@@ -285,7 +285,7 @@ class AsyncSnapshots(TenantStore):
         async def read() -> Sequence[bytes]:
             return await self._out_of_packs(await self._stored(digests))
 
-        return dict(zip(digests, await packs.settled(read), strict=True))
+        return dict(zip(digests, await packs.retry_moved(read), strict=True))
 
     def _ids(self, ids: Sequence[str]) -> Sequence[str]:
         if isinstance(ids, str) or not isinstance(ids, Sequence):
@@ -382,7 +382,7 @@ async def delete(
     removed = [_snapshot(connection, row) for row in rows if row is not None]
     for layer_id in sorted({each.layer_id for each in removed}):
         await layers.collect_from(connection, scope, layer_id, released)
-    await activity.note(connection, scope, [_deed(each, reason) for each in removed])
+    await activity.record_all(connection, scope, [_deed(each, reason) for each in removed])
     return removed
 
 
@@ -422,9 +422,9 @@ def _snapshot(connection: Connection, row: Row) -> Snapshot:
     return mapper(Snapshot, connection.dialect)([row])[0]
 
 
-def _deed(removed: Snapshot, reason: str) -> Deed:
+def _deed(removed: Snapshot, reason: str) -> NewActivity:
     details = {"run_id": removed.run_id, "size_bytes": removed.size_bytes}
-    return Deed(action=DELETED, subject_kind="snapshot", subject_id=removed.id, reason=reason, details=details)
+    return NewActivity(action=DELETED, subject_kind="snapshot", subject_id=removed.id, reason=reason, details=details)
 
 
 def _same(there: Snapshot, new: NewSnapshot) -> Snapshot:

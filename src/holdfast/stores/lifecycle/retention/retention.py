@@ -237,7 +237,7 @@ class AsyncRetention(TenantStore):
         self, connection: Connection, action: str, hold: Hold, actor: str, reason: str | None = None
     ) -> None:
         deed = rules.deed(action, hold, actor, hold.reason if reason is None else reason)
-        await activity.note(connection, self._scope, [deed])
+        await activity.record_all(connection, self._scope, [deed])
 
 
 class Retention(Blocking[AsyncRetention]):

@@ -20,7 +20,7 @@ from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
 from ....errors import Conflict, CrossTenant, Fenced
-from ...objects import activity, freeing
+from ...objects import activity, removal
 from ...objects.objects import GRACE_S, AsyncObjects
 from ...workspace import layers, snapshots
 from ...workspace import retention_rules as rules
@@ -202,7 +202,7 @@ class Sweep:
         await self._renew(connection)
         rows = await queries.release_own.all(connection, self._scope.params())
         released = mapper(Hold, connection.dialect)(rows)
-        await activity.note(
+        await activity.record_all(
             connection, self._scope, [rules.deed("hold.released", each, "", "erasure") for each in released]
         )
 
@@ -227,7 +227,7 @@ class Sweep:
 
     async def _note(self, reason: Reason, gone: Sequence[Snapshot], released: set[bytes]) -> None:
         rules.announce(self._scope, gone, reason)
-        await freeing.free(self._engine, self._scope, released)
+        await removal.remove_unheld(self._engine, self._scope, released)
         self._done = self._done.noting(reason, len(gone), sum(each.size_bytes for each in gone))
 
     async def _collect(self, connection: Connection) -> int:
