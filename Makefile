@@ -68,6 +68,7 @@ check: ## style, types, layers and tidiness, without the tests
 	@echo "ruff format"   && { $(BIN)/ruff format --quiet --check . || { echo "run \`make format\`"; exit 1; }; }
 	@echo "mypy --strict" && $(BIN)/mypy --no-error-summary
 	@echo "lint-imports"  && { said="$$($(BIN)/lint-imports --no-logo 2>&1)" || { echo "$$said"; exit 1; }; }
+	@echo "prose, per 1,000 lines:" && $(BIN)/python -m tests.prose src
 
 format: ## put the source into its standard form
 	@$(ENVIRONMENT) test >/dev/null

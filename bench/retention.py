@@ -112,7 +112,7 @@ def _recording(tenant: Any, run_id: str) -> Any:
     async def record(connection: Any) -> None:
         for number in range(EACH):
             manifest = layers.manifest_of(Difference([], [str(number)]))
-            part = layers.Part([bodies.pack(b"%d of %s" % (number, run_id.encode()))])
+            part = layers.LayerPart([bodies.pack(b"%d of %s" % (number, run_id.encode()))])
             layer = layers.NewLayer(manifest, None, [part])
             new = snapshots.NewSnapshot(run_id, number, "step", None, layer, 0, 0, tenant._scope.ids.new())
             await snapshots.record(connection, tenant._scope, new)

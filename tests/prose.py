@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MARKDOWN_COLUMNS = 110
 
+RULES = ("prose", "test_prose")
+"""Modules that quote what they forbid."""
 NOUN_PHRASE = re.compile(r"\bwhat (?:is|was|it)\b", re.IGNORECASE)
 """The clause used as a noun ("what is stored"): name the thing ("the stored rows")."""
 DIALECT = re.compile(r"\b(?:nobody|somebody|whoever|anew|lies)\b", re.IGNORECASE)
@@ -31,7 +33,7 @@ TICS = {
     r"\bno word of\b": "say which part is unknown",
     r"\btakes along\b": "also removes",
     r"\bmeanwhile\b.*\bmeanwhile\b": "use it once",
-    r"(?:^|[.:;] )Who (?!is |was )": "the caller that, a process that",
+    r"(?:^|[.:;#\"])\s*Who (?!is |was )": "the caller that, a process that",
 }
 """Patterns with what to write instead. None of them may stand in the package."""
 MAX_NOUN_PHRASES = 0.5
@@ -41,27 +43,17 @@ MAX_PLACEHOLDERS = 0.02
 """Share of the local names."""
 
 
-def prose_of(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file that people read as text: all of Markdown and SQL, docstrings, comments and strings of Python."""
-    yield from enumerate(path.read_text("utf-8").splitlines(), 1)
-
-
 def occurrences(path: Path, pattern: re.Pattern[str]) -> Iterator[str]:
     """``path:line: text`` for each match."""
-    for number, line in prose_of(path):
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         for _ in pattern.finditer(line):
-            yield f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+            yield f"{_short(path)}:{number}: {line.strip()}"
 
 
 def local_names(path: Path) -> Counter[str]:
-    """How often each local name is bound, by assignment, loop, comprehension or ``with``."""
-    names: Counter[str] = Counter()
-    for function in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    names[node.id] += 1
-    return names
+    """How often each name is bound, by assignment, loop, comprehension or ``with``."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
 def tics(paths: Iterable[Path]) -> Iterator[str]:
@@ -96,7 +88,11 @@ def long_lines(path: Path) -> Iterator[str]:
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         in_code ^= line.lstrip().startswith("```")
         if not in_code and len(line) > MARKDOWN_COLUMNS and not line.lstrip().startswith(("|", "#", "[", "```", "<")):
-            yield f"{path.relative_to(ROOT)}:{number}: {len(line)} columns, over {MARKDOWN_COLUMNS}: wrap it"
+            yield f"{_short(path)}:{number}: {len(line)} columns, over {MARKDOWN_COLUMNS}: wrap it"
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 def files(*places: str, suffixes: tuple[str, ...] = (".py", ".sql")) -> list[Path]:
@@ -105,7 +101,7 @@ def files(*places: str, suffixes: tuple[str, ...] = (".py", ".sql")) -> list[Pat
         ["git", "ls-files", "-co", "--exclude-standard", *places], cwd=ROOT, capture_output=True, text=True, check=True
     )
     paths = [ROOT / name for name in listed.stdout.splitlines()]
-    return [path for path in paths if path.suffix in suffixes and path != Path(__file__).resolve() and path.is_file()]
+    return [path for path in paths if path.suffix in suffixes and path.stem not in RULES and path.is_file()]
 
 
 def main() -> None:

@@ -27,6 +27,10 @@ from urllib.parse import quote
 UNPRIVILEGED = "nobody"
 START_S = 60.0
 """Longest wait for a server to start or stop."""
+_MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 * 1024**3
+"""Free bytes from which on servers keep their files in memory. On a file system of a disk, creating and removing the files of
+databases takes most of the time of the tests; what a disk does to a database is simulated elsewhere."""
 _SOCKET_CHARS = 60
 """Longest folder name under which every socket's path still fits into what the system allows."""
 
@@ -350,7 +354,9 @@ class PgBouncer(Server):
 
 def private_folder() -> Path:
     """A new folder for a server: its own, and short enough for the path of a socket."""
-    for parent in (Path(tempfile.gettempdir()), Path("/tmp")):
+    for parent in (_MEMORY, Path(tempfile.gettempdir()), Path("/tmp")):
+        if parent == _MEMORY and not _has_room(parent):
+            continue
         if len(str(parent)) <= _SOCKET_CHARS and _is_reachable(parent):
             break
     folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=parent))
@@ -358,6 +364,10 @@ def private_folder() -> Path:
         account = pwd.getpwnam(UNPRIVILEGED)
         os.chown(folder, account.pw_uid, account.pw_gid)
     return folder
+
+
+def _has_room(folder: Path) -> bool:
+    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= MEMORY_BYTES
 
 
 def hold(path: Path) -> int:

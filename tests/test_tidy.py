@@ -53,7 +53,7 @@ def test_sql_names_no_table_of_a_layer_above() -> None:
 
 def test_table_of_a_layer_above_is_caught() -> None:
     found = [*tidy.tables_of_layers_above([*reversed(tidy.store_layers())])]
-    assert "workspace/squashing.sql names objects, a table of objects: objects is not below workspace" in found
+    assert "workspace/squash.sql names objects, a table of objects: objects is not below workspace" in found
 
 
 def test_exemptions_from_the_rule_about_sql_are_still_needed() -> None:

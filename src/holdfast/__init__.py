@@ -25,7 +25,7 @@ from .stores.memory.crew_memories import NewCrewMemory
 from .stores.registry.agents import AgentChange, NewAgent
 from .stores.registry.blocks import NewBlock
 from .stores.registry.channel_instances import ChannelInstanceChange, NewChannelInstance
-from .stores.registry.tool_servers import NewTool, NewToolServer, ToolServerChange
+from .stores.registry.tool_servers import NewServerTool, NewToolServer, ToolServerChange
 from .stores.workspace.retention_rules import RetentionPolicy
 from .tenant_handles import AsyncTenantHandle, TenantHandle
 from .trees.ignore_rules import DEFAULT_IGNORE
@@ -61,7 +61,7 @@ __all__ = [
     "NewGeneralFeedback",
     "NewMessage",
     "NewPendingMessage",
-    "NewTool",
+    "NewServerTool",
     "NewToolCall",
     "NewToolServer",
     "PackPlace",

@@ -16,7 +16,8 @@ from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
-from .erasure.consumer import EVENT, STREAM, ErasureConsumer
+from .compatibility import ERASURE_STREAM
+from .erasure.consumer import EVENT, ErasureConsumer
 from .errors import HoldfastError
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
@@ -42,7 +43,7 @@ class BackgroundOptions(Struct, frozen=True, kw_only=True):
     """Seconds between two looks for requests to be erased; 0 for none."""
     redis_url: str | None = None
     """A Redis whose stream says who is to be erased; without it, only what is requested by other ways is carried out."""
-    stream: str = STREAM
+    stream: str = ERASURE_STREAM
     event: str = EVENT
 
 

@@ -116,13 +116,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Comparisons of lines in one diff of two snapshots; beyond them, what is left of a file is shown as replaced."""
     lease_ms: int = 900_000
     """Milliseconds a lease may last before it must be renewed."""
-    checkpoints_per_run: int = 10
+    snapshots_per_run: int = 10
     """Snapshots that a run keeps, unless its tenant or the run has another number; older ones go when one is captured."""
-    checkpoint_quota_mib: int = 500
+    snapshot_quota_mib: int = 500
     """MiB of stored bytes that all snapshots of one tenant may take, unless the tenant has another number."""
-    checkpoint_grace_s: int = 7 * 86_400
+    snapshot_grace_s: int = 7 * 86_400
     """Seconds for which snapshots are kept after their run has ended, unless the tenant has another number."""
-    checkpoint_keep_s: int = 90 * 86_400
+    snapshot_keep_s: int = 90 * 86_400
     """Seconds after its end for which a run's snapshots can be asked to be kept; more is cut down to this."""
 
     def page(self, rows: int) -> int:

@@ -17,7 +17,7 @@ from .errors import Conflict, HoldfastError, InvalidInput, NotFound
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
 from .loop.loop import process_name
-from .stores.lifecycle.erasures import Erased
+from .stores.lifecycle.erasures import ErasureResult
 
 EVERY_S = 3_600.0
 """Seconds between two sweeps of a tenant."""
@@ -160,7 +160,7 @@ async def overdue_erasures(hf: AsyncHoldfast, now_us: int) -> int:
     return sum(to_us(each.due_at) < now_us for each in page)
 
 
-async def forget(hf: AsyncHoldfast, tenants: Sequence[str], *, holder: str, log: logging.Logger) -> list[Erased]:
+async def forget(hf: AsyncHoldfast, tenants: Sequence[str], *, holder: str, log: logging.Logger) -> list[ErasureResult]:
     """Carry out the erasures of some tenants. What cannot be done now, or somebody else does, is left and logged."""
     done = []
     for tenant in tenants:

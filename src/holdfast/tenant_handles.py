@@ -17,14 +17,14 @@ from .errors import InvalidInput
 from .limits import Limits
 from .store_lists import AsyncHandle, SyncHandle, TenantStores
 from .stores.conversation.tokens import counter_of
-from .stores.lifecycle.tenant_engine import TenantEngine, behind
+from .stores.lifecycle.tenant_engine import TenantEngine, inner_engine
 
 
 class _AnyTenantHandle(TenantStores):
     """What both handles of a tenant have."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
-        self._engine, self._scope = behind(engine), scope
+        self._engine, self._scope = inner_engine(engine), scope
         self._arguments = (engine, scope)
 
     @property

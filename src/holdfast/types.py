@@ -3,11 +3,11 @@
 from .core.actor_context import Acting
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
-from .stores.conversation.buffer.saving import SessionState
+from .stores.conversation.buffer.persistence import SessionState
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.compaction.events import ArchivedMessage, CompactionEvent
-from .stores.conversation.compaction.plan import Plan
-from .stores.conversation.compaction.strategies import Changes, History
+from .stores.conversation.compaction.plan import CompactionPlan
+from .stores.conversation.compaction.strategies import CompactionChanges, CompactionHistory
 from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
 from .stores.conversation.context import Context, ContextMessage
 from .stores.conversation.deleted_messages import DeletedMessage
@@ -17,7 +17,7 @@ from .stores.conversation.message_log import Message
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingGroup, PendingMessage, PendingMessages
 from .stores.conversation.pruning import PrunedSessions
-from .stores.conversation.search.search import Hit, SearchPage
+from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
@@ -37,35 +37,35 @@ from .stores.execution.runs.step_log import CommittedStep, Step
 from .stores.execution.runs.steps import AsyncSteps, Steps
 from .stores.execution.runs.tool_calls import AsyncToolCalls, ToolCalls
 from .stores.lifecycle.api_keys import ApiKey, ApiKeys, AsyncApiKeys
-from .stores.lifecycle.diagnostics import AsyncDiagnostics, DamagedSnapshot, Diagnostics, Findings
-from .stores.lifecycle.erasures import AsyncErasures, Erased, Erasure, Erasures
+from .stores.lifecycle.diagnostics import AsyncDiagnostics, DamagedSnapshot, DiagnosticReport, Diagnostics
+from .stores.lifecycle.erasures import AsyncErasures, Erasure, ErasureResult, Erasures
 from .stores.lifecycle.retention.retention import AsyncRetention, Retention
-from .stores.lifecycle.retention.sweeps import Swept, Tally
-from .stores.lifecycle.tenants import AsyncTenants, Maintained, Tenant, Tenants
+from .stores.lifecycle.retention.sweeps import SweepCounts, SweepResult
+from .stores.lifecycle.tenants import AsyncTenants, MaintenanceResult, Tenant, Tenants
 from .stores.memory.agent_memories import (
     AgentMemories,
     AgentMemory,
+    AgentMemoryMatch,
     AsyncAgentMemories,
-    FoundAgentMemory,
     PrunedMemories,
 )
-from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, FoundMemory, MemoryScope
+from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
 from .stores.registry.agents import Agent, Agents, AsyncAgents
 from .stores.registry.blocks import AsyncBlocks, Block, Blocks
 from .stores.registry.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
-from .stores.registry.tool_servers import AsyncToolServers, Tool, ToolServer, ToolServers
+from .stores.registry.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage
-from .trees.entries import Entry, Piece, Tree
-from .trees.restore import Restored
-from .trees.walk import Skipped
+from .trees.entries import ContentPiece, Tree, TreeEntry
+from .trees.restore import RestoreResult
+from .trees.walk import SkippedEntry
 from .workspaces.archives import TreeChange
-from .workspaces.capture import Capture
-from .workspaces.rewind import Rewound
+from .workspaces.capture import CaptureResult
+from .workspaces.rewind import RewindResult
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __all__ = [
@@ -79,6 +79,7 @@ __all__ = [
     "Agent",
     "AgentMemories",
     "AgentMemory",
+    "AgentMemoryMatch",
     "Agents",
     "ApiKey",
     "ApiKeys",
@@ -124,8 +125,7 @@ __all__ = [
     "Branches",
     "BufferedSession",
     "CachedPieces",
-    "Capture",
-    "Changes",
+    "CaptureResult",
     "ChannelInstance",
     "ChannelInstances",
     "CheckedThreads",
@@ -133,38 +133,38 @@ __all__ = [
     "Checkpoints",
     "ClaimedRun",
     "CommittedStep",
+    "CompactionChanges",
     "CompactionEvent",
+    "CompactionHistory",
+    "CompactionPlan",
     "Compactions",
     "Contact",
     "Contacts",
+    "ContentPiece",
     "Context",
     "ContextMessage",
     "CrewMemories",
     "CrewMemory",
+    "CrewMemoryMatch",
     "DamagedCheckpoint",
     "DamagedSnapshot",
     "DeletedMessage",
+    "DiagnosticReport",
     "Diagnostics",
-    "Entry",
-    "Erased",
     "Erasure",
+    "ErasureResult",
     "Erasures",
     "Feedback",
     "Feedbacks",
-    "Findings",
     "Flow",
     "FlowState",
     "Flows",
-    "FoundAgentMemory",
-    "FoundMemory",
     "GeneralFeedback",
     "GeneralFeedbacks",
-    "History",
-    "Hit",
     "Hold",
     "Leases",
     "LoadedRun",
-    "Maintained",
+    "MaintenanceResult",
     "MemoryScope",
     "Message",
     "Messages",
@@ -174,45 +174,45 @@ __all__ = [
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
-    "Piece",
-    "Plan",
     "PrunedMemories",
     "PrunedSessions",
-    "Restored",
+    "RestoreResult",
     "Retention",
     "Rewind",
+    "RewindResult",
     "RewindStatus",
     "Rewinds",
-    "Rewound",
     "Run",
     "RunQueue",
     "RunStatus",
     "Runs",
+    "SearchHit",
     "SearchPage",
+    "ServerTool",
     "Session",
     "SessionShare",
     "SessionShares",
     "SessionState",
     "Sessions",
-    "Skipped",
+    "SkippedEntry",
     "Snapshot",
     "SnapshotUsage",
     "Snapshots",
     "Step",
     "Steps",
     "StoredPieces",
-    "Swept",
-    "Tally",
+    "SweepCounts",
+    "SweepResult",
     "TaskWrites",
     "Tenant",
     "Tenants",
-    "Tool",
     "ToolCall",
     "ToolCalls",
     "ToolServer",
     "ToolServers",
     "Tree",
     "TreeChange",
+    "TreeEntry",
     "TreePage",
     "Workspaces",
 ]

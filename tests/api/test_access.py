@@ -32,6 +32,7 @@ from tests.api.attacks import (
 )
 from tests.api.in_process import CALM, Running, running
 from tests.api.process import ADMIN_KEY, BEARER, ServerProcess, answered, command, refused
+from tests.errors import raises
 
 
 def test_there_are_routes_to_attack() -> None:
@@ -266,7 +267,7 @@ def test_a_range_that_is_none_is_refused(written: str) -> None:
 
 
 def test_the_tenant_of_a_trusted_network_has_a_name_or_nothing_is_served(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="the default tenant must have a name"):
+    with raises(InvalidInput, field="tenant"):
         AccessOptions(trusted=networks(["127.0.0.1"]), tenant="")
     (tmp_path / "holdfast.toml").write_text("default-tenant = ''")
     for said in (["--default-tenant", ""], ["--config", "holdfast.toml"]):
@@ -301,14 +302,14 @@ def test_the_first_key_is_drawn_once_shown_once_and_kept_as_a_digest(tmp_path: P
 
     async def first() -> str:
         async with running(str(place), admin_key=None) as server:
-            key = server.service.drawn_key
+            key = server.service.generated_key
             assert key is not None
             assert (await server.ask("GET", "/v1/tenants", key=key)).status == 200
             return key
 
     async def second() -> None:
         async with running(str(place), admin_key=None) as server:
-            assert server.service.drawn_key is None
+            assert server.service.generated_key is None
 
     key = asyncio.run(first())
     asyncio.run(second())
@@ -320,7 +321,7 @@ def test_the_first_key_is_drawn_once_shown_once_and_kept_as_a_digest(tmp_path: P
 
     async def third() -> str | None:
         async with running(str(place), admin_key=None) as server:
-            return server.service.drawn_key
+            return server.service.generated_key
 
     assert asyncio.run(third()) not in (None, key), "who has lost the only key revokes it and starts again"
 
@@ -339,7 +340,7 @@ def test_a_server_shows_its_first_key_and_nothing_of_it_afterwards(start: Callab
 
 
 def test_a_key_that_is_none_or_is_there_for_another_purpose_stops_the_start(tmp_path: Path) -> None:
-    for key, says in (("secret", "48 hexadecimal"), (ADMIN_KEY, "another purpose")):
+    for key, says in (("secret", "48 hexadecimal"), (ADMIN_KEY, "other scopes")):
         with Holdfast(str(tmp_path / "agents.db")) as hf:
             hf.api_keys.create(ADMIN_KEY, name="reader", scopes=["read"])
         arguments = ["serve", "--port", "0", "--database", "agents.db"]
@@ -378,7 +379,7 @@ def test_what_a_refusal_says_it_takes_is_a_scope_that_a_key_can_have() -> None:
             reply = await server.ask(each.method, address_of(each, MINE), {} if each.has_body else None, key=weak)
             if reply.status != 403:
                 continue
-            words = reply.json["detail"].partition("it takes: ")[2].removesuffix(", without a tenant")
+            words = reply.json["detail"].partition("required scope: ")[2].removesuffix(", without a tenant")
             for scope in words.split(" or "):
                 body = {"name": "x", "scopes": [scope]}
                 assert (await server.ask("POST", "/v1/keys", body)).status == 201, reply.json
@@ -404,7 +405,7 @@ def test_a_key_for_a_kind_of_thing_that_is_none_is_not_made(scope: str, tmp_path
     place = str(tmp_path / "agents.db")
     failed = command("keys", "create", "--database", place, "--name", "x", "--scope", scope, cwd=tmp_path)
     assert failed.returncode == 1
-    assert "there are activity, agents, " in failed.stderr
+    assert "areas: activity, agents, " in failed.stderr
     assert len(failed.stderr.splitlines()) == 1
     assert not Path(place).exists()
 

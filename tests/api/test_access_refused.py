@@ -47,7 +47,7 @@ def test_who_asks_without_a_key_too_often_is_told_to_wait_and_keeps_no_key_out()
 
     noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
     assert sorted(noted) == [
-        "47 more refusals than could be noted",
+        "47 more refusals were not recorded individually",
         *["send an API key, as Authorization: Bearer hf_..."] * 3,
         "this API key is not known here",
     ]
@@ -72,8 +72,8 @@ def test_a_flood_of_wrong_keys_is_noted_once_and_keeps_no_good_key_out() -> None
 
     noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3, key_s=0))
     assert sorted(noted) == [
-        "47 more refusals than could be noted",
-        "50 more refusals than could be noted",
+        "47 more refusals were not recorded individually",
+        "50 more refusals were not recorded individually",
         "send an API key, as Authorization: Bearer hf_...",
         *["this API key is not known here"] * 3,
     ]
@@ -162,8 +162,8 @@ def test_every_refusal_is_in_the_activity_log_and_no_secret_with_it(caplog: pyte
 
 
 FOREIGN = {
-    "a web page of another site may not use this server": {"Origin": "https://evil.example"},
-    "this server answers to 127.0.0.1 and localhost only": {"Host": "evil.example"},
+    "requests from web pages of other sites are not allowed": {"Origin": "https://evil.example"},
+    "this server only answers requests addressed to 127.0.0.1 or localhost": {"Host": "evil.example"},
 }
 
 
@@ -185,7 +185,7 @@ def test_web_pages_and_names_of_others_are_noted_without_secrets_and_a_flood_of_
     noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
     page, name = FOREIGN
     assert sorted((each.reason, each.subject_id) for each in noted) == [
-        ("39 more refusals than could be noted", " "),
+        ("39 more refusals were not recorded individually", " "),
         (page, "DELETE /api/sessions/s/shares/..."),
         (page, "GET /v1/..."),
         (name, "DELETE /api/sessions/s/shares/..."),
@@ -217,7 +217,7 @@ def test_a_flood_of_refusals_is_counted_where_it_does_not_fit(monkeypatch: pytes
         await server.service.audit.flush(server.holdfast)
         return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
 
-    assert sorted(played(play)) == ["5 more refusals than could be noted", "no", "no", "no"]
+    assert sorted(played(play)) == ["5 more refusals were not recorded individually", "no", "no", "no"]
 
 
 def test_a_count_is_noted_even_if_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_a_count_is_noted_even_if_nothing_else_is(monkeypatch: pytest.MonkeyPatc
             await asyncio.sleep(0.005)
         return []
 
-    assert played(play) == ["5 more refusals than could be noted"]
+    assert played(play) == ["5 more refusals were not recorded individually"]
 
 
 def test_what_was_refused_last_is_noted_before_the_server_stops(tmp_path: Path) -> None:

@@ -195,14 +195,14 @@ def test_what_one_command_is_told_to_keep_holds_for_every_other(url: str, tmp_pa
     with Holdfast(url, auto_migrate=True) as hf:
         acme = hf.tenant("acme")
         assert (acme.retention.policy().per_run, policy_of(url)) == (10, 10)
-        assert policy_of(url, "--checkpoint-retention-per-run", "12") == 12
+        assert policy_of(url, "--snapshots-per-run", "12") == 12
         _, made = captured(acme, tmp_path / "tree", 12)
         done = command("retention", "run", "--database", url)
         assert (done.returncode, deletions(done.stderr)) == (0, [])
         assert len(acme.snapshots.list()) == len(made) == 12, "no command goes by its own default"
-        with Holdfast(url, limits=Limits(checkpoints_per_run=2)) as other:
+        with Holdfast(url, limits=Limits(snapshots_per_run=2)) as other:
             assert other.tenant("acme").retention.policy().per_run == 12
-        done = command("retention", "run", "--database", url, HOLDFAST_CHECKPOINT_RETENTION_PER_RUN="11")
+        done = command("retention", "run", "--database", url, HOLDFAST_SNAPSHOTS_PER_RUN="11")
         assert [each["checkpoint_id"] for each in deletions(done.stderr)] == made[:1]
         acme.retention.set_policy(per_run=20)
         assert (policy_of(url), acme.retention.policy().per_run) == (20, 20), "a tenant's own policy wins"
@@ -211,8 +211,16 @@ def test_what_one_command_is_told_to_keep_holds_for_every_other(url: str, tmp_pa
 @pytest.mark.parametrize("words", [["migrate", "up"], ["keys", "create", "--name", "x"]], ids=" ".join)
 def test_commands_that_make_a_database_store_what_they_are_told_to_keep(tmp_path: Path, words: list[str]) -> None:
     url = str(tmp_path / "a.db")
-    done = CliRunner().invoke(root, [*words, "--database", url, "--checkpoint-retention-per-run", "3"])
+    done = CliRunner().invoke(root, [*words, "--database", url, "--snapshots-per-run", "3"])
     assert (done.exit_code, policy_of(url)) == (0, 3), done.output
+
+
+def test_the_former_option_and_variable_for_snapshots_per_run_are_accepted(tmp_path: Path) -> None:
+    url = str(tmp_path / "a.db")
+    Holdfast(url, auto_migrate=True).close()
+    assert policy_of(url, "--checkpoint-retention-per-run", "3") == 3
+    done = command("retention", "plan", "--database", url, "--tenant", "x", HOLDFAST_CHECKPOINT_RETENTION_PER_RUN="4")
+    assert (done.returncode, policy_of(url)) == (0, 4), done.stderr
 
 
 def test_a_capture_in_a_terminal_says_what_it_removed(tmp_path: Path) -> None:
@@ -220,7 +228,7 @@ def test_a_capture_in_a_terminal_says_what_it_removed(tmp_path: Path) -> None:
     with Holdfast(url) as hf:
         run, made = captured(hf.tenant("acme"), tree)
     (tree / "file").write_text("more")
-    options = ["--database", url, "--tenant", "acme", "--run", run, "--checkpoint-retention-per-run", "1"]
+    options = ["--database", url, "--tenant", "acme", "--run", run, "--snapshots-per-run", "1"]
     done = command("workspace", "capture", str(tree), *options)
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.handler import operation_routes
-from holdfast.api.idempotency import settled_by
+from holdfast.api.idempotency import retry_id
 from holdfast.api.limits import ServerLimits
 from holdfast.api.operations import operation
 from holdfast.api.problems import answer
@@ -33,7 +33,7 @@ async def wait(service: Service) -> None:
 @operation("POST", "/wait", need="open")
 async def wait_to_write(service: Service) -> None:
     """Never finish, after something may have been written."""
-    with settled_by("an-id"):
+    with retry_id("an-id"):
         await asyncio.Event().wait()
 
 

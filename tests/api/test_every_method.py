@@ -34,7 +34,7 @@ WHY_NOT = {
     "workspaces.finish_rewinds": _HERE,
     "rewinds.begin": "POST .../rewind does it, through workspaces.rewind",
     "rewinds.redo": "POST .../redo does it, through workspaces.redo",
-    "server_settings.set_checkpoints_per_run": _STARTED,
+    "server_settings.set_snapshots_per_run": _STARTED,
     "server_settings.lead": _STARTED,
     "server_settings.resign": _STARTED,
     "api_keys.touch": _ASKED,

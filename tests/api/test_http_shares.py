@@ -112,7 +112,7 @@ def test_a_page_of_large_messages_ends_early(start: Start, engine: str, request:
     newest = answered(api.http.get(path, params={"limit": "80", "newest_first": "true"}))
     assert [each["content"][0]["text"][:2] for each in newest["items"]] == ["sm", "2 ", "2 ", "1 "]
     problem = refused(api.http.get(path + "/last", params={"count": "7"}), 422, "LimitExceeded")
-    assert "ask for 4" in problem["detail"]
+    assert "request 4" in problem["detail"]
     assert len(answered(api.http.get(path + "/last", params={"count": "4"}))["items"]) == 4
 
 
@@ -228,7 +228,7 @@ def test_a_server_without_free_files_is_not_ready_and_says_unavailable() -> None
     os.close(probe)
     resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 1, hard))
     try:
-        with pytest.raises(Unavailable, match="no file descriptors are left"):
+        with pytest.raises(Unavailable, match="no file descriptors are free"):
             file_descriptors.check_free()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -386,7 +386,7 @@ def test_a_stream_that_fails_is_brought_to_its_end_and_noted_once(caplog: pytest
         session = await session_of(server, "one")
         async with listening(server, f"{T}/sessions/{session}/events") as who:
             await who.event()
-            server.service.key_cache.is_good = _unavailable  # type: ignore[method-assign]
+            server.service.key_cache.is_valid = _unavailable  # type: ignore[method-assign]
             await append(server, session, "two")
             assert await who.end() == []
 

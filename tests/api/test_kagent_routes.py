@@ -12,7 +12,7 @@ import holdfast
 from holdfast import new_api_key, thread_of
 from holdfast.api.auth import AccessOptions, networks
 from holdfast.api.kagent.request import DEFAULT_USER
-from holdfast.api.kagent.routing import marked_routes
+from holdfast.api.kagent.routing import declared_routes
 from holdfast.api.limits import ServerLimits
 from holdfast.core.crypto import VARIABLE
 from holdfast.errors import InvalidInput
@@ -28,7 +28,7 @@ FILLED = {
     "namespace": "n",
     "event_id": "e",
 }
-ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in marked_routes()]
+ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in declared_routes()]
 CLOSED = [each for each in ALL if each[1].startswith("/api/")]
 
 
@@ -106,12 +106,12 @@ def test_everything_a_link_or_an_agent_may_not_is_noted_once_and_without_the_tok
     bad(kagent.post("/api/sessions/s/events", {"data": "x"}, x_agent_name="ns/other"), 403)
     noted = {each.reason: each for each in kagent.run(_noted(kagent))}
     assert {each.partition("agent 'ns")[0] for each in noted} == {
-        "this link is not good",
-        "this link leads to another session",
-        "this link is for reading only",
-        "only the owner of a session may delete it",
-        "only the owner of a session may share it",
-        "this session belongs to the ",
+        "this share link is invalid",
+        "this share link belongs to another session",
+        "this share link is read-only",
+        "only the owner of a session can delete it",
+        "only the owner of a session can share it",
+        "this session belongs to ",
     }
     assert all(each.details["key_id"] for each in noted.values())
     assert token not in repr(noted) + caplog.text
@@ -174,7 +174,7 @@ def test_tenants_see_nothing_of_each_other(kagent: Kagent) -> None:
     ["/api/nothing", "/api/", "/api/sessions/", "/api/sessions//tasks", "/api/tasks/t/u", "/api/Sessions", "/api/me/x"],
 )
 def test_where_there_is_nothing_it_is_said_so(kagent: Kagent, path: str) -> None:
-    assert bad(kagent.get(path), 404) == f"there is nothing at {path}"
+    assert bad(kagent.get(path), 404) == f"the path {path} does not exist"
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_an_address_that_ends_in_a_slash_is_good_too(kagent: Kagent) -> None:
 
 BODIES = [
     pytest.param(b"{", "is not JSON", id="cut off"),
-    pytest.param(b"[]", "not as documented", id="a list"),
-    pytest.param(b"null", "not as documented", id="null"),
+    pytest.param(b"[]", "is invalid", id="a list"),
+    pytest.param(b"null", "is invalid", id="null"),
     pytest.param(b"\xff\xfe", "is not JSON", id="no UTF-8"),
     pytest.param(b'{"id": NaN}', "is not JSON", id="NaN"),
 ]
@@ -303,7 +303,7 @@ def test_a_limit_is_a_whole_number_or_nothing(kagent: Kagent, number: str) -> No
     good(kagent.post("/api/sessions", {"id": "s"}), 201)
     reply = kagent.get(f"/api/sessions/s?limit={number}")
     if number in ("x", "1.5"):
-        assert bad(reply, 400) == f"the parameter limit is a whole number, not {number!r}"
+        assert bad(reply, 400) == f"the parameter limit must be an integer, not {number!r}"
     else:
         assert good(reply)["events"] == []
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.kagent.redaction import NOT_SHOWN, NOT_STORED, is_secret, showable, showable_task, storable
+from holdfast.api.kagent.redaction import (
+    NOT_SHOWN,
+    NOT_STORED,
+    contains_secrets,
+    for_guests,
+    task_for_guests,
+    without_request_secrets,
+)
 from holdfast.errors import LimitExceeded
 
 SECRET = "very-secret"
@@ -41,14 +48,14 @@ HEADERS = [
 @pytest.mark.parametrize("key", ["state_delta", "stateDelta"])
 def test_a_callers_token_is_found_in_whatever_shape_it_comes(delta: dict[str, Any], key: str) -> None:
     data = json.dumps({"id": "1", "actions": {key: {**delta, "n": 1.5}}, "text": "\U0001f600"})
-    stored, shown = storable(data), showable(data)
+    stored, shown = without_request_secrets(data), for_guests(data)
     assert stored is not None
     for text, words in ((stored, NOT_STORED), (shown, NOT_SHOWN)):
         assert SECRET not in text
         assert words in text
         left = json.loads(text)
         assert (left["text"], left["actions"][key]["n"]) == ("\U0001f600", 1.5)
-    assert storable(stored) in (None, stored), "twice is as good as once"
+    assert without_request_secrets(stored) in (None, stored), "twice is as good as once"
 
 
 NAMES = [
@@ -82,7 +89,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_header_is_secret_by_its_name(name: str) -> None:
-    stored = storable(json.dumps(state(headers={name: SECRET, "accept": "text/html"})))
+    stored = without_request_secrets(json.dumps(state(headers={name: SECRET, "accept": "text/html"})))
     assert stored is not None
     assert json.loads(stored)["actions"]["state_delta"]["headers"] == {name: NOT_STORED, "accept": "text/html"}
 
@@ -90,9 +97,9 @@ def test_a_header_is_secret_by_its_name(name: str) -> None:
 @pytest.mark.parametrize("escaped", ['"\\u0068eaders"', '"heade\\u0072s"'])
 def test_a_name_that_was_written_in_numbers_is_read_all_the_same(escaped: str) -> None:
     data = '{"actions": {"state_delta": {' + escaped + ': {"authorization": "' + SECRET + '"}}}}'
-    stored = storable(data)
+    stored = without_request_secrets(data)
     assert stored is not None
-    assert SECRET not in stored + showable(data)
+    assert SECRET not in stored + for_guests(data)
 
 
 PLAIN = [
@@ -114,7 +121,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("data", PLAIN)
 def test_what_has_no_secret_is_left_as_it_is(data: str) -> None:
-    assert (storable(data), showable(data), is_secret(data)) == (None, data, False)
+    assert (without_request_secrets(data), for_guests(data), contains_secrets(data)) == (None, data, False)
 
 
 CREDENTIALS = [
@@ -133,23 +140,23 @@ CREDENTIALS = [
 @pytest.mark.parametrize("event", CREDENTIALS)
 def test_a_credential_is_the_owners_to_see_and_no_guests(event: dict[str, Any]) -> None:
     data = json.dumps(event)
-    assert is_secret(data)
-    assert SECRET not in showable(data)
-    assert NOT_SHOWN in showable(data)
-    assert storable(data) is None, "an agent keeps it on purpose, and needs it as it is"
+    assert contains_secrets(data)
+    assert SECRET not in for_guests(data)
+    assert NOT_SHOWN in for_guests(data)
+    assert without_request_secrets(data) is None, "an agent keeps it on purpose, and needs it as it is"
 
 
 @pytest.mark.parametrize("event", CREDENTIALS)
 def test_a_task_is_shown_without_credentials(event: dict[str, Any]) -> None:
     task = {"id": "t", "history": [{"parts": [{"kind": "data", "data": event}]}], "metadata": None}
-    shown = showable_task(json.loads(json.dumps(task)))
+    shown = task_for_guests(json.loads(json.dumps(task)))
     assert SECRET not in json.dumps(shown)
     assert (shown["id"], shown["metadata"]) == ("t", None)
 
 
 def test_a_task_without_credentials_is_shown_as_it_is() -> None:
     task = {"id": "t", "history": [{"parts": [{"kind": "text", "text": "the token is here"}]}], "n": [1, None, 2.5]}
-    assert showable_task(json.loads(json.dumps(task))) == task
+    assert task_for_guests(json.loads(json.dumps(task))) == task
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -157,8 +164,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 def test_what_is_too_deep_to_be_looked_through_is_not_stored_and_not_shown() -> None:
     with pytest.raises(LimitExceeded, match="json_depth"):
-        storable('{"headers": ' + DEEP + "}")
-    assert storable(DEEP) is None
-    assert showable('{"token": ' + DEEP + "}") == showable('{"token"') == NOT_SHOWN
-    assert showable(DEEP) == DEEP, "nothing in it can be one"
-    assert showable_task({"text": '{"token": ' + DEEP + "}"}) == {"text": NOT_SHOWN}
+        without_request_secrets('{"headers": ' + DEEP + "}")
+    assert without_request_secrets(DEEP) is None
+    assert for_guests('{"token": ' + DEEP + "}") == for_guests('{"token"') == NOT_SHOWN
+    assert for_guests(DEEP) == DEEP, "nothing in it can be one"
+    assert task_for_guests({"text": '{"token": ' + DEEP + "}"}) == {"text": NOT_SHOWN}

@@ -114,7 +114,7 @@ def test_archives_of_several_tenants_at_once_are_each_their_own(here: Here, tmp_
 
 def test_nobody_else_on_the_machine_can_look_into_what_is_under_way() -> None:
     async def main() -> int:
-        folder = await TempDirs(ONE).folder("acme")
+        folder = await TempDirs(ONE).create("acme")
         mode = folder.path.stat().st_mode & 0o777
         await folder.close()
         return mode
@@ -171,7 +171,7 @@ def test_no_more_archives_are_under_way_than_fit(small: Here) -> None:
     here = small.another()
     run, _ = here.claimed()
     staging = here.server.service.temp_dirs
-    folder = here.run(staging.folder(here.name))
+    folder = here.run(staging.create(here.name))
     assert sent(here, run, archive(member("a", b"1"))).status == 503
     assert folder.path.is_dir()
     here.run(folder.close())
@@ -186,16 +186,16 @@ def test_a_folder_that_cannot_be_made_takes_no_place(monkeypatch: pytest.MonkeyP
     staging = TempDirs(ONE)
     monkeypatch.setattr("holdfast.api.temp_dirs.TemporaryDirectory", full)
     with pytest.raises(OSError, match="no room"):
-        asyncio.run(staging.folder("acme"))
+        asyncio.run(staging.create("acme"))
     assert staging.in_use == 0
     with pytest.raises(Unavailable, match="archives = 0"):
-        asyncio.run(TempDirs(ServerLimits(archives=0)).folder("acme"))
+        asyncio.run(TempDirs(ServerLimits(archives=0)).create("acme"))
 
 
 def test_an_archive_that_nobody_waits_for_is_removed_all_the_same() -> None:
     async def main() -> None:
         staging = TempDirs(ONE)
-        folder = await staging.folder("acme")
+        folder = await staging.create("acme")
         (folder.path / "a").write_bytes(b"x" * 3_000_000)
         seen: list[Any] = []
 
@@ -256,7 +256,7 @@ def test_an_upload_that_stops_coming_is_given_up(tmp_path: Path) -> None:
         yield {"type": "http.request", "body": b"1", "more_body": True}
         await asyncio.Event().wait()
 
-    with pytest.raises(TooSlow, match=r"1 bytes of the body came .* transfer_bytes_per_s = 1,024") as refused:
+    with pytest.raises(TooSlow, match=r"1 bytes of the body arrived .* transfer_bytes_per_s = 1,024") as refused:
         saved(tmp_path, never(), stall_s=0.01)
     assert refused.value.headers == {"connection": "close"}
 

@@ -15,12 +15,12 @@ from holdfast import Filter, NewMessage, Page
 from holdfast.api.auth import Caller
 from holdfast.api.openapi import document
 from holdfast.api.operations import Header, Operation, operation
-from holdfast.api.parameters import bodies, choices, may_be_empty, parameters, without_none, without_notes
+from holdfast.api.parameters import bodies, choices, may_be_empty, parameters, without_annotations, without_none
 from holdfast.api.request_body import Upload
 from holdfast.api.responses import MEDIA_TYPES, Archive, Octets, PlainText
 from holdfast.api.schemas import MessageToAppend, encode
 from holdfast.api.state import Service
-from holdfast.api.store_routes import Count, Named, Whether, route, version_etag
+from holdfast.api.store_routes import Count, CurrentId, Done, route, version_etag
 from holdfast.api.streams import Stream
 from holdfast.errors import NotFound
 from holdfast.ids import Id
@@ -103,8 +103,8 @@ def test_what_a_method_returns_is_what_travels(method: Any, fields: set[str]) ->
 
 def test_plain_answers_have_a_name_in_json() -> None:
     assert encode(Count(7)) == b'{"count":7}'
-    assert encode(Whether(True)) == b'{"done":true}'
-    assert encode(Named(None)) == b'{"id":null}'
+    assert encode(Done(True)) == b'{"done":true}'
+    assert encode(CurrentId(None)) == b'{"id":null}'
     assert version_etag(Thing("a", 12)) == '"12"'
     assert made("GET", Store.table).function.__annotations__["return"] == dict[str, Thing]
 
@@ -171,7 +171,7 @@ def test_what_is_left_out_or_fixed_does_not_travel_and_an_id_may_come_in_a_heade
 
 def test_words_for_python_alone_are_not_told() -> None:
     assert made("PUT", Store.add).function.__doc__ == "Add `one`."
-    assert made("PUT", Store.add, words="Other ``words``.").function.__doc__ == "Other `words`."
+    assert made("PUT", Store.add, summary="Other ``words``.").function.__doc__ == "Other `words`."
 
 
 def test_what_is_typed_as_an_id_is_one() -> None:
@@ -239,7 +239,7 @@ def test_a_type_that_may_be_missing_is_known_as_it_is_when_it_is_there(hint: Any
 
 
 def test_notes_and_choices_are_taken_apart() -> None:
-    assert without_notes(Annotated[Annotated[int, Meta(ge=1)], Meta(le=2)]) is int
+    assert without_annotations(Annotated[Annotated[int, Meta(ge=1)], Meta(le=2)]) is int
     assert choices(int | str) == (int, str)
     assert choices(list[int]) == (list[int],)
 

@@ -15,17 +15,25 @@ from holdfast import AsyncHoldfast, Filter, errors
 from holdfast.api import audit
 from holdfast.api.audit import SERVER, AuditLog, Denial
 from holdfast.api.auth import Access, AccessOptions, Caller, address_of, networks
-from holdfast.api.idempotency import SETTLED_BY, settled_by
+from holdfast.api.idempotency import RETRY_ID, retry_id
 from holdfast.api.limits import ServerLimits
 from holdfast.api.metrics import BOUNDS_S, Metrics
 from holdfast.api.notifier import Notifier
 from holdfast.api.operations import Need
 from holdfast.api.pagination import filters
-from holdfast.api.problems import HttpError, NoLongerSo, NotAuthenticated, TooManyRequests, answer, status_of, title_of
+from holdfast.api.problems import (
+    HttpError,
+    NotAuthenticated,
+    PreconditionFailed,
+    TooManyRequests,
+    answer,
+    status_of,
+    title_of,
+)
 from holdfast.api.rate_limit import RateLimit
-from holdfast.api.schemas import decode, moment
+from holdfast.api.schemas import decode, parse_time
 from holdfast.api.state import Service
-from holdfast.api.streams import Place, event
+from holdfast.api.streams import StreamPosition, event
 from holdfast.errors import Closed, Forbidden, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from holdfast.types import Session
 
@@ -61,7 +69,7 @@ def test_address_ranges_are_read_as_they_are_written_and_empty_ones_are_none() -
     found = networks([" 10.0.0.0/8", "", "  ", "fd00::/8", "127.0.0.1"])
     assert [str(each) for each in found] == ["10.0.0.0/8", "fd00::/8", "127.0.0.1/32"]
     for wrong in ("10.0.0.1/8", "10.0.0.0/33", "localhost", "10.0.0.0-10.0.0.9"):
-        with pytest.raises(InvalidInput, match="written like"):
+        with pytest.raises(InvalidInput, match="address range"):
             networks([wrong])
 
 
@@ -109,7 +117,7 @@ def test_a_key_that_is_sent_is_looked_up_even_from_a_trusted_range(name: bytes) 
 @pytest.mark.parametrize(
     ("caller", "need", "tenant", "words"),
     [
-        (Caller("k", "acme", frozenset(["admin"])), "read", "zenith", "good for the tenant 'acme' only"),
+        (Caller("k", "acme", frozenset(["admin"])), "read", "zenith", "valid for the tenant 'acme' only"),
         (Caller("k", "acme", frozenset(["read"])), "write", "acme", "write or runs:write"),
         (Caller("k", "acme", frozenset(["admin"])), "root", None, "admin, without a tenant"),
     ],
@@ -167,7 +175,7 @@ def noted(*what: Denial, tenant: str = "acme") -> list[Any]:
 
 
 def test_more_refusals_than_fit_together_are_all_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "TOGETHER", 2)
+    monkeypatch.setattr(audit, "BATCH_SIZE", 2)
     found = noted(*(denial(number) for number in range(5)))
     assert {each.reason for each in found} == {f"reason {number}" for number in range(5)}
     assert {(each.action, each.actor, each.subject_kind) for each in found} == {("access.denied", "10.0.0.1", "route")}
@@ -189,7 +197,7 @@ def test_what_cannot_be_noted_stays_in_the_log_and_stops_nobody(caplog: pytest.L
     with caplog.at_level(logging.WARNING, "holdfast.api.auth"):
         asyncio.run(main())
     assert "refused GET /v1 from 10.0.0.1: reason 1" in caplog.text
-    assert caplog.text.count("a refusal could not be noted: Closed") == 1
+    assert caplog.text.count("a refusal could not be recorded: Closed") == 1
 
 
 # Problems
@@ -198,7 +206,7 @@ def test_what_cannot_be_noted_stays_in_the_log_and_stops_nobody(caplog: pytest.L
 def test_every_error_has_a_status_and_one_sentence() -> None:
     kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, HoldfastError)]
     assert len(kinds) > 10
-    for kind in [*kinds, HttpError, NoLongerSo]:
+    for kind in [*kinds, HttpError, PreconditionFailed]:
         assert 400 <= status_of(kind) < 600
         assert title_of(kind) == (kind.__doc__ or "").strip().splitlines()[0] != ""
 
@@ -207,7 +215,7 @@ def test_every_error_has_a_status_and_one_sentence() -> None:
     ("error", "status", "name", "told"),
     [
         (InvalidInput("a is b"), 400, "InvalidInput", True),
-        (NoLongerSo("it moved"), 412, "Conflict", True),
+        (PreconditionFailed("it moved"), 412, "Conflict", True),
         (NotAuthenticated("no key"), 401, "Forbidden", True),
         (errors.Unavailable("host db7 is down"), 503, "Unavailable", False),
         (errors.Corrupt("page 7 of /srv/x"), 500, "Corrupt", False),
@@ -226,14 +234,14 @@ def test_a_callers_mistake_is_explained_and_ours_is_only_named(
 
 def test_an_outcome_that_is_unknown_is_settled_by_the_id_in_hand() -> None:
     def lose() -> None:
-        with settled_by("ours"):
-            assert SETTLED_BY.get() == "ours"
+        with retry_id("ours"):
+            assert RETRY_ID.get() == "ours"
             raise OutcomeUnknown("lost")
 
     with pytest.raises(OutcomeUnknown, match="lost") as told:
         lose()
     assert msgspec.json.decode(answer(told.value, ServerLimits()).body)["id"] == "ours"
-    with pytest.raises(InvalidInput), settled_by("ours"):
+    with pytest.raises(InvalidInput), retry_id("ours"):
         raise InvalidInput("another error is left as it is")
 
 
@@ -250,13 +258,13 @@ def test_json_is_as_deep_as_it_can_be_read_and_no_deeper() -> None:
 def test_several_times_in_a_filter_become_times_and_a_moment_keeps_its_instant() -> None:
     written = ["2030-01-31T12:00:00Z", "2030-01-31T13:00:00+01:00"]
     (found,) = filters([Filter("in", written, column="created_at")], Session)
-    assert found.value == [moment(written[0])] * 2
-    with pytest.raises(InvalidInput, match="written like"):
+    assert found.value == [parse_time(written[0])] * 2
+    with pytest.raises(InvalidInput, match="must have the format"):
         filters([Filter("in", ["2030-01-31T12:00:00Z", "soon"], column="created_at")], Session)
 
 
 def test_an_event_is_written_in_one_piece_whatever_is_in_it() -> None:
-    sent = event(Place(7, 0), "message", {"text": "a\n\nid: 8\r\n", "lone": "\ud800"}).written
+    sent = event(StreamPosition(7, 0), "message", {"text": "a\n\nid: 8\r\n", "lone": "\ud800"}).encoded
     assert sent.count(b"\n\n") == 1
     head, data = sent[:-2].split(b"\ndata: ")
     assert head == b"id: 7\nevent: message"

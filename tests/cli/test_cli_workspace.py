@@ -116,7 +116,7 @@ def test_differences_are_shown_by_step(place: Place) -> None:
 def test_a_run_goes_back_and_forth(place: Place) -> None:
     put(place.tree, "dirty", b"1")
     dirty = fingerprint(place.tree)
-    printed = said("rewind", "--run", place.run, str(place.tree), "--to", "1", "--keep-checkpoints-for", "30")
+    printed = said("rewind", "--run", place.run, str(place.tree), "--to", "1", "--keep-snapshots-for", "30")
     assert "is at step 1, from 3" in printed
     assert "What was there before is snapshot" in printed
     assert fingerprint(place.tree) == place.files[0]

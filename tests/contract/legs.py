@@ -165,7 +165,8 @@ class PostgresPlace:
     def _emptying(self) -> str:
         """Remove everybody but the resident, all at once too."""
         columns = dict.fromkeys(self._connect().execute(_TENANT_COLUMNS).fetchall())
-        return ";".join(f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in columns)
+        deletions = [f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in columns]
+        return ";".join(["SET session_replication_role = replica", *deletions, "RESET session_replication_role"])
 
     def renew(self) -> None:
         self._connect().execute("TRUNCATE tenants, sessions, messages, agents, api_keys, run_queue CASCADE")

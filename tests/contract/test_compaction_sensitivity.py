@@ -69,16 +69,18 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     ),
     "a page that begins again": says("archived", "> (:after_number, :after_seq)", ">= (:after_number, :after_seq)"),
     "a plan that is carried out whatever happened": mock.patch.object(
-        compaction_plan.Snapshot, "fingerprint", return_value="the same"
+        compaction_plan.SessionRows, "fingerprint", return_value="the same"
     ),
     "a late result that is not looked for": mock.patch.object(compaction_commit, "_check_late_results", nothing),
     "branches that are not asked": mock.patch.multiple(compaction_commit, needed_elsewhere=nobody),
     "branches that are not asked at a rollback": mock.patch.multiple(compaction_rollback, needed_elsewhere=nobody),
-    "strategies that are not checked": mock.patch.object(compaction_plan, "checked", lambda changes, *_: changes),
+    "strategies that are not checked": mock.patch.object(compaction_plan, "check_changes", lambda changes, *_: changes),
     "partners that are not asked": mock.patch.object(tool_pairs.Pairs, "bound_to", return_value=set()),
-    "protection of nothing but the last": mock.patch.object(compaction_strategies.History, "_newest", return_value=[]),
+    "protection of nothing but the last": mock.patch.object(
+        compaction_strategies.CompactionHistory, "_newest_within", return_value=[]
+    ),
     "appends that are not counted": mock.patch.object(
-        compaction_automatic.attachments.Attachments, "may_concern", return_value=False
+        compaction_automatic.attachments.Attachments, "may_apply_to", return_value=False
     ),
     "attachments that cannot be found": mock.patch.object(Attachments, "find", return_value=None),
     "a summary of another role": mock.patch.object(compaction_commit, "SUMMARY_ROLE", "assistant"),

@@ -245,7 +245,7 @@ class Machine(RuleBasedStateMachine):
         tenant=st.sampled_from([*NEW, *TENANTS]), quota=st.sampled_from([None, 0, 1, 500, 2**39, -1, 2**40, True, "1"])
     )
     def limit_a_tenant(self, tenant: str, quota: Any) -> None:
-        self.call(None, "tenants.set_quota", tenant, checkpoint_quota_mib=quota)
+        self.call(None, "tenants.set_quota", tenant, snapshot_quota_mib=quota)
 
     @rule(tenant=st.sampled_from([*NEW, *TENANTS]), cascade=given.flags)
     def delete_a_tenant(self, tenant: str, cascade: bool) -> None:

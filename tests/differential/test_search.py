@@ -17,9 +17,9 @@ import pytest
 from holdfast import FixedClock, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import InvalidInput
 from holdfast.limits import Limits
-from holdfast.stores.conversation.search.query import MAX_OCCURRENCES, PASSING, SearchQuery, parse
+from holdfast.stores.conversation.search.query import MAX_OCCURRENCES, WORDS_PER_MENTION, SearchQuery, parse
 from holdfast.stores.conversation.search.searchable_text import BREAK, Term, text_of, words_of
-from holdfast.types import Hit, Message
+from holdfast.types import Message, SearchHit
 from tests.differential.sides import StepIds
 
 WORDS = (
@@ -101,7 +101,7 @@ class Read:
         words = words_of(text_of(message.kind, message.content))
         counts = Counter(word for word in words if word != BREAK)
         self.words = set(counts)
-        self.passing = [word for word, count in counts.items() if count * PASSING < counts.total()]
+        self.passing = [word for word, count in counts.items() if count * WORDS_PER_MENTION < counts.total()]
         seen: Counter[str] = Counter()
         self.kept: list[str] = []
         for word in words:
@@ -110,9 +110,9 @@ class Read:
 
     def score(self, query: SearchQuery) -> float:
         """The score of the message, or 0 if it does not match."""
-        if not all(map(self._has, query.wanted)) or any(map(self._has, query.unwanted)):
+        if not all(map(self._has, query.required)) or any(map(self._has, query.excluded)):
             return 0
-        for term in query.wanted:
+        for term in query.required:
             for place, wanted in enumerate(term.words, 1):
                 prefix = term.prefix and place == len(term.words)
                 if any(_is(word, wanted, prefix) for word in self.passing):
@@ -246,8 +246,8 @@ def _search(pair: Pair, typed: str, there: Sequence[Read], seed: int) -> int:
     return len(wanted)
 
 
-def _pages(handle: TenantHandle, typed: str) -> list[Hit]:
-    hits: list[Hit] = []
+def _pages(handle: TenantHandle, typed: str) -> list[SearchHit]:
+    hits: list[SearchHit] = []
     cursor: str | None = None
     while True:
         page = handle.messages.search(typed, limit=25, cursor=cursor)

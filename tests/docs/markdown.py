@@ -1,9 +1,13 @@
-"""Reading our Markdown: its code blocks, headings and links.
+"""Parser for our Markdown: code blocks, headings and links.
 
-A comment right above a block of Python says how it is tried: ``<!-- test: postgres -->`` gives it ``dsn``, the address of a
-PostgreSQL database of its own; ``fresh`` starts a new program in a new folder, where otherwise a block goes on from the ones
-before it; ``langgraph`` or ``crewai`` runs it in that framework's environment; ``not run: why`` leaves it out. A block
-marked ``output`` after it is what it must print.
+A comment directly above a Python block sets how the block is run:
+
+- ``<!-- test: postgres -->`` defines ``dsn``, the URL of a PostgreSQL database of its own.
+- ``fresh`` starts a new program in a new folder. Otherwise a block continues the blocks before it.
+- ``langgraph``, ``crewai``, ``kagent`` or ``a2a`` runs the block in that framework's environment.
+- ``not run: reason`` skips the block.
+
+A following block marked ``output`` is the expected output.
 """
 
 from __future__ import annotations
@@ -26,52 +30,53 @@ _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.M)
 
 
 class Block(NamedTuple):
-    """A piece of Python on a page."""
+    """A Python block of a page."""
 
     file: Path
     line: int
-    """Where its first line is."""
+    """Number of its first line of code."""
     code: str
     marks: frozenset[str]
-    not_run: str
-    """Why it is left out, if it is."""
+    skip_reason: str
+    """Empty if the block is run."""
     output: str | None
-    """What it must print, if the page says so."""
+    """Expected output, if the page shows it."""
 
     def __str__(self) -> str:
         return f"{self.file.relative_to(ROOT)}:{self.line}"
 
 
 def blocks(file: Path) -> list[Block]:
-    """The Python of a page, in order."""
+    """Return the Python blocks of a page, in order."""
     text = file.read_text("utf-8")
-    found = list(_BLOCK.finditer(text))
+    fences = list(_BLOCK.finditer(text))
     python: list[Block] = []
-    for place, match in enumerate(found):
-        if match["kind"] != "python":
+    for index, fence in enumerate(fences):
+        if fence["kind"] != "python":
             continue
-        after = found[place + 1] if place + 1 < len(found) else None
-        says = after["code"] if after is not None and after["kind"] == "output" else None
-        not_run = (match["marks"] or "").partition("not run:")[2].strip()
-        marks = frozenset(mark.strip() for mark in (match["marks"] or "").split(",") if mark.strip() and not not_run)
-        line = text.count("\n", 0, match.start("code")) + 1
-        python.append(Block(file, line, match["code"], marks, not_run, says))
+        following = fences[index + 1] if index + 1 < len(fences) else None
+        output = following["code"] if following is not None and following["kind"] == "output" else None
+        skip_reason = (fence["marks"] or "").partition("not run:")[2].strip()
+        names = [] if skip_reason else (fence["marks"] or "").split(",")
+        marks = frozenset(name.strip() for name in names if name.strip())
+        line = text.count("\n", 0, fence.start("code")) + 1
+        python.append(Block(file, line, fence["code"], marks, skip_reason, output))
     return python
 
 
 def links(file: Path) -> Iterator[str]:
-    """Where a page leads to, except what stands in its code."""
+    """Yield the link targets of a page, without those in code."""
     text = re.sub(r"`[^`\n]*`", "", _BLOCK.sub("", file.read_text("utf-8")))
-    for match in _LINK.finditer(text):
-        yield next(group for group in match.groups() if group)
+    for link in _LINK.finditer(text):
+        yield next(target for target in link.groups() if target)
 
 
 def anchors(file: Path) -> set[str]:
-    """The names of a page's headings, as links write them."""
+    """Return the anchors of a page's headings, as links spell them."""
     text = _BLOCK.sub("", file.read_text("utf-8"))
     return {_slug(title) for title in _HEADING.findall(text)}
 
 
 def _slug(title: str) -> str:
-    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", lambda match: match[1] or "", title)
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", lambda markup: markup[1] or "", title)
     return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")

@@ -267,7 +267,7 @@ def test_many_terms_in_very_long_messages_are_marked_in_time_that_grows_with_the
     query = parse(" ".join("a" * length + "*" for length in range(1, 51)), Limits())
     for text in texts:
         looked = 0
-        marker = Marker(query.wanted, "[", "]")
+        marker = Marker(query.required, "[", "]")
 
         def counted(word: str, look: Any = marker._terms_of) -> int:
             nonlocal looked
@@ -328,7 +328,7 @@ def test_others_write_between_two_pieces(path: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_messages_that_wish_for_one_number_all_get_one(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_index, "_wished_number", lambda *message: 7)
+    monkeypatch.setattr(search_index, "_preferred_number", lambda *message: 7)
     acme = hf.tenant("acme")
     for start in range(3):
         fill(acme, *(f"word {start} {number}" for number in range(10)))
@@ -337,7 +337,7 @@ def test_messages_that_wish_for_one_number_all_get_one(hf: Holdfast, monkeypatch
 
 
 def test_the_highest_number_is_followed_by_the_lowest(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_index, "_wished_number", lambda *message: search_index.MAX_NUMBER - 2)
+    monkeypatch.setattr(search_index, "_preferred_number", lambda *message: search_index.MAX_NUMBER - 2)
     acme = hf.tenant("acme")
     fill(acme, *(f"word {number}" for number in range(6)))
     assert len(acme.messages.search("word")) >= 5
@@ -345,7 +345,7 @@ def test_the_highest_number_is_followed_by_the_lowest(hf: Holdfast, monkeypatch:
 
 def test_searchers_at_once_do_not_stand_in_each_others_way(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even if all messages wish for the same number, and half of the searches are in one session."""
-    monkeypatch.setattr(search_index, "_wished_number", lambda *message: 1_000)
+    monkeypatch.setattr(search_index, "_preferred_number", lambda *message: 1_000)
     acme = hf.tenant("acme")
     sessions = [fill(acme, "word") for _ in range(6)]
 
@@ -552,7 +552,7 @@ def test_an_index_made_of_many_pieces_has_few_parts_and_no_more_bytes_than_one_m
 
 
 def plan(connection: Any, name: str, where: str = "") -> str:
-    statement = queries.by_name[name].statement(Dialect.SQLITE, where, search_index.INDEX)
+    statement = queries.by_name[name].statement(Dialect.SQLITE, where, search_index.BEHIND_INDEX)
     rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
     return "; ".join(str(row[3]) for row in rows)
 

@@ -24,9 +24,14 @@ def _serve() -> click.Command:
     return serve
 
 
+def _variables(option: click.Parameter) -> list[str]:
+    return [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_every_variable_and_option_is_one_the_server_knows(file: Path) -> None:
-    known = {str(each.envvar) for each in _serve().params} | {"HOLDFAST_ADMIN_KEY", "HOLDFAST_ENCRYPTION_KEY"}
+    known = {name for option in _serve().params for name in _variables(option)}
+    known |= {"HOLDFAST_ADMIN_KEY", "HOLDFAST_ENCRYPTION_KEY"}
     named = set(re.findall(r"\bHOLDFAST_[A-Z_]+\b", file.read_text()))
     assert named <= known, named - known
     options = {option for each in _serve().params for option in each.opts}

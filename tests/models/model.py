@@ -158,12 +158,12 @@ class ModelTenants:
         self._model.known[tenant] = changed
         return changed
 
-    def set_quota(self, tenant: str, *, checkpoint_quota_mib: Any) -> Tenant:
-        quota = checkpoint_quota_mib
+    def set_quota(self, tenant: str, *, snapshot_quota_mib: Any) -> Tenant:
+        quota = snapshot_quota_mib
         if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
             raise InvalidInput
         there = self.get(tenant)
-        changed = msgspec.structs.replace(there, checkpoint_quota_mib=quota, updated_at=self._model.now())
+        changed = msgspec.structs.replace(there, snapshot_quota_mib=quota, updated_at=self._model.now())
         self._model.known[tenant] = changed
         return changed
 

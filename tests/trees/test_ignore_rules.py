@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInput
 from holdfast.trees import ignore_rules
-from holdfast.trees.ignore_rules import DEFAULT_IGNORE, FILE, Ignores, in_root
+from holdfast.trees.ignore_rules import DEFAULT_IGNORE, FILE, IgnoreRules, in_root
 
 
 def ignored(pattern: str, paths: str) -> str:
     """Those of some files that one pattern ignores."""
-    ignores = Ignores([pattern])
+    ignores = IgnoreRules([pattern])
     return " ".join(path for path in paths.split() if ignores(path, False))
 
 
@@ -112,7 +112,7 @@ def test_what_a_set_of_characters_matches(pattern: str, paths: str, found: str) 
     ],
 )
 def test_a_class_of_characters_has_these_in_it_and_those_not(name: str, inside: str, outside: str) -> None:
-    ignores = Ignores([f"x[[:{name}:]]"])
+    ignores = IgnoreRules([f"x[[:{name}:]]"])
     assert [char for char in inside if not ignores(f"x{char}", False)] == []
     assert [char for char in outside if ignores(f"x{char}", False)] == []
 
@@ -152,7 +152,7 @@ def test_a_class_that_there_is_not_makes_the_pattern_match_nothing(pattern: str)
     ],
 )
 def test_spaces_comments_and_backslashes(line: str, path: str, is_ignored: bool) -> None:
-    assert Ignores([line])(path, False) is is_ignored
+    assert IgnoreRules([line])(path, False) is is_ignored
 
 
 @pytest.mark.parametrize(
@@ -169,25 +169,25 @@ def test_spaces_comments_and_backslashes(line: str, path: str, is_ignored: bool)
     ],
 )
 def test_the_last_line_that_matches_decides(lines: list[str], path: str, is_ignored: bool) -> None:
-    assert Ignores(lines)(path, False) is is_ignored
+    assert IgnoreRules(lines)(path, False) is is_ignored
 
 
 def test_a_slash_at_the_end_is_about_directories_only() -> None:
-    ignores = Ignores(["d/", "e", "a/b/"])
+    ignores = IgnoreRules(["d/", "e", "a/b/"])
     asked = [("d", True), ("d", False), ("x/d", True), ("e", True), ("e", False), ("a/b", True), ("x/a/b", True)]
     assert [ignores(*each) for each in asked] == [True, False, True, True, True, True, False]
 
 
 def test_a_directory_can_be_taken_back_in_by_a_line_about_directories() -> None:
-    ignores = Ignores(["*", "!d/"])
+    ignores = IgnoreRules(["*", "!d/"])
     assert (ignores("d", True), ignores("d", False)) == (False, True)
 
 
 def test_a_line_break_in_a_name_is_a_character_like_others() -> None:
-    assert Ignores(["*"])("a\nb", False)
-    assert Ignores(["a?b"])("a\nb", False)
-    assert Ignores(["**/x"])("a\nb/x", False)
-    assert not Ignores(["a"])("a\n", False)
+    assert IgnoreRules(["*"])("a\nb", False)
+    assert IgnoreRules(["a?b"])("a\nb", False)
+    assert IgnoreRules(["**/x"])("a\nb/x", False)
+    assert not IgnoreRules(["a"])("a\n", False)
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ def test_a_line_break_in_a_name_is_a_character_like_others() -> None:
     ],
 )
 def test_what_tools_make_anew_is_ignored_by_default(path: str, is_folder: bool) -> None:
-    assert Ignores(DEFAULT_IGNORE)(path, is_folder)
+    assert IgnoreRules(DEFAULT_IGNORE)(path, is_folder)
 
 
 @pytest.mark.parametrize(
     "path", ["x.py", "x.pyx", "pycache", "__pycache__", "node_modules", ".git", ".env", "thumbs.db"]
 )
 def test_files_that_people_write_are_not_ignored_by_default(path: str) -> None:
-    assert not Ignores(DEFAULT_IGNORE)(path, False)
+    assert not IgnoreRules(DEFAULT_IGNORE)(path, False)
 
 
 # How patterns are given
@@ -223,26 +223,26 @@ def test_files_that_people_write_are_not_ignored_by_default(path: str) -> None:
 
 def test_as_many_patterns_as_allowed_are_taken_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ignore_rules, "MAX_PATTERNS", 3)
-    ignores = Ignores(["a", "# comments count", "c"])
+    ignores = IgnoreRules(["a", "# comments count", "c"])
     assert [ignores(path, False) for path in ("a", "b", "c")] == [True, False, True]
     with pytest.raises(InvalidInput, match="more than 3 patterns"):
-        Ignores(["a", "b", "c", "d"])
+        IgnoreRules(["a", "b", "c", "d"])
 
 
 def test_patterns_may_come_from_any_iterable_and_are_kept_as_they_were() -> None:
-    ignores = Ignores(line for line in ("a ", "# note", "!b"))
+    ignores = IgnoreRules(line for line in ("a ", "# note", "!b"))
     assert ignores.patterns == ("a ", "# note", "!b")
 
 
 @pytest.mark.parametrize("given", [None, 1.5, object()])
 def test_what_is_no_list_of_lines_is_refused(given: object) -> None:
     with pytest.raises(InvalidInput, match="list of lines"):
-        Ignores(given)  # type: ignore[arg-type]
+        IgnoreRules(given)  # type: ignore[arg-type]
 
 
 def test_a_line_that_is_no_text_is_named_by_its_type() -> None:
     with pytest.raises(InvalidInput, match="not bytes"):
-        Ignores(["a", b"b"])  # type: ignore[list-item]
+        IgnoreRules(["a", b"b"])  # type: ignore[list-item]
 
 
 # The file in the root
@@ -325,7 +325,7 @@ def reference(pattern: str, path: str) -> bool:
 def test_stars_match_what_their_definition_says(pattern: str, path: str) -> None:
     pattern = pattern.rstrip("/")
     assume(pattern)
-    assert Ignores([pattern])(path, False) is reference(pattern, path)
+    assert IgnoreRules([pattern])(path, False) is reference(pattern, path)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_stars_match_what_their_definition_says(pattern: str, path: str) -> None
 @pytest.mark.timeout(60)
 def test_no_pattern_takes_long_to_be_found_not_to_match(pattern: str, path: str) -> None:
     """Each of them took years, or hours, when stars were tried in every combination."""
-    assert Ignores([pattern])(path, False) is False
+    assert IgnoreRules([pattern])(path, False) is False
 
 
 @pytest.mark.parametrize(
@@ -353,5 +353,5 @@ def test_no_pattern_takes_long_to_be_found_not_to_match(pattern: str, path: str)
 )
 def test_patterns_that_would_take_long_to_compile_are_refused(patterns: list[str]) -> None:
     with pytest.raises(InvalidInput, match=r"no more than 4,096 and 262,144 are allowed"):
-        Ignores(patterns)
-    assert Ignores(["#" * 1_000_000])("a", False) is False
+        IgnoreRules(patterns)
+    assert IgnoreRules(["#" * 1_000_000])("a", False) is False

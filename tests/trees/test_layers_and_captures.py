@@ -19,13 +19,13 @@ from holdfast.core.objects import digest_of, pack
 from holdfast.errors import Corrupt, InvalidInput, NotFound, Stale
 from holdfast.stores.workspace import layers
 from holdfast.stores.workspace import squash as squash_module
-from holdfast.stores.workspace.layers import NewLayer, Part
-from holdfast.stores.workspace.squash import Squashing
+from holdfast.stores.workspace.layers import LayerPart, NewLayer
+from holdfast.stores.workspace.squash import Squasher
 from holdfast.sync_runner import step
 from holdfast.trees import archives, stat_cache
-from holdfast.trees.entries import Difference, Entry, Piece
-from holdfast.trees.scan import Scanned
-from holdfast.trees.stat_cache import Picture
+from holdfast.trees.entries import ContentPiece, Difference, TreeEntry
+from holdfast.trees.scan import ScanResult
+from holdfast.trees.stat_cache import CachedTree
 from holdfast.types import Snapshot
 from holdfast.workspaces import capture
 from tests.stores.lifecycle.forging import body, forge, intact
@@ -45,8 +45,8 @@ def run(acme: TenantHandle) -> str:
     return acme.runs.start(acme.sessions.create().id).id
 
 
-def file(path: str, size: int = 0, **fields: Any) -> Entry:
-    return replace(Entry(path, "file", 0o644, 7, size, "", digest_of(path.encode())), **fields)
+def file(path: str, size: int = 0, **fields: Any) -> TreeEntry:
+    return replace(TreeEntry(path, "file", 0o644, 7, size, "", digest_of(path.encode())), **fields)
 
 
 def chain(acme: TenantHandle, run: str, count: int) -> list[Snapshot]:
@@ -58,7 +58,7 @@ def chain(acme: TenantHandle, run: str, count: int) -> list[Snapshot]:
     return made
 
 
-def add(acme: TenantHandle, new: NewLayer) -> layers.Added:
+def add(acme: TenantHandle, new: NewLayer) -> layers.AddedLayer:
     return step(acme._engine.write(lambda connection: layers.add(connection, acme._scope, new)))
 
 
@@ -92,7 +92,7 @@ def test_a_layer_lies_one_deeper_than_the_one_below_it(acme: TenantHandle) -> No
 
 
 def test_what_is_stored_already_takes_no_room_in_another_layer(acme: TenantHandle) -> None:
-    new = NewLayer(layers.manifest_of(Difference([file("a")])), None, [Part([pack(b"x" * 50)])])
+    new = NewLayer(layers.manifest_of(Difference([file("a")])), None, [LayerPart([pack(b"x" * 50)])])
     assert (add(acme, new).stored_bytes > 50, add(acme, new).stored_bytes) == (True, 0)
     assert acme.snapshots.usage().layers == 2
 
@@ -117,7 +117,7 @@ def test_of_layers_that_nothing_needs_all_are_collected_and_counted(acme: Tenant
 
 
 def test_what_collected_layers_held_is_free(acme: TenantHandle) -> None:
-    add(acme, NewLayer(layers.manifest_of(Difference([])), None, [Part([pack(b"x" * 50)])]))
+    add(acme, NewLayer(layers.manifest_of(Difference([])), None, [LayerPart([pack(b"x" * 50)])]))
     acme.objects.prune(grace_s=0)
     assert acme.objects.usage().count == 2
     acme.snapshots.collect()
@@ -167,7 +167,7 @@ def test_a_layer_that_is_not_here_comes_to_no_tree(acme: TenantHandle, run: str)
 
 
 def squash(acme: TenantHandle, **how: Any) -> int:
-    return step(Squashing(acme._engine, acme._scope).all(**how))
+    return step(Squasher(acme._engine, acme._scope).all(**how))
 
 
 def test_where_every_layer_is_needed_nothing_is_squashed(acme: TenantHandle, run: str) -> None:
@@ -228,14 +228,14 @@ def test_a_directory_has_one_form_however_it_is_named(tmp_path: Path, monkeypatc
     assert {capture.root_of(each) for each in forms} == {os.path.realpath(tmp_path / "tree")}
 
 
-def found(*new: Entry, removed: tuple[str, ...] = (), before: dict[str, Entry] | None = None) -> Scanned:
+def found(*new: TreeEntry, removed: tuple[str, ...] = (), before: dict[str, TreeEntry] | None = None) -> ScanResult:
     difference = Difference(new, removed, ("*.o",))
-    return Scanned(difference, difference.applied(before or {}), {}, (), ())
+    return ScanResult(difference, difference.applied(before or {}), {}, (), ())
 
 
-def picture(*entries: Entry, depth: int = 0, ignore: tuple[str, ...] = ("*.o",)) -> Picture:
+def picture(*entries: TreeEntry, depth: int = 0, ignore: tuple[str, ...] = ("*.o",)) -> CachedTree:
     size = sum(each.size for each in entries)
-    return Picture("s", "layer", depth, ignore, {each.path: each for each in entries}, {}, size)
+    return CachedTree("s", "layer", depth, ignore, {each.path: each for each in entries}, {}, size)
 
 
 def test_the_bytes_of_a_tree_are_counted_from_what_changed() -> None:
@@ -260,7 +260,7 @@ def test_the_bytes_of_a_tree_are_counted_from_what_changed() -> None:
     ids=["nothing", "patterns", "one", "too deep", "just not", "more than there is", "one gone", "the first"],
 )
 def test_on_what_a_tree_is_written_down(
-    before: Picture | None, new: tuple[Entry, ...], removed: tuple[str, ...], parent: str | None
+    before: CachedTree | None, new: tuple[TreeEntry, ...], removed: tuple[str, ...], parent: str | None
 ) -> None:
     now = found(*new, removed=removed, before=dict(before.entries) if before else {})
     layer = capture._layer(before, now, [], 3)
@@ -273,10 +273,13 @@ def test_on_what_a_tree_is_written_down(
 
 def test_a_tree_that_is_written_as_a_whole_holds_what_is_here_and_brings_what_is_new() -> None:
     here, new = pack(b"here"), pack(b"new")
-    entries = [file("a", 4, pieces=(Piece(here.digest, 0, 4),)), file("b", 3, pieces=(Piece(new.digest, 0, 3),))]
-    layer = capture._layer(None, found(*entries), [Part([new])], 3)
+    entries = [
+        file("a", 4, pieces=(ContentPiece(here.digest, 0, 4),)),
+        file("b", 3, pieces=(ContentPiece(new.digest, 0, 3),)),
+    ]
+    layer = capture._layer(None, found(*entries), [LayerPart([new])], 3)
     assert isinstance(layer, NewLayer)
-    assert (layer.held, layer.parts) == ([here.digest], [Part([new])])
+    assert (layer.held, layer.parts) == ([here.digest], [LayerPart([new])])
 
 
 def test_what_takes_files_is_done_where_the_caller_is_if_it_blocks(acme: TenantHandle) -> None:
@@ -317,7 +320,7 @@ def test_who_is_cancelled_waits_for_the_thread() -> None:
 
 def test_a_dirty_tree_removes_no_snapshot_and_the_next_step_does(tmp_path: Path) -> None:
     make(tmp_path / "tree", {"a": b"1"})
-    with Holdfast(":memory:", limits=Limits(checkpoints_per_run=2)) as holdfast:
+    with Holdfast(":memory:", limits=Limits(snapshots_per_run=2)) as holdfast:
         acme = holdfast.tenant("acme")
         run = acme.runs.start(acme.sessions.create().id).id
         made = [acme.workspaces.capture(run, tmp_path / "tree").snapshot.id for _ in range(2)]
@@ -365,15 +368,15 @@ def test_what_is_whole_and_says_something_else_is_not_believed(tmp_path: Path, c
 
 @pytest.mark.parametrize(("kind", "bits"), [("file", stat.S_IFREG), ("dir", stat.S_IFDIR), ("symlink", stat.S_IFLNK)])
 def test_the_size_of_what_is_no_file_is_not_compared(kind: Any, bits: int) -> None:
-    entry = Entry("x", kind, 0o755, 7, 0)
+    entry = TreeEntry("x", kind, 0o755, 7, 0)
     known = {"x": (bits | 0o755, 4_096, 7, 1, 1)}
-    assert (stat_cache.fitting(known, {"x": entry}) == known) is (kind != "file")
+    assert (stat_cache.matching_stats(known, {"x": entry}) == known) is (kind != "file")
 
 
 # Archives
 
 
-def archive(*entries: Entry) -> bytes:
+def archive(*entries: TreeEntry) -> bytes:
     file = io.BytesIO()
     with pytest.raises(StopIteration) as done:
         next(archives.write(file, {each.path: each for each in entries}))
@@ -381,8 +384,8 @@ def archive(*entries: Entry) -> bytes:
     return file.getvalue()
 
 
-def unpacked(content: bytes) -> dict[str, Entry]:
-    unpacking = archives.Unpacking(io.BytesIO(content), Limits())
+def unpacked(content: bytes) -> dict[str, TreeEntry]:
+    unpacking = archives.ArchiveReader(io.BytesIO(content), Limits())
     for _ in unpacking.parts():
         pass
     return dict(unpacking.result().entries)
@@ -394,21 +397,21 @@ def test_an_archive_of_nothing_is_an_archive() -> None:
 
 @pytest.mark.parametrize("mtime_ns", [0, 1, -1, 999_999_999, 1_700_000_000_123_456_789, -1_500_000_001])
 def test_times_come_back_to_the_nanosecond(mtime_ns: int) -> None:
-    entry = Entry("d", "dir", 0o755, mtime_ns)
+    entry = TreeEntry("d", "dir", 0o755, mtime_ns)
     assert unpacked(archive(entry)) == {"d": entry}
 
 
 def test_zeros_and_long_names_come_back() -> None:
     name = "/".join(["n" * 100] * 3)
-    zeros = Entry("zeros", "file", 0o600, 5, 70_000, "", b"", (Piece(b"", 0, 70_000),))
-    there = unpacked(archive(zeros, Entry(name, "symlink", 0o777, 5, 0, "t" * 300 + "é\udcff")))
+    zeros = TreeEntry("zeros", "file", 0o600, 5, 70_000, "", b"", (ContentPiece(b"", 0, 70_000),))
+    there = unpacked(archive(zeros, TreeEntry(name, "symlink", 0o777, 5, 0, "t" * 300 + "é\udcff")))
     assert there["zeros"].digest == digest_of(bytes(70_000))
     assert there[name].target == "t" * 300 + "é\udcff"
     assert [there[path].kind for path in ("n" * 100, "/".join(["n" * 100] * 2))] == ["dir", "dir"]
 
 
 def test_an_archive_that_was_cut_off_anywhere_is_refused() -> None:
-    whole = archive(Entry("d", "dir", 0o755, 5), Entry("l", "symlink", 0o777, 5, 0, "d"))
+    whole = archive(TreeEntry("d", "dir", 0o755, 5), TreeEntry("l", "symlink", 0o777, 5, 0, "d"))
     for end in range(len(whole)):
         with pytest.raises(InvalidInput):
             unpacked(whole[:end])

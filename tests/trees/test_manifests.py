@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
 from holdfast.trees import manifests
-from holdfast.trees.entries import ZEROS, Difference, Entry, Piece, objects_of, raw, shown
+from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry, objects_of, raw, shown
 
 DIGESTS = st.binary(min_size=32, max_size=32)
 PATHS = st.binary(min_size=1, max_size=20).map(shown)
-PIECES = st.builds(Piece, st.one_of(DIGESTS, st.just(ZEROS)), st.integers(0, 2**40), st.integers(0, 2**60))
+PIECES = st.builds(ContentPiece, st.one_of(DIGESTS, st.just(ZEROS)), st.integers(0, 2**40), st.integers(0, 2**60))
 NUMBERS = {"mode": st.integers(0, 0o7777), "mtime_ns": st.integers(-(2**62), 2**62)}
 ENTRIES = st.one_of(
     st.builds(
-        Entry,
+        TreeEntry,
         path=PATHS,
         kind=st.just("file"),
         size=st.integers(0, 2**60),
@@ -27,8 +27,8 @@ ENTRIES = st.one_of(
         pieces=st.lists(PIECES, max_size=4).map(tuple),
         **NUMBERS,
     ),
-    st.builds(Entry, path=PATHS, kind=st.just("dir"), **NUMBERS),
-    st.builds(Entry, path=PATHS, kind=st.just("symlink"), target=PATHS, **NUMBERS),
+    st.builds(TreeEntry, path=PATHS, kind=st.just("dir"), **NUMBERS),
+    st.builds(TreeEntry, path=PATHS, kind=st.just("symlink"), target=PATHS, **NUMBERS),
 )
 DIFFERENCES = st.builds(
     Difference,
@@ -60,7 +60,7 @@ def test_a_name_is_its_bytes(name: bytes) -> None:
 
 
 def test_whatever_is_no_manifest_is_refused() -> None:
-    entries = [Entry("a", "file", 0o644, 1, 3, "", b"d" * 32, (Piece(b"o" * 32, 0, 3),))]
+    entries = [TreeEntry("a", "file", 0o644, 1, 3, "", b"d" * 32, (ContentPiece(b"o" * 32, 0, 3),))]
     whole, random = manifests.write(Difference(entries, ["gone"], ["*.x"])), Random(4)
     refused = 0
     for _ in range(2_000):
@@ -88,7 +88,11 @@ def test_a_piece_of_an_object_that_is_not_named_is_refused() -> None:
 
 
 def test_differences_add_up() -> None:
-    one, two, other = Entry("one", "dir", 0o755, 1), Entry("two", "dir", 0o755, 1), Entry("one", "dir", 0o700, 2)
+    one, two, other = (
+        TreeEntry("one", "dir", 0o755, 1),
+        TreeEntry("two", "dir", 0o755, 1),
+        TreeEntry("one", "dir", 0o700, 2),
+    )
     first = Difference([one, two]).applied({})
     assert first == {"one": one, "two": two}
     assert Difference([other], ["two", "never there"]).applied(first) == {"one": other}
@@ -97,8 +101,8 @@ def test_differences_add_up() -> None:
 
 def test_the_objects_that_entries_need() -> None:
     entries = [
-        Entry("a", "file", 0, 0, 5, "", b"", (Piece(b"x", 0, 3), Piece(ZEROS, 0, 2))),
-        Entry("b", "file", 0, 0, 3, "", b"", (Piece(b"x", 3, 3), Piece(b"y", 0, 1))),
-        Entry("c", "dir", 0, 0),
+        TreeEntry("a", "file", 0, 0, 5, "", b"", (ContentPiece(b"x", 0, 3), ContentPiece(ZEROS, 0, 2))),
+        TreeEntry("b", "file", 0, 0, 3, "", b"", (ContentPiece(b"x", 3, 3), ContentPiece(b"y", 0, 1))),
+        TreeEntry("c", "dir", 0, 0),
     ]
     assert objects_of(entries) == {b"x", b"y"}

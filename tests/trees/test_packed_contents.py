@@ -15,8 +15,17 @@ from hypothesis import strategies as st
 
 from holdfast.core.objects import DIGEST_BYTES, Packed, digest_of, unpack
 from holdfast.trees import contents, safe_open
-from holdfast.trees.contents import CHUNK, MAX_BUNDLE, MAX_BUNDLED, MAX_PIECES, MIN_BUNDLE, Chunked, Packer, Slot
-from holdfast.trees.entries import ZEROS, Entry, Piece
+from holdfast.trees.contents import (
+    CHUNK,
+    MAX_BUNDLE,
+    MAX_BUNDLED,
+    MAX_PIECES,
+    MIN_BUNDLE,
+    ChunkedContent,
+    Packer,
+    SmallContent,
+)
+from holdfast.trees.entries import ZEROS, ContentPiece, TreeEntry
 from holdfast.trees.safe_open import OpenFile
 
 
@@ -35,23 +44,23 @@ def unpacked(packed: Sequence[Packed]) -> dict[bytes, bytes]:
     return {each.digest: unpack(each.digest, each.codec, each.body) for each in packed}
 
 
-def joined(pieces: Sequence[Piece], bodies: dict[bytes, bytes]) -> bytes:
+def joined(pieces: Sequence[ContentPiece], bodies: dict[bytes, bytes]) -> bytes:
     """What pieces come to."""
     return b"".join(
         bodies[lies_in][start : start + length] if lies_in else bytes(length) for lies_in, start, length in pieces
     )
 
 
-def entry(path: str, content: Slot | Chunked, size: int) -> Entry:
+def entry(path: str, content: SmallContent | ChunkedContent, size: int) -> TreeEntry:
     digest, pieces = content.placed()
-    return Entry(path, "file", 0o644, 0, size, "", digest, pieces)
+    return TreeEntry(path, "file", 0o644, 0, size, "", digest, pieces)
 
 
 def chunks_of(content: bytes) -> list[bytes]:
     return [content[at : at + CHUNK] for at in range(0, len(content), CHUNK)]
 
 
-def chunked(packer: Packer, chunks: Sequence[bytes | int]) -> Chunked:
+def chunked(packer: Packer, chunks: Sequence[bytes | int]) -> ChunkedContent:
     made = packer.chunked()
     for chunk in chunks:
         made.add(chunk)
@@ -66,9 +75,9 @@ def test_small_contents_lie_one_after_the_other_in_one_object(packer: Packer) ->
     (packed,) = packer.finish()
     assert unpacked([packed]) == {packed.digest: b"onefoursixteen"}
     assert [slot.pieces for slot in slots] == [
-        (Piece(packed.digest, 0, 3),),
-        (Piece(packed.digest, 3, 4),),
-        (Piece(packed.digest, 7, 7),),
+        (ContentPiece(packed.digest, 0, 3),),
+        (ContentPiece(packed.digest, 3, 4),),
+        (ContentPiece(packed.digest, 7, 7),),
     ]
 
 
@@ -154,7 +163,7 @@ def test_what_was_there_before_is_not_stored_again() -> None:
     assert second.finish() == []
 
 
-def grown(times: int) -> tuple[Entry, bytes, list[list[Packed]]]:
+def grown(times: int) -> tuple[TreeEntry, bytes, list[list[Packed]]]:
     """A file that gets longer, each time by a line."""
     lines, was, given = b"", None, []
     for number in range(times):
@@ -184,7 +193,7 @@ def test_after_so_many_pieces_the_whole_is_stored_again(times: int, pieces: int)
     "content", [b"Other and longer", b"before", b"befor", b"", b"x"], ids=["other", "same", "shorter", "empty", "one"]
 )
 def test_a_content_that_did_not_only_grow_is_stored_as_a_whole(content: bytes) -> None:
-    was = Entry("x", "file", 0o644, 0, 6, "", digest_of(b"before"), (Piece(b"o" * 32, 0, 6),))
+    was = TreeEntry("x", "file", 0o644, 0, 6, "", digest_of(b"before"), (ContentPiece(b"o" * 32, 0, 6),))
     packer = Packer()
     slot = packer.whole(content, was)
     packer.finish()
@@ -193,11 +202,11 @@ def test_a_content_that_did_not_only_grow_is_stored_as_a_whole(content: bytes) -
 
 
 def test_what_was_empty_did_not_grow() -> None:
-    was = Entry("x", "file", 0o644, 0, 0, "", digest_of(b""), ())
+    was = TreeEntry("x", "file", 0o644, 0, 0, "", digest_of(b""), ())
     packer = Packer()
     slot = packer.whole(b"now", was)
     (packed,) = packer.finish()
-    assert slot.pieces == (Piece(packed.digest, 0, 3),)
+    assert slot.pieces == (ContentPiece(packed.digest, 0, 3),)
 
 
 # Large contents
@@ -222,13 +231,13 @@ def test_zeros_are_stored_nowhere_however_they_come(packer: Packer, chunks: list
     made = chunked(packer, chunks)
     assert packer.finish() == []
     assert made.placed() == chunked(packer, [3 * CHUNK]).placed()
-    assert made.placed()[1] == (Piece(ZEROS, 0, 3 * CHUNK),)
+    assert made.placed()[1] == (ContentPiece(ZEROS, 0, 3 * CHUNK),)
 
 
 def test_a_short_end_of_zeros_is_stored_nowhere(packer: Packer) -> None:
     made = chunked(packer, [b"x" * CHUNK, bytes(7)])
     assert len(packer.finish()) == 1
-    assert made.placed()[1][1] == Piece(ZEROS, 0, 7)
+    assert made.placed()[1][1] == ContentPiece(ZEROS, 0, 7)
 
 
 def test_zeros_after_a_chunk_that_is_not_placed_yet_are_not_joined_to_it(packer: Packer) -> None:
@@ -313,7 +322,7 @@ def test_who_takes_as_soon_as_there_is_much_gets_each_object_once(
 def opened(path: Path) -> Iterator[OpenFile]:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with safe_open.opened(folder, path.name) as file:
+        with safe_open.open_file(folder, path.name) as file:
             yield file
     finally:
         os.close(folder)

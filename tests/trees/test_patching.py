@@ -14,29 +14,29 @@ from hypothesis import strategies as st
 from holdfast.core.objects import digest_of
 from holdfast.trees import restore
 from holdfast.trees.contents import CHUNK
-from holdfast.trees.entries import ZEROS, Entry, Piece
+from holdfast.trees.entries import ZEROS, ContentPiece, TreeEntry
 from holdfast.trees.patch import patch
 
 FIRST, SECOND = digest_of(b"first"), digest_of(b"second")
 BODIES = {FIRST: bytes(range(256)) * 4, SECOND: bytes(reversed(range(256))) * 4}
 
 
-def file(*pieces: tuple[bytes, int, int], name: str = "file") -> Entry:
+def file(*pieces: tuple[bytes, int, int], name: str = "file") -> TreeEntry:
     """A file of these pieces, with the digest that it has then."""
-    made = tuple(Piece(*piece) for piece in pieces)
-    return Entry(name, "file", 0o644, 0, len(content(made)), "", digest_of(content(made)), made)
+    made = tuple(ContentPiece(*piece) for piece in pieces)
+    return TreeEntry(name, "file", 0o644, 0, len(content(made)), "", digest_of(content(made)), made)
 
 
-def content(pieces: tuple[Piece, ...]) -> bytes:
+def content(pieces: tuple[ContentPiece, ...]) -> bytes:
     """What pieces come to."""
     return b"".join(
         BODIES[piece.object][piece.start :][: piece.length] if piece.object else bytes(piece.length) for piece in pieces
     )
 
 
-def restored(root: Path, wanted: Entry, there: Entry | None) -> list[bytes]:
+def restored(root: Path, wanted: TreeEntry, there: TreeEntry | None) -> list[bytes]:
     """Restore a file where another is; the objects that were asked for."""
-    entries: Mapping[str, Entry] = {wanted.path: wanted}
+    entries: Mapping[str, TreeEntry] = {wanted.path: wanted}
     plan = restore.plan(entries, {} if there is None else {there.path: there}, [wanted])
     steps, asked = restore.restore(str(root), plan, entries), list[bytes]()
     try:
@@ -124,7 +124,10 @@ def test_a_file_with_a_second_name_is_left_alone_under_that(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("longer", ["wanted", "there"])
 def test_files_longer_than_a_chunk_are_not_made_so(longer: str) -> None:
-    small, large = file((FIRST, 0, 100)), Entry("file", "file", 0, 0, CHUNK + 1, "", b"", (Piece(FIRST, 0, CHUNK + 1),))
+    small, large = (
+        file((FIRST, 0, 100)),
+        TreeEntry("file", "file", 0, 0, CHUNK + 1, "", b"", (ContentPiece(FIRST, 0, CHUNK + 1),)),
+    )
     wanted, there = (large, small) if longer == "wanted" else (small, large)
     assert patch(wanted, there).there == {}
     assert patch(wanted, there).fetched == list(wanted.pieces)
@@ -132,7 +135,7 @@ def test_files_longer_than_a_chunk_are_not_made_so(longer: str) -> None:
 
 def test_where_nothing_or_something_unknown_is_everything_is_fetched() -> None:
     wanted = file((FIRST, 0, 100))
-    for there in (None, Entry("file", "dir", 0, 0), Entry("file", "file", 0, 0, 100, "", b"other")):
+    for there in (None, TreeEntry("file", "dir", 0, 0), TreeEntry("file", "file", 0, 0, 100, "", b"other")):
         assert patch(wanted, there).fetched == list(wanted.pieces)
 
 

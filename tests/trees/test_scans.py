@@ -13,11 +13,11 @@ import pytest
 from holdfast.core.objects import unpack
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound
 from holdfast.trees import safe_open, stat_cache
-from holdfast.trees.entries import Entry
-from holdfast.trees.ignore_rules import Ignores
+from holdfast.trees.entries import TreeEntry
+from holdfast.trees.ignore_rules import IgnoreRules
 from holdfast.trees.overlay import UpperScan
-from holdfast.trees.scan import Scan, Scanned
-from holdfast.trees.walk import Skipped
+from holdfast.trees.scan import Scan, ScanResult
+from holdfast.trees.walk import SkippedEntry
 from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"22", "d/e/c": b"333", "l": "a", "z": None}
@@ -38,13 +38,13 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scanned(
-    root: Path, before: Scanned | None = None, bodies: Bodies | None = None, kind: type[Scan] = Scan, **other: Any
-) -> Scanned:
+    root: Path, before: ScanResult | None = None, bodies: Bodies | None = None, kind: type[Scan] = Scan, **other: Any
+) -> ScanResult:
     """What a scan comes to, going on from another."""
     arguments: dict[str, Any] = {
         "entries": before.entries if before else {},
         "stats": before.stats if before else {},
-        "ignores": Ignores([]),
+        "ignores": IgnoreRules([]),
         "max_depth": 20,
         "max_entries": 100,
     }
@@ -55,11 +55,11 @@ def scanned(
     return scan.result()
 
 
-def content(entries: Mapping[str, Entry], path: str, bodies: Bodies) -> bytes:
+def content(entries: Mapping[str, TreeEntry], path: str, bodies: Bodies) -> bytes:
     return b"".join(bodies[piece.object][piece.start : piece.start + piece.length] for piece in entries[path].pieces)
 
 
-def changed(found: Scanned) -> list[str]:
+def changed(found: ScanResult) -> list[str]:
     return sorted(entry.path for entry in found.difference.entries)
 
 
@@ -90,7 +90,7 @@ def test_entries_say_what_the_file_system_does(root: Path) -> None:
 
 
 def test_the_patterns_are_part_of_what_is_found(root: Path) -> None:
-    found = scanned(root, ignores=Ignores(["d/", "# note"]))
+    found = scanned(root, ignores=IgnoreRules(["d/", "# note"]))
     assert sorted(found.entries) == ["a", "l", "z"]
     assert found.difference.ignore == ("d/", "# note")
 
@@ -179,7 +179,7 @@ def test_a_file_that_was_written_anew_with_what_it_had_is_no_other_but_for_its_t
 
 def test_what_is_ignored_by_now_is_gone_when_everything_is_walked_over(root: Path) -> None:
     first = scanned(root)
-    second = scanned(root, first, stats={}, ignores=Ignores(["d"]))
+    second = scanned(root, first, stats={}, ignores=IgnoreRules(["d"]))
     assert sorted(second.difference.removed) == ["d", "d/b", "d/e", "d/e/c"]
 
 
@@ -212,7 +212,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None
 def test_a_file_that_must_not_be_read_is_left_out_and_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
     found = scanned(root)
-    assert found.skipped == [Skipped("d/b", "permission denied")]
+    assert found.skipped == [SkippedEntry("d/b", "permission denied")]
     assert "d/b" not in found.entries
     assert not {"d/b", "d"} & found.stats.keys(), "its directory is looked into again"
 
@@ -222,7 +222,7 @@ def test_a_file_that_must_not_be_read_any_longer_is_gone(root: Path, monkeypatch
     (root / "d" / "b").chmod(0o600)
     refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
     second = scanned(root, first)
-    assert (second.difference.removed, second.skipped) == (["d/b"], [Skipped("d/b", "permission denied")])
+    assert (second.difference.removed, second.skipped) == (["d/b"], [SkippedEntry("d/b", "permission denied")])
 
 
 def test_a_file_that_goes_before_it_is_read_is_gone_and_not_worth_a_word(
@@ -239,7 +239,7 @@ def test_a_link_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "readlink", failing)
     found = scanned(root)
-    assert found.skipped == [Skipped("l", "input/output error")]
+    assert found.skipped == [SkippedEntry("l", "input/output error")]
     assert "l" not in found.entries
 
 
@@ -260,7 +260,7 @@ def test_a_file_that_never_rests_is_read_so_often_and_taken_as_it_was_last(
 # The upper directory of an overlay
 
 
-def upper(tmp_path: Path, base: Scanned, files: Mapping[str, bytes | str | None]) -> Scanned:
+def upper(tmp_path: Path, base: ScanResult, files: Mapping[str, bytes | str | None]) -> ScanResult:
     made = tmp_path / "upper"
     made.mkdir()
     make(made, files)

@@ -11,27 +11,27 @@ from msgspec.structs import replace
 
 from holdfast.core.objects import digest_of
 from holdfast.trees.differences import Change, changes, content_of, too_large, unified
-from holdfast.trees.entries import Entry, Kind
-from holdfast.trees.line_diff import Steps
+from holdfast.trees.entries import Kind, TreeEntry
+from holdfast.trees.line_diff import StepBudget
 
 
-def file(path: str, content: bytes = b"content", **fields: Any) -> Entry:
-    return replace(Entry(path, "file", 0o644, 7, len(content), "", digest_of(content)), **fields)
+def file(path: str, content: bytes = b"content", **fields: Any) -> TreeEntry:
+    return replace(TreeEntry(path, "file", 0o644, 7, len(content), "", digest_of(content)), **fields)
 
 
-def folder(path: str, **fields: Any) -> Entry:
-    return replace(Entry(path, "dir", 0o755, 7), **fields)
+def folder(path: str, **fields: Any) -> TreeEntry:
+    return replace(TreeEntry(path, "dir", 0o755, 7), **fields)
 
 
-def link(path: str, target: str = "target", **fields: Any) -> Entry:
-    return replace(Entry(path, "symlink", 0o777, 7, 0, target), **fields)
+def link(path: str, target: str = "target", **fields: Any) -> TreeEntry:
+    return replace(TreeEntry(path, "symlink", 0o777, 7, 0, target), **fields)
 
 
-def tree(*entries: Entry) -> dict[str, Entry]:
+def tree(*entries: TreeEntry) -> dict[str, TreeEntry]:
     return {each.path: each for each in entries}
 
 
-def told(before: dict[str, Entry], after: dict[str, Entry]) -> list[tuple[str, str]]:
+def told(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> list[tuple[str, str]]:
     return [(each.kind, each.path) for each in changes(before, after)]
 
 
@@ -62,7 +62,7 @@ def told(before: dict[str, Entry], after: dict[str, Entry]) -> list[tuple[str, s
         "file to link", "directory to link", "mode of a directory", "target", "time of a link", "in the order of paths",
     ],
 )  # fmt: skip
-def test_what_is_listed(before: list[Entry], after: list[Entry], expected: list[tuple[str, str]]) -> None:
+def test_what_is_listed(before: list[TreeEntry], after: list[TreeEntry], expected: list[tuple[str, str]]) -> None:
     assert told(tree(*before), tree(*after)) == expected
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_is_elsewhere_with_the_same_content_was_renamed() -> None:
     ],
     ids=["empty files", "links", "directories", "another content", "another kind"],
 )
-def test_what_is_not_known_to_be_the_same_was_not_renamed(before: list[Entry], after: list[Entry]) -> None:
+def test_what_is_not_known_to_be_the_same_was_not_renamed(before: list[TreeEntry], after: list[TreeEntry]) -> None:
     assert told(tree(*before), tree(*after)) == [("removed", "a"), ("added", "b")]
 
 
@@ -127,7 +127,9 @@ TREES = st.lists(ENTRIES, max_size=5).map(lambda entries: tree(*entries))
 
 @settings(max_examples=60)
 @given(TREES, TREES)
-def test_who_makes_all_changes_to_the_one_tree_has_the_other(before: dict[str, Entry], after: dict[str, Entry]) -> None:
+def test_who_makes_all_changes_to_the_one_tree_has_the_other(
+    before: dict[str, TreeEntry], after: dict[str, TreeEntry]
+) -> None:
     made = dict(before)
     for each in changes(before, after):
         if each.before is not None:
@@ -140,10 +142,10 @@ def test_who_makes_all_changes_to_the_one_tree_has_the_other(before: dict[str, E
 # What is shown
 
 
-def shown(before: Entry | None, after: Entry | None, old: bytes = b"", new: bytes = b"") -> str:
+def shown(before: TreeEntry | None, after: TreeEntry | None, old: bytes = b"", new: bytes = b"") -> str:
     """The text of the one change between two."""
     (change,) = changes(tree(*([before] if before else [])), tree(*([after] if after else [])))
-    return unified(change, old, new, Steps(1_000_000))
+    return unified(change, old, new, StepBudget(1_000_000))
 
 
 def test_an_added_file_comes_from_nothing() -> None:
@@ -265,5 +267,5 @@ def test_every_text_can_be_printed_whatever_the_name() -> None:
     ],
     ids=["nothing", "directory", "link", "file"],
 )
-def test_what_is_compared_without_reading_a_file(entry: Entry | None, content: bytes | None) -> None:
+def test_what_is_compared_without_reading_a_file(entry: TreeEntry | None, content: bytes | None) -> None:
     assert content_of(entry) == content

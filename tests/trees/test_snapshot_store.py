@@ -16,15 +16,15 @@ from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound, Stale
 from holdfast.stores.workspace import layers, snapshots
-from holdfast.stores.workspace.layers import NewLayer, Part
+from holdfast.stores.workspace.layers import LayerPart, NewLayer
 from holdfast.stores.workspace.snapshots import NewSnapshot, SnapshotUsage
 from holdfast.sync_runner import step
 from holdfast.trees import manifests
-from holdfast.trees.entries import ZEROS, Difference, Entry, Piece
+from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry
 from holdfast.types import Snapshot
 
 NEVER = "00000000-0000-7000-8000-000000000000"
-LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, checkpoints_per_run=100)
+LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, snapshots_per_run=100)
 
 
 class World:
@@ -43,9 +43,9 @@ class World:
     def new(self, content: bytes = b"content", **fields: Any) -> NewSnapshot:
         """A snapshot of one file, about to be recorded."""
         packed = bodies.pack(content)
-        pieces = (Piece(packed.digest, 0, len(content)),) if content else ()
-        entry = Entry("file", "file", 0o644, 0, len(content), "", packed.digest, pieces)
-        layer = NewLayer(layers.manifest_of(Difference([entry])), None, [Part([packed])] if content else [])
+        pieces = (ContentPiece(packed.digest, 0, len(content)),) if content else ()
+        entry = TreeEntry("file", "file", 0o644, 0, len(content), "", packed.digest, pieces)
+        layer = NewLayer(layers.manifest_of(Difference([entry])), None, [LayerPart([packed])] if content else [])
         new = NewSnapshot(self.run_id, None, "step", None, layer, 1, len(content), self.acme._scope.ids.new())
         return structs.replace(new, **fields)
 
@@ -53,7 +53,7 @@ class World:
         self.clock.advance(fields.pop("after", 1))
         return step(self.acme.snapshots._async._record(self.new(content, **fields)))
 
-    def tree(self, *entries: Entry, parts: list[Part] | None = None) -> Snapshot:
+    def tree(self, *entries: TreeEntry, parts: list[LayerPart] | None = None) -> Snapshot:
         """A snapshot of these."""
         layer = NewLayer(layers.manifest_of(Difference(entries)), None, parts or [])
         return self.record(layer=layer, entry_count=len(entries))
@@ -321,7 +321,7 @@ def test_a_cursor_of_something_else_is_refused(world: World) -> None:
 
 
 def test_a_tree_has_its_entries_by_their_paths(world: World) -> None:
-    entries = [Entry("d", "dir", 0o755, 5), Entry("d/l", "symlink", 0o777, 6, 0, "\udcff/é")]
+    entries = [TreeEntry("d", "dir", 0o755, 5), TreeEntry("d/l", "symlink", 0o777, 6, 0, "\udcff/é")]
     assert world.acme.snapshots.tree(world.tree(*entries).id).entries == {each.path: each for each in entries}
 
 
@@ -336,7 +336,9 @@ def test_pages_of_a_tree_on_many_layers_are_the_tree(world: World, seed: int) ->
     for number in range(random.randint(1, 5)):
         chosen = random.sample(NAMES, random.randint(0, len(NAMES)))
         gone = chosen[: len(chosen) // 2]
-        there = [Entry(path, "dir", number, 0) for path in chosen[len(gone) // 2 :]]  # some are removed and there again
+        there = [
+            TreeEntry(path, "dir", number, 0) for path in chosen[len(gone) // 2 :]
+        ]  # some are removed and there again
         new = NewLayer(layers.manifest_of(Difference(there, gone, [f"{number}"])), below, [])
         made = world.record(layer=new)
         below = made.layer_id
@@ -356,7 +358,7 @@ def test_pages_of_a_tree_on_many_layers_are_the_tree(world: World, seed: int) ->
 def test_a_page_or_a_file_of_a_large_tree_decodes_a_few_of_its_entries(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = world.tree(*(Entry(f"{number:05}", "dir", 0o755, 0) for number in range(20_000)))
+    made = world.tree(*(TreeEntry(f"{number:05}", "dir", 0o755, 0) for number in range(20_000)))
     decoded = 0
     real = manifests._decode_line
 
@@ -398,8 +400,8 @@ def test_a_tree_is_decoded_outside_of_the_event_loop(tmp_path: Path, monkeypatch
 
 def test_zeros_are_read_although_they_are_stored_nowhere(world: World) -> None:
     packed = bodies.pack(b"0123456789")
-    pieces = (Piece(packed.digest, 2, 3), Piece(ZEROS, 0, 4), Piece(packed.digest, 9, 1))
-    made = world.tree(Entry("f", "file", 0o644, 0, 8, "", b"d" * 32, pieces), parts=[Part([packed])])
+    pieces = (ContentPiece(packed.digest, 2, 3), ContentPiece(ZEROS, 0, 4), ContentPiece(packed.digest, 9, 1))
+    made = world.tree(TreeEntry("f", "file", 0o644, 0, 8, "", b"d" * 32, pieces), parts=[LayerPart([packed])])
     assert world.acme.snapshots.read(made.id, "f") == b"234\0\0\0\x009"
 
 
@@ -409,7 +411,11 @@ def test_an_empty_file_is_read_as_such(world: World) -> None:
 
 @pytest.mark.parametrize("path", ["", "d", "d/l", "f/", "/f", "./f", "F", "\0", "\ud800", "never"])
 def test_only_a_file_by_its_very_path_is_read(world: World, path: str) -> None:
-    entries = [Entry("d", "dir", 0o755, 5), Entry("d/l", "symlink", 0o777, 6, 0, "../f"), Entry("f", "file", 0o644, 0)]
+    entries = [
+        TreeEntry("d", "dir", 0o755, 5),
+        TreeEntry("d/l", "symlink", 0o777, 6, 0, "../f"),
+        TreeEntry("f", "file", 0o644, 0),
+    ]
     with pytest.raises(NotFound, match="there is no file"):
         world.acme.snapshots.read(world.tree(*entries).id, path)
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound
 from holdfast.trees import walk as walk_module
-from holdfast.trees.walk import Skipped, Stat, Walk, open_root, unusual
+from holdfast.trees.walk import SkippedEntry, Stat, Walk, open_root, unusual
 from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"2", "d/e/c": b"3", "l": "a", "z": None}
@@ -313,7 +313,7 @@ def test_a_directory_that_cannot_be_opened_is_named_once(root: Path, monkeypatch
     monkeypatch.setattr(os, "open", refusing)
     walked = walk(root, unsure=["closed", "closed/x"])
     assert "open/x" in found(walked)
-    assert walked.skipped == [Skipped("closed", "permission denied")]
+    assert walked.skipped == [SkippedEntry("closed", "permission denied")]
 
 
 def test_who_stops_in_the_middle_leaves_nothing_open(root: Path) -> None:

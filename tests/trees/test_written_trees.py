@@ -10,14 +10,14 @@ import pytest
 
 from holdfast.errors import Corrupt
 from holdfast.trees import manifests
-from holdfast.trees.entries import Difference, Entry, Piece, folders_of, raw, shown
+from holdfast.trees.entries import ContentPiece, Difference, TreeEntry, folders_of, raw, shown
 
 ONE = b"1" * 32
 
 
-def file(path: str, *pieces: Piece, **fields: Any) -> Entry:
+def file(path: str, *pieces: ContentPiece, **fields: Any) -> TreeEntry:
     size = sum(piece.length for piece in pieces)
-    return msgspec.structs.replace(Entry(path, "file", 0o644, 7, size, "", b"d" * 32, pieces), **fields)
+    return msgspec.structs.replace(TreeEntry(path, "file", 0o644, 7, size, "", b"d" * 32, pieces), **fields)
 
 
 def listed(*, version: object = 1, entries: object = (), objects: object = (), removed: object = ()) -> bytes:
@@ -92,7 +92,7 @@ def test_a_difference_removes_then_adds() -> None:
 
 
 def test_to_remove_a_directory_removes_only_itself() -> None:
-    before = {"d": Entry("d", "dir", 0o755, 0), "d/f": file("d/f")}
+    before = {"d": TreeEntry("d", "dir", 0o755, 0), "d/f": file("d/f")}
     assert Difference([], ["d"]).applied(before) == {"d/f": before["d/f"]}
 
 
@@ -110,7 +110,7 @@ def test_patterns_keep_their_order_because_the_last_one_decides() -> None:
 
 
 def test_an_object_is_written_once_however_many_pieces_lie_in_it() -> None:
-    body = manifests.write(Difference([file(f"{number}", Piece(ONE, number, 1)) for number in range(50)]))
+    body = manifests.write(Difference([file(f"{number}", ContentPiece(ONE, number, 1)) for number in range(50)]))
     assert body.count(ONE) == 1
     assert {piece.object for entry in manifests.read(body).entries for piece in entry.pieces} == {ONE}
 
@@ -121,7 +121,7 @@ def test_a_pattern_with_what_is_no_text_is_written_in_a_way_that_is() -> None:
 
 
 def test_the_digest_of_a_link_is_not_kept_because_it_has_none() -> None:
-    link = Entry("l", "symlink", 0o777, 1, 0, "target", b"d" * 32)
+    link = TreeEntry("l", "symlink", 0o777, 1, 0, "target", b"d" * 32)
     (found,) = manifests.read(manifests.write(Difference([link]))).entries
     assert (found.target, found.digest) == ("target", b"")
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.stores.conversation.compaction.events import CompactionEvent
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
-from holdfast.stores.conversation.compaction.strategies import Changes, History
+from holdfast.stores.conversation.compaction.strategies import CompactionChanges, CompactionHistory
 from holdfast.stores.conversation.sessions import Session
 from tests.workloads.workloads import Arguments, World, maker
 
@@ -21,11 +21,11 @@ class Shorten:
 
     name = "shorten"
 
-    def choose(self, history: History, policy: CompactionPolicy) -> Changes:
+    def choose(self, history: CompactionHistory, policy: CompactionPolicy) -> CompactionChanges:
         chosen = [message.id for message in history.removable]
         content = [{"type": "text", "text": "cut"}]
         rewrite = {each: content for each in chosen[1::2] if history.tokens[each] > history.count(content)}
-        return Changes(remove=chosen[::2], rewrite=rewrite, summarize=False)
+        return CompactionChanges(remove=chosen[::2], rewrite=rewrite, summarize=False)
 
 
 @maker("compactions.compact", before="messages.append_many")

@@ -29,7 +29,7 @@ def _clear_policy(world: World) -> Arguments:
     return (), {} if run is None else {"run_id": run.id}
 
 
-@maker("retention.keep_checkpoints_for", before="runs.start")
+@maker("retention.keep_snapshots_for", before="runs.start")
 def _keep(world: World) -> Arguments | None:
     run = _run(world)
     return None if run is None else ((run.id,), {"seconds": world.random.choice((0, 86_400, 10**9))})

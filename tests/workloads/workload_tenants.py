@@ -18,11 +18,11 @@ def _update_tenant(world: World) -> Arguments | None:
 
 @maker("tenants.set_quota")
 def _set_quota(world: World) -> Arguments:
-    return (world.tenant_name,), {"checkpoint_quota_mib": world.random.choice((None, 0, 100))}
+    return (world.tenant_name,), {"snapshot_quota_mib": world.random.choice((None, 0, 100))}
 
 
-@maker("server_settings.set_checkpoints_per_run")
-def _set_checkpoints_per_run(world: World) -> Arguments:
+@maker("server_settings.set_snapshots_per_run")
+def _set_snapshots_per_run(world: World) -> Arguments:
     return (world.random.randrange(1, 100),), {}
 
 

@@ -12,7 +12,7 @@ from holdfast import Limits
 from holdfast.trees import stat_cache
 from tests.workspaces.worlds import World, make
 
-SMALL = Limits(pack_from_bytes=1_000, checkpoints_per_run=100)
+SMALL = Limits(pack_from_bytes=1_000, snapshots_per_run=100)
 """So that bodies need not be large to lie in packs, and snapshots stay."""
 
 TREE: dict[str, bytes | str | None] = {

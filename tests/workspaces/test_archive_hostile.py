@@ -18,10 +18,10 @@ from holdfast import Holdfast, Limits
 from holdfast.core.objects import Packed, digest_of, unpack
 from holdfast.errors import HoldfastError, InvalidInput, LimitExceeded
 from holdfast.trees import current_state, restore, validation
-from holdfast.trees.archives import Unpacking
-from holdfast.trees.entries import Piece, Tree
-from holdfast.trees.ignore_rules import Ignores
-from holdfast.types import Entry
+from holdfast.trees.archives import ArchiveReader
+from holdfast.trees.entries import ContentPiece, Tree
+from holdfast.trees.ignore_rules import IgnoreRules
+from holdfast.types import TreeEntry
 from tests.workspaces.fingerprints import SECOND_NS, Fingerprint, fingerprint, put, surroundings
 from tests.workspaces.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
 
@@ -32,17 +32,19 @@ ARCHIVES, TREES_MADE = 1_000, 4_000
 
 def taken_in(
     content: bytes, limits: Limits = LIMITS, *, outside_links: bool = False
-) -> tuple[Mapping[str, Entry], dict[bytes, bytes]]:
+) -> tuple[Mapping[str, TreeEntry], dict[bytes, bytes]]:
     """What an archive comes to: entries, and the objects that they lie in."""
-    unpacking = Unpacking(io.BytesIO(content), limits, outside_links=outside_links)
+    unpacking = ArchiveReader(io.BytesIO(content), limits, outside_links=outside_links)
     parts: list[Packed] = [each for part in unpacking.parts() for each in part]
     return unpacking.result().entries, {each.digest: unpack(each.digest, each.codec, each.body) for each in parts}
 
 
-def written(root: Path, entries: Mapping[str, Entry], bodies: Mapping[bytes, bytes], limits: Limits = LIMITS) -> None:
+def written(
+    root: Path, entries: Mapping[str, TreeEntry], bodies: Mapping[bytes, bytes], limits: Limits = LIMITS
+) -> None:
     """A tree on the disk, by way of all that guards it."""
     validation.check(entries, limits, known={})
-    there = current_state.look(str(root), Tree(entries), now=Ignores([]), limits=limits).entries
+    there = current_state.read_directory(str(root), Tree(entries), now=IgnoreRules([]), limits=limits).entries
     plan = restore.plan(entries, there, validation.check(entries, limits, known=there))
     steps = restore.restore(str(root), plan, entries)
     try:
@@ -191,7 +193,7 @@ def test_links_that_take_long_to_follow_are_refused_after_bounded_work() -> None
     entries, _ = taken_in(archive(folder("d"), *links), outside_links=True)
     looked_up = 0
 
-    class Counting(dict[str, Entry]):
+    class Counting(dict[str, TreeEntry]):
         def get(self, *args: object) -> object:  # type: ignore[override]
             nonlocal looked_up
             looked_up += 1
@@ -286,23 +288,23 @@ def test_a_million_damaged_archives_put_nothing_outside(around: Around, seed: in
 # Trees that somebody has put into the store by another way
 
 
-def entry(path: str, kind: str = "file", **fields: object) -> Entry:
+def entry(path: str, kind: str = "file", **fields: object) -> TreeEntry:
     body = fields.pop("body", LOOT)
     assert isinstance(body, bytes)
-    made = Entry(path, kind, 0o644, SECOND_NS)  # type: ignore[arg-type]
+    made = TreeEntry(path, kind, 0o644, SECOND_NS)  # type: ignore[arg-type]
     if kind == "file":
         lies_in = digest_of(body)
-        made = replace(made, size=len(body), digest=lies_in, pieces=(Piece(lies_in, 0, len(body)),))
+        made = replace(made, size=len(body), digest=lies_in, pieces=(ContentPiece(lies_in, 0, len(body)),))
     if kind == "symlink":
         made = replace(made, target="elsewhere")
     return replace(made, **fields)
 
 
-def tree(*entries: Entry) -> dict[str, Entry]:
+def tree(*entries: TreeEntry) -> dict[str, TreeEntry]:
     return {each.path: each for each in entries}
 
 
-TREES: dict[str, dict[str, Entry]] = {
+TREES: dict[str, dict[str, TreeEntry]] = {
     "a parent step": tree(entry("../loot")),
     "absolute": tree(entry("/tmp/loot")),
     "here": tree(entry(".")),
@@ -320,8 +322,8 @@ TREES: dict[str, dict[str, Entry]] = {
     "a mode below zero": tree(entry("a", mode=-1)),
     "a time beyond all": tree(entry("a", mtime_ns=2**63)),
     "a size it has not": tree(entry("a", size=10**9)),
-    "pieces below zero": tree(entry("a", size=0, pieces=(Piece(b"x", 0, 5), Piece(b"x", 0, -5)))),
-    "a piece before its object": tree(entry("a", pieces=(Piece(digest_of(LOOT), -5, len(LOOT)),))),
+    "pieces below zero": tree(entry("a", size=0, pieces=(ContentPiece(b"x", 0, 5), ContentPiece(b"x", 0, -5)))),
+    "a piece before its object": tree(entry("a", pieces=(ContentPiece(digest_of(LOOT), -5, len(LOOT)),))),
     "a directory with content": tree(entry("a", "dir", size=5)),
     "a link to nothing": tree(entry("a", "symlink", target="")),
     "a link with a NUL": tree(entry("a", "symlink", target="a\0b")),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Limits, PackPlace
-from holdfast.stores.workspace.squash import Squashing
+from holdfast.stores.workspace.squash import Squasher
 from tests.workspaces.test_crashes import Dying, check_nothing_is_left, dies
 from tests.workspaces.worlds import World, make, on_disk
 
@@ -28,7 +28,7 @@ def test_blobs_go_with_the_capture_that_removes_their_snapshot(
     url: str, tmp_path: Path, with_packs: bool, way: str
 ) -> None:
     random, root = Random(7), tmp_path / "tree"
-    limits = Limits(checkpoints_per_run=KEPT, pack_from_bytes=1_000 if with_packs else 10**9)
+    limits = Limits(snapshots_per_run=KEPT, pack_from_bytes=1_000 if with_packs else 10**9)
     world = World(url, limits=limits, packs=tmp_path / "packs")
     make(root, {"README": b"stays"})
     last = []
@@ -57,15 +57,15 @@ def test_a_large_tree_is_not_written_down_again_for_every_small_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     squashed: list[Any] = []
-    squash = Squashing._squash
+    squash = Squasher._squash
 
-    async def counted(self: Squashing, *args: Any, **kwargs: Any) -> int:
+    async def counted(self: Squasher, *args: Any, **kwargs: Any) -> int:
         squashed.append(args)
         return await squash(self, *args, **kwargs)
 
-    monkeypatch.setattr(Squashing, "_squash", counted)
+    monkeypatch.setattr(Squasher, "_squash", counted)
     random, root = Random(7), tmp_path / "tree"
-    world = World(str(tmp_path / "w.db"), limits=Limits(checkpoints_per_run=2))
+    world = World(str(tmp_path / "w.db"), limits=Limits(snapshots_per_run=2))
     make(root, {f"{number}": random.randbytes(2_000) for number in range(100)})
     for number in range(30):
         make(root, {f"{number}": random.randbytes(2_000)})
@@ -74,7 +74,7 @@ def test_a_large_tree_is_not_written_down_again_for_every_small_change(
     world.close()
 
 
-FEW = Limits(pack_from_bytes=1_000, checkpoints_per_run=2)
+FEW = Limits(pack_from_bytes=1_000, snapshots_per_run=2)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from holdfast.errors import InvalidInput
-from holdfast.trees.ignore_rules import MAX_FILE, MAX_PATTERNS, Ignores, in_root
+from holdfast.trees.ignore_rules import MAX_FILE, MAX_PATTERNS, IgnoreRules, in_root
 
 PARTS = (
     "a", "b", "ab", "foo", "bar", "*", "**", "?", "*.py", "f*", "*o", "[ab]", "[!a]", "[^b]", "[a-c]", "[]a]", "[a-]",
@@ -55,7 +55,7 @@ def path(random: Random) -> str:
     return "/".join(random.choice(NAMES) for _ in range(random.choice((1, 2, 2, 3, 4))))
 
 
-def says(ignores: Ignores, path: str, *, is_folder: bool) -> bool:
+def says(ignores: IgnoreRules, path: str, *, is_folder: bool) -> bool:
     """Whether a path is ignored, by itself or with a directory that it lies in."""
     parts = path.split("/")
     above = ["/".join(parts[:count]) for count in range(1, len(parts))]
@@ -98,14 +98,14 @@ def check_with_git(tmp_path: Path, seed: int) -> None:
     for _ in range(25):
         patterns = [pattern(random) for _ in range(random.choice((1, 1, 2, 5, 12)))]
         (tmp_path / ".gitignore").write_text("\n".join(patterns) + "\n")
-        ignores = Ignores(patterns)
+        ignores = IgnoreRules(patterns)
         said = git_says(tmp_path, paths)
         mine = {each: says(ignores, each, is_folder=(tmp_path / each).is_dir()) for each in said}
         assert mine == said, patterns
 
 
 def test_patterns_that_git_is_known_for() -> None:
-    ignores = Ignores(
+    ignores = IgnoreRules(
         ["*.o", "!keep.o", "build/", "/top", "a/**/z", "**/deep", "logs/**", "doc/*.txt", "\\#file", "end\\ "]
     )
     ignored = ["x.o", "d/x.o", "top", "a/z", "a/b/c/z", "q/w/deep", "deep", "logs/a/b", "doc/a.txt", "#file", "d/end "]
@@ -118,21 +118,21 @@ def test_patterns_that_git_is_known_for() -> None:
 
 def test_lines_that_say_nothing_ignore_nothing() -> None:
     for line in ("", "   ", "# comment", "/", "!", "!/"):
-        assert not Ignores([line])("anything", True), line
+        assert not IgnoreRules([line])("anything", True), line
 
 
 def test_names_that_are_not_utf8_can_be_matched() -> None:
-    assert Ignores(["*.\udcff"])("a.\udcff", False)
-    assert Ignores(["a?b"])("a\udcffb", False)
-    assert Ignores(["?"])("é", False)
+    assert IgnoreRules(["*.\udcff"])("a.\udcff", False)
+    assert IgnoreRules(["a?b"])("a\udcffb", False)
+    assert IgnoreRules(["?"])("é", False)
 
 
 def test_bad_patterns_are_refused() -> None:
     for given in ("*.py", b"x", 7, [7], [None]):
         with pytest.raises(InvalidInput):
-            Ignores(given)  # type: ignore[arg-type]
+            IgnoreRules(given)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="more than"):
-        Ignores(["a"] * (MAX_PATTERNS + 1))
+        IgnoreRules(["a"] * (MAX_PATTERNS + 1))
 
 
 def test_the_file_in_the_root(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from holdfast.core import packs
 from holdfast.errors import HoldfastError
 from tests.workspaces.fingerprints import Fingerprint, change, fingerprint, grow
 
-LIMITS = Limits(pack_from_bytes=600, checkpoints_per_run=1_000)
+LIMITS = Limits(pack_from_bytes=600, snapshots_per_run=1_000)
 """So that small trees lie in packs too."""
 GRACE_S = 60
 TURNS = 60

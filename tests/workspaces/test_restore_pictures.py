@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from holdfast import Holdfast, TenantHandle
 from holdfast.trees import safe_open, stat_cache
-from holdfast.trees.prefetch import Contents
+from holdfast.trees.prefetch import ObjectBodies
 from holdfast.types import Snapshot
-from holdfast.workspaces.restore import Restoring
+from holdfast.workspaces.restore import Restorer
 from tests.workspaces.fingerprints import change, fingerprint, grow, put
 from tests.workspaces.worlds import ticked
 
@@ -40,13 +40,13 @@ def young() -> Iterator[None]:
 def read() -> Iterator[list[str]]:
     """The names of files that were read."""
     found: list[str] = []
-    really = safe_open.opened
+    really = safe_open.open_file
 
     def opened(handle: int, name: str) -> object:
         found.append(name)
         return really(handle, name)
 
-    with mock.patch.object(safe_open, "opened", opened):
+    with mock.patch.object(safe_open, "open_file", opened):
         yield found
 
 
@@ -257,13 +257,13 @@ def test_of_a_file_that_only_got_longer_only_the_end_is_fetched(tmp_path: Path, 
         second = captured(acme, run, root)
         long = {piece.object for piece in acme.snapshots.tree(first.id).entries["notes"].pieces}
         asked: list[bytes] = []
-        really = Restoring.contents
+        really = Restorer.contents
 
-        async def contents(self: Restoring, digests: Sequence[bytes]) -> Contents:
+        async def contents(self: Restorer, digests: Sequence[bytes]) -> ObjectBodies:
             asked.extend(digests)
             return await really(self, digests)
 
-        with mock.patch.object(Restoring, "contents", contents):
+        with mock.patch.object(Restorer, "contents", contents):
             for _ in range(2):
                 acme.workspaces.restore(first.id, root, replace=True)
                 assert (root / "notes").read_bytes() == Random(1).randbytes(40_000)

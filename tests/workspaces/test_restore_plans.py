@@ -17,41 +17,41 @@ from holdfast import Limits
 from holdfast.core.objects import digest_of
 from holdfast.errors import Conflict, Corrupt, InvalidInput, LimitExceeded, NotFound, Stale
 from holdfast.trees import current_state, entries, prefetch, restore, validation
-from holdfast.trees.entries import Piece
-from holdfast.trees.ignore_rules import Ignores
-from holdfast.trees.prefetch import Asking, Wanted
-from holdfast.trees.restore import Plan, Restored
-from holdfast.types import Entry
+from holdfast.trees.entries import ContentPiece
+from holdfast.trees.ignore_rules import IgnoreRules
+from holdfast.trees.prefetch import ObjectRequest, Prefetch
+from holdfast.trees.restore import RestorePlan, RestoreResult
+from holdfast.types import TreeEntry
 from tests.workspaces.fingerprints import fingerprint, put
 
 LIMITS = Limits()
-Tree = dict[str, Entry]
+Tree = dict[str, TreeEntry]
 
 
-def file(path: str, content: bytes = b"content", **fields: Any) -> Entry:
+def file(path: str, content: bytes = b"content", **fields: Any) -> TreeEntry:
     lies_in = digest_of(content)
-    pieces = (Piece(lies_in, 0, len(content)),) if content else ()
-    made = Entry(path, "file", 0o644, 1_000, len(content), "", lies_in, pieces)
+    pieces = (ContentPiece(lies_in, 0, len(content)),) if content else ()
+    made = TreeEntry(path, "file", 0o644, 1_000, len(content), "", lies_in, pieces)
     return replace(made, **fields)
 
 
-def folder(path: str, **fields: Any) -> Entry:
-    return replace(Entry(path, "dir", 0o755, 1_000), **fields)
+def folder(path: str, **fields: Any) -> TreeEntry:
+    return replace(TreeEntry(path, "dir", 0o755, 1_000), **fields)
 
 
-def link(path: str, target: str = "elsewhere", **fields: Any) -> Entry:
-    return replace(Entry(path, "symlink", 0o777, 1_000, 0, target), **fields)
+def link(path: str, target: str = "elsewhere", **fields: Any) -> TreeEntry:
+    return replace(TreeEntry(path, "symlink", 0o777, 1_000, 0, target), **fields)
 
 
-def tree(*entries: Entry) -> Tree:
+def tree(*entries: TreeEntry) -> Tree:
     return {each.path: each for each in entries}
 
 
-def planned(wanted: Tree, there: Tree) -> Plan:
+def planned(wanted: Tree, there: Tree) -> RestorePlan:
     return restore.plan(wanted, there, validation.check(wanted, LIMITS, known=there))
 
 
-def paths(entries: Sequence[Entry]) -> list[str]:
+def paths(entries: Sequence[TreeEntry]) -> list[str]:
     return [each.path for each in entries]
 
 
@@ -84,7 +84,7 @@ def test_what_is_missing_is_made_from_the_top_and_what_is_too_much_removed_from_
         (folder("x"), "files"),
     ],
 )
-def test_a_file_is_written_only_if_its_content_is_another(now: Entry, part: str) -> None:
+def test_a_file_is_written_only_if_its_content_is_another(now: TreeEntry, part: str) -> None:
     plan = planned(tree(file("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.count == (2 if now.kind == "dir" else 1)
@@ -94,14 +94,14 @@ def test_a_file_is_written_only_if_its_content_is_another(now: Entry, part: str)
 @pytest.mark.parametrize(
     ("now", "part"), [(folder("x", mode=0o700), "settle"), (folder("x", mtime_ns=5), "settle"), (file("x"), "folders")]
 )
-def test_a_directory_is_made_only_if_it_is_none(now: Entry, part: str) -> None:
+def test_a_directory_is_made_only_if_it_is_none(now: TreeEntry, part: str) -> None:
     plan = planned(tree(folder("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.remove == ([] if now.kind == "dir" else ["x"])
 
 
 @pytest.mark.parametrize("now", [link("x", "other"), link("x", mtime_ns=5), file("x")])
-def test_a_link_is_made_anew(now: Entry) -> None:
+def test_a_link_is_made_anew(now: TreeEntry) -> None:
     plan = planned(tree(link("x")), tree(now))
     assert paths(plan.links) == ["x"]
 
@@ -164,7 +164,7 @@ def test_limits_are_counted_over_the_whole_tree(limits: Limits, named: str) -> N
     ],
 )
 def test_names_that_some_file_systems_take_for_the_same(one: str, other: str, same: bool) -> None:
-    assert (validation.twins(tree(file(one), file(other))) is not None) is same
+    assert (validation.find_twins(tree(file(one), file(other))) is not None) is same
 
 
 LINKS: dict[str, tuple[Tree, bool]] = {
@@ -215,10 +215,10 @@ def test_links_lead_where_the_system_says_they_do(steps: list[str], depth: int) 
 
 
 def fed(
-    steps: Generator[Wanted, Mapping[bytes, bytes], Any], bodies: Mapping[bytes, bytes]
-) -> tuple[list[Wanted], Any]:
+    steps: Generator[ObjectRequest, Mapping[bytes, bytes], Any], bodies: Mapping[bytes, bytes]
+) -> tuple[list[ObjectRequest], Any]:
     """What a generator asks for, and what it comes to."""
-    asked: list[Wanted] = []
+    asked: list[ObjectRequest] = []
     try:
         wanted = next(steps)
         while True:
@@ -228,8 +228,8 @@ def fed(
         return asked, done.value
 
 
-def read_all(files: Sequence[Entry]) -> Generator[Wanted, Mapping[bytes, bytes], list[bytes]]:
-    contents = Asking(piece for entry in files for piece in entry.pieces)
+def read_all(files: Sequence[TreeEntry]) -> Generator[ObjectRequest, Mapping[bytes, bytes], list[bytes]]:
+    contents = Prefetch(piece for entry in files for piece in entry.pieces)
     found = []
     for each in files:
         parts = []
@@ -244,10 +244,10 @@ def objects(count: int, size: int) -> dict[bytes, bytes]:
     return {digest_of(body): body for body in bodies}
 
 
-def in_pieces(name: str, bodies: Mapping[bytes, bytes], pieces: Sequence[tuple[int, int, int]]) -> Entry:
+def in_pieces(name: str, bodies: Mapping[bytes, bytes], pieces: Sequence[tuple[int, int, int]]) -> TreeEntry:
     digests = list(bodies)
-    made = tuple(Piece(digests[number], start, length) for number, start, length in pieces)
-    return Entry(name, "file", 0o644, 0, sum(each[2] for each in pieces), "", b"x" * 32, made)
+    made = tuple(ContentPiece(digests[number], start, length) for number, start, length in pieces)
+    return TreeEntry(name, "file", 0o644, 0, sum(each[2] for each in pieces), "", b"x" * 32, made)
 
 
 def test_each_object_is_asked_for_once_and_the_next_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_an_object_that_is_too_short_is_noticed() -> None:
 
 
 def looked(root: Path, wanted: Tree, ignored: Sequence[str] = ()) -> Tree:
-    found = current_state.look(str(root), entries.Tree(wanted, ignored), now=Ignores([]), limits=LIMITS)
+    found = current_state.read_directory(str(root), entries.Tree(wanted, ignored), now=IgnoreRules([]), limits=LIMITS)
     assert found.apart is None
     return dict(found.entries)
 
@@ -328,8 +328,12 @@ def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
     chunk = 1024 * 1024
     body = Random(1).randbytes(chunk)
     content = body + bytes(chunk + 7) + b"end"
-    pieces = (Piece(digest_of(body), 0, chunk), Piece(b"", 0, chunk + 7), Piece(digest_of(b"end"), 0, 3))
-    wanted = Entry("x", "file", 0o644, 0, len(content), "", b"d" * 32, pieces)
+    pieces = (
+        ContentPiece(digest_of(body), 0, chunk),
+        ContentPiece(b"", 0, chunk + 7),
+        ContentPiece(digest_of(b"end"), 0, 3),
+    )
+    wanted = TreeEntry("x", "file", 0o644, 0, len(content), "", b"d" * 32, pieces)
     for at in (None, 5, chunk + 5, len(content) - 1):
         changed = bytearray(content)
         if at is not None:
@@ -339,7 +343,7 @@ def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
         assert (there.digest == wanted.digest) is (at is None), at
 
 
-def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> Restored:
+def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
     there = looked(root, wanted)
     return fed(restore.restore(str(root), planned(wanted, there), wanted, **how), bodies)[1]
 
@@ -352,11 +356,11 @@ def test_what_was_done_is_counted(tmp_path: Path) -> None:
     put(tmp_path, "gone", b"1")
     wanted = tree(folder("d"), file("d/f"), link("l"))
     found = done(tmp_path, wanted, CONTENT, advance=told.append)
-    assert found == Restored(written=3, removed=1, touched=0, bytes=7, kept=[])
+    assert found == RestoreResult(written=3, removed=1, touched=0, bytes=7, kept=[])
     assert sum(told) == 4
     (tmp_path / "d" / "f").chmod(0o600)
-    assert done(tmp_path, wanted, {}) == Restored(touched=1, kept=[])
-    assert done(tmp_path, wanted, {}) == Restored(kept=[])
+    assert done(tmp_path, wanted, {}) == RestoreResult(touched=1, kept=[])
+    assert done(tmp_path, wanted, {}) == RestoreResult(kept=[])
 
 
 def test_a_file_that_is_not_as_it_was_known_is_not_replaced(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast import Limits, NewMessage
 from holdfast.errors import Conflict, Fenced, InvalidInput, NotFound, Stale
 from holdfast.trees import restore
-from holdfast.workspaces.rewind import DAY_S, Rewinding
+from holdfast.workspaces.rewind import DAY_S, Rewinder
 from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 from tests.workspaces.worlds import World
 
@@ -210,17 +210,17 @@ def test_somebody_elses_run_is_not_rewound(plain: Work) -> None:
 def test_snapshots_are_kept_for_as_long_as_the_rewind_asks(plain: Work) -> None:
     work = plain
     for days, kept in ((30, 30), (90, 90), (365, 90)):
-        work.rewind(2, keep_checkpoints_for=days)
+        work.rewind(2, keep_snapshots_for=days)
         policy = work.acme.retention.policy(run_id=work.world.run_id)
         assert policy.grace_s == kept * DAY_S, f"{days} days"
     for wrong in (-1, True, 1.5, "7"):
-        with pytest.raises(InvalidInput, match="keep_checkpoints_for"):
-            work.rewind(1, keep_checkpoints_for=wrong)
+        with pytest.raises(InvalidInput, match="keep_snapshots_for"):
+            work.rewind(1, keep_snapshots_for=wrong)
     assert work.is_at(2)
 
 
 def test_the_oldest_snapshot_can_be_gone_back_to_when_there_are_as_many_as_are_kept(tmp_path: Path) -> None:
-    small = World(str(tmp_path / "agents.db"), limits=Limits(checkpoints_per_run=10))
+    small = World(str(tmp_path / "agents.db"), limits=Limits(snapshots_per_run=10))
     work = Work(small, tmp_path / "tree", steps=12)
     kept = [each.step for each in small.acme.snapshots.list(run_id=small.run_id)]
     assert len(kept) == 10
@@ -298,7 +298,7 @@ def _die(patched: pytest.MonkeyPatch, point: str) -> None:
         for name in ("begin", "redo"):
             patched.setattr(f"holdfast.stores.workspace.rewinds.AsyncRewinds.{name}", dies_waiting)
     elif point == "begun":
-        patched.setattr(Rewinding, "_bring", dies_waiting)
+        patched.setattr(Rewinder, "_bring", dies_waiting)
     elif point == "restored":
         patched.setattr("holdfast.stores.workspace.rewinds.AsyncRewinds.finish", dies_waiting)
     else:

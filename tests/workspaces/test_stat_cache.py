@@ -11,8 +11,8 @@ import pytest
 from msgspec import structs
 
 from holdfast.trees import safe_open, stat_cache
-from holdfast.trees.entries import Entry
-from holdfast.trees.stat_cache import COARSE_NS, GRAIN_NS, Picture
+from holdfast.trees.entries import TreeEntry
+from holdfast.trees.stat_cache import COARSE_NS, GRAIN_NS, CachedTree
 from tests.workspaces.conftest import SMALL
 from tests.workspaces.worlds import World, make, on_disk
 
@@ -192,7 +192,7 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         "not \udcff utf-8": (stat.S_IFLNK | 0o777, 2**40, -5, 2**62, 2**62),
         "folder/line\nbreak": (stat.S_IFDIR | 0o755, 0, 0, 0, 0),
     }
-    picture = Picture("s", "l", 0, (), {}, stats, 0)
+    picture = CachedTree("s", "l", 0, (), {}, stats, 0)
     stat_cache.save(tmp_path / "new" / "cache", picture)
     loaded = stat_cache.load(tmp_path / "new" / "cache")
     assert loaded is not None
@@ -205,17 +205,17 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
 
 def test_an_inode_of_sixty_four_bits_is_read_again(tmp_path: Path) -> None:
     stats = {"file": (stat.S_IFREG | 0o644, 5, 7, 11, 2**64 - 1)}
-    stat_cache.save(tmp_path / "cache", Picture("s", "l", 0, (), {}, stats, 0))
+    stat_cache.save(tmp_path / "cache", CachedTree("s", "l", 0, (), {}, stats, 0))
     loaded = stat_cache.load(tmp_path / "cache")
     assert loaded is not None
     assert loaded.stats["file"][:4] == stats["file"][:4]
 
 
 def test_only_what_fits_an_entry_is_believed() -> None:
-    entry = Entry("file", "file", 0o644, 7, 5)
+    entry = TreeEntry("file", "file", 0o644, 7, 5)
     good = (stat.S_IFREG | 0o644, 5, 7, 11, 13)
-    assert stat_cache.fitting({"file": good}, {"file": entry}) == {"file": good}
+    assert stat_cache.matching_stats({"file": good}, {"file": entry}) == {"file": good}
     for number, value in ((0, stat.S_IFREG | 0o600), (0, stat.S_IFDIR | 0o644), (1, 6), (2, 8)):
         other = (*good[:number], value, *good[number + 1 :])
-        assert stat_cache.fitting({"file": other}, {"file": entry}) == {}
-    assert stat_cache.fitting({"other": good}, {"file": entry}) == {}
+        assert stat_cache.matching_stats({"file": other}, {"file": entry}) == {}
+    assert stat_cache.matching_stats({"other": good}, {"file": entry}) == {}

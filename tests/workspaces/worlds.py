@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast import AsyncHoldfast, Holdfast
 from holdfast.trees import stat_cache
-from holdfast.types import Capture, Snapshot, Tree
+from holdfast.types import CaptureResult, Snapshot, Tree
 
 Described = dict[str, tuple[Any, ...]]
 AN_HOUR_AGO = 3_600 * 10**9
@@ -33,9 +33,9 @@ class World:
         """What a call comes to."""
         return called if self.runner is None else self.runner.run(called)
 
-    def capture(self, path: Path | str, **arguments: Any) -> Capture:
+    def capture(self, path: Path | str, **arguments: Any) -> CaptureResult:
         """A snapshot of a directory, for the run."""
-        captured: Capture = self.do(
+        captured: CaptureResult = self.do(
             self.acme.workspaces.capture(arguments.pop("run_id", self.run_id), path, **arguments)
         )
         return captured

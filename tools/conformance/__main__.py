@@ -2,9 +2,9 @@
 
     python3 tools/conformance FOLDER [--database URL] [SUITE ...]
 
-FOLDER is a checkout of the framework's repository, or an unpacked source distribution of it. Every suite whose tests are in it
-runs, or those named. The framework's code comes from a checkout too, everything else from our lock files. A test that fails must
-be on the suite's list with a reason; otherwise this fails.
+FOLDER is a checkout of the framework's repository, or its unpacked source distribution. By default every suite in it runs. The
+framework's code comes from the checkout, all other packages from our lock files. The command fails if a test fails that is not on
+the suite's list with a reason.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -23,60 +24,72 @@ PAGE = ROOT / "docs" / "conformance.md"
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(prog="make conformance", description=__doc__)
-    asked.add_argument("folder", type=Path)
-    asked.add_argument("suite", nargs="*", help=", ".join(suite.name for suite in SUITES))
-    asked.add_argument("--database", default="", help="run on this PostgreSQL database too, after SQLite in memory")
-    given = asked.parse_args()
-    wanted = [suite for suite in SUITES if suite.name in (given.suite or [suite.name]) and suite.found_in(given.folder)]
-    if not wanted:
-        names = ", ".join(given.suite or [suite.name for suite in SUITES])
-        print(f"no tests of {names} in {given.folder}", file=sys.stderr)
+    """Parse the command line, run the suites and return the exit code."""
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("suite", nargs="*", help=", ".join(suite.name for suite in SUITES))
+    parser.add_argument("--database", default="", help="run on this PostgreSQL database too, after SQLite in memory")
+    options = parser.parse_args()
+    names = options.suite or [suite.name for suite in SUITES]
+    suites = [suite for suite in SUITES if suite.name in names and suite.folder_in(options.folder)]
+    if not suites:
+        print(f"{options.folder} contains no tests of {', '.join(names)}", file=sys.stderr)
         return 2
-    return max(run(suite, given.folder.resolve(), given.database) for suite in wanted)
+    return max(run(suite, options.folder.resolve(), options.database) for suite in suites)
 
 
 def run(suite: Suite, checkout: Path, database: str) -> int:
-    """Run all variants of a suite and write what came out; 1 if a test failed that is not on the list."""
+    """Run all variants of a suite and write the result; return 1 if a test failed that is not on the list."""
     unexpected: set[str] = set()
-    lines: list[str] = []
-    for variant, where in product(suite.variants, ["", database] if database else [""]):
-        outcome = run_variant(suite, variant, checkout, database=where)
-        engine = "PostgreSQL" if where else "SQLite"
+    rows: list[str] = []
+    for variant, url in product(suite.variants, ["", database] if database else [""]):
+        outcome = run_variant(suite, variant, checkout, database=url)
+        engine = "PostgreSQL" if url else "SQLite"
         unexpected |= show(suite, variant, engine, outcome)
         count = outcome.passed + len(outcome.failed)
-        lines.append(f"| {variant.title} | {engine} | {outcome.passed} of {count} | {outcome.skipped} |")
-    write(suite, checkout, lines)
+        rows.append(f"| {variant.title} | {engine} | {outcome.passed} of {count} | {outcome.skipped} |")
+    write(suite, f"{release(suite, checkout)}, run on {datetime.now(UTC):%Y-%m-%d}", rows)
     return 1 if unexpected else 0
 
 
-def write(suite: Suite, checkout: Path, lines: list[str]) -> None:
+def write(suite: Suite, run_of: str, rows: list[str]) -> None:
     """Replace the section of a suite in docs/conformance.md."""
-    parts = [
+    lines = [
         f"<!-- {suite.name} -->",
         f"## {suite.title}",
         "",
-        f"{release(suite, checkout)}, run on {datetime.now(UTC):%Y-%m-%d}. {suite.note}",
+        f"{run_of}.",
+        suite.note,
         "",
         "| saver | engine | passed | skipped by the suite |",
         "| --- | --- | --- | --- |",
-        *lines,
+        *rows,
+        *allowed_failures(suite),
+        f"<!-- /{suite.name} -->",
     ]
-    if suite.allowed:
-        parts += ["", "Allowed to fail:", "", *(f"- `{name}`: {reason}" for name, reason in suite.allowed.items())]
-    section = "\n".join([*parts, f"<!-- /{suite.name} -->"])
+    section = "\n".join(lines)
     page = PAGE.read_text()
-    there = re.compile(f"<!-- {re.escape(suite.name)} -->.*?<!-- /{re.escape(suite.name)} -->", re.DOTALL)
-    page = there.sub(lambda _: section, page) if there.search(page) else f"{page.rstrip()}\n\n{section}\n"
+    old = re.compile(f"<!-- {re.escape(suite.name)} -->.*?<!-- /{re.escape(suite.name)} -->", re.DOTALL)
+    page = old.sub(lambda _: section, page) if old.search(page) else f"{page.rstrip()}\n\n{section}\n"
     PAGE.write_text(page)
 
 
+def allowed_failures(suite: Suite) -> Iterator[str]:
+    """Yield the lines that list the tests that may fail, grouped by reason."""
+    patterns: dict[str, list[str]] = {}
+    for pattern, reason in suite.allowed.items():
+        patterns.setdefault(reason, []).append(pattern)
+    if patterns:
+        yield from ["", "Tests that may fail:"]
+    for reason, names in patterns.items():
+        yield from ["", f"- {reason}:", "", "  ```text", *(f"  {name}" for name in names), "  ```"]
+
+
 def release(suite: Suite, checkout: Path) -> str:
-    """The release that the checkout says it is."""
-    folder = suite.found_in(checkout) or checkout
-    described = re.search(r'^version = "(.+?)"', (folder / "pyproject.toml").read_text(), re.MULTILINE)
-    version = described[1] if described else "an unknown version"
-    return f"{suite.package} {version}"
+    """Return the package and its version as stated by the checkout."""
+    folder = suite.folder_in(checkout) or checkout
+    version = re.search(r'^version = "(.+?)"', (folder / "pyproject.toml").read_text(), re.MULTILINE)
+    return f"{suite.package} {version[1] if version else '(unknown version)'}"
 
 
 if __name__ == "__main__":

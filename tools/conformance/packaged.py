@@ -2,9 +2,8 @@
 
     python3 tools/conformance/packaged.py [--workers NUMBER] [SUITE ...]
 
-The distributions are those of the releases in our lock files, checked by the hashes there, and are kept in the user's cache. A
-test that fails must be on the suite's list with a reason; otherwise this fails. So it does if a test on the list passes: then the
-entry can go.
+The distributions are the releases in our lock files, verified by the hashes there and kept in the user's cache. The command fails
+if a test fails that is not on the suite's list with a reason, and if a test on the list passes: then remove the entry.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from environment import cache
 
 def main() -> int:
     packaged = {suite.name: suite for suite in SUITES if suite.is_packaged}
-    asked = argparse.ArgumentParser(prog="packaged.py", description=__doc__)
-    asked.add_argument("suite", nargs="*", help=", ".join(packaged))
-    asked.add_argument("--workers", default="2")
-    given = asked.parse_args()
-    unknown = set(given.suite) - packaged.keys()
+    parser = argparse.ArgumentParser(prog="packaged.py", description=__doc__)
+    parser.add_argument("suite", nargs="*", help=", ".join(packaged))
+    parser.add_argument("--workers", default="2")
+    options = parser.parse_args()
+    unknown = set(options.suite) - packaged.keys()
     if unknown:
-        print(f"no such suite: {', '.join(sorted(unknown))}", file=sys.stderr)
+        print(f"unknown suite: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    return max(run(packaged[name], given.workers) for name in given.suite or packaged)
+    return max(run(packaged[name], options.workers) for name in options.suite or packaged)
 
 
 def run(suite: Suite, workers: str) -> int:
-    """Run all variants of a suite; 1 if a test failed that is not on the list, or passed although it is."""
+    """Run all variants of a suite; return 1 if an unlisted test failed or a listed one passed."""
     folder = source(suite)
     unexpected: set[str] = set()
     failed: set[str] = set()
@@ -48,48 +47,48 @@ def run(suite: Suite, workers: str) -> int:
         outcome = run_variant(suite, variant, folder, options=("-n", workers))
         failed |= set(outcome.failed)
         if show(suite, variant, "SQLite", outcome):
-            # Some of their tests depend on the speed of the machine: what is no defect of ours passes when it runs alone.
-            print("  once more, one after the other:")
+            # Some tests depend on the speed of the machine and pass when they run alone.
+            print("  run again, one after the other:")
             unexpected |= show(suite, variant, "SQLite", run_variant(suite, variant, folder, options=("-n", "0")))
     idle = [pattern for pattern in suite.allowed if not any(re.fullmatch(pattern, name) for name in failed)]
     for pattern in idle:
-        print(f"  {suite.name}: {pattern} is allowed to fail and does not")
+        print(f"  {suite.name}: {pattern} may fail but passed; remove it from the list")
     return 1 if unexpected or idle else 0
 
 
 def source(suite: Suite) -> Path:
-    """The unpacked source distribution of the release in the lock file."""
+    """Return the folder of the unpacked source distribution of the release in the lock file."""
     pinned = entry(suite)
     folder = cache() / "sources" / f"{suite.package}-{hashlib.sha256(pinned.encode()).hexdigest()[:16]}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            unpack(download(pinned, Path(made)), Path(made) / "unpacked").rename(folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            unpack(download(pinned, Path(temporary)), Path(temporary) / "unpacked").rename(folder)
     return folder
 
 
 def entry(suite: Suite) -> str:
-    """The version and the hashes of a package in the lock file of its lane."""
+    """Return the version and the hashes of a package from the lock file of its lane."""
     lock = (ROOT / "requirements" / f"{suite.environment}.txt").read_text()
-    found = re.search(rf"^{re.escape(suite.package)}==(?:.*\\\n)*.*\n", lock, re.MULTILINE)
-    assert found is not None, suite.package
-    return found[0]
+    requirement = re.search(rf"^{re.escape(suite.package)}==(?:.*\\\n)*.*\n", lock, re.MULTILINE)
+    assert requirement is not None, suite.package
+    return requirement[0]
 
 
 def download(pinned: str, into: Path) -> Path:
-    """The archive of a source distribution. Its build tool is asked for the metadata: it is in our own environment."""
-    wanted = into / "wanted.txt"
-    wanted.write_text(pinned)
+    """Download a source distribution. pip reads its metadata with the build tool in our own environment."""
+    requirements = into / "requirements.txt"
+    requirements.write_text(pinned)
     options = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--no-binary", ":all:"]
-    where = ["--no-build-isolation", "--require-hashes", "--requirement", wanted, "--dest", into]
-    subprocess.run([*pip_for(Path(environment("test"))), "download", *options, *where], check=True, stdout=sys.stderr)
+    source = ["--no-build-isolation", "--require-hashes", "--requirement", requirements, "--dest", into]
+    subprocess.run([*pip_for(Path(environment("test"))), "download", *options, *source], check=True, stdout=sys.stderr)
     return next(into.glob("*.tar.gz"))
 
 
 def unpack(archive: Path, into: Path) -> Path:
-    """The one folder that is in a source distribution."""
-    with tarfile.open(archive) as there:
-        there.extractall(into, filter="data")
+    """Unpack a source distribution and return its only folder."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(into, filter="data")
     return next(into.iterdir())
 
 

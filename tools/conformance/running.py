@@ -1,4 +1,4 @@
-"""Run one suite of a framework with pytest, in the environment of the framework's lane, and count what came out."""
+"""Run one suite of a framework with pytest, in the environment of the framework's lane, and count the results."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Outcome(NamedTuple):
 
 
 def environment(name: str) -> str:
-    """The interpreter of one of our environments."""
-    asked = [sys.executable, str(ROOT / "tools" / "environment.py"), name]
-    return subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    """Return the interpreter of one of our environments."""
+    command = [sys.executable, str(ROOT / "tools" / "environment.py"), name]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def run_variant(
     suite: Suite, variant: Variant, checkout: Path, *, database: str = "", options: tuple[str, ...] = ()
 ) -> Outcome:
     """Run pytest once, in the environment of the framework's lane."""
-    path = [ROOT / "tools" / "conformance", ROOT / "src", *(checkout / each for each in suite.packages)]
-    surroundings = {
+    path = [ROOT / "tools" / "conformance", ROOT / "src", *(checkout / package for package in suite.packages)]
+    variables = {
         **os.environ,
         **suite.settings,
         **variant.settings,
@@ -54,27 +54,27 @@ def run_variant(
             "-o",
             "addopts=",
         ]
-        # Their tests save into the current folder, if anywhere; and what they warn of is theirs.
+        # The tests may write into the current folder, and their warnings are not ours to fix.
         command = [environment(suite.environment), "-m", "pytest", *always, *suite.options, *options, *suite.tests]
-        ran = subprocess.run(
+        process = subprocess.run(
             command,
-            cwd=suite.found_in(checkout),
-            env=surroundings,
+            cwd=suite.folder_in(checkout),
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         outcome = read(report) if report.exists() else Outcome(0, 0, [])
-    if ran.returncode not in (0, 1) or not outcome.passed:
-        raise SystemExit(f"{suite.name} did not run:\n{ran.stdout[-8_000:]}")
+    if process.returncode not in (0, 1) or not outcome.passed:
+        raise SystemExit(f"{suite.name} did not run:\n{process.stdout[-8_000:]}")
     return outcome
 
 
 def read(report: Path) -> Outcome:
-    """Count what is in a JUnit report."""
+    """Count the results in a JUnit report."""
     passed, skipped, failed = 0, 0, []
     for case in ElementTree.parse(report).iter("testcase"):
-        kinds = {each.tag for each in case}
+        kinds = {element.tag for element in case}
         if kinds & {"failure", "error"}:
             failed.append(f"{case.get('classname')}::{case.get('name')}")
         elif "skipped" in kinds:
@@ -85,7 +85,7 @@ def read(report: Path) -> Outcome:
 
 
 def show(suite: Suite, variant: Variant, engine: str, outcome: Outcome) -> set[str]:
-    """Print an outcome; the tests that failed and are not on the suite's list."""
+    """Print an outcome and return the failed tests that are not on the suite's list."""
     print(f"{suite.name}, {variant.title}, {engine}: {outcome.passed} of {outcome.passed + len(outcome.failed)} passed")
     for name in outcome.failed:
         print(f"  failed: {name}: {suite.reason(name) or 'NOT EXPECTED'}", flush=True)

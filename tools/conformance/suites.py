@@ -1,4 +1,4 @@
-"""The suites that `make conformance` knows: where their tests are, how they use our adapters, and what may fail and why."""
+"""The suites of `make conformance`: the location of their tests, the adapter they test, and the tests that may fail."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ class Suite(NamedTuple):
     name: str
     title: str
     package: str
-    """The distribution whose tests these are."""
+    """The distribution the tests belong to."""
     environment: str
-    """Which lock file has the dependencies: a name that tools/environment.py knows."""
+    """The environment with the dependencies, by its name in tools/environment.py."""
     folder: str
-    """Where pytest runs, within a checkout; a source distribution has the same at its top."""
+    """The folder of a checkout in which pytest runs; the top of a source distribution has the same contents."""
     marker: str
     """A file in that folder that only this suite has."""
     tests: Sequence[str]
     packages: Sequence[str]
-    """Folders of a checkout to import from, before anything that is installed."""
+    """Folders of a checkout to import from, before installed packages."""
     plugin: str
-    """The pytest plugin beside this file that replaces the framework's own store with ours."""
+    """The pytest plugin beside this file that replaces the framework's own store with Holdfast's."""
     note: str
     settings: Mapping[str, str] = {}
     variants: Sequence[Variant] = (Variant("default"),)
     options: Sequence[str] = ()
-    """For pytest."""
+    """Options for pytest."""
     is_packaged: bool = True
-    """Whether the source distribution of the package has the tests; then they are a part of `make test`."""
+    """Whether the source distribution of the package contains the tests; they are then part of `make test`."""
     allowed: Mapping[str, str] = {}
-    """Tests that may fail, by a pattern of their full name, each with the reason."""
+    """Patterns of the full names of tests that may fail, with the reason."""
 
-    def found_in(self, given: Path) -> Path | None:
-        """The folder in which pytest runs; ``None`` if the suite is not in this checkout or source distribution."""
-        places = (given / self.folder, given)
-        return next((each.resolve() for each in places if (each / self.marker).exists()), None)
+    def folder_in(self, source: Path) -> Path | None:
+        """Return the folder in which pytest runs, or ``None`` if this checkout or source distribution lacks the suite."""
+        folders = (source / self.folder, source)
+        return next((folder.resolve() for folder in folders if (folder / self.marker).exists()), None)
 
     def reason(self, test: str) -> str:
-        """Why a test may fail; empty if it may not."""
+        """Return the reason why a test may fail; empty if it may not."""
         return next((reason for name, reason in self.allowed.items() if re.fullmatch(name, test)), "")
 
 
@@ -62,8 +62,8 @@ _SAVERS = [
     Variant("`HoldfastSaver(..., single_writer=True)`", {"HOLDFAST_SAVER": "single_writer"}),
 ]
 
-_UNNAMED = "it saves an object of a class that no schema of the graph names; `allow=[...]` names it"
-_LOCAL = "it saves an object of a class that is defined in a function, where a reader could not find it again"
+_UNNAMED = "They save an object of a class that no schema of the graph names; `allow=[...]` would permit it"
+_LOCAL = "They save an object of a class defined in a function, which could not be found again when loading"
 _REFUSED = {
     r"tests\.test_interruption::test_interrupt_response_schema\[sqlite-(dataclass|pydantic)\]": _UNNAMED,
     r"tests\.test_interruption::test_interrupt_response_schema_invalid_resume_after_earlier_interrupt\[.*\]": _UNNAMED,
@@ -80,21 +80,21 @@ _SAVER_TESTS = (
     "delta_parent_walk",
     "delta_channel_migration",
 )
-_WRITES = (
-    "it expects `writes` in the metadata, which LangGraph does not put there any more and other savers leave out too"
-)
-_INSIDE = "it looks inside that saver"
+_WRITES = "They expect `writes` in the metadata, which LangGraph no longer puts there and other savers omit too"
+_INSIDE = "It inspects the internals of `SqliteSaver`"
 _OF_SQLITE = {
     r"tests\.test_(aio)?sqlite\.Test(Async)?SqliteSaver::test_(combined_metadata|a?search)": _WRITES,
-    r"tests\.test_sqlite\.TestSqliteSaver::test_informative_async_errors": "ours can be awaited",
+    r"tests\.test_sqlite\.TestSqliteSaver::test_informative_async_errors": (
+        "It expects an error from asynchronous calls, which `HoldfastSaver` supports"
+    ),
     r"tests\.test_sqlite\.TestSqliteSaver::test_checkpoint_search_sql_injection_prevention": (
-        "it expects an error for a key that ours looks for as it is, and finds nothing"
+        "It expects an error for a key that `HoldfastSaver` compares literally and does not find"
     ),
     r"tests\.test_sqlite\.TestSqliteSaver::test_metadata_filter_keys_with_hyphens_and_digits": (
-        "it expects a key with a dot to be a path; only that saver reads it so"
+        "It expects a key with a dot to be a path, which only `SqliteSaver` does"
     ),
     r"tests\.test_conformance_delta::test_delta_channel_conformance": (
-        "the published conformance suite does not have that part yet; from a checkout it passes"
+        "The published conformance suite lacks this part; it passes from a checkout"
     ),
     r"tests\.test_delta_parent_walk::test_walk_step_looks_up_the_parent_by_primary_key": _INSIDE,
 }
@@ -110,7 +110,7 @@ SUITES = [
         tests=["tests"],
         packages=_LANGGRAPH,
         plugin="langgraph_savers",
-        note="Every test that is given a saver, with ours in place of `SqliteSaver` and `AsyncSqliteSaver`.",
+        note="All tests with a saver, with `HoldfastSaver` in place of `SqliteSaver` and `AsyncSqliteSaver`.",
         settings=_WITHOUT_SERVERS,
         variants=_SAVERS,
         allowed=_REFUSED,
@@ -125,7 +125,7 @@ SUITES = [
         tests=["tests"],
         packages=_LANGGRAPH,
         plugin="langgraph_savers",
-        note="The same for the prebuilt agents.",
+        note="The tests of the prebuilt agents, with `HoldfastSaver` in place of LangGraph's SQLite savers.",
         settings=_WITHOUT_SERVERS,
         variants=_SAVERS,
     ),
@@ -139,7 +139,7 @@ SUITES = [
         tests=[f"tests/test_{name}.py" for name in _SAVER_TESTS],
         packages=_LANGGRAPH,
         plugin="langgraph_named_savers",
-        note="The tests of `SqliteSaver` and `AsyncSqliteSaver` that are about checkpoints, with ours under these names.",
+        note="The checkpoint tests of `SqliteSaver` and `AsyncSqliteSaver`, run with `HoldfastSaver`.",
         variants=_SAVERS[:1],
         allowed=_OF_SQLITE,
     ),
@@ -158,9 +158,9 @@ SUITES = [
         ],
         packages=["lib/crewai/src"],
         plugin="crewai_stores",
-        note="Ours in place of `SQLiteFlowPersistence` and `LanceDBStorage`.",
+        note="The Holdfast stores in place of `SQLiteFlowPersistence` and `LanceDBStorage`.",
         settings={"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"},
-        # Not: fifty thousand rows one by one, and tests of CrewAI's own threads, which measure time.
+        # Excluded: fifty thousand single-row inserts, and timing tests of CrewAI's own threads.
         options=["-k", "not exceeding_scan_cap and not runs_concurrent and not runs_all and not returns_immediately"],
         variants=[Variant("`HoldfastFlowPersistence`, `HoldfastMemory`")],
     ),

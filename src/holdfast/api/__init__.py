@@ -1,14 +1,15 @@
-"""The HTTP server: the stores, resource by resource, as JSON over HTTP.
+"""The HTTP server: JSON over HTTP for every store.
 
-``operations.py`` says what an operation is: a typed function with a method and a path. The functions stand in ``resources/``.
-From their signatures come both the handlers (``handler.py``) and the OpenAPI document (``openapi.py``), so the two cannot
-differ. Nothing here decides anything: it translates between HTTP and the public names of Holdfast.
+An operation is a typed function with a method and a path (``operations.py``); the functions are in ``resources/``. Both the
+handlers (``handler.py``) and the OpenAPI document (``openapi.py``) are derived from their signatures, so the two cannot differ.
+This package makes no decisions of its own: it translates between HTTP and the public API of Holdfast.
 
-Why Starlette, msgspec and uvicorn: of the well-kept frameworks, a thin layer on Starlette with msgspec answers 1.9 times as many
-requests as Litestar and 2.8 times as many as FastAPI, uvicorn was ahead of granian in every pairing, and msgspec describes
-its own types as JSON Schema, which is what an OpenAPI document is made of.
+Why Starlette, msgspec and uvicorn: of the maintained frameworks, a thin layer on Starlette with msgspec answered 1.9 times as
+many requests as Litestar and 2.8 times as many as FastAPI; uvicorn was faster than granian in every combination; and msgspec can
+describe its types as JSON Schema, which the OpenAPI document consists of.
 
-Who asks must have an API key (``auth.py``), and the server answers this machine only, unless told otherwise by name.
+Every caller needs an API key (``auth.py``). The server accepts requests from this machine only, unless remote access is enabled
+explicitly.
 """
 
 from holdfast.extras import needs

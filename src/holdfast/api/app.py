@@ -28,22 +28,22 @@ def application(
     admin_key: str | None = None,
     packs: str | None = None,
 ) -> ASGIApp:
-    """Holdfast over HTTP, for any ASGI server that runs the lifespan; the database is open while it does.
+    """Return the ASGI application. The server must run its lifespan, which opens and closes the database.
 
     Args:
-        database: what ``Holdfast`` takes: a path, ``sqlite:///path`` or ``postgresql://...``.
-        limits: what one request may carry.
-        local_only: answer only requests that are addressed to this machine by a name that cannot mean another.
-        access: who is let in without a key.
-        admin_key: the key that may do everything (``holdfast.new_api_key`` draws one). Only its digest is kept.
-        packs: where large objects lie, as ``Holdfast`` takes it.
+        database: as for ``Holdfast``: a path, ``sqlite:///path`` or ``postgresql://...``.
+        limits: limits on the size and duration of requests.
+        local_only: accept only requests whose ``Host`` is a loopback address or ``localhost``.
+        access: which callers need no key.
+        admin_key: a key with all permissions (``holdfast.new_api_key`` generates one). Only its digest is stored.
+        packs: the location of the packs of large objects, as for ``Holdfast``.
     """
     service = Service(database, limits or ServerLimits(), admin_key=admin_key, packs=packs)
     return build(service, local_only=local_only, access=access)
 
 
 def build(service: Service, *, local_only: bool, access: AccessOptions | None = None) -> ASGIApp:
-    """The application around a service."""
+    """Return the ASGI application of a service."""
     service.access = Access(service, access or AccessOptions(), service.audit, clock=service.clock)
     service.document = _document
 
@@ -64,5 +64,6 @@ def build(service: Service, *, local_only: bool, access: AccessOptions | None = 
 
 @cache
 def _document() -> bytes:
-    """The document as it is sent: as objects it would take several times the room. Most servers are never asked for it."""
+    """Return the encoded OpenAPI document. Its bytes are cached, which takes a fraction of the memory of the objects; it is built
+    on the first request, because most servers never get one."""
     return encode(openapi.document(OPERATIONS))

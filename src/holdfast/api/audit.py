@@ -1,4 +1,4 @@
-"""Records every refused request in the activity log of the key's tenant, or of ``_server`` if there is none.
+"""Records every refused request in the activity log of the key's tenant, or of ``_server`` if the request had no key.
 
 A refusal does not wait for the database: entries are written in the background, several in one commit. The queue is bounded.
 Refusals that do not fit, and those of a caller over its rate limit, are counted, and the count is recorded instead.
@@ -18,15 +18,15 @@ from holdfast import AsyncHoldfast
 from holdfast.errors import HoldfastError
 
 SERVER = "_server"
-"""The tenant of refusals that concern no other."""
+"""The tenant of refusals that concern no other tenant."""
 MAX_WAITING = 10_000
-TOGETHER = 100
+BATCH_SIZE = 100
 COUNTED_S = 10.0
-"""Seconds until a count is noted, if nothing else is by then."""
-_SHOWN = 200
-"""Characters of a path that are noted."""
-_REASON = 500
-"""Characters of a reason that are noted."""
+"""Seconds after which a count is recorded if no other refusal is written before."""
+_PATH_CHARS = 200
+"""Characters of a path that are recorded."""
+_REASON_CHARS = 500
+"""Characters of a reason that are recorded."""
 _SECRET = re.compile(r"hf_[0-9a-f]{9,}|(?<![0-9a-f])[0-9a-f]{48}(?![0-9a-f])", re.IGNORECASE)
 """An API key, or the token of a share link, in a path."""
 
@@ -34,7 +34,7 @@ log = logging.getLogger("holdfast.api.auth")
 
 
 class Denial(Struct, frozen=True):
-    """One refusal. It holds nothing of a key but its id."""
+    """One refusal. It contains the id of a key, never the key."""
 
     tenant: str
     reason: str
@@ -45,7 +45,7 @@ class Denial(Struct, frozen=True):
 
 
 class AuditLog:
-    """Refusals that are not written yet."""
+    """A queue of refusals that are not written yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[Denial] = deque()
@@ -53,10 +53,12 @@ class AuditLog:
         self._woken = asyncio.Event()
 
     def note(self, denial: Denial) -> None:
-        """Have a refusal written down soon, in one line. What opens something is left out of its path."""
+        """Log a refusal in one line and queue it for the activity log, with keys and share tokens removed from its path."""
         path, reason = _in_one_line(_SECRET.sub("...", denial.path)), _in_one_line(denial.reason)
-        denial = replace(denial, path=path, reason=reason[:_REASON])
-        log.warning("refused %s %s from %s: %s", denial.method, denial.path[:_SHOWN], denial.address, denial.reason)
+        denial = replace(denial, path=path, reason=reason[:_REASON_CHARS])
+        log.warning(
+            "refused %s %s from %s: %s", denial.method, denial.path[:_PATH_CHARS], denial.address, denial.reason
+        )
         if len(self._waiting) < MAX_WAITING:
             self._waiting.append(denial)
         else:
@@ -64,34 +66,34 @@ class AuditLog:
         self._woken.set()
 
     def count(self) -> None:
-        """Have a refusal counted: one entry for many of them, soon enough."""
+        """Count a refusal. The count is recorded in one entry."""
         if not self._lost:
             asyncio.get_running_loop().call_later(COUNTED_S, self._woken.set)
         self._lost += 1
 
     async def run(self, holdfast: AsyncHoldfast) -> None:
-        """Write down what comes, until cancelled."""
+        """Write queued refusals until cancelled."""
         while True:
             await self._woken.wait()
             self._woken.clear()
             await self.flush(holdfast)
 
     async def flush(self, holdfast: AsyncHoldfast) -> None:
-        """Write down what has come. What cannot be written stays in the server's own log."""
+        """Write all queued refusals. Those that cannot be written remain in the server's own log."""
         while self._waiting or self._lost:
-            some = [self._waiting.popleft() for _ in range(min(TOGETHER, len(self._waiting)))]
+            batch = [self._waiting.popleft() for _ in range(min(BATCH_SIZE, len(self._waiting)))]
             if self._lost:
-                some.append(Denial("", f"{self._lost} more refusals than could be noted", "", "", "", ""))
-                log.warning("%d more refusals than could be noted", self._lost)
+                batch.append(Denial("", f"{self._lost} more refusals were not recorded individually", "", "", "", ""))
+                log.warning("%d more refusals were not recorded individually", self._lost)
                 self._lost = 0
-            await asyncio.gather(*(_record(holdfast, each) for each in some))
+            await asyncio.gather(*(_record(holdfast, denial) for denial in batch))
 
 
 def _in_one_line(text: str) -> str:
-    """The same with what cannot be printed spelled out: a path is decoded, and must not write lines of its own into a log."""
+    """Escape unprintable characters: a decoded path must not be able to add lines to a log."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 async def _record(holdfast: AsyncHoldfast, denial: Denial) -> None:
@@ -100,9 +102,9 @@ async def _record(holdfast: AsyncHoldfast, denial: Denial) -> None:
             "access.denied",
             actor=denial.key_id or denial.address,
             subject_kind="route",
-            subject_id=f"{denial.method} {denial.path}"[:_SHOWN],
+            subject_id=f"{denial.method} {denial.path}"[:_PATH_CHARS],
             reason=denial.reason,
             details={"address": denial.address, "key_id": denial.key_id},
         )
     except HoldfastError as error:
-        log.error("a refusal could not be noted: %s", type(error).__name__)
+        log.error("a refusal could not be recorded: %s", type(error).__name__)

@@ -1,9 +1,9 @@
 """Authentication and authorization.
 
-Everybody comes with an API key, in ``Authorization: Bearer hf_...`` or in ``X-API-Key``. A key is asked of the database at most
-every ``ServerLimits.key_s``, so one that is revoked is refused within a second. Where clients cannot send a key, an address
-range can be trusted by name: who comes from there without a key may read and write in one tenant, and nothing else. The address
-is that of the connection; what a header says about it is not believed.
+A request carries an API key, in ``Authorization: Bearer hf_...`` or in ``X-API-Key``. A key is verified in the database at most
+once per ``ServerLimits.key_s``, so a revoked key is refused within a second. Where clients cannot send a key, address ranges can
+be trusted explicitly: callers from there may read and write in one tenant without a key. The address is that of the connection;
+forwarding headers are ignored.
 """
 
 from __future__ import annotations
@@ -34,38 +34,40 @@ Network = IPv4Network | IPv6Network
 
 DEFAULT_TENANT = "default"
 TOUCH_S = 60.0
-"""Seconds between two notes of when a key was used."""
+"""Seconds between two updates of a key's last use."""
 AWAY_S = 1.0
-"""Seconds after which a database that has not said what it knows about a key counts as away, where its last word will do."""
+"""Seconds to wait for the database before a cached verification of a key is used, where that is acceptable."""
 _MAX_KEYS = 10_000
 _PREFIX = "hf_"
 _MAPPED, _MAPPED_BITS = "::ffff:", 96
-_WANTED = {"admin": "admin", "root": "admin, without a tenant", "watch": "read, without a tenant"}
-"""The scopes that there are for everything at once only."""
+_REQUIRED_SCOPE = {"admin": "admin", "root": "admin, without a tenant", "watch": "read, without a tenant"}
+"""Required scopes that have no variant for one area."""
 
 
 class AccessOptions(Struct, frozen=True, kw_only=True):
-    """Who is let in besides those with a key.
+    """Which callers are accepted without a key.
 
     Raises:
-        InvalidInput: the tenant has no name, which of a caller would mean all tenants.
+        InvalidInput: the tenant is empty, which would grant access to all tenants.
     """
 
     trusted: tuple[Network, ...] = ()
     """Address ranges whose callers need no key."""
     tenant: str = DEFAULT_TENANT
-    """The tenant of callers without a key, and of addresses that name none."""
+    """The tenant of callers without a key, and of paths that name none."""
     hosts: tuple[str, ...] = ()
-    """Names of this server that a request without a key may have in ``Host``, besides ``localhost`` and IP addresses. A web page
-    whose own name is made to mean this server would otherwise ask with the address of whoever looks at it."""
+    """Host names that a request without a key may have in ``Host``, besides ``localhost`` and IP addresses. Without this check, a
+    web page whose domain resolves to this server (DNS rebinding) could send requests from the address of its visitor."""
 
     def __post_init__(self) -> None:
         if not self.tenant:
-            raise InvalidInput(f"the default tenant must have a name; {DEFAULT_TENANT!r} is the usual one")
+            raise InvalidInput(
+                f"the default tenant must not be empty; the usual name is {DEFAULT_TENANT!r}", field="tenant"
+            )
 
 
 class Caller(Struct, frozen=True):
-    """Who asks. ``tenant`` is empty for one who may speak of all tenants."""
+    """An authenticated caller. ``tenant`` is empty if it has access to all tenants."""
 
     name: str
     tenant: str
@@ -74,7 +76,7 @@ class Caller(Struct, frozen=True):
     key_id: str = ""
 
     def may(self, need: Need, area: str) -> bool:
-        """Whether the scopes are enough for something of this kind."""
+        """Return whether its scopes permit an operation in this area."""
         if self.tenant and need in ("watch", "root"):
             return False
         if need == "open" or "admin" in self.scopes:
@@ -85,25 +87,25 @@ class Caller(Struct, frozen=True):
         return need in self.scopes or f"{area}:{need}" in self.scopes
 
 
-def networks(written: Sequence[str]) -> tuple[Network, ...]:
-    """Address ranges as they are written: ``10.0.0.0/8``, ``127.0.0.1``, ``fd00::/8``; ``::ffff:10.0.0.1`` is ``10.0.0.1``.
+def networks(ranges: Sequence[str]) -> tuple[Network, ...]:
+    """Parse address ranges: ``10.0.0.0/8``, ``127.0.0.1``, ``fd00::/8``; ``::ffff:10.0.0.1`` equals ``10.0.0.1``.
 
     Raises:
-        InvalidInput: one is no address range.
+        InvalidInput: one is not an address range.
     """
     try:
-        return tuple(_network(each.strip()) for each in written if each.strip())
+        return tuple(_network(text.strip()) for text in ranges if text.strip())
     except ValueError as error:
-        raise InvalidInput(f"an address range is written like 10.0.0.0/8: {error}") from None
+        raise InvalidInput(f"not an address range such as 10.0.0.0/8: {error}") from None
 
 
-def _network(written: str) -> Network:
-    found = ipaddress.ip_network(written)
-    first = getattr(found.network_address, "ipv4_mapped", None)
-    return found if first is None else IPv4Network((first, found.prefixlen - _MAPPED_BITS))
+def _network(text: str) -> Network:
+    network = ipaddress.ip_network(text)
+    first = getattr(network.network_address, "ipv4_mapped", None)
+    return network if first is None else IPv4Network((first, network.prefixlen - _MAPPED_BITS))
 
 
-class _Known(Struct):
+class _VerifiedKey(Struct):
     key: ApiKey
     caller: Caller
     checked_s: float
@@ -111,20 +113,20 @@ class _Known(Struct):
 
 
 class Access:
-    """Lets callers in, or says why not, and has every refusal noted."""
+    """Authenticates and authorizes callers, limits their rate, and records every refusal."""
 
     def __init__(
         self, service: Service, options: AccessOptions, audit: AuditLog, *, clock: Clock | None = None
     ) -> None:
         self._service, self._options, self._audit = service, options, audit
         self._clock = clock or SystemClock()
-        self._known: dict[bytes, _Known] = {}
+        self._verified: dict[bytes, _VerifiedKey] = {}
         limits: ServerLimits = service.limits
         self._requests = RateLimit(limits.requests_per_s, limits.requests_at_once)
-        # Two counts for each address. Without a key nothing is looked up: such requests cost hardly anything, and must not use up
-        # what those with a key are given, since behind a proxy all come from one address. A key that is not known yet is looked
-        # up in the database: after too many wrong ones from its address, one at a time. Guessed it cannot be, with 192 bits of
-        # chance in it. A key that was good before is slowed down by neither.
+        # Each address has two rate limits. A request without a key needs no lookup and costs little, so it must not use up the
+        # limit of requests with a key: behind a proxy, all have the same address. An unknown key is looked up in the database;
+        # after too many wrong keys from an address, its lookups run one at a time. Keys cannot be guessed: they have 192 random
+        # bits. A key that was verified before is slowed down by neither limit.
         self._without_key = RateLimit(limits.refusals_per_s, limits.refusals_at_once)
         self._wrong_keys = RateLimit(limits.refusals_per_s, limits.refusals_at_once)
         self._lookups = asyncio.Lock()
@@ -132,55 +134,55 @@ class Access:
 
     @property
     def tenant(self) -> str:
-        """The tenant of callers and addresses that name none."""
+        """The tenant of callers and paths that name none."""
         return self._options.tenant
 
-    async def caller(self, scope: Scope, headers: Mapping[bytes, bytes], *, though_away: bool = False) -> Caller:
-        """Who has sent a request.
+    async def caller(self, scope: Scope, headers: Mapping[bytes, bytes], *, accept_cached: bool = False) -> Caller:
+        """Return the caller of a request.
 
         Args:
-            though_away: take a key that was good before for good as long as the database does not answer: whether it does is
-                what is asked.
+            accept_cached: accept a key that was verified before while the database does not answer. For operations that report
+                whether the database answers.
 
         Raises:
-            NotAuthenticated: there is no key, or it is not good (any more).
-            TooManyRequests: this caller, or somebody at this address without a good key, has asked too often.
+            NotAuthenticated: the request has no key, or an invalid, revoked or expired one.
+            TooManyRequests: this caller, or this address without a valid key, has sent too many requests.
         """
-        address, given = address_of(scope), _given_key(headers)
+        address, key = address_of(scope), _key_in(headers)
         try:
-            found = (
-                self._of_network(address, headers) if given is None else await self._of_key(given, address, though_away)
+            caller = (
+                self._of_network(address, headers) if key is None else await self._of_key(key, address, accept_cached)
             )
         except NotAuthenticated as refusal:
-            self._refuse(scope, refusal, address, self._without_key if given is None else self._wrong_keys)
+            self._refuse(scope, refusal, address, self._without_key if key is None else self._wrong_keys)
             raise
-        wait_s = self._requests.take(found.key_id or found.name)
+        wait_s = self._requests.take(caller.key_id or caller.name)
         if wait_s:
-            raise TooManyRequests(found.name, wait_s)
-        return found
+            raise TooManyRequests(caller.name, wait_s)
+        return caller
 
     def check(self, caller: Caller, need: Need, area: str, tenant: str | None, scope: Scope) -> None:
-        """Whether a caller may do this.
+        """Check that a caller may do this.
 
         Raises:
-            Forbidden: it may not speak of this tenant, or its scopes are not enough. Whether the tenant exists is not told.
+            Forbidden: it has no access to this tenant, or its scopes do not suffice. Whether the tenant exists is not disclosed.
         """
         if tenant is not None and caller.tenant not in ("", tenant):
-            message = f"this key is good for the tenant {caller.tenant!r} only"
+            message = f"this key is valid for the tenant {caller.tenant!r} only"
         elif not caller.may(need, area):
-            wanted = _WANTED.get(need) or f"{need} or {area}:{need}"
-            message = f"this key has not the scope it takes: {wanted}"
+            scope_text = _REQUIRED_SCOPE.get(need) or f"{need} or {area}:{need}"
+            message = f"this key does not have the required scope: {scope_text}"
         else:
             return
         self.forbid(caller, message, scope)
         raise Forbidden(message)
 
     def forbid(self, caller: Caller, message: str, scope: Scope) -> None:
-        """Have it noted that somebody who was let in may not do this."""
+        """Record that an authenticated caller was refused."""
         self._audit.note(_denial(scope, message, caller.tenant, caller.key_id, caller.address))
 
-    def turn_away(self, message: str, scope: Scope) -> None:
-        """Have it noted that a request is answered without asking who sent it; too many of one address are counted only."""
+    def record_unauthenticated_refusal(self, message: str, scope: Scope) -> None:
+        """Record that a request was refused before authentication; above the rate limit of an address, only count it."""
         address = address_of(scope)
         if self._foreign.take(address):
             self._audit.count()
@@ -188,74 +190,75 @@ class Access:
             self._audit.note(_denial(scope, message, "", "", address))
 
     def _of_network(self, address: str, headers: Mapping[bytes, bytes]) -> Caller:
-        seen = unmapped(address)
-        if seen is not None and any(seen in network for network in self._options.trusted):
+        client = unmapped(address)
+        if client is not None and any(client in network for network in self._options.trusted):
             name = host_name(headers.get(b"host", b""))
             if name not in ("", "localhost", *self._options.hosts) and unmapped(name) is None:
                 raise NotAuthenticated(
-                    f"requests without a key must not name this server {name!r}: use its address, or start it with "
-                    f"--allowed-host {name}"
+                    f"the host name {name!r} is not allowed for requests without a key: use the server's address, or start the "
+                    f"server with --allowed-host {name}"
                 )
             return Caller(f"network {address}", self._options.tenant, frozenset(("read", "write")), address)
         raise NotAuthenticated("send an API key, as Authorization: Bearer hf_...")
 
-    async def _of_key(self, key: str, address: str, though_away: bool) -> Caller:
+    async def _of_key(self, key: str, address: str, accept_cached: bool) -> Caller:
         digest = _digest(key)
-        known = self._known.get(digest)
+        verified = self._verified.get(digest)
         now_s = monotonic_s()
         key_s = self._service.limits.key_s
-        if known is None and self._wrong_keys.wait_s(address):
-            # This may be a good key all the same. A flood from one address takes up one connection to the database at most.
+        if verified is None and self._wrong_keys.wait_s(address):
+            # The key may still be valid. A flood from one address uses at most one database connection.
             async with self._lookups:
-                known = await self._asked(digest, key, now_s, None)
-        elif known is None:
-            known = await self._asked(digest, key, now_s, None)
-        elif now_s - known.checked_s > key_s:
-            known = await (self._last_word if though_away else self._asked)(digest, key, now_s, known)
-        if known.key.expires_at is not None and to_us(known.key.expires_at) <= self._clock.now_us():
-            raise NotAuthenticated("this API key has expired", key=known.key)
-        if now_s - known.touched_s > TOUCH_S and now_s - known.checked_s <= key_s:
-            known.touched_s = now_s
-            await self._touch(known.key)
-        return known.caller if known.caller.address == address else _at(known.caller, address)
+                verified = await self._verify(digest, key, now_s, None)
+        elif verified is None:
+            verified = await self._verify(digest, key, now_s, None)
+        elif now_s - verified.checked_s > key_s:
+            verify = self._verify_or_cached if accept_cached else self._verify
+            verified = await verify(digest, key, now_s, verified)
+        if verified.key.expires_at is not None and to_us(verified.key.expires_at) <= self._clock.now_us():
+            raise NotAuthenticated("this API key has expired", key=verified.key)
+        if now_s - verified.touched_s > TOUCH_S and now_s - verified.checked_s <= key_s:
+            verified.touched_s = now_s
+            await self._touch(verified.key)
+        return verified.caller if verified.caller.address == address else _at(verified.caller, address)
 
-    async def _last_word(self, digest: bytes, key: str, now_s: float, before: _Known) -> _Known:
-        """What the database knows about a key or, if it does not answer, knew when it was asked last."""
+    async def _verify_or_cached(self, digest: bytes, key: str, now_s: float, cached: _VerifiedKey) -> _VerifiedKey:
+        """Verify a key; if the database does not answer, return the previous verification."""
         try:
             async with asyncio.timeout(AWAY_S):
-                return await self._asked(digest, key, now_s, before)
+                return await self._verify(digest, key, now_s, cached)
         except (Unavailable, TimeoutError):
-            return before
+            return cached
 
-    async def _asked(self, digest: bytes, key: str, now_s: float, before: _Known | None) -> _Known:
-        """What the database knows about a key."""
+    async def _verify(self, digest: bytes, key: str, now_s: float, previous: _VerifiedKey | None) -> _VerifiedKey:
+        """Verify a key in the database and cache the result."""
         try:
-            found = await self._service.holdfast.api_keys.verify(key)
+            api_key = await self._service.holdfast.api_keys.verify(key)
         except Forbidden as error:
-            self._known.pop(digest, None)
-            raise NotAuthenticated(str(error), key=None if before is None else before.key) from None
-        caller = Caller(f"key {found.prefix}", found.tenant, frozenset(found.scopes), key_id=found.id)
-        touched_s = now_s - 2 * TOUCH_S if before is None else before.touched_s
-        self._known.pop(digest, None)
-        if len(self._known) >= _MAX_KEYS:
-            del self._known[next(iter(self._known))]
-        self._known[digest] = _Known(found, caller, now_s, touched_s)
-        return self._known[digest]
+            self._verified.pop(digest, None)
+            raise NotAuthenticated(str(error), key=None if previous is None else previous.key) from None
+        caller = Caller(f"key {api_key.prefix}", api_key.tenant, frozenset(api_key.scopes), key_id=api_key.id)
+        touched_s = now_s - 2 * TOUCH_S if previous is None else previous.touched_s
+        self._verified.pop(digest, None)
+        if len(self._verified) >= _MAX_KEYS:
+            del self._verified[next(iter(self._verified))]
+        self._verified[digest] = _VerifiedKey(api_key, caller, now_s, touched_s)
+        return self._verified[digest]
 
     async def _touch(self, key: ApiKey) -> None:
         try:
             await self._service.holdfast.api_keys.touch(key.id)
         except HoldfastError:
-            return  # a note that is missing keeps nobody out
+            return  # the time of the last use is not worth refusing the request for
 
     def _slow_down(self, wait_s: float, address: str) -> None:
-        """Tell who was refused too often to wait. That is counted and not noted: a flood must not fill the log."""
+        """Refuse an address over its rate limit. That is counted, not recorded: a flood must not fill the log."""
         if wait_s:
             self._audit.count()
             raise TooManyRequests(f"address {address}", wait_s) from None
 
-    def _refuse(self, scope: Scope, refusal: NotAuthenticated, address: str, rates: RateLimit) -> None:
-        self._slow_down(rates.take(address), address)
+    def _refuse(self, scope: Scope, refusal: NotAuthenticated, address: str, rate_limit: RateLimit) -> None:
+        self._slow_down(rate_limit.take(address), address)
         key = refusal.key
         self._audit.note(
             _denial(scope, str(refusal), "" if key is None else key.tenant, "" if key is None else key.id, address)
@@ -267,36 +270,36 @@ def _digest(key: str) -> bytes:
 
 
 def address_of(scope: Scope) -> str:
-    """The address a request comes from. One of IPv4 is written as such, also where a socket for both kinds has taken it in."""
+    """Return the client's IP address. An IPv4 address is written as such, even if it arrived on a dual-stack socket."""
     client = scope.get("client")
     address = str(client[0]) if client else ""
     return address if not address.lower().startswith(_MAPPED) else str(unmapped(address) or address)
 
 
-def unmapped(written: str) -> IPv4Address | IPv6Address | None:
-    """The address that is written there, if one is: ``::ffff:10.0.0.1`` is ``10.0.0.1``."""
+def unmapped(text: str) -> IPv4Address | IPv6Address | None:
+    """Parse an IP address, or return ``None`` if it is not one: ``::ffff:10.0.0.1`` becomes ``10.0.0.1``."""
     try:
-        address = ipaddress.ip_address(written)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def host_name(host: bytes) -> str:
-    """The name in a ``Host`` header, without its port."""
+    """Return the host name of a ``Host`` header, without the port."""
     try:
         return urlsplit(f"//{host.decode('latin-1')}").hostname or ""
     except ValueError:
         return "?"
 
 
-def _given_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """The key in a request. A token of somebody else's is none: clients send theirs along wherever they go."""
+def _key_in(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the API key of a request, if any. Other bearer tokens are ignored: some clients send theirs to every server."""
     bearer = _bearer_key(headers.get(b"authorization", b""))
-    other = headers.get(b"x-api-key")
-    if bearer is not None or other is None:
+    api_key = headers.get(b"x-api-key")
+    if bearer is not None or api_key is None:
         return bearer
-    return other.strip().decode("utf-8", "surrogateescape")
+    return api_key.strip().decode("utf-8", "surrogateescape")
 
 
 def _bearer_key(header: bytes) -> str | None:

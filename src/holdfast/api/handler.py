@@ -1,4 +1,4 @@
-"""From a request to the call of a function, and from what it returns to a response."""
+"""Calls the function of an operation with the arguments from a request, and makes a response from its result."""
 
 from __future__ import annotations
 
@@ -24,49 +24,63 @@ from .request import Request
 from .request_body import Upload, read_body
 from .responses import Json, Sendable
 from .routing import Route
-from .schemas import decode, decode_body, encode_within, given, read_secret
+from .schemas import decode, decode_body, encode_within, present_fields, read_secret
 from .state import Service
 from .streams import EventStream, Stream
 
 _ANY_JSON = msgspec.json.Decoder()
 _IN_THREAD_BYTES = 256 * 1024
-"""Bytes of a body from which on it is decoded in a thread."""
+"""Size in bytes above which a body is decoded in a thread."""
 
 
 def operation_routes(service: Service, operations: Iterable[Operation]) -> list[Route]:
-    """The routes of operations, for the router."""
+    """Return the routes of these operations."""
     return [
-        Route(each.method, each.path, each.function.__name__, Handler(service, each).respond, each.streams)
-        for each in operations
+        Route(
+            operation.method,
+            operation.path,
+            operation.function.__name__,
+            Handler(service, operation).respond,
+            operation.streams,
+        )
+        for operation in operations
     ]
 
 
 class Handler:
-    """One operation, ready to answer."""
+    """Answers the requests for one operation. Everything that depends on the operation alone is computed once."""
 
     def __init__(self, service: Service, operation: Operation) -> None:
         self._service, self._operation, self._area = service, operation, operation.tag
         self._is_read_only = operation.need in ("read", "watch") and not operation.streams
-        found = parameters.parameters(operation)
-        self._headers = [(each.wire_name.lower().encode(), each.name) for each in found if each.place == "header"]
-        self._changes_unseen = operation.method != "GET" and (b"if-match", "if_match") not in self._headers
-        is_made = operation.method == "POST" and operation.status == HTTPStatus.CREATED
-        self._made_anew = is_made and (b"idempotency-key", "idempotency_key") not in self._headers
-        self._query = {each.wire_name: each for each in found if each.place == "query"}
+        all_parameters = parameters.parameters(operation)
+        self._headers = [
+            (parameter.wire_name.lower().encode(), parameter.name)
+            for parameter in all_parameters
+            if parameter.place == "header"
+        ]
+        self._ignores_if_match = operation.method != "GET" and (b"if-match", "if_match") not in self._headers
+        creates = operation.method == "POST" and operation.status == HTTPStatus.CREATED
+        self._creates_duplicates = creates and (b"idempotency-key", "idempotency_key") not in self._headers
+        self._query = {parameter.wire_name: parameter for parameter in all_parameters if parameter.place == "query"}
         self._arguments = parameters.arguments(operation)
         self._may_be_empty = parameters.may_be_empty(operation)
         self._wants_caller = "caller" in operation.function.__annotations__
         self._bodies = [msgspec.json.Decoder(kind, dec_hook=read_secret) for kind in parameters.bodies(operation)]
 
     async def respond(self, request: Request) -> Sendable:
-        """Do what the request asks for, if its caller is allowed to."""
+        """Run the operation for this request, if its caller is allowed to."""
         caller = await self._caller(request)
         headers = request.headers
-        if self._changes_unseen and b"if-match" in headers:
-            raise InvalidInput("If-Match is not understood here: nothing is compared before it is changed")
-        if self._made_anew and b"idempotency-key" in headers:
+        if self._ignores_if_match and b"if-match" in headers:
             raise InvalidInput(
-                "Idempotency-Key is not understood here: what is sent twice is made twice, unless its body has an id"
+                "this operation does not support If-Match: its changes are unconditional", field="If-Match"
+            )
+        if self._creates_duplicates and b"idempotency-key" in headers:
+            raise InvalidInput(
+                "this operation does not support Idempotency-Key: a repeated request creates another object, unless its body "
+                "contains an id",
+                field="Idempotency-Key",
             )
         arguments = self._parameters(request.scope, headers)
         if self._wants_caller:
@@ -82,7 +96,7 @@ class Handler:
         return await self._response(result)
 
     def _slot(self, request: Request, caller: Caller | None) -> AbstractContextManager[None]:
-        """A slot of the caller's tenant. Streams have slots of their own; what needs no key is never refused for others."""
+        """Take a slot of the caller's tenant. Streams have their own slots; operations that need no key are not limited."""
         if caller is None or self._operation.streams:
             return nullcontext()
         return self._service.requests.take(request.path_params.get("tenant") or caller.tenant)
@@ -98,14 +112,14 @@ class Handler:
             return await self._operation.function(self._service, **arguments)
 
     async def _caller(self, request: Request) -> Caller | None:
-        """The caller, if it may do this; ``None`` if anybody may."""
+        """Return the caller after checking its permissions; ``None`` if the operation needs no key."""
         need = self._operation.need
         if need == "open":
             return None
         access = self._service.access
         if access is None:
             raise Closed
-        caller = await access.caller(request.scope, request.headers, though_away=need == "watch")
+        caller = await access.caller(request.scope, request.headers, accept_cached=need == "watch")
         access.check(caller, need, self._area, request.path_params.get("tenant"), request.scope)
         return caller
 
@@ -117,31 +131,33 @@ class Handler:
         if scope["query_string"]:
             self._read_query(scope["query_string"], values)
         try:
-            return given(msgspec.convert(values, self._arguments, strict=False))
+            return present_fields(msgspec.convert(values, self._arguments, strict=False))
         except msgspec.ValidationError as error:
-            raise InvalidInput(f"a parameter is not as documented: {error}") from None
+            raise InvalidInput(f"a parameter is invalid: {error}") from None
 
     def _read_query(self, query: bytes, values: dict[str, Any]) -> None:
         for name, value in _pairs(query):
             parameter = self._query.get(name)
             if parameter is None:
-                known = ", ".join(self._query) or "none"
-                raise InvalidInput(f"there is no parameter {name!r} here; there are: {known}")
+                names = ", ".join(self._query) or "none"
+                raise InvalidInput(
+                    f"parameter {name!r} does not exist; parameters of this operation: {names}", field=name
+                )
             if parameter.as_json:
-                read: Any = decode(value, _ANY_JSON, what=f"the parameter {name}")
-            elif parameter.is_moment:
-                read = _moment(value, name)
+                parsed: Any = decode(value, _ANY_JSON, what=f"the parameter {name}")
+            elif parameter.is_datetime:
+                parsed = _datetime(value, name)
             else:
-                read = value
+                parsed = value
             if parameter.repeated and not parameter.as_json:
-                values.setdefault(parameter.name, []).append(read)
+                values.setdefault(parameter.name, []).append(parsed)
             elif parameter.name in values:
-                raise InvalidInput(f"the parameter {name} is there twice")
+                raise InvalidInput(f"the parameter {name} was sent twice", field=name)
             else:
-                values[parameter.name] = read
+                values[parameter.name] = parsed
 
     async def _body(self, request: Request) -> Any:
-        """The body as the first type that it fits."""
+        """Return the body, decoded as the first type that it matches."""
         limits = self._service.limits
         data = b"{}" if self._may_be_empty and _is_empty(request.headers) else await read_body(request, limits)
         if len(data) > _IN_THREAD_BYTES:
@@ -162,18 +178,18 @@ class Handler:
 
 
 def _is_empty(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request has no body and does not say that it has one."""
+    """Return whether a request neither has a body nor declares one."""
     if b"content-type" in headers or b"transfer-encoding" in headers:
         return False
     return headers.get(b"content-length", b"0") == b"0"
 
 
-def _moment(value: str, name: str) -> datetime:
-    """A time as it is documented: where text is read as what it looks like, a bare number would be one too."""
+def _datetime(value: str, name: str) -> datetime:
+    """Parse a time. The lax conversion of the other parameters would also accept a bare number as a timestamp."""
     try:
         return msgspec.convert(value, datetime)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"the parameter {name} is not as documented: {error}") from None
+        raise InvalidInput(f"the parameter {name} is invalid: {error}", field=name) from None
 
 
 def _pairs(query: bytes) -> list[tuple[str, str]]:

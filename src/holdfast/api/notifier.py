@@ -1,4 +1,4 @@
-"""Wakes the streams of this server when something they follow was written."""
+"""Wakes the streams of this server when a topic they follow was written to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class Notifier:
-    """Topics, such as a session's log, and their listeners. Writes of other servers are not seen: streams poll for them."""
+    """Topics, such as a session's log, and their listeners. It does not see writes of other servers: streams poll for them."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
@@ -24,14 +24,14 @@ class Notifier:
             event.set()
 
     def close(self) -> None:
-        """Wake all listeners, and let none wait any more."""
+        """Wake all listeners; later waits return immediately."""
         self.is_closed = True
         for topic in self._waiting:
             self.publish(topic)
 
-    def listen(self, topic: str) -> Listener:
-        """A listener, until it is closed."""
-        return Listener(self, topic)
+    def listen(self, topic: str) -> TopicListener:
+        """Return a listener of a topic, which must be closed."""
+        return TopicListener(self, topic)
 
     def _add(self, topic: str, event: asyncio.Event) -> None:
         self._waiting.setdefault(topic, set()).add(event)
@@ -43,15 +43,15 @@ class Notifier:
             self._waiting.pop(topic, None)
 
 
-class Listener:
-    """Waits for a topic. Nothing that is published between two waits is missed."""
+class TopicListener:
+    """Waits for publications on a topic. One that happens between two waits ends the second wait."""
 
     def __init__(self, notifier: Notifier, topic: str) -> None:
         self._notifier, self._topic, self._event = notifier, topic, asyncio.Event()
         notifier._add(topic, self._event)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until something is published, but not longer than this."""
+        """Wait for a publication, at most this long."""
         if not self._notifier.is_closed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, written from the same signatures that the handlers are made of."""
+"""Builds the OpenAPI 3.1 document from the same signatures as the handlers."""
 
 from __future__ import annotations
 
@@ -22,32 +22,30 @@ from .schemas import Problem, secret_schema
 from .streams import EVENT_TYPE, Stream
 
 _TEMPLATE = "#/components/schemas/{name}"
-_KEY = (
-    "An API key: `hf_` and 48 hexadecimal digits. It is good for one tenant, or for all, and for what its scopes say."
-)
+_KEY = "An API key: `hf_` and 48 hexadecimal digits. It is valid for one tenant or for all tenants, and has scopes."
 _USER = {
     "name": "X-User-Id",
     "in": "header",
     "required": False,
-    "description": "Who is acting: the user of what is made without one, and the actor in the activity log.",
+    "description": "The acting user: the default user of new objects, and the actor in the activity log.",
     "schema": {"type": "string"},
 }
 _BINARY = {"type": "string", "format": "binary"}
 _DESCRIPTION = """Durable state for agents.
 
-Every error is a `Problem` (RFC 9457) whose `type` is the name of the error in the Python library. Lists come in pages: \
-`next` is the cursor of the page after, and null at the end. A request that makes something can be repeated safely with an \
-id of the caller's choosing."""
+Every error is a `Problem` (RFC 9457) whose `type` is the name of the error in the Python library. Lists are paginated: \
+`next` is the cursor of the next page, or null on the last page. A request that creates an object can be repeated safely if \
+the caller chooses the id."""
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The whole document."""
+    """Return the document of these operations."""
     schemas = _Schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
-    used = {each.tag for each in operations}
-    for each in operations:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas)
-    whole = {
+    used = {operation.tag for operation in operations}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+    content = {
         "openapi": "3.1.0",
         "info": {
             "title": "Holdfast",
@@ -56,7 +54,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name, "description": words} for name, words in AREAS.items() if name in used],
+        "tags": [{"name": name, "description": description} for name, description in AREAS.items() if name in used],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
@@ -67,44 +65,46 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             },
         },
     }
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(content))
     return plain
 
 
 class _Schemas:
-    """The JSON Schema of every type that any operation mentions."""
+    """The JSON Schemas of all types in the document."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         types: list[Any] = [Problem]
-        for each in operations:
-            types += [parameter.type for parameter in parameters(each)]
-            types += bodies(each)
-            types += [kind for kind in choices(_returned(each)) if kind not in MEDIA_TYPES and not _is_events(kind)]
+        for operation in operations:
+            types += [parameter.type for parameter in parameters(operation)]
+            types += bodies(operation)
+            types += [
+                kind for kind in choices(_returned(operation)) if kind not in MEDIA_TYPES and not _is_events(kind)
+            ]
         schemas, self.components = msgspec.json.schema_components(
             types, ref_template=_TEMPLATE, schema_hook=secret_schema
         )
-        self._known = list(zip(types, schemas, strict=True))
+        self._schemas = list(zip(types, schemas, strict=True))
         for kind in types:
             if isinstance(kind, type) and issubclass(kind, Struct):
                 _add_formats(kind, self.components[kind.__name__])
 
     def of(self, kind: Any) -> dict[str, Any]:
-        """The schema of one type, or of whichever of several it is."""
-        found = [dict(next(schema for known, schema in self._known if known == one)) for one in choices(kind)]
-        return found[0] if len(found) == 1 else {"oneOf": found}
+        """Return the schema of a type; of a union, ``oneOf`` its members."""
+        members = [dict(next(schema for known, schema in self._schemas if known == one)) for one in choices(kind)]
+        return members[0] if len(members) == 1 else {"oneOf": members}
 
 
 def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
-    summary, _, more = inspect.cleandoc(operation.function.__doc__ or "").partition("\n\n")
+    summary, _, details = inspect.cleandoc(operation.function.__doc__ or "").partition("\n\n")
     described: dict[str, Any] = {
         "operationId": operation.function.__name__,
         "summary": " ".join(summary.split()),
         "tags": [operation.tag],
-        "parameters": [_parameter(each, schemas) for each in parameters(operation)],
+        "parameters": [_parameter(parameter, schemas) for parameter in parameters(operation)],
         "responses": {str(status): _response(operation, status, schemas) for status in operation.statuses},
     }
-    if more:
-        described["description"] = more
+    if details:
+        described["description"] = details
     if operation.need != "open":
         described["security"] = [{"key": []}, {"key_header": []}]
         if "{tenant}" in operation.path:
@@ -113,8 +113,8 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     if operation.takes_upload:
         described["requestBody"] = {"required": True, "content": {ARCHIVE_TYPE: {"schema": _BINARY}}}
     if kinds := bodies(operation):
-        found = [schemas.of(kind) for kind in kinds]
-        schema = found[0] if len(found) == 1 else {"oneOf": found}
+        members = [schemas.of(kind) for kind in kinds]
+        schema = members[0] if len(members) == 1 else {"oneOf": members}
         described["requestBody"] = {"required": not may_be_empty(operation), "content": {JSON_TYPE: {"schema": schema}}}
     return described
 
@@ -126,8 +126,8 @@ def _parameter(parameter: Parameter, schemas: _Schemas) -> dict[str, Any]:
         "in": parameter.place,
         "required": parameter.required,
     }
-    if words := schema.pop("description", None):
-        described["description"] = words
+    if description := schema.pop("description", None):
+        described["description"] = description
     if parameter.default is not UNSET and parameter.default is not None:
         schema["default"] = parameter.default
     if parameter.as_json:
@@ -148,7 +148,9 @@ def _response(operation: Operation, status: int, schemas: _Schemas) -> dict[str,
     elif kind is not type(None):
         described["content"] = {JSON_TYPE: {"schema": schemas.of(kind)}}
     if operation.etag is not None:
-        described["headers"] = {"ETag": {"description": "Its state, for If-Match.", "schema": {"type": "string"}}}
+        described["headers"] = {
+            "ETag": {"description": "The version of the object, for If-Match.", "schema": {"type": "string"}}
+        }
     return described
 
 
@@ -161,24 +163,24 @@ def _is_events(kind: Any) -> bool:
 
 
 def _problems(operations: Sequence[Operation], schemas: _Schemas) -> dict[str, Any]:
-    """The answers when something is wrong, one for each status, with the errors that have it."""
-    found: dict[str, Any] = {}
-    for kind in sorted({kind for each in operations for kind in each.errors}, key=lambda kind: kind.__name__):
+    """Return the error responses, one per status, described by the titles of its errors."""
+    responses: dict[str, Any] = {}
+    for kind in sorted({kind for operation in operations for kind in operation.errors}, key=lambda kind: kind.__name__):
         status = status_of(kind)
-        described = found.setdefault(
+        described = responses.setdefault(
             str(status), {"description": "", "content": {PROBLEM_TYPE: {"schema": schemas.of(Problem)}}}
         )
         described["description"] += f"{' ' if described['description'] else ''}{title_of(kind)}"
         if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
             described["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
-    return dict(sorted(found.items()))
+    return dict(sorted(responses.items()))
 
 
 def _add_formats(kind: type[Struct], schema: dict[str, Any]) -> None:
-    """Say which strings are times; msgspec does so only for those that are declared with a time zone."""
+    """Add the date-time format to times; msgspec does so only for those declared with a time zone."""
     for name, hint in get_type_hints(kind).items():
         if datetime in (hint, *get_args(hint)):
-            written = schema["properties"][name]
-            for each in written.get("anyOf", [written]):
-                if each.get("type") == "string":
-                    each["format"] = "date-time"
+            property_schema = schema["properties"][name]
+            for alternative in property_schema.get("anyOf", [property_schema]):
+                if alternative.get("type") == "string":
+                    alternative["format"] = "date-time"

@@ -1,8 +1,9 @@
-"""What an operation is: a typed function with a method and a path.
+"""Declares operations: typed functions with a method and a path.
 
-The signature says everything. The first parameter is the ``Service``. A parameter named in the path comes from there; ``body`` is
-the JSON body, and ``upload`` one that is not JSON; one annotated with ``Header`` comes from that header; every other one is a
-query parameter, and one that is not a plain value is written there as JSON. The return type is the body of the answer::
+The signature describes the request. The first parameter is the ``Service``. A parameter that is named in the path is taken from
+there; ``body`` is the JSON body, and ``upload`` is a body of another type; a parameter annotated with ``Header`` is taken from
+that header; every other one is a query parameter, which is encoded as JSON unless it is a plain value. The function returns the
+response body::
 
     @operation("GET", "/v1/tenants/{tenant}/sessions/{session_id}", raises=[NotFound], etag=session_etag)
     async def get_session(service: Service, *, tenant: str, session_id: Uuid) -> Session:
@@ -45,48 +46,48 @@ _WITH_BODY: tuple[type[HoldfastError], ...] = (BodyTooLarge, WrongContentType, T
 _WITH_KEY: tuple[type[HoldfastError], ...] = (NotAuthenticated, TooManyRequests)
 
 Need = Literal["open", "read", "write", "admin", "watch", "root"]
-"""What an operation asks of a caller: nothing, one of the scopes, or, of a key that is good for all tenants, ``read`` (``watch``)
-or ``admin`` (``root``)."""
+"""The permission that an operation requires: none, one of the scopes, or, of a key for all tenants, ``read`` (``watch``) or
+``admin`` (``root``)."""
 
 AREAS = {
     "server": "The server itself.",
-    "keys": "API keys: who is let in, to which tenant, and to do what.",
-    "tenants": "The walls: nothing of one tenant can be seen from another.",
+    "keys": "API keys: their tenants and scopes.",
+    "tenants": "Isolated spaces: data of one tenant is never visible to another.",
     "sessions": "Conversations, found by id or by key.",
-    "messages": "One log per session.",
-    "branches": "Other ways a conversation could go on: forks, rewinds, and the way back.",
-    "compactions": "Making a session's context smaller, and taking that back.",
-    "pending-messages": "What was said in a group chat while nobody was asked.",
+    "messages": "The message log of each session.",
+    "branches": "Alternative continuations of a session: forks, rewinds, and switching between them.",
+    "compactions": "Reducing a session's context, and undoing that.",
+    "pending-messages": "Group chat messages that the agent has not been asked to answer yet.",
     "contacts": "The people an agent has met on its channels.",
-    "feedback": "What users think of what was said.",
-    "agents": "Definitions, and the core blocks of memory that belong to them.",
-    "runs": "Executions of an agent: claims, steps and tool calls.",
-    "checkpoints": "Saved states of graphs.",
-    "objects": "Large contents, each kept once.",
-    "flows": "Saved states of flows.",
-    "memories": "What crews and agents remember.",
-    "tasks": "Tasks of agents that speak to each other, and whom to tell about them.",
+    "feedback": "Users' ratings of answers.",
+    "agents": "Agent definitions and their core memory blocks.",
+    "runs": "Executions of an agent: leases, steps and tool calls.",
+    "checkpoints": "Saved graph states.",
+    "objects": "Large contents, stored once each.",
+    "flows": "Saved flow states.",
+    "memories": "Memories of crews and agents.",
+    "tasks": "Tasks between agents (A2A), and their push notification settings.",
     "channel-instances": "Connections of agents to chat platforms, with their credentials.",
-    "tools": "Servers that have tools, and the tools they have.",
+    "tools": "Tool servers and their tools.",
     "workspaces": "Directory trees, captured and restored.",
-    "activity": "What was done, by whom and why.",
-    "retention": "How long things are kept.",
-    "erasures": "Tenants who are to be forgotten.",
-    "diagnostics": "What is not as it should be, and its repair.",
+    "activity": "The activity log: each action with its actor and reason.",
+    "retention": "Retention policies, holds and sweeps.",
+    "erasures": "Permanent erasure of tenants.",
+    "diagnostics": "Finding inconsistencies and repairing them.",
 }
-"""The kinds of things there are: the groups of the document, and what stands before the colon of a scope."""
+"""The areas of the API: tags of the OpenAPI document, and the part before the colon of a scope."""
 KAGENT = "kagent"
-"""What stands there for everything that kagent's clients ask for, whatever it is about."""
+"""The area in scopes of all requests of kagent's clients, regardless of the resource."""
 
 
 class Header(Struct, frozen=True):
-    """Says which header a parameter comes from."""
+    """Annotation of a parameter that is taken from a header."""
 
     name: str
 
 
 class Operation(Struct, frozen=True):
-    """One function, and where it is found."""
+    """One function with its method, path and responses."""
 
     method: str
     path: str
@@ -100,7 +101,7 @@ class Operation(Struct, frozen=True):
 
     @property
     def tag(self) -> str:
-        """The group it stands in: what it was given, or the last word of the path that is one, or ``server``."""
+        """The tag: the explicit area, else the last word of the path that is an area, else ``server``."""
         words = [word for word in self.path.split("/") if word in AREAS]
         return self.area or (words[-1] if words else "server")
 
@@ -110,12 +111,12 @@ class Operation(Struct, frozen=True):
 
     @property
     def takes_upload(self) -> bool:
-        """Whether the body is an archive and not JSON."""
+        """Whether the body is an archive instead of JSON."""
         return "upload" in self.function.__annotations__
 
     @property
     def errors(self) -> tuple[type[HoldfastError], ...]:
-        """Everything that can go wrong: what it raises, and what can happen to every request of its sort."""
+        """All errors that it can answer with: its own, and those that every request of its kind can cause."""
         kinds = _ALWAYS + self.raises + (_WITH_BODY if self.has_body else ())
         if self.need != "open":
             kinds += _WITH_KEY
@@ -125,7 +126,7 @@ class Operation(Struct, frozen=True):
 
     @property
     def statuses(self) -> list[int]:
-        """Every status it can be answered with, the good one first."""
+        """All statuses that it can answer with, the successful one first."""
         return [self.status, *sorted({status_of(kind) for kind in self.errors})]
 
 
@@ -140,18 +141,18 @@ def operation(
     area: str = "",
     streams: bool = False,
 ) -> Callable[[F], F]:
-    """Mark a function as an operation; ``collect`` finds it.
+    """Declare a function as an operation; ``collect`` finds it.
 
     Args:
-        need: what it asks of a caller; without a word, ``read`` for GET and ``write`` for everything else.
-        area: the kind of thing it is about, for scopes and the document; without a word, what the path says.
-        streams: whether it may take longer than one request: an iterator of events, or something large that comes or goes.
+        need: the required permission; by default ``read`` for GET and ``write`` for other methods.
+        area: the area for scopes and the document; by default it is derived from the path.
+        streams: whether it may take longer than ``answer_s``: it streams events, or transfers an archive.
     """
-    needed: Need = need or ("read" if method == "GET" else "write")
+    permission: Need = need or ("read" if method == "GET" else "write")
 
     def mark(function: F) -> F:
         function.operation = Operation(  # type: ignore[attr-defined]
-            method, path, function, status, tuple(raises), etag, needed, area, streams
+            method, path, function, status, tuple(raises), etag, permission, area, streams
         )
         return function
 
@@ -159,19 +160,19 @@ def operation(
 
 
 def check_scopes(scopes: Sequence[str]) -> None:
-    """Whether the kinds of things in scopes exist: a key for one that does not would open nothing. The rest the store checks.
+    """Check that the areas in scopes exist: a key for an unknown one would permit nothing. The store checks the rest.
 
     Raises:
-        InvalidInput: one does not.
+        InvalidInput: an area does not exist.
     """
     for scope in scopes:
-        kind, colon, _ = scope.partition(":")
-        if colon and kind not in AREAS and kind != KAGENT:
-            kinds = ", ".join(sorted([*AREAS, KAGENT]))
-            raise InvalidInput(f"the scope {scope!r} is for no kind of thing there is; there are {kinds}")
+        area, colon, _ = scope.partition(":")
+        if colon and area not in AREAS and area != KAGENT:
+            areas = ", ".join(sorted([*AREAS, KAGENT]))
+            raise InvalidInput(f"the scope {scope!r} has an unknown area; areas: {areas}", field="scopes")
 
 
 def collect(*modules: object) -> list[Operation]:
-    """The operations of these modules, in the order they are written."""
-    found = [getattr(each, "operation", None) for module in modules for each in vars(module).values()]
-    return [each for each in found if isinstance(each, Operation)]
+    """Return the operations of these modules, in the order of their definition."""
+    candidates = [getattr(member, "operation", None) for module in modules for member in vars(module).values()]
+    return [candidate for candidate in candidates if isinstance(candidate, Operation)]

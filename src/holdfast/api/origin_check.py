@@ -1,8 +1,8 @@
-"""Refuses requests that web pages of other sites make.
+"""Refuses requests from web pages of other sites.
 
-A key keeps out who has none, but a browser on this machine may have one, or come from an address that is trusted, and it asks on
-behalf of any page it shows: directly, and, when a page's own name is made to mean this machine, as if it were the same site.
-Both show in the headers that a browser always sends.
+A browser on this machine may have a key or a trusted address, and it sends requests for any page it shows: cross-site requests,
+and, if the page's domain resolves to this machine (DNS rebinding), requests that look same-site. The ``Origin`` and ``Host``
+headers, which browsers always send, reveal both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .limits import ServerLimits
 
 
 class OriginCheck:
-    """Refuses requests that a web page of another site made; with ``local_only``, also those under a name that is not ours."""
+    """Refuses requests from web pages of other sites; with ``local_only``, also those whose ``Host`` is not this machine."""
 
     def __init__(self, app: ASGIApp, access: Access, limits: ServerLimits, *, local_only: bool) -> None:
         self._app, self._access, self._limits, self._local_only = app, access, limits, local_only
@@ -29,21 +29,21 @@ class OriginCheck:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            self._access.turn_away(str(refusal), scope)
+            self._access.record_unauthenticated_refusal(str(refusal), scope)
             await problems.answer(refusal, self._limits)(scope, receive, send)
 
     def _refusal(self, headers: dict[bytes, bytes]) -> Forbidden | None:
         host = headers.get(b"host", b"")
         origin = headers.get(b"origin")
         if origin is not None and (not host or origin.partition(b"://")[2] != host):
-            return Forbidden("a web page of another site may not use this server")
+            return Forbidden("requests from web pages of other sites are not allowed")
         if self._local_only and host and not _is_local_host(host):
-            return Forbidden("this server answers to 127.0.0.1 and localhost only")
+            return Forbidden("this server only answers requests addressed to 127.0.0.1 or localhost")
         return None
 
 
 def is_local(name: str) -> bool:
-    """Whether a name or an address can only mean this machine."""
+    """Return whether a host name or address always refers to this machine."""
     if name == "localhost":
         return True
     address = unmapped(name)

@@ -1,4 +1,4 @@
-"""The parameters of lists: pages and filters."""
+"""Parameters of list operations: pages and filters."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from msgspec import Meta, Struct
 
 from holdfast import Filter
 
-from .schemas import moment
+from .schemas import parse_time
 
 PAGE_ROWS = 100
-"""Rows of a page when the caller does not say."""
+"""Default number of rows of a page."""
 
-Limit = Annotated[int, Meta(ge=1, description="Rows of one page at most.")]
-Cursor = Annotated[str | None, Meta(description="The `next` of the page before.")]
+Limit = Annotated[int, Meta(ge=1, description="Maximum number of rows on the page.")]
+Cursor = Annotated[str | None, Meta(description="The `next` of the previous page.")]
 Where = Annotated[
     list[Filter] | None,
     Meta(
         description=(
-            "Filters as a JSON array, all of which must hold. Each names a `column` or a `meta` key, an operator `op` "
-            "and a `value`; times are written as in the answers."
+            "Filters as a JSON array; a row must match all of them. Each has a `column` or a `meta` key, an operator `op` "
+            "and a `value`; times are formatted as in responses."
         )
     ),
 ]
 
 
 def filters(where: Sequence[Filter] | None, row: type[Struct]) -> list[Filter]:
-    """Filters as the store takes them: JSON has no times, so text compared with a time becomes one."""
+    """Convert filters for the store: JSON has no times, so text that is compared with a time is parsed."""
     times = {name for name, hint in get_type_hints(row).items() if datetime in (hint, *get_args(hint))}
-    return [_with_time(each) if each.column in times else each for each in where or ()]
+    return [_with_time(condition) if condition.column in times else condition for condition in where or ()]
 
 
-def _with_time(each: Filter) -> Filter:
-    value: Any = each.value
+def _with_time(condition: Filter) -> Filter:
+    value: Any = condition.value
     if isinstance(value, list):
-        return Filter(each.op, [moment(one) for one in value], each.column, each.meta)
-    return each if value is None else Filter(each.op, moment(value), each.column, each.meta)
+        return Filter(condition.op, [parse_time(item) for item in value], condition.column, condition.meta)
+    return condition if value is None else Filter(condition.op, parse_time(value), condition.column, condition.meta)

@@ -1,4 +1,4 @@
-"""What a function's signature says about a request; read by the handlers and by the OpenAPI document alike."""
+"""Derives the parameters of a request from a function's signature, for the handlers and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = Literal["path", "query", "header"]
 
 
 class Parameter(Struct, frozen=True):
-    """One argument of an operation, and where in the request it comes from."""
+    """One argument of an operation, and the part of the request it is taken from."""
 
     name: str
     type: Any
@@ -35,34 +35,34 @@ class Parameter(Struct, frozen=True):
 
     @property
     def as_json(self) -> bool:
-        """Whether it is written as JSON, because it is neither a plain value nor a list of them."""
-        bare = without_notes(self.type)
+        """Whether it is encoded as JSON, because it is neither a plain value nor a list of them."""
+        bare = without_annotations(self.type)
         return get_origin(bare) is dict or (self.repeated and _is_struct(get_args(bare)[0]))
 
     @property
     def repeated(self) -> bool:
-        """Whether it holds several values."""
-        return get_origin(without_notes(self.type)) is list
+        """Whether it may be sent several times."""
+        return get_origin(without_annotations(self.type)) is list
 
     @property
-    def is_moment(self) -> bool:
+    def is_datetime(self) -> bool:
         """Whether it is a time."""
-        return without_notes(self.type) is datetime
+        return without_annotations(self.type) is datetime
 
 
 @cache
 def hints(function: Function) -> Mapping[str, Any]:
-    """The types of a function's parameters and of what it returns, with their notes."""
+    """Return the type hints of a function, including ``Annotated`` metadata."""
     return get_type_hints(function, include_extras=True)
 
 
 @cache
 def parameters(operation: Operation) -> tuple[Parameter, ...]:
-    """All parameters of an operation but its service, its body and who asks."""
+    """Return all parameters of an operation except its service, body and caller."""
     signature = inspect.signature(operation.function)
     _, *names = signature.parameters
     in_path = set(_IN_PATH.findall(operation.path))
-    found = []
+    result = []
     for name in names:
         if name in ("body", "upload", "caller"):
             continue
@@ -71,23 +71,23 @@ def parameters(operation: Operation) -> tuple[Parameter, ...]:
         header = _header(hint)
         place: Place = "path" if name in in_path else "header" if header else "query"
         missing = UNSET if default is inspect.Parameter.empty else default
-        found.append(Parameter(name, without_none(hint), place, header or name, missing))
-    return tuple(found)
+        result.append(Parameter(name, without_none(hint), place, header or name, missing))
+    return tuple(result)
 
 
 @cache
 def arguments(operation: Operation) -> type[Struct]:
-    """A type with a field for each parameter, which checks and converts what came as text."""
+    """Return a struct with a field for each parameter, which validates and converts the text of the request."""
     fields: list[Any] = [
-        (each.name, each.type) if each.required else (each.name, each.type | UnsetType, UNSET)
-        for each in parameters(operation)
+        (parameter.name, parameter.type) if parameter.required else (parameter.name, parameter.type | UnsetType, UNSET)
+        for parameter in parameters(operation)
     ]
     return msgspec.defstruct(f"{operation.function.__name__}_arguments", fields, kw_only=True)
 
 
 @cache
 def bodies(operation: Operation) -> tuple[Any, ...]:
-    """The types a body may have: none, one, or several to choose from."""
+    """Return the types that the body may have; empty for an operation without one."""
     if "body" not in operation.function.__annotations__:
         return ()
     return choices(hints(operation.function)["body"])
@@ -95,35 +95,35 @@ def bodies(operation: Operation) -> tuple[Any, ...]:
 
 @cache
 def may_be_empty(operation: Operation) -> bool:
-    """Whether nothing has to be in the body, so that it need not be sent."""
+    """Return whether the body has no required fields, so that it can be omitted."""
     kinds = bodies(operation)
     return bool(kinds) and not any(field.required for kind in kinds for field in msgspec.structs.fields(kind))
 
 
 def choices(hint: Any) -> tuple[Any, ...]:
-    """The members of a union of types, or the one type."""
+    """Return the members of a union of types, or the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def without_notes(hint: Any) -> Any:
-    """A type without what ``Annotated`` says about it."""
-    return without_notes(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
+def without_annotations(hint: Any) -> Any:
+    """Return a type without its ``Annotated`` metadata."""
+    return without_annotations(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
 
 
 def without_none(hint: Any) -> Any:
-    """A type that may be missing, as it is when it is there."""
+    """Return an optional type without ``None``."""
     if get_origin(hint) is Annotated:
-        bare, *notes = get_args(hint)
-        kept = [note for note in notes if not isinstance(note, Header)]
+        bare, *metadata = get_args(hint)
+        kept = [item for item in metadata if not isinstance(item, Header)]
         inner = without_none(bare)
         return Annotated[inner, *kept] if kept else inner
-    left = [each for each in choices(hint) if each is not NoneType]
-    return Union[tuple(left)]  # noqa: UP007  # built from a list
+    members = [member for member in choices(hint) if member is not NoneType]
+    return Union[tuple(members)]  # noqa: UP007  # built from a list
 
 
 def _header(hint: Any) -> str:
-    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((note.name for note in notes if isinstance(note, Header)), "")
+    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((item.name for item in metadata if isinstance(item, Header)), "")
 
 
 def _is_struct(hint: Any) -> bool:

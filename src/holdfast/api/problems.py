@@ -1,6 +1,6 @@
-"""Errors as HTTP says them: one table of statuses, one body (RFC 9457, ``application/problem+json``).
+"""Error responses: the status of each error, and its body (RFC 9457, ``application/problem+json``).
 
-A caller's mistake is explained to the caller. What is wrong on our side is only named: the words behind it can hold paths and
+Errors of the caller are explained in the response. Errors of the server are only named: their messages can contain paths and
 addresses, and go to the log instead.
 """
 
@@ -41,7 +41,7 @@ STATUSES: dict[type[HoldfastError], int] = {
     errors.Corrupt: 500,
     HoldfastError: 500,
 }
-"""The status of each error; one that is not here has its parent's."""
+"""The status of each error; other errors have that of their base class."""
 
 
 class HttpError(HoldfastError):
@@ -56,7 +56,7 @@ class HttpError(HoldfastError):
 
 
 class NotAuthenticated(HttpError):
-    """Nobody knows who asks: there is no API key, or it is not good."""
+    """The request has no API key, or an invalid one."""
 
     status, name = 401, "Forbidden"
 
@@ -66,29 +66,29 @@ class NotAuthenticated(HttpError):
 
 
 class TooManyRequests(HttpError):
-    """This caller asks too often."""
+    """This caller sends too many requests."""
 
     status, name = 429, "LimitExceeded"
 
-    def __init__(self, who: str, wait_s: float) -> None:
+    def __init__(self, caller: str, wait_s: float) -> None:
         after = {"retry-after": str(math.ceil(wait_s))}
-        super().__init__(f"too many requests of {who}: come back in {wait_s:.1f} s", headers=after)
+        super().__init__(f"too many requests from {caller}: retry in {wait_s:.1f} s", headers=after)
 
 
 class NoSuchRoute(HttpError):
-    """There is nothing at this address."""
+    """This path does not exist."""
 
     status, name = 404, "NotFound"
 
 
 class WrongMethod(HttpError):
-    """This address does not take that method."""
+    """This path does not support the method."""
 
     status = 405
 
 
 class WrongContentType(HttpError):
-    """A body must be JSON, and say so."""
+    """The content type of the body is missing or not supported."""
 
     status = 415
 
@@ -100,41 +100,41 @@ class BodyTooLarge(HttpError):
 
 
 class HeadTooLarge(HttpError):
-    """The address and the headers are over the limit header_bytes."""
+    """The URL and the headers are over the limit header_bytes."""
 
     status, name = 431, "LimitExceeded"
 
     def __init__(self, limits: ServerLimits) -> None:
-        message = f"the address and the headers are over the limit header_bytes = {limits.header_bytes:,}"
+        message = f"the URL and the headers are over the limit header_bytes = {limits.header_bytes:,}"
         super().__init__(message, headers={"connection": "close"})
 
 
 class TooSlow(HttpError):
-    """The body did not come in time."""
+    """The body did not arrive in time."""
 
     status = 408
 
 
-class NoLongerSo(HttpError):
-    """It has changed since it was read."""
+class PreconditionFailed(HttpError):
+    """The object was changed since it was read; nothing was changed."""
 
     status, name = 412, "Conflict"
 
 
 def status_of(kind: type[HoldfastError]) -> int:
-    """The status that an error of this class is answered with."""
+    """Return the HTTP status of an error class."""
     if issubclass(kind, HttpError):
         return kind.status
-    return next(STATUSES[each] for each in kind.__mro__ if each in STATUSES)
+    return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
 def answer(error: Exception, limits: ServerLimits) -> Response:
-    """The response to a request that raised."""
+    """Return the response to a request that raised this error."""
     if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
-        error = errors.Unavailable(f"no file descriptors are left: {error.strerror}")
+        error = errors.Unavailable(f"no file descriptors are free: {error.strerror}")
     if not isinstance(error, HoldfastError):
-        log.error("a request failed in a way nobody thought of", exc_info=error)
-        return _response(Problem("about:blank", "Internal Server Error", 500, "Something unexpected went wrong."), {})
+        log.error("a request failed with an unexpected error", exc_info=error)
+        return _response(Problem("about:blank", "Internal Server Error", 500, "An unexpected error occurred."), {})
     status = status_of(type(error))
     if status < 500:
         return _response(_explained(error, status), getattr(error, "headers", {}))
@@ -151,7 +151,7 @@ def _explained(error: HoldfastError, status: int) -> Problem:
 
 
 def title_of(kind: type[HoldfastError]) -> str:
-    """What an error of this class means, in one sentence or two."""
+    """Return the title of an error class: the first line of its docstring."""
     return inspect.cleandoc(kind.__doc__ or kind.__name__).splitlines()[0]
 
 

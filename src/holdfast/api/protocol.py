@@ -34,7 +34,7 @@ MAX_PIPELINED = 128
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One client connection."""
 
     limits: ClassVar[ServerLimits]
     max_connections: ClassVar[int]
@@ -54,7 +54,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.loop.call_later(LINGER_S, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for cycle in self.unfinished:  # uvicorn tells only the request that came last
+        for cycle in self.unfinished:  # uvicorn notifies only the latest request
             cycle.disconnected = not cycle.response_complete
             cycle.message_event.set()
         super().connection_lost(exc)
@@ -78,17 +78,17 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.cycle is not None and (self.cycle.more_body or not self.cycle.response_complete):
             self.transport.close()  # a response would be taken for that of another request
         else:
-            self.transport.write(_written(HeadTooLarge(self.limits), self.limits))
+            self.transport.write(_encoded_response(HeadTooLarge(self.limits), self.limits))
             self.transport.write_eof()
             self.loop.call_later(LINGER_S, self.transport.close)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self.headers, self.head_bytes = [], 0  # trailers of the body must not become headers of the request
-        self.cycle.keep_alive &= not self.parser.should_upgrade()  # what follows an upgrade request is not parsed
+        self.cycle.keep_alive &= not self.parser.should_upgrade()  # data after an upgrade request is not parsed
         self.unfinished = [*(cycle for cycle in self.unfinished if not cycle.response_complete), self.cycle]
         if len(self.unfinished) > MAX_PIPELINED:
-            raise ValueError(f"more than {MAX_PIPELINED} requests wait")  # uvicorn closes the connection
+            raise ValueError(f"more than {MAX_PIPELINED} requests are waiting")  # uvicorn closes the connection
 
     def on_body(self, body: bytes) -> None:
         self.head_bytes = 0
@@ -107,7 +107,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.unread = None
         elif self.unread is None:
             self.unread = now_s, unread_bytes
-            self.transport.set_write_buffer_limits(high=0)  # resume_writing tells when everything was read
+            self.transport.set_write_buffer_limits(high=0)  # resume_writing is called when everything was sent
         elif now_s - self.unread[0] >= self.limits.stall_s:
             if self.unread[1] - unread_bytes < self.limits.stall_s * self.limits.transfer_bytes_per_s:
                 _reset(self.transport)
@@ -117,20 +117,20 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def protocol_of(limits: ServerLimits, connections: int) -> type[LimitedProtocol]:
-    """A protocol class with these limits, for at most so many connections."""
+    """Return a protocol class with these limits that accepts at most ``connections`` connections."""
     return type("Protocol", (LimitedProtocol,), {"limits": limits, "max_connections": connections})
 
 
 def _overloaded(limits: ServerLimits, connections: int) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        response = problems.answer(Unavailable(f"there are connections = {connections:,} already"), limits)
+        response = problems.answer(Unavailable(f"the limit connections = {connections:,} is reached"), limits)
         response.headers["connection"] = "close"
         await response(scope, receive, send)
 
     return app
 
 
-def _written(error: HeadTooLarge, limits: ServerLimits) -> bytes:
+def _encoded_response(error: HeadTooLarge, limits: ServerLimits) -> bytes:
     response = problems.answer(error, limits)
     head = b"".join([b"%b: %b\r\n" % header for header in response.raw_headers])
     status = HTTPStatus(response.status_code)
@@ -138,7 +138,7 @@ def _written(error: HeadTooLarge, limits: ServerLimits) -> bytes:
 
 
 def _reset(transport: asyncio.Transport) -> None:
-    """Drop the connection with everything unread, the kernel's buffer included."""
+    """Reset the connection and drop all unsent data, including the kernel's buffer."""
     connection = transport.get_extra_info("socket")
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

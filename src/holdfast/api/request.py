@@ -1,4 +1,4 @@
-"""One HTTP request while it is answered: its headers, its deadline, and what to say if it is not finished in time."""
+"""One HTTP request in progress: its headers, its deadline, and the error if it is not finished in time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from starlette.types import Receive, Scope
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 
-from .idempotency import SETTLED_BY
+from .idempotency import RETRY_ID
 from .limits import ServerLimits
 from .problems import HeadTooLarge, TooSlow
-from .request_body import until_gone
+from .request_body import wait_for_disconnect
 
 
 class Request:
-    """A request that was received."""
+    """A received request."""
 
     __slots__ = ("_deadline", "_watcher", "headers", "is_body_pending", "receive", "scope")
 
@@ -29,15 +29,15 @@ class Request:
 
     @property
     def path_params(self) -> dict[str, str]:
-        """The values of the names in the route's path."""
-        found: dict[str, str] = self.scope["path_params"]
-        return found
+        """The values of the parameters in the route's path."""
+        params: dict[str, str] = self.scope["path_params"]
+        return params
 
     def check_head(self, limits: ServerLimits) -> None:
-        """Check the size of the address and the headers.
+        """Check the total size of the URL and the headers.
 
         Raises:
-            HeadTooLarge: they are over ``header_bytes``.
+            HeadTooLarge: it is over ``header_bytes``.
         """
         scope = self.scope
         size = len(scope["path"]) + len(scope["query_string"])
@@ -47,22 +47,22 @@ class Request:
             raise HeadTooLarge(limits)
 
     def within(self, seconds: float | None) -> asyncio.Timeout:
-        """The deadline of this request, as a context manager around everything that answers it."""
+        """Return this request's deadline, a context manager around all work on its response."""
         self._deadline = asyncio.timeout(seconds)
         return self._deadline
 
     def cancel_when_client_leaves(self) -> None:
         """Cancel the work on this request as soon as its client disconnects. The body must have been read."""
-        self._watcher = asyncio.create_task(until_gone(self.receive))
-        self._watcher.add_done_callback(self._left)
+        self._watcher = asyncio.create_task(wait_for_disconnect(self.receive))
+        self._watcher.add_done_callback(self._on_watcher_done)
 
-    def _left(self, watcher: asyncio.Task[None]) -> None:
+    def _on_watcher_done(self, watcher: asyncio.Task[None]) -> None:
         if not watcher.cancelled() and self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
     @property
     def is_client_gone(self) -> bool:
-        """Whether the client disconnected while it was watched."""
+        """Whether the client has disconnected since ``cancel_when_client_leaves``."""
         return self._watcher is not None and self._watcher.done() and not self._watcher.cancelled()
 
     def close(self) -> None:
@@ -71,25 +71,25 @@ class Request:
             self._watcher.cancel()
 
     def too_late(self, limits: ServerLimits) -> HoldfastError:
-        """The error for a request that used up ``answer_s``."""
+        """Return the error for a request that took longer than ``answer_s``."""
         if self.is_body_pending:
-            message = f"the body did not come within answer_s = {limits.answer_s} s"
+            message = f"the body did not arrive within answer_s = {limits.answer_s} s"
             return TooSlow(message, headers={"connection": "close"})
-        return self._unfinished(f"not done within answer_s = {limits.answer_s} s")
+        return self._unfinished(f"the request did not finish within answer_s = {limits.answer_s} s")
 
     def cut_off(self, limits: ServerLimits) -> HoldfastError:
-        """The error for a request that was cancelled because the server stops."""
-        message = f"not done within grace_s = {limits.grace_s} s of being told to stop"
+        """Return the error for a request that was cancelled because the server is stopping."""
+        message = f"the server is stopping, and the request did not finish within grace_s = {limits.grace_s} s"
         return Unavailable(message) if self.is_body_pending else self._unfinished(message)
 
     def _unfinished(self, message: str) -> HoldfastError:
         if self.scope["method"] in ("GET", "HEAD"):
             return Unavailable(message)
-        return OutcomeUnknown(message, id=SETTLED_BY.get())
+        return OutcomeUnknown(message, id=RETRY_ID.get())
 
 
 def path_of(scope: Scope) -> str:
-    """The path as it was sent, percent-encoded, below where the application is mounted."""
+    """Return the path as it was sent, percent-encoded, relative to the mount point of the application."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     path = raw.decode("latin-1").removeprefix(scope.get("root_path", ""))
     if path.startswith("//") and path.lstrip("/").startswith("api/"):

@@ -1,4 +1,4 @@
-"""The bodies of requests: JSON, which is read whole, and what is too large for that, which is put into a file."""
+"""Reads request bodies: JSON into memory, archives into a file."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 JSON_TYPE = "application/json"
 _JSON = JSON_TYPE.encode()
 _MAX_DISCARDED = 4
-"""How many times the limit of a body is read and thrown away, so that a caller still sending hears the answer."""
+"""How many times the limit of a body is read and discarded, so that a client that is still sending receives the response."""
 
 
 class Disconnected(Exception):
-    """The caller has gone: there is nobody to answer."""
+    """The client has disconnected: no response can be sent."""
 
 
-async def until_gone(receive: Receive) -> None:
-    """Wait until the client has gone, after the body was read."""
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def read_body(request: Request, limits: ServerLimits) -> bytes:
-    """The JSON body of a request.
+    """Return the JSON body of a request.
 
     Raises:
-        WrongContentType: it is not sent as JSON. A page of another site cannot do that without a preflight request.
+        WrongContentType: the content type is not JSON. A page of another site cannot send JSON without a preflight request.
         BodyTooLarge: it is over ``request_bytes``.
     """
     headers = request.headers
     if headers.get(b"content-type") != _JSON and _content_type(headers) != _JSON:
         raise WrongContentType(f"send the body with Content-Type: {JSON_TYPE}")
     declared = int(headers.get(b"content-length", b"0"))
-    patient = b"expect" not in headers and declared <= _MAX_DISCARDED * limits.request_bytes
-    if declared > limits.request_bytes and not patient:
+    can_discard = b"expect" not in headers and declared <= _MAX_DISCARDED * limits.request_bytes
+    if declared > limits.request_bytes and not can_discard:
         raise _too_large(limits)
     request.is_body_pending = True
     chunks: list[bytes] = []
@@ -70,18 +70,18 @@ def _too_large(limits: ServerLimits) -> BodyTooLarge:
 
 
 class Upload:
-    """A body that is not JSON and may be larger than what is held in memory."""
+    """A body that is not JSON and may be too large for memory."""
 
     def __init__(self, receive: Receive, headers: Mapping[bytes, bytes], limits: ServerLimits) -> None:
         self._receive, self._headers, self._limits = receive, headers, limits
 
     async def save(self, path: str, *, media_type: str) -> int:
-        """Put it into a file; how many bytes it has.
+        """Write the body to a file and return its size in bytes.
 
         Raises:
-            WrongContentType: it does not say that it is of this type.
+            WrongContentType: its content type is not ``media_type``.
             BodyTooLarge: it is over ``archive_bytes``.
-            TooSlow: it came slower than ``transfer_bytes_per_s``, or took longer than ``archive_s``.
+            TooSlow: it arrived slower than ``transfer_bytes_per_s``, or took longer than ``archive_s``.
         """
         if _content_type(self._headers) != media_type.encode():
             raise WrongContentType(f"send the body with Content-Type: {media_type}")
@@ -97,7 +97,7 @@ class Upload:
         return size
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        """Piece by piece; on average at least ``transfer_bytes_per_s``, after ``stall_s`` for a start."""
+        """Yield the chunks of the body. Their average rate must reach ``transfer_bytes_per_s`` after the first ``stall_s``."""
         limits, size, more = self._limits, 0, True
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -108,7 +108,7 @@ class Upload:
                     event = await self._receive()
             except TimeoutError:
                 message = (
-                    f"{size:,} bytes of the body came in {loop.time() - started_s:.1f} s: that is slower than "
+                    f"{size:,} bytes of the body arrived in {loop.time() - started_s:.1f} s: slower than "
                     f"transfer_bytes_per_s = {limits.transfer_bytes_per_s:,}, or longer than archive_s = {limits.archive_s:g} s"
                 )
                 raise TooSlow(message, headers={"connection": "close"}) from None

@@ -1,4 +1,4 @@
-"""Responses: JSON, text, the bytes of one object or file, and archives."""
+"""Responses: JSON, text, binary content, and archives."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from .request_body import JSON_TYPE
-from .temp_dirs import Folder
+from .temp_dirs import TempDir
 
 OCTETS_TYPE = "application/octet-stream"
 ARCHIVE_TYPE = "application/zstd"
-_PIECE = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 
 
 class Sendable(Protocol):
-    """A response that is ready to be sent."""
+    """A response that can be sent."""
 
     status_code: int
 
@@ -46,11 +46,11 @@ class Json:
 
 
 class PlainText(PlainTextResponse):
-    """An answer that is text."""
+    """A plain-text response."""
 
 
 class Octets(Response):
-    """Bytes as they are, never taken for a page by a browser. The ETag is what they are called by their content."""
+    """A response of unchanged bytes that browsers must not interpret as a page. Its ETag is the digest of the content."""
 
     media_type = OCTETS_TYPE
 
@@ -60,12 +60,12 @@ class Octets(Response):
 
 
 class Archive(Response):
-    """A file, sent piece by piece. The folder it lies in is removed when it was sent, or when nobody wants it any more."""
+    """A response that streams a file. Its temporary directory is removed when it was sent or the client disconnected."""
 
     media_type = ARCHIVE_TYPE
 
-    def __init__(self, folder: Folder, name: str, *, etag: str) -> None:
-        self._folder, self._path = folder, folder.path / name
+    def __init__(self, directory: TempDir, name: str, *, etag: str) -> None:
+        self._directory, self._path = directory, directory.path / name
         headers = {"cache-control": "no-store", "etag": f'"{etag}"', "content-length": str(self._path.stat().st_size)}
         super().__init__(headers=headers)
 
@@ -77,18 +77,18 @@ class Archive(Response):
                     await _send(file, send)
             await send({"type": "http.response.body", "body": b""})
         finally:
-            await self._folder.close()
+            await self._directory.close()
 
 
 MEDIA_TYPES: dict[object, str] = {PlainText: "text/plain", Octets: OCTETS_TYPE, Archive: ARCHIVE_TYPE}
-"""What each of them is called in HTTP."""
+"""The content type of each class."""
 
 
-def etag_of(answer: Octets | Archive) -> str:
-    """The ETag that an answer already has."""
-    return answer.headers["etag"]
+def etag_of(response: Octets | Archive) -> str:
+    """Return the ETag of a response."""
+    return response.headers["etag"]
 
 
 async def _send(file: BinaryIO, send: Send) -> None:
-    while piece := await asyncio.to_thread(file.read, _PIECE):
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -1,4 +1,4 @@
-"""The router of both APIs: finds the route of a request by its path, answers the request and counts it."""
+"""The router of both APIs: finds the route for a request's path, runs it and records metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .state import Service
 _IN_PATH = re.compile(r"{(\w+)}")
 
 ErrorResponse = Callable[[Exception, str], Sendable]
-"""The response to a request for a path that raised an error."""
+"""Makes the response to a request for this path that raised an error."""
 
 
 class Route(Struct, frozen=True):
@@ -38,9 +38,9 @@ class Route(Struct, frozen=True):
 
 
 class Router:
-    """An ASGI application. A path is split before it is decoded, so a name may contain a slash, written ``%2F``.
+    """An ASGI application. It splits a path before decoding it, so a name may contain a slash, encoded as ``%2F``.
 
-    Starlette's router matches the routes one after another, and on the decoded path.
+    Starlette's router tries its routes one after another, and matches the decoded path.
     """
 
     def __init__(self, service: Service, routes: Iterable[Route], error_response: ErrorResponse) -> None:
@@ -68,31 +68,31 @@ class Router:
             await response(scope, receive, send)
         except asyncio.CancelledError:
             if not self._service.notifier.is_closed:
-                raise  # else the server stops, and a client that takes so long to read does not get the rest
+                raise  # otherwise the server is stopping, and does not wait for a client that reads slowly
         finally:
             metrics.under_way -= 1
             metrics.add(name, status, monotonic_s() - started_s)
 
     def match(self, scope: Scope) -> Route:
-        """The route of a request. The names in its path are put into the scope.
+        """Return the route of a request, and add the values of its path parameters to the scope.
 
         Raises:
-            NoSuchRoute: there is no such path.
-            WrongMethod: the path does not take this method.
+            NoSuchRoute: no route has this path.
+            WrongMethod: the path does not support this method.
             InvalidInput: the path is not percent-encoded UTF-8.
         """
         path = path_of(scope)
         values: list[str] = []
         node = self._root.find(path.split("/"), 1, values)
         if node is None:
-            raise NoSuchRoute(f"there is nothing at {scope['path']}")
-        found = node.routes.get(scope["method"])
-        if found is None:
+            raise NoSuchRoute(f"the path {scope['path']} does not exist")
+        match = node.routes.get(scope["method"])
+        if match is None:
             allowed = ", ".join(sorted(node.routes))
-            raise WrongMethod(f"there is no {scope['method']} here", headers={"allow": allowed})
-        route, names = found
+            raise WrongMethod(f"this path does not support {scope['method']}", headers={"allow": allowed})
+        route, names = match
         if "%" in path:
-            values = [_decoded(value) for value in values]
+            values = [_decode(value) for value in values]
         scope["path_params"] = dict(zip(names, values, strict=True))
         return route
 
@@ -115,7 +115,7 @@ class Router:
 
 
 class _Node:
-    """A place in the tree of paths. A literal part of a path goes before a name."""
+    """A node of the tree of paths. A literal segment takes precedence over a parameter."""
 
     __slots__ = ("literals", "named", "routes")
 
@@ -132,28 +132,28 @@ class _Node:
             else:
                 node.named = node.named or _Node()
                 node = node.named
-        found = route, _IN_PATH.findall(route.path)
-        if node.routes.setdefault(route.method, found) is not found:
-            raise ValueError(f"there are two routes for {route.method} {route.path}")
+        entry = route, _IN_PATH.findall(route.path)
+        if node.routes.setdefault(route.method, entry) is not entry:
+            raise ValueError(f"two routes are defined for {route.method} {route.path}")
         if route.method == "GET":
-            node.routes["HEAD"] = found
+            node.routes["HEAD"] = entry
 
     def find(self, parts: list[str], at: int, values: list[str]) -> _Node | None:
-        """The node of the path's remaining parts; the values of names are added to ``values``."""
+        """Return the node for the remaining segments of a path, and append the values of its parameters to ``values``."""
         if at == len(parts):
             return self if self.routes else None
         part = parts[at]
-        below = self.literals.get(part)
-        found = None if below is None else below.find(parts, at + 1, values)
-        if found is None and self.named is not None and part:
+        child = self.literals.get(part)
+        node = None if child is None else child.find(parts, at + 1, values)
+        if node is None and self.named is not None and part:
             values.append(part)
-            found = self.named.find(parts, at + 1, values)
-            if found is None:
+            node = self.named.find(parts, at + 1, values)
+            if node is None:
                 values.pop()
-        return found
+        return node
 
 
-def _decoded(value: str) -> str:
+def _decode(value: str) -> str:
     try:
         return unquote_to_bytes(value).decode()
     except UnicodeDecodeError:

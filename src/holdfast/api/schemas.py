@@ -1,7 +1,7 @@
 """JSON decoding and encoding, and the bodies of requests and responses that are not rows of a store.
 
-Every string and every JSON value that a store keeps can also come and go over HTTP, lone surrogates included, which msgspec by
-itself neither reads nor writes.
+Every string and every JSON value that a store accepts can also be sent and returned over HTTP, including lone surrogates, which
+msgspec neither decodes nor encodes.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from holdfast import NewMessage
 from holdfast.encryption import MASK, Secret, mask_secret
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.offload import is_large
-from holdfast.types import DeletedMessage, Hit, Message, Session, Tenant
+from holdfast.types import DeletedMessage, Message, SearchHit, Session, Tenant
 
 T = TypeVar("T")
 
 _ANY_JSON = msgspec.json.Decoder()
 _TOKENS = re.compile(rb'[{\[,]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
-"""The beginnings of containers, the ends of values, and whole strings; linear also in what is no JSON."""
-_OF_CONTAINER, _OF_STRING = 8, 2
-"""What containers and strings cost, where a number costs one."""
-_COSTS = {ord("{"): _OF_CONTAINER, ord("["): _OF_CONTAINER, ord(","): 1}
+"""The start of a container, a comma, or a whole string; matching takes linear time even for invalid JSON."""
+_CONTAINER_COST, _STRING_COST = 8, 2
+"""The cost of a container and of a string, relative to a number."""
+_COSTS = {ord("{"): _CONTAINER_COST, ord("["): _CONTAINER_COST, ord(","): 1}
 _ITEMS = 8
 """Items of a list that are encoded at once."""
 _PAUSE_BYTES = 1024 * 1024
-"""Bytes that are encoded until others get their turn."""
+"""Encoded bytes after which control returns to the event loop."""
 
 Metadata = Annotated[dict[str, Any], Meta(description="Any JSON object.")]
 Uuid = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
@@ -44,12 +44,12 @@ Role = Literal["user", "assistant", "system"]
 class NewTenant(Struct, frozen=True, forbid_unknown_fields=True):
     """A tenant to register."""
 
-    id: Annotated[str, Meta(min_length=1, description="Its name.")]
+    id: Annotated[str, Meta(min_length=1, description="The tenant's name.")]
     metadata: Metadata | UnsetType = UNSET
 
 
 class TenantChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to replace what was there."""
+    """New values of a tenant's fields."""
 
     metadata: Metadata
 
@@ -57,18 +57,21 @@ class TenantChange(Struct, frozen=True, forbid_unknown_fields=True):
 class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
     """A session to start."""
 
-    key: Annotated[Name, Meta(description="Your name for it; without one, its id is its key.")] | UnsetType = UNSET
+    key: Annotated[Name, Meta(description="A name chosen by the caller; defaults to the id.")] | UnsetType = UNSET
     user: Name | UnsetType = UNSET
     agent: Name | UnsetType = UNSET
     metadata: Metadata | UnsetType = UNSET
-    id: Annotated[Uuid, Meta(description="An id of your own, so that the request can be repeated.")] | UnsetType = UNSET
+    id: (
+        Annotated[Uuid, Meta(description="An id chosen by the caller, so that the request can be repeated.")]
+        | UnsetType
+    ) = UNSET
     unique: (
-        Annotated[bool, Meta(description="False lets it share its key with other sessions of the user.")] | UnsetType
+        Annotated[bool, Meta(description="False allows other sessions of the user with the same key.")] | UnsetType
     ) = UNSET
 
 
 class SessionChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to replace what was there; the rest stays."""
+    """New values of a session's fields; omitted fields stay unchanged."""
 
     agent: Name | UnsetType = UNSET
     metadata: Metadata | UnsetType = UNSET
@@ -79,54 +82,56 @@ class MessageToAppend(NewMessage, frozen=True, kw_only=True, forbid_unknown_fiel
 
     role: Role | None = None
     metadata: Metadata | None = None
-    token_count: Annotated[int, Meta(ge=0, description="Without one, it is estimated.")] | None = None
-    id: Annotated[Uuid, Meta(description="An id of your own, so that the request can be repeated.")] | None = None
+    token_count: Annotated[int, Meta(ge=0, description="Estimated if omitted.")] | None = None
+    id: Annotated[Uuid, Meta(description="An id chosen by the caller, so that the request can be repeated.")] | None = (
+        None
+    )
 
 
 class MessagesToAppend(Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages to append at consecutive places, all or none of them."""
+    """Messages to append at consecutive positions; either all are appended or none."""
 
     messages: Annotated[list[MessageToAppend], Meta(min_length=1)]
 
 
 class MessageChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to replace what was there; the rest stays."""
+    """New values of a message's fields; omitted fields stay unchanged."""
 
-    content: Annotated[Any, Meta(description="Not null: that would be no change.")] = UNSET
+    content: Annotated[Any, Meta(description="Null is not allowed.")] = UNSET
     metadata: Metadata | UnsetType = UNSET
     token_count: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
     is_preserved: bool | UnsetType = UNSET
 
 
 class TenantPage(Struct, frozen=True):
-    """Tenants by name."""
+    """A page of tenants, ordered by name."""
 
     items: list[Tenant]
-    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null on the last page.")]
 
 
 class SessionPage(Struct, frozen=True):
-    """Sessions, the one used last first."""
+    """A page of sessions, the most recently used first."""
 
     items: list[Session]
-    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null on the last page.")]
 
 
 class MessagePage(Struct, frozen=True):
-    """Messages in the order asked for."""
+    """A page of messages in the requested order."""
 
     items: list[Message]
-    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null on the last page.")]
 
 
 class HitPage(Struct, frozen=True):
-    """A page of Hit."""
+    """A page of search hits."""
 
-    items: list[Hit]
-    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
+    items: list[SearchHit]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null on the last page.")]
     complete: Annotated[bool, Meta(description="Whether everything committed before the search was searched.")]
     sessions_behind: Annotated[
-        int, Meta(description="Sessions with messages that are not indexed yet and were not searched; 1000 for more.")
+        int, Meta(description="Sessions that were not searched because they have unindexed messages, at most 1000.")
     ]
 
 
@@ -137,40 +142,40 @@ class MessageList(Struct, frozen=True):
 
 
 class MessagesToRestore(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which messages to bring back."""
+    """The deleted messages to restore."""
 
     ids: Annotated[list[Uuid], Meta(min_length=1)]
 
 
 class DeletedMessagePage(Struct, frozen=True):
-    """Deleted messages in the order of their ids."""
+    """A page of deleted messages, ordered by id."""
 
     items: list[DeletedMessage]
-    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null on the last page.")]
 
 
 class Removed(Struct, frozen=True):
-    """How many there were."""
+    """The number of removed objects."""
 
     removed: int
 
 
 class RestoredMessages(Struct, frozen=True):
-    """How many came back."""
+    """The number of restored messages."""
 
     restored: int
 
 
 class Health(Struct, frozen=True, omit_defaults=True):
-    """How the server is."""
+    """The health of the server."""
 
     status: Literal["ok", "ready"]
     overdue_erasures: int = 0
-    """Tenants that were to be erased by now and are not; left out if there are none."""
+    """Erasures that are past their due time; omitted if there are none."""
 
 
 class Index(Struct, frozen=True):
-    """Where to go from here."""
+    """The name and version of the server, with links to its endpoints."""
 
     name: str
     version: str
@@ -178,91 +183,94 @@ class Index(Struct, frozen=True):
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
-    """What went wrong, as RFC 9457 has it; `type` is the name of Holdfast's error."""
+    """An error as in RFC 9457; `type` is the name of Holdfast's error."""
 
     type: str
     title: str
     status: int
     detail: str
-    id: Annotated[str | None, Meta(description="The id to repeat the request with, to settle its outcome.")] = None
+    id: Annotated[str | None, Meta(description="Repeat the request with this id to settle its outcome.")] = None
 
 
-def given(body: Struct) -> dict[str, Any]:
-    """The fields of a body that were sent."""
+def present_fields(body: Struct) -> dict[str, Any]:
+    """Return the fields of a body that were sent."""
     return {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
 
 
 def decode(data: bytes | str, decoder: msgspec.json.Decoder[T], *, what: str = "the body") -> T:
-    """JSON as a value of the decoder's type.
+    """Decode JSON to the decoder's type.
 
     Raises:
         InvalidInput: it is not JSON, or not of that type.
-        LimitExceeded: it is nested too deeply to be read.
+        LimitExceeded: it is nested too deeply.
     """
     decoded: T = decode_first(data, [decoder], what=what)
     return decoded
 
 
 def decode_first(data: bytes | str, decoders: Sequence[msgspec.json.Decoder[Any]], *, what: str = "the body") -> Any:
-    """JSON as a value of the first decoder's type that it fits; otherwise the complaint of the one it looks like.
+    """Decode JSON to the first decoder's type that it matches.
 
     Raises:
-        InvalidInput: it is not JSON, or of none of those types.
-        LimitExceeded: it is nested too deeply to be read.
+        InvalidInput: it is not JSON, or of none of those types; the message is that of the most likely type.
+        LimitExceeded: it is nested too deeply.
     """
-    complaints: list[msgspec.ValidationError] = []
+    type_errors: list[msgspec.ValidationError] = []
     try:
         for decoder in decoders:
             try:
                 return decoder.decode(data)
             except msgspec.ValidationError as error:
-                complaints.append(error)
+                type_errors.append(error)
             except msgspec.DecodeError:
-                return _convert_first(_plain_json(data), [each.type for each in decoders])
-        if len(complaints) > 1:
-            return _convert_first(_ANY_JSON.decode(data), [each.type for each in decoders])
-        raise complaints[0]
+                return _convert_first(_plain_json(data), [decoder.type for decoder in decoders])
+        if len(type_errors) > 1:
+            return _convert_first(_ANY_JSON.decode(data), [decoder.type for decoder in decoders])
+        raise type_errors[0]
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{what} is not as documented: {error}") from None
+        raise InvalidInput(f"{what} is invalid: {error}") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidInput(f"{what} is not JSON: {error}") from None
     except RecursionError:
-        raise LimitExceeded(f"{what} is nested deeper than the limit json_depth") from None
+        raise LimitExceeded(f"{what} is nested deeper than the limit json_depth", limit="json_depth") from None
 
 
-def decode_body(data: bytes, decoders: Sequence[msgspec.json.Decoder[Any]], most_values: int) -> Any:
-    """The same for the body of a request, which may have ``most_values`` JSON values: stores look at each of them.
+def decode_body(data: bytes, decoders: Sequence[msgspec.json.Decoder[Any]], max_values: int) -> Any:
+    """Decode the body of a request like ``decode_first``, with at most ``max_values`` JSON values: stores examine each of them.
 
     Eight numbers, or four strings, count as one.
 
     Raises:
         InvalidInput: it is not JSON, or of none of those types.
-        LimitExceeded: it is nested too deeply to be read, or has more values.
+        LimitExceeded: it is nested too deeply, or has more values.
     """
-    _check_values(data, most_values)
+    _check_values(data, max_values)
     return decode_first(data, decoders)
 
 
-def _check_values(data: bytes, most: int) -> None:
-    """Count what JSON is made of, before anything is made of it. What is no JSON is found later."""
-    if data.count(b",") + data.count(b"[") + data.count(b"{") <= most:
+def _check_values(data: bytes, maximum: int) -> None:
+    """Count JSON values before any object is created. Invalid JSON is detected later."""
+    if data.count(b",") + data.count(b"[") + data.count(b"{") <= maximum:
         return
-    left = most * _OF_CONTAINER
+    left = maximum * _CONTAINER_COST
     for token in _TOKENS.finditer(data):
-        left -= _COSTS.get(data[token.start()], _OF_STRING)
+        left -= _COSTS.get(data[token.start()], _STRING_COST)
         if left < 0:
-            raise LimitExceeded(f"the body has more JSON values than the limit body_values = {most:,}")
+            message = f"the body has more JSON values than the limit body_values = {maximum:,}"
+            raise LimitExceeded(message, limit="body_values", maximum=maximum)
 
 
 def _convert_first(value: Any, kinds: Sequence[Any]) -> Any:
-    complaints: list[msgspec.ValidationError] = []
+    type_errors: list[msgspec.ValidationError] = []
     for kind in kinds:
         try:
             return msgspec.convert(value, kind, dec_hook=read_secret)
         except msgspec.ValidationError as error:
-            complaints.append(error)
+            type_errors.append(error)
     sent = set(value) if isinstance(value, dict) else set()
-    raise next((error for kind, error in zip(kinds, complaints, strict=True) if _required(kind) & sent), complaints[0])
+    raise next(
+        (error for kind, error in zip(kinds, type_errors, strict=True) if _required(kind) & sent), type_errors[0]
+    )
 
 
 def _required(kind: Any) -> set[str]:
@@ -272,7 +280,7 @@ def _required(kind: Any) -> set[str]:
 
 
 def encode(value: Any) -> bytes:
-    """A value as JSON."""
+    """Encode a value as JSON."""
     try:
         return msgspec.json.encode(value, enc_hook=mask_secret)
     except UnicodeEncodeError:
@@ -281,82 +289,84 @@ def encode(value: Any) -> bytes:
 
 
 def read_secret(kind: Any, value: Any) -> Any:
-    """A secret as a client sends it; for decoders of types that have one."""
+    """Decode a secret that a client sent; the ``dec_hook`` of decoders for types with secrets."""
     if (get_origin(kind) or kind) is not Secret:
-        raise NotImplementedError(f"JSON cannot be read as {kind}")
-    wanted = dict if _holds_object(kind) else str
-    if not isinstance(value, wanted) and value != MASK:
-        raise ValueError(f"Expected `{'object' if wanted is dict else 'str'}`")
+        raise NotImplementedError(f"JSON cannot be decoded as {kind}")
+    expected = dict if _holds_object(kind) else str
+    if not isinstance(value, expected) and value != MASK:
+        raise ValueError(f"Expected `{'object' if expected is dict else 'str'}`")
     return Secret(value)
 
 
 def secret_schema(kind: Any) -> dict[str, Any]:
-    """How the document describes a secret."""
+    """Return the schema of a secret for the OpenAPI document."""
     if (get_origin(kind) or kind) is not Secret:
-        raise NotImplementedError(f"there is no schema for {kind}")
+        raise NotImplementedError(f"no schema is defined for {kind}")
     kinds = ["object", "string"] if _holds_object(kind) else "string"
-    return {"type": kinds, "format": "password", "description": f"Stored encrypted; an answer shows {MASK}."}
+    return {"type": kinds, "format": "password", "description": f"Stored encrypted; responses contain {MASK}."}
 
 
 def _holds_object(kind: Any) -> bool:
-    return any((get_origin(each) or each) is dict for each in get_args(kind))
+    return any((get_origin(argument) or argument) is dict for argument in get_args(kind))
 
 
-async def encode_within(value: Any, most: int) -> bytes:
-    """A value as JSON, a list in it item by item: large answers leave the event loop to others in between.
+async def encode_within(value: Any, maximum: int) -> bytes:
+    """Encode a value as JSON, a list in it item by item: encoding a large response does not block the event loop.
 
     Raises:
-        LimitExceeded: it has more than ``most`` bytes. Nothing is encoded beyond that.
+        LimitExceeded: it has more than ``maximum`` bytes. Encoding stops there.
     """
     items = getattr(value, "items", None)
     if not isinstance(items, list) or value.__struct_fields__ not in (("items",), ("items", "next")):
-        body = await _encoded(value)
-        _check_size(len(body), most)
+        body = await _encode_in_thread(value)
+        _check_size(len(body), maximum)
         return body
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     size = since_pause = 0
     for start in range(0, len(items), _ITEMS):
-        piece = (await _encoded(items[start : start + _ITEMS]))[1:-1]
-        pieces.append(piece)
-        size, since_pause = size + len(piece) + 1, since_pause + len(piece)
-        _check_size(size, most)
+        chunk = (await _encode_in_thread(items[start : start + _ITEMS]))[1:-1]
+        chunks.append(chunk)
+        size, since_pause = size + len(chunk) + 1, since_pause + len(chunk)
+        _check_size(size, maximum)
         if since_pause > _PAUSE_BYTES:
             since_pause = 0
             await asyncio.sleep(0)
     end = b"]}" if len(value.__struct_fields__) == 1 else b'],"next":' + encode(value.next) + b"}"
-    parts = (b'{"items":[', b",".join(pieces), end)
+    parts = (b'{"items":[', b",".join(chunks), end)
     return await asyncio.to_thread(b"".join, parts) if size > _PAUSE_BYTES else b"".join(parts)
 
 
-async def _encoded(value: Any) -> bytes:
+async def _encode_in_thread(value: Any) -> bytes:
     return await asyncio.to_thread(encode, value) if is_large(value) else encode(value)
 
 
-def _check_size(size: int, most: int) -> None:
-    if size > most:
+def _check_size(size: int, maximum: int) -> None:
+    if size > maximum:
         raise LimitExceeded(
-            f"the answer has {size:,} bytes or more, over the limit response_bytes = {most:,}: ask for less"
+            f"the response has at least {size:,} bytes, over the limit response_bytes = {maximum:,}: request less",
+            limit="response_bytes",
+            maximum=maximum,
         )
 
 
-def moment(value: Any) -> datetime:
-    """A time as it is written in JSON.
+def parse_time(value: Any) -> datetime:
+    """Parse a time in JSON.
 
     Raises:
-        InvalidInput: it is not one, or has no time zone.
+        InvalidInput: it is not a time, or has no time zone.
     """
     try:
-        read: datetime = msgspec.convert(value, Annotated[datetime, Meta(tz=True)])
+        time: datetime = msgspec.convert(value, Annotated[datetime, Meta(tz=True)])
     except (msgspec.ValidationError, UnicodeEncodeError):
-        raise InvalidInput(f"a time is written like 2030-01-31T12:00:00Z, not {value!r}") from None
-    return read
+        raise InvalidInput(f"a time must have the format 2030-01-31T12:00:00Z, not {value!r}") from None
+    return time
 
 
 def _plain_json(data: bytes | str) -> Any:
-    """JSON that msgspec refuses to read: the standard library takes a surrogate without its partner."""
+    """Decode JSON that msgspec rejects: the standard library accepts unpaired surrogates."""
     text = data if isinstance(data, str) else data.decode("utf-8")
     if "\\ud" not in text and "\\uD" not in text:
-        return msgspec.json.decode(data)  # it was something else, and msgspec says it better
+        return msgspec.json.decode(data)  # invalid for another reason: raise msgspec's error
     return json.loads(text, parse_constant=_refuse)
 
 

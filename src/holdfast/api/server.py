@@ -1,4 +1,4 @@
-"""Running the server: bind, serve, stop when told, and finish first what was accepted."""
+"""Runs the server: bind the socket, serve until a signal arrives, and complete accepted requests before exiting."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from .protocol import LimitedProtocol, protocol_of
 from .state import Service
 
 HOST, PORT = "127.0.0.1", 8420
-COLLECT_EVERY = 20_000
-"""Objects made and not yet given up, between two looks for those that only hold each other. A request makes dozens and leaves
-none behind; at Python's own 700, looking takes a twentieth of the time of an append."""
+GC_THRESHOLD = 20_000
+"""Net allocations between two runs of the cyclic garbage collector. A request allocates dozens of objects and leaves no cycles;
+with Python's default of 700, collection takes 5 % of the time of an append."""
 
 _TICKS_PER_S = 10
 """How often uvicorn calls ``on_tick``."""
@@ -48,33 +48,33 @@ def serve(
     access: AccessOptions | None = None,
     admin_key: str | None = None,
     migrate: bool | None = None,
-    checkpoints_per_run: int | None = None,
+    snapshots_per_run: int | None = None,
     background: BackgroundOptions | None = None,
     packs: str | None = None,
     encryption_key: Keys | None = None,
     on_ready: Callable[[str, str | None], None] = lambda address, key: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; requests that were accepted by then are answered first.
+    """Serve until SIGTERM or SIGINT, then complete the accepted requests and return.
 
     Args:
-        database: what ``Holdfast`` takes.
-        host: where to listen. An address other machines can reach is refused unless ``allow_remote``.
-        port: where to listen; 0 for any that is free.
-        allow_remote: let other machines in. What travels is not encrypted: put something in front that does it.
-        limits: what one request may carry, and how long things may take.
-        access: who is let in without a key.
-        admin_key: the key that may do everything. Without it one is drawn, if there is none in the database yet.
-        migrate: bring the schema up to date first; without a word, on SQLite only.
-        checkpoints_per_run: snapshots of a run that are kept; stored in the database, for every process on it.
-        background: what to do beside answering; without it, nothing.
-        packs: where large objects lie, as ``Holdfast`` takes it.
-        encryption_key: the keys for secrets, as ``Holdfast`` takes them.
-        on_ready: called once, when requests are answered, with the address and the key that was drawn, if one was. If it cannot
-            show them (``OSError``), a key that was drawn is revoked and the server stops; without one it goes on.
+        database: as for ``Holdfast``.
+        host: the address to listen on. An address that other machines can reach is refused unless ``allow_remote`` is set.
+        port: the port to listen on; 0 chooses a free one.
+        allow_remote: accept requests from other machines. Traffic is not encrypted: put a TLS proxy in front.
+        limits: limits on the size and duration of requests.
+        access: which callers need no key.
+        admin_key: a key with all permissions. Without it, one is generated if the database has no valid admin key.
+        migrate: migrate the schema first; by default on SQLite only.
+        snapshots_per_run: how many snapshots of a run to keep; stored in the database, for all processes that use it.
+        background: background jobs to run; none by default.
+        packs: the location of the packs of large objects, as for ``Holdfast``.
+        encryption_key: the keys for secrets, as for ``Holdfast``.
+        on_ready: called once when the server accepts requests, with its address and the generated key, if any. If it raises
+            ``OSError``, a generated key is revoked and the server stops; without a generated key the server continues.
 
     Raises:
-        InvalidInput: other machines could reach ``host``, or there is no such host.
-        Unavailable: the port is taken, the database cannot be reached, or the key that was drawn could not be shown.
+        InvalidInput: other machines could reach ``host``, or ``host`` cannot be resolved.
+        Unavailable: the port is in use, the database cannot be reached, or the generated key could not be shown.
     """
     limits = limits or ServerLimits()
     service = Service(
@@ -82,19 +82,19 @@ def serve(
         limits,
         admin_key=admin_key,
         migrate=migrate or None,
-        checkpoints_per_run=checkpoints_per_run,
+        snapshots_per_run=snapshots_per_run,
         background=background,
         packs=packs,
         encryption_key=encryption_key,
     )
-    listening = bind(host, port, allow_remote=allow_remote)
-    with listening, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
+    sock = bind(host, port, allow_remote=allow_remote)
+    with sock, suppress(_Stopped), _stopped_by_signals(), _silent_after_failure(service):
         config = _config(build(service, local_only=not allow_remote, access=access), limits)
-        server = _Server(config, service, lambda: on_ready(address_of(listening), service.drawn_key))
+        server = _Server(config, service, lambda: on_ready(address_of(sock), service.generated_key))
         try:
-            server.run(sockets=[listening])
+            server.run(sockets=[sock])
         finally:
-            if service.failure is not None:  # some releases of uvicorn exit, others return
+            if service.failure is not None:  # depending on its release, uvicorn exits or returns
                 raise service.failure from None
 
 
@@ -107,7 +107,7 @@ def _config(app: ASGIApp, limits: ServerLimits) -> uvicorn.Config:
         lifespan="on",
         ws="none",
         server_header=False,
-        proxy_headers=False,  # the address of a caller is that of the connection, whatever a header says
+        proxy_headers=False,  # a caller's address is that of its connection; headers can be forged
         backlog=file_descriptors.BACKLOG,
         timeout_keep_alive=limits.idle_s,
         timeout_graceful_shutdown=limits.grace_s,
@@ -115,41 +115,42 @@ def _config(app: ASGIApp, limits: ServerLimits) -> uvicorn.Config:
 
 
 def bind(host: str, port: int, *, allow_remote: bool = False) -> socket.socket:
-    """A socket that listens there.
+    """Return a socket that listens on ``host`` and ``port``.
 
     Raises:
-        InvalidInput: other machines could reach it, or there is no such host.
-        Unavailable: the port is taken or not ours to take.
+        InvalidInput: other machines could reach ``host``, or it cannot be resolved.
+        Unavailable: the port is in use, or this process may not bind it.
     """
-    family, place = _resolved(host, port)
-    if not allow_remote and not is_local(str(place[0])):
+    family, address = _resolve(host, port)
+    if not allow_remote and not is_local(str(address[0])):
         raise InvalidInput(
-            f"other machines can reach {host}, and keys would travel there unencrypted: "
-            f"use --host {HOST}, or add --allow-remote where the network is yours or something in front encrypts"
+            f"other machines can reach {host}, and API keys would be sent to it unencrypted: "
+            f"use --host {HOST}, or add --allow-remote if the network is private or a proxy in front encrypts",
+            field="host",
         )
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind(place)
-        listening.listen(file_descriptors.BACKLOG)
+        sock.bind(address)
+        sock.listen(file_descriptors.BACKLOG)
     except OSError as error:
-        listening.close()
-        raise _not_bound(error, host, port) from error
-    return listening
+        sock.close()
+        raise _bind_error(error, host, port) from error
+    return sock
 
 
-def address_of(listening: socket.socket) -> str:
-    """The address to ask at."""
-    host, port = listening.getsockname()[:2]
+def address_of(sock: socket.socket) -> str:
+    """Return the base URL of a listening socket."""
+    host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Stopped(Exception):
-    """A signal asked us to stop."""
+    """A signal requested the server to stop."""
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, and lets streams end before it waits for everybody to leave."""
+    """Calls ``on_ready`` after startup, and ends streams before uvicorn waits for connections to close."""
 
     def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -159,29 +160,29 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             gc.collect()
-            gc.freeze()  # what is there now stays until the end, and need not be looked through again
-            gc.set_threshold(COLLECT_EVERY, *gc.get_threshold()[1:])
+            gc.freeze()  # objects made during startup live until the end: exclude them from collection
+            gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
             try:
                 self._on_ready()
             except OSError as error:
-                await self._not_shown(error)
+                await self._revoke_unshown_key(error)
 
-    async def _not_shown(self, error: OSError) -> None:
-        """Nobody has seen what was to be shown: let no key stay that nobody has."""
-        if self._service.drawn_key is not None:
-            await self._service.take_back_drawn_key()
+    async def _revoke_unshown_key(self, error: OSError) -> None:
+        """Revoke the generated key, because no operator has seen it, and stop the server."""
+        if self._service.generated_key is not None:
+            await self._service.revoke_generated_key()
             self._service.failure = Unavailable(
-                f"the key that may do everything could not be shown ({error.strerror}) and was revoked: start again with "
-                "standard output open, or bring a key in HOLDFAST_ADMIN_KEY"
+                f"the generated admin key could not be shown ({error.strerror}) and was revoked: start the server with "
+                "standard output open, or set HOLDFAST_ADMIN_KEY"
             )
             self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS_PER_S == 0:
             now_s = asyncio.get_running_loop().time()
-            for each in list(self.server_state.connections):
-                if isinstance(each, LimitedProtocol):
-                    each.check(now_s)
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, LimitedProtocol):
+                    connection.check(now_s)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -189,44 +190,48 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _resolved(host: str, port: int) -> tuple[int, tuple[str | int | bytes, ...]]:
+def _resolve(host: str, port: int) -> tuple[int, tuple[str | int | bytes, ...]]:
     try:
-        (family, _, _, _, place), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        (family, _, _, _, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
     except (OSError, UnicodeError) as error:
-        raise InvalidInput(f"there is no host {host!r} to listen on: {error}") from None
-    return family, place
+        raise InvalidInput(f"host {host!r} cannot be resolved: {error}", field="host") from None
+    return family, address
 
 
-def _not_bound(error: OSError, host: str, port: int) -> Unavailable:
+def _bind_error(error: OSError, host: str, port: int) -> Unavailable:
     if error.errno == errno.EADDRINUSE:
-        return Unavailable(f"port {port} on {host} is in use: stop the other program, or choose another with --port")
+        return Unavailable(
+            f"port {port} on {host} is in use: stop the other program or choose another port with --port"
+        )
     return Unavailable(f"cannot listen on {host} port {port}: {error.strerror}")
 
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Make a signal the orderly end: before the server runs at once, afterwards when uvicorn, done, raises it again."""
+    """Make SIGINT and SIGTERM end ``serve`` normally: before uvicorn runs, and when uvicorn raises the signal again after it."""
 
-    def heard(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         raise _Stopped
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def _silent_after_failure(service: Service) -> Iterator[None]:
-    """Keep uvicorn from logging why the database could not be opened: whoever called ``serve`` is told."""
+    """Keep uvicorn from logging why the database could not be opened: ``serve`` raises that error to its caller."""
 
-    def keep(record: logging.LogRecord) -> bool:
+    def is_logged(record: logging.LogRecord) -> bool:
         return service.failure is None
 
-    log.addFilter(keep)
+    log.addFilter(is_logged)
     try:
         yield
     finally:
-        log.removeFilter(keep)
+        log.removeFilter(is_logged)

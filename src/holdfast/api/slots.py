@@ -1,4 +1,4 @@
-"""Slots that all tenants share: so many at once, and no tenant more than its share of them."""
+"""Slots that all tenants share: a maximum in total, and a share of it for each tenant."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ from holdfast.errors import Unavailable
 
 
 class Slots:
-    """What may be under way at once."""
+    """A limited number of concurrent operations."""
 
-    def __init__(self, name: str, most: int, tenant_share: float) -> None:
-        self._name, self._most, self._per_tenant = name, most, max(1, int(most * tenant_share))
+    def __init__(self, name: str, maximum: int, tenant_share: float) -> None:
+        self._name, self._maximum, self._per_tenant = name, maximum, max(1, int(maximum * tenant_share))
         self._taken: Counter[str] = Counter()
         self.in_use = 0
 
-    def take(self, tenant: str) -> Slot:
-        """One slot, until it is given back.
+    def take(self, tenant: str) -> TakenSlot:
+        """Take a slot until it is released.
 
         Raises:
+            Unavailable: all slots are taken, or this tenant has used up its share.
             Unavailable: all are taken, or this tenant has its share.
         """
-        if self.in_use >= self._most:
-            raise Unavailable(f"there are {self._name} = {self._most} under way already; come back later")
+        if self.in_use >= self._maximum:
+            raise Unavailable(f"the limit {self._name} = {self._maximum} is reached; retry later")
         if self._taken[tenant] >= self._per_tenant:
             raise Unavailable(
-                f"this tenant has {self._per_tenant} of {self._name} = {self._most}, its tenant_share; come back later"
+                f"this tenant uses {self._per_tenant} of {self._name} = {self._maximum}, its tenant_share; retry later"
             )
         self._taken[tenant] += 1
         self.in_use += 1
-        return Slot(self, tenant)
+        return TakenSlot(self, tenant)
 
-    def _give_back(self, tenant: str) -> None:
+    def _release(self, tenant: str) -> None:
         self.in_use -= 1
         self._taken[tenant] -= 1
         if not self._taken[tenant]:
             del self._taken[tenant]
 
 
-class Slot:
-    """One that is taken. Giving it back twice does nothing."""
+class TakenSlot:
+    """A slot in use. Releasing it twice has no effect."""
 
     __slots__ = ("_slots", "_tenant")
 
@@ -48,14 +49,16 @@ class Slot:
         self._slots: Slots | None = slots
         self._tenant = tenant
 
-    def give_back(self) -> None:
-        """Let somebody else have it."""
+    def release(self) -> None:
+        """Release the slot."""
         slots, self._slots = self._slots, None
         if slots is not None:
-            slots._give_back(self._tenant)
+            slots._release(self._tenant)
 
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.give_back()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()

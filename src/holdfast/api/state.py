@@ -1,4 +1,4 @@
-"""The state of a server: the open Holdfast and everything that operations share."""
+"""The state of a server: the open Holdfast and the objects that operations share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("holdfast.api")
 
 
 class Service:
-    """A Holdfast that is open as long as the server runs."""
+    """The open Holdfast of a running server, its limits, and the shared objects."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Service:
         *,
         admin_key: str | None = None,
         migrate: bool | None = None,
-        checkpoints_per_run: int | None = None,
+        snapshots_per_run: int | None = None,
         background: BackgroundOptions | None = None,
         packs: str | None = None,
         encryption_key: Keys | None = None,
@@ -56,9 +56,9 @@ class Service:
         self.requests = Slots("connections", limits.connections, limits.tenant_share)
         self.key_cache = KeyCache(self)
         self.access: Access | None = None
-        self.drawn_key: str | None = None
+        self.generated_key: str | None = None
         self._admin_key, self._migrate = admin_key, migrate
-        self._checkpoints_per_run, self._background = checkpoints_per_run, background
+        self._snapshots_per_run, self._background = snapshots_per_run, background
         self.document: Callable[[], bytes] = lambda: b"{}"
         self.failure: HoldfastError | None = None
         self._database, self._packs = database, packs
@@ -80,17 +80,17 @@ class Service:
 
     @property
     def default_tenant(self) -> str:
-        """The tenant of callers and addresses that name none.
+        """The tenant of callers and paths that name none.
 
         Raises:
-            Closed: nobody was told who may come in.
+            Closed: ``access`` is not set yet.
         """
         if self.access is None:
             raise Closed
         return self.access.tenant
 
     def tenant(self, name: str) -> AsyncTenantHandle:
-        """The handle of one tenant.
+        """Return the handle of a tenant.
 
         Raises:
             Closed: the server has not started, or has stopped.
@@ -99,76 +99,78 @@ class Service:
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncIterator[None]:
-        """Open the database, and close it when everything accepted is done."""
+        """Open the database; at the end, wait for background work and close it."""
         try:
-            unopened = AsyncHoldfast(
+            holdfast = AsyncHoldfast(
                 self._database, auto_migrate=self._migrate, packs=self._packs, encryption_key=self._keys
             )
-            opened = await unopened.open()
+            await holdfast.open()
         except HoldfastError as error:
             self.failure = error
             raise
         try:
-            self._presence, self._holdfast = Presence(self._database), opened
+            self._presence, self._holdfast = Presence(self._database), holdfast
             try:
-                await self._let_somebody_in(opened)
+                await self._ensure_admin_key(holdfast)
             except ReadOnly:
-                log.warning("the database cannot be written: only keys that are in it are let in")
-            tasks = [asyncio.create_task(work) for work in (self.audit.run(opened), keep_up(opened))]
+                log.warning("the database is read-only: no admin key can be added, only existing keys are accepted")
+            tasks = [asyncio.create_task(work) for work in (self.audit.run(holdfast), keep_up(holdfast))]
             try:
-                if self._checkpoints_per_run is not None:
-                    await opened.server_settings.set_checkpoints_per_run(self._checkpoints_per_run)
-                async with background(opened, self._background):
+                if self._snapshots_per_run is not None:
+                    await holdfast.server_settings.set_snapshots_per_run(self._snapshots_per_run)
+                async with background(holdfast, self._background):
                     yield
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await self.audit.flush(opened)
+                await self.audit.flush(holdfast)
         except HoldfastError as error:
             self.failure = error
             raise
         finally:
             self._holdfast = None
-            await opened.close()
+            await holdfast.close()
 
     def stop(self) -> None:
-        """Let what never ends by itself, such as a stream, come to an end."""
+        """End everything that does not end by itself, such as streams."""
         self.notifier.close()
 
-    async def _let_somebody_in(self, opened: AsyncHoldfast) -> None:
-        """Make the key of whoever looks after this server: the one that was given, or, if there is none yet, a new one.
+    async def _ensure_admin_key(self, holdfast: AsyncHoldfast) -> None:
+        """Store the admin key: the configured one or, if the database has no valid admin key, a generated one.
 
         Raises:
-            Conflict: the key that was given is there for another purpose.
+            Conflict: the configured key already exists with other scopes.
         """
         if self._admin_key is not None:
             try:
-                await opened.api_keys.create(self._admin_key, name="admin", scopes=["admin"])
+                await holdfast.api_keys.create(self._admin_key, name="admin", scopes=["admin"])
             except Conflict:
-                raise Conflict("the admin key is in this database for another purpose: draw a new one") from None
+                raise Conflict(
+                    "the admin key already exists in this database with other scopes: use another key"
+                ) from None
             return
         now_us = self.clock.now_us()
-        for each in await opened.api_keys.list(tenant=""):
-            is_over = each.expires_at is not None and to_us(each.expires_at) <= now_us
-            if "admin" in each.scopes and each.revoked_at is None and not is_over:
+        for stored_key in await holdfast.api_keys.list(tenant=""):
+            is_expired = stored_key.expires_at is not None and to_us(stored_key.expires_at) <= now_us
+            if "admin" in stored_key.scopes and stored_key.revoked_at is None and not is_expired:
                 return
         key = new_api_key()
-        await opened.api_keys.create(key, name="admin", scopes=["admin"])
-        self.drawn_key = key
+        await holdfast.api_keys.create(key, name="admin", scopes=["admin"])
+        self.generated_key = key
 
-    async def take_back_drawn_key(self) -> None:
-        """Revoke the key that was drawn, so that the next start draws another."""
-        if self.drawn_key is not None:
-            key = await self.holdfast.api_keys.verify(self.drawn_key)
+    async def revoke_generated_key(self) -> None:
+        """Revoke the generated key, so that the next start generates another."""
+        if self.generated_key is not None:
+            key = await self.holdfast.api_keys.verify(self.generated_key)
             await self.holdfast.api_keys.revoke(key.id)
-            self.drawn_key = None
+            self.generated_key = None
 
     async def check_ready(self) -> None:
-        """Ask the database something.
+        """Check that the server can answer requests.
 
         Raises:
-            Unavailable: it does not answer, not in time, or is no longer there; or no file descriptors are left.
+            Unavailable: the database does not answer in time or no longer exists, or no file descriptors are free.
         """
         file_descriptors.check_free()
         if self._presence is not None:

@@ -1,10 +1,10 @@
-"""Operations that are made from the methods of the stores: what a method takes and returns is what travels.
+"""Operations derived from store methods: their parameters and results define the requests and responses.
 
-A line of the table names a verb, a path and a method. Arguments that stand in the path come from there. The others are query
-parameters of GET and DELETE, and the fields of the body of everything else. A page travels as ``{"items": ..., "next": ...}``, a
-list as ``{"items": ...}``, a number as ``{"count": ...}``; what a ``find`` does not find is 404. The words of the document are
-those of the docstring. Where the method takes an id of the caller's, an ``Idempotency-Key`` is one too, and where it compares a
-version, ``If-Match`` is that.
+A call of ``route`` names a verb, a path and a method. Arguments that are named in the path are taken from there. The others are
+query parameters of GET and DELETE, and fields of the body otherwise. A page becomes ``{"items": ..., "next": ...}``, a
+list ``{"items": ...}``, and a number ``{"count": ...}``; a ``None`` result of ``find`` becomes 404. The descriptions in the
+document are the docstrings. If the method takes an ``id``, an ``Idempotency-Key`` can provide it; if it takes a ``version``,
+``If-Match`` provides it.
 """
 
 from __future__ import annotations
@@ -25,49 +25,51 @@ from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.ids import Id
 from holdfast.types import SearchPage, Session
 
-from .idempotency import IdempotencyKey, chosen_id, settled_by
+from .idempotency import IdempotencyKey, chosen_id, retry_id
 from .operations import Header, Need, Operation
 from .pagination import PAGE_ROWS, Cursor, Limit, Where, filters
-from .parameters import choices, without_none, without_notes
-from .problems import NoLongerSo
-from .schemas import HitPage, MessageToAppend, Metadata, Uuid, given
+from .parameters import choices, without_annotations, without_none
+from .problems import PreconditionFailed
+from .schemas import HitPage, MessageToAppend, Metadata, Uuid, present_fields
 from .state import Service
 
 Method = Callable[..., Awaitable[Any]]
 IfMatch = Annotated[
-    str | None, Header("If-Match"), Meta(description="The ETag it must still have; otherwise nothing is changed.")
+    str | None,
+    Header("If-Match"),
+    Meta(description="The ETag that the object must have; otherwise nothing is changed."),
 ]
-Whole = Annotated[int, Meta(ge=0, le=2**53)]
-Moment = Annotated[datetime, Meta(tz=True)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=2**53)]
+Timestamp = Annotated[datetime, Meta(tz=True)]
 
-_OF_ALL_TENANTS = {"api_keys", "erasures", "run_queue", "tenants"}
-"""Stores that are found on the Holdfast itself, and not on a tenant's handle."""
+_GLOBAL_STORES = {"api_keys", "erasures", "run_queue", "tenants"}
+"""Stores that are attributes of the Holdfast instead of a tenant's handle."""
 _IN_PATH = re.compile(r"{(\w+)}")
 _RAISED = re.compile(r"^    (\w+):", re.MULTILINE)
 _OR_NONE = re.compile(r",? or ``None``( [^.]*)?\.")
-_MARKS = re.compile(r"``([^`]*)``")
+_DOUBLE_BACKTICKS = re.compile(r"``([^`]*)``")
 
 
 class Count(Struct, frozen=True):
-    """How many."""
+    """A number of objects."""
 
     count: int
 
 
-class Whether(Struct, frozen=True):
-    """Whether there was anything to do."""
+class Done(Struct, frozen=True):
+    """Whether anything was changed."""
 
     done: bool
 
 
-class Named(Struct, frozen=True):
-    """The id of what there is now, or null if there is nothing."""
+class CurrentId(Struct, frozen=True):
+    """The id of the current object, or null."""
 
     id: str | None
 
 
 class _Shape(NamedTuple):
-    """The type that travels, and how what a method returns becomes it."""
+    """A response type, and the conversion of a method's result to it."""
 
     type: Any
     of: Callable[[Any], Any]
@@ -84,58 +86,62 @@ def route(
     area: str = "",
     status: int | None = None,
     leave_out: Sequence[str] = (),
-    words: str = "",
+    summary: str = "",
     fixed: Mapping[str, Any] | None = None,
+    renamed: Mapping[str, str] | None = None,
     row: type[Struct] | None = None,
-    tells: str = "",
+    notifies: str = "",
 ) -> Operation:
-    """One operation.
+    """Return an operation that calls a store method.
 
     Args:
-        store: where the method is found on a tenant's handle, or on the Holdfast if it is about all tenants.
-        name: what the operation is called.
+        store: the attribute of a tenant's handle, or of the Holdfast if it concerns all tenants.
+        name: the name of the operation.
         need, area: as in ``operation``.
-        status: that of a good answer; without it 201 where something is made by POST, 204 where nothing is returned, or 200.
-        leave_out: arguments that do not travel.
-        words: a summary instead of the docstring's.
-        fixed: arguments that are the same for every request.
-        row: what filters are about, where the method does not return it.
-        tells: the name of a path's part whose listeners are told.
+        status: the status of success; by default 201 if POST creates an object, 204 if nothing is returned, or 200.
+        leave_out: arguments that are not part of the request.
+        summary: a summary instead of the docstring's.
+        fixed: arguments that have the same value for every request.
+        renamed: JSON keys of the body that differ from the names of the arguments.
+        row: the type of the filtered rows, if the method does not return them.
+        notifies: the path parameter whose topic is published after the call.
     """
-    taken = _taken(path, method, (*leave_out, *(fixed or ())))
+    arguments_by_name = _arguments(path, method, (*leave_out, *(fixed or ())))
     shape = _shape(get_type_hints(method)["return"])
     versioned = _has_version(shape.type)
-    compares = "version" in taken
+    compares = "version" in arguments_by_name
     filtered = row or _row_of(get_type_hints(method)["return"])
-    signature, body = _signature(verb, path, taken, name, compares=compares)
-    call = _Call(store, method, shape, dict(fixed or {}), filtered, body is not None and "id" in taken, tells)
+    signature, body = _signature(verb, path, arguments_by_name, name, compares=compares, renamed=renamed)
+    takes_id = body is not None and "id" in arguments_by_name
+    call = _StoreCall(store, method, shape, dict(fixed or {}), filtered, takes_id, notifies)
 
     async def function(service: Service, **arguments: Any) -> Any:
         return await call(service, arguments)
 
     function.made_from = (store, method)  # type: ignore[attr-defined]
-    signature_of(function, name, signature, shape.type, _words(method, words, finds=shape.of is _found))
-    made = 201 if verb == "POST" and name.startswith(("create_", "start_", "append_", "fork_", "record_")) else 200
-    usual = 204 if shape.type is NoneType else made
+    description = _description(method, summary, finds=shape.of is _not_none)
+    signature_of(function, name, signature, shape.type, description)
+    creates = verb == "POST" and name.startswith(("create_", "start_", "append_", "fork_", "record_"))
+    usual = 204 if shape.type is NoneType else 201 if creates else 200
     return Operation(
         verb,
         path,
         function,
         status or usual,
-        _raised(method, verb, compares),
+        _errors(method, verb, compares),
         version_etag if versioned else None,
         need or ("read" if verb == "GET" else "write"),
         area,
     )
 
 
-def version_etag(thing: Any) -> str:
-    """What the version of a thing is called in HTTP."""
-    return f'"{thing.version}"'
+def version_etag(row: Any) -> str:
+    """Return the ETag of a versioned row."""
+    return f'"{row.version}"'
 
 
-class _Call:
-    """What is done for a request."""
+class _StoreCall:
+    """Calls a store method with the arguments of a request."""
 
     def __init__(
         self,
@@ -145,79 +151,88 @@ class _Call:
         fixed: Mapping[str, Any],
         row: type[Struct] | None,
         takes_id: bool,
-        tells: str,
+        notifies: str,
     ) -> None:
         self._store, self._method, self._shape, self._fixed = store, method, shape, fixed
-        self._row, self._takes_id, self._tells = row, takes_id, tells
+        self._row, self._takes_id, self._notifies = row, takes_id, notifies
 
     async def __call__(self, service: Service, arguments: dict[str, Any]) -> Any:
         body = arguments.pop("body", None)
         if body is not None:
-            arguments.update(given(body))
+            arguments.update(present_fields(body))
         tenant = arguments.get("tenant", "")
-        store = self._found(service, arguments)
+        store = self._store_of(service, arguments)
         if_match = arguments.pop("if_match", None)
         version = version_of(if_match)
         if version is not None:
             arguments["version"] = version
         if arguments.get("where") is not None:
             arguments["where"] = filters(arguments["where"], self._row or Session)
-        told = arguments.get(self._tells)
+        topic = arguments.get(self._notifies)
         try:
-            result = await self._made(service, store, arguments)
+            result = await self._run(service, store, arguments)
         except Conflict as error:
-            raise (NoLongerSo(str(error)) if if_match is not None else error) from error
-        if told is not None:
-            service.notifier.publish(f"{tenant}/{told}")
+            raise (PreconditionFailed(str(error)) if if_match is not None else error) from error
+        if topic is not None:
+            service.notifier.publish(f"{tenant}/{topic}")
         return self._shape.of(result)
 
-    def _found(self, service: Service, arguments: dict[str, Any]) -> Any:
-        """The store; the tenant's name is an argument only where the store is not the tenant's own."""
-        if self._store in _OF_ALL_TENANTS:
+    def _store_of(self, service: Service, arguments: dict[str, Any]) -> Any:
+        """Return the store. The tenant's name is an argument of the method only if the store is global."""
+        if self._store in _GLOBAL_STORES:
             return getattr(service.holdfast, self._store)
         return getattr(service.tenant(arguments.pop("tenant")), self._store)
 
-    async def _made(self, service: Service, store: Any, arguments: dict[str, Any]) -> Any:
+    async def _run(self, service: Service, store: Any, arguments: dict[str, Any]) -> Any:
         if not self._takes_id:
             return await self._method(store, **arguments, **self._fixed)
         id = chosen_id(service, arguments.pop("id", None), arguments.pop("idempotency_key", None))
-        with settled_by(id):
+        with retry_id(id):
             return await self._method(store, **arguments, **self._fixed, id=id)
 
 
-Taken = dict[str, tuple[Any, Any]]
-"""Arguments by name: their type, and what they are if nobody says."""
+Arguments = dict[str, tuple[Any, Any]]
+"""Arguments by name: their type and their default, or ``UNSET`` for required ones."""
 
 
-def _taken(path: str, method: Method, leave_out: Sequence[str]) -> Taken:
+def _arguments(path: str, method: Method, leave_out: Sequence[str]) -> Arguments:
     hints = get_type_hints(method, include_extras=True)
-    found: Taken = {}
+    arguments: Arguments = {}
     for name, parameter in inspect.signature(method).parameters.items():
         if name != "self" and name not in leave_out:
             default = UNSET if parameter.default is inspect.Parameter.empty else parameter.default
-            found[name] = (wire_type(name, hints[name]), default)
-    missing = set(_IN_PATH.findall(path)) - set(found) - {"tenant"}
+            arguments[name] = (wire_type(name, hints[name]), default)
+    missing = set(_IN_PATH.findall(path)) - set(arguments) - {"tenant"}
     if missing:
-        raise ValueError(f"{path} names {missing}, which the method does not take")
-    return found
+        raise ValueError(f"{path} names {missing}, which are not parameters of the method")
+    return arguments
 
 
-def _signature(verb: str, path: str, taken: Taken, name: str, *, compares: bool) -> tuple[Taken, Any]:
-    """Where every argument comes from: the parameters of the function, and the type of the body if it has one."""
+def _signature(
+    verb: str, path: str, arguments: Arguments, name: str, *, compares: bool, renamed: Mapping[str, str] | None = None
+) -> tuple[Arguments, Any]:
+    """Return the parameters of the operation's function, and the type of its body, if it has one."""
     in_path = set(_IN_PATH.findall(path))
-    rest = {each: taken[each] for each in taken if each not in in_path and not (compares and each == "version")}
-    found: Taken = {each: ((taken[each][0] if each in taken else str), UNSET) for each in _IN_PATH.findall(path)}
+    rest = {
+        argument: arguments[argument]
+        for argument in arguments
+        if argument not in in_path and not (compares and argument == "version")
+    }
+    parameters: Arguments = {
+        argument: ((arguments[argument][0] if argument in arguments else str), UNSET)
+        for argument in _IN_PATH.findall(path)
+    }
     body = None
     if verb in ("GET", "DELETE"):
-        found.update({each: _in_query(each, *rest[each]) for each in rest})
+        parameters.update({argument: _in_query(argument, *rest[argument]) for argument in rest})
     elif rest:
-        body = body_type(name, rest)
-        found["body"] = (body, UNSET)
+        body = body_type(name, rest, renamed)
+        parameters["body"] = (body, UNSET)
         if "id" in rest and "id" not in in_path:
-            found["idempotency_key"] = (IdempotencyKey, None)
+            parameters["idempotency_key"] = (IdempotencyKey, None)
     if compares:
-        found["if_match"] = (IfMatch, None)
-    return found, body
+        parameters["if_match"] = (IfMatch, None)
+    return parameters, body
 
 
 def _in_query(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
@@ -232,31 +247,33 @@ def _in_query(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
     return (kind if default is UNSET else kind | None), default
 
 
-def body_type(name: str, fields: Taken) -> Any:
-    """The type of a body with these fields; those with a default need not be there."""
+def body_type(name: str, fields: Arguments, renamed: Mapping[str, str] | None = None) -> Any:
+    """Return a struct type with these fields; those with a default are optional."""
     defined: list[Any] = [
-        (each, kind) if default is UNSET else (each, kind | UnsetType, UNSET)
-        for each, (kind, default) in sorted(fields.items(), key=lambda item: item[1][1] is not UNSET)
+        (field, kind) if default is UNSET else (field, kind | UnsetType, UNSET)
+        for field, (kind, default) in sorted(fields.items(), key=lambda item: item[1][1] is not UNSET)
     ]
     title = "".join(word.title() for word in name.split("_"))
-    doc = f"What `{name}` is given."
-    return msgspec.defstruct(title, defined, namespace={"__doc__": doc}, frozen=True, forbid_unknown_fields=True)
+    doc = f"The body of `{name}`."
+    return msgspec.defstruct(
+        title, defined, namespace={"__doc__": doc}, frozen=True, forbid_unknown_fields=True, rename=renamed
+    )
 
 
-def signature_of(function: Any, name: str, taken: Taken, returned: Any, words: str) -> None:
-    """Give a function the name, the parameters and the words that an operation is read from."""
+def signature_of(function: Any, name: str, arguments: Arguments, returned: Any, description: str) -> None:
+    """Set the name, signature and docstring of a function, which describe the operation."""
     kinds = inspect.Parameter
     parameters = [kinds("service", kinds.POSITIONAL_OR_KEYWORD)]
-    for each, (_, default) in sorted(taken.items(), key=lambda item: item[1][1] is not UNSET):
+    for argument, (_, default) in sorted(arguments.items(), key=lambda item: item[1][1] is not UNSET):
         empty = kinds.empty if default is UNSET else default
-        parameters.append(kinds(each, kinds.KEYWORD_ONLY, default=empty))
-    function.__name__, function.__doc__ = name, words
-    function.__annotations__ = {**{each: hint for each, (hint, _) in taken.items()}, "return": returned}
+        parameters.append(kinds(argument, kinds.KEYWORD_ONLY, default=empty))
+    function.__name__, function.__doc__ = name, description
+    function.__annotations__ = {**{argument: hint for argument, (hint, _) in arguments.items()}, "return": returned}
     function.__signature__ = inspect.Signature(parameters)
 
 
 def wire_type(name: str, hint: Any) -> Any:
-    """The type of an argument as it travels."""
+    """Return the JSON type of an argument."""
     bare = without_none(hint)
     if get_origin(bare) in (Mapping, dict):
         return Metadata if name == "metadata" else dict[str, get_args(bare)[1]]  # type: ignore[misc]
@@ -264,17 +281,17 @@ def wire_type(name: str, hint: Any) -> Any:
         return list[wire_type(name, get_args(bare)[0])]  # type: ignore[misc]
     if bare == Id:
         return Uuid
-    bare = without_notes(bare)
+    bare = without_annotations(bare)
     if bare is int:
-        return Whole
+        return NonNegativeInt
     if bare is datetime:
-        return Moment
-    return _strict(bare)
+        return Timestamp
+    return _input_type(bare)
 
 
 @cache
-def _strict(kind: Any) -> Any:
-    """A row that comes from outside must have no field that nobody knows."""
+def _input_type(kind: Any) -> Any:
+    """Return a type for input: a row that a client sends must not have unknown fields."""
     if kind is NewMessage:
         return MessageToAppend
     is_row = isinstance(kind, type) and issubclass(kind, Struct) and kind is not Filter
@@ -288,39 +305,39 @@ def _strict(kind: Any) -> Any:
 def _shape(hint: Any) -> _Shape:
     bare = without_none(hint) if hint is not NoneType else NoneType
     if bare is SearchPage:
-        return _Shape(HitPage, lambda found: HitPage([*found], found.next, found.complete, found.sessions_behind))
+        return _Shape(HitPage, lambda page: HitPage([*page], page.next, page.complete, page.sessions_behind))
     if get_origin(bare) is Page:
         page = page_type(get_args(bare)[0])
         return _Shape(page, lambda rows: page(list(rows), rows.next))
     if get_origin(bare) in (Sequence, list):
-        several = _several(get_args(bare)[0], with_next=False)
-        return _Shape(several, lambda rows: several(list(rows)))
+        list_of = _list_type(get_args(bare)[0], with_next=False)
+        return _Shape(list_of, lambda rows: list_of(list(rows)))
     if bare is bool:
-        return _Shape(Whether, Whether)
+        return _Shape(Done, Done)
     if bare is int:
         return _Shape(Count, Count)
     if bare is str:
-        return _Shape(Named, Named)
+        return _Shape(CurrentId, CurrentId)
     if get_origin(bare) in (Mapping, dict):
-        return _Shape(dict[str, get_args(bare)[1]], lambda found: {str(each): found[each] for each in found})  # type: ignore[misc]
+        return _Shape(dict[str, get_args(bare)[1]], lambda result: {str(key): result[key] for key in result})  # type: ignore[misc]
     if NoneType in choices(hint) and bare is not NoneType:
-        return _Shape(bare, _found)
+        return _Shape(bare, _not_none)
     return _Shape(bare, lambda result: result)
 
 
 def page_type(row: Any) -> Any:
-    """The type of a page of rows."""
-    return _several(row, with_next=True)
+    """Return the type of a page of rows."""
+    return _list_type(row, with_next=True)
 
 
 @cache
-def _several(row: Any, *, with_next: bool) -> Any:
+def _list_type(row: Any, *, with_next: bool) -> Any:
     fields: list[Any] = [("items", list[row])]
     name = "Id" if row is str else row.__name__[0].upper() + row.__name__[1:]
     if with_next:
-        note = Meta(description="The cursor of the next page, or null at the end.")
+        note = Meta(description="The cursor of the next page, or null on the last page.")
         fields.append(("next", Annotated[str | None, note]))
-    doc = {"__doc__": f"A page of {name}." if with_next else f"All of {name} there are."}
+    doc = {"__doc__": f"A page of {name}." if with_next else f"A complete list of {name}."}
     return msgspec.defstruct(f"{name}{'Page' if with_next else 'List'}", fields, namespace=doc, frozen=True)
 
 
@@ -329,9 +346,9 @@ def _row_of(hint: Any) -> type[Struct] | None:
     return row if isinstance(row, type) and issubclass(row, Struct) else None
 
 
-def _found(result: Any) -> Any:
+def _not_none(result: Any) -> Any:
     if result is None:
-        raise NotFound("there is nothing by that name here")
+        raise NotFound("this object does not exist")
     return result
 
 
@@ -340,31 +357,33 @@ def _has_version(kind: Any) -> bool:
 
 
 def version_of(if_match: str | None) -> int | None:
-    """The version that ``If-Match`` names, if it names one.
+    """Return the version in an ``If-Match`` header, or ``None`` if it is missing or ``*``.
 
     Raises:
-        InvalidInput: it is no ETag of a version.
+        InvalidInput: it is not the ETag of a version.
     """
     if if_match is None or if_match.strip() == "*":
         return None
-    written = if_match.strip().strip('"')
-    if not written.isascii() or not written.isdecimal() or len(written) > 15:
-        raise InvalidInput(f'If-Match takes one ETag as it was read, such as "7", not {if_match[:60]!r}')
-    return int(written)
+    version = if_match.strip().strip('"')
+    if not version.isascii() or not version.isdecimal() or len(version) > 15:
+        raise InvalidInput(
+            f'If-Match must be the ETag of a response, such as "7", not {if_match[:60]!r}', field="If-Match"
+        )
+    return int(version)
 
 
-def _raised(method: Method, verb: str, compares: bool) -> tuple[type[HoldfastError], ...]:
-    """What the docstring says it raises, and what everything below a tenant can end in."""
-    words = inspect.cleandoc(method.__doc__ or "").partition("\nRaises:\n")[2]
-    named = [getattr(errors, each) for each in _RAISED.findall(words) if hasattr(errors, each)]
+def _errors(method: Method, verb: str, compares: bool) -> tuple[type[HoldfastError], ...]:
+    """Return the errors in the method's docstring, and those that every operation of a tenant can raise."""
+    raises = inspect.cleandoc(method.__doc__ or "").partition("\nRaises:\n")[2]
+    documented = [getattr(errors, name) for name in _RAISED.findall(raises) if hasattr(errors, name)]
     usual = [NotFound] if verb == "GET" else [NotFound, Conflict, errors.AlreadyExists]
-    return tuple(dict.fromkeys([*named, *usual, *([NoLongerSo] if compares else [])]))
+    return tuple(dict.fromkeys([*documented, *usual, *([PreconditionFailed] if compares else [])]))
 
 
-def _words(method: Method, words: str, *, finds: bool) -> str:
-    """The docstring, without what only concerns Python. What a method does not find is 404 over HTTP."""
-    text = words or inspect.cleandoc(method.__doc__ or "")
+def _description(method: Method, summary: str, *, finds: bool) -> str:
+    """Return the docstring without the parts that concern Python only. A ``None`` result is 404 over HTTP."""
+    text = summary or inspect.cleandoc(method.__doc__ or "")
     text = re.split(r"\n\n?(?:Args|Raises|Returns):\n", text)[0]
     if finds:
-        text = _OR_NONE.sub(lambda match: f"; 404{match[1] or ' if there is none'}.", text, count=1)
-    return _MARKS.sub(r"`\1`", text)
+        text = _OR_NONE.sub(lambda match: f"; 404{match[1] or ' if it does not exist'}.", text, count=1)
+    return _DOUBLE_BACKTICKS.sub(r"`\1`", text)

@@ -1,9 +1,9 @@
-"""Streams of server-sent events: what is there after the last one the client has seen, and what comes.
+"""Server-sent events: the stored events after the last one that the client received, then new ones.
 
-A client that was cut off comes back with ``Last-Event-ID``, as browsers do by themselves, and misses nothing: an event's id is
-the place of its row. What is taken back leaves its places to others, so a place is one of a *course*: what is shown until the
-next rewind, or whatever else makes places mean other rows. When the course has changed, an event says up to which place what
-arrived still holds, and the rest comes anew.
+A client that reconnects sends ``Last-Event-ID``, as browsers do automatically, and misses nothing: the id of an event is the
+position of its row. A rewind frees positions, which later rows reuse, so a position belongs to a *course*: the rows that are
+visible until the next rewind, or another operation that changes which rows have which positions. After the course has changed, an
+event states up to which position the received rows are still valid, and the rows after it are sent again.
 """
 
 from __future__ import annotations
@@ -20,64 +20,65 @@ from holdfast.errors import NotFound
 
 from .auth import Caller
 from .problems import log
-from .request_body import until_gone
+from .request_body import wait_for_disconnect
 from .schemas import encode
-from .slots import Slot
+from .slots import TakenSlot
 from .state import Service
 
 EVENT_TYPE = "text/event-stream"
 
 
-class Place(Struct, frozen=True):
-    """Where a stream has come to, and on which course."""
+class StreamPosition(Struct, frozen=True):
+    """How far a stream has come, and on which course."""
 
     at: int
     course: int
 
-    def written(self) -> bytes:
-        """As the id of an event: the number alone, as long as nothing was ever taken back."""
+    def event_id(self) -> bytes:
+        """Return the id of an event: the position alone on the first course."""
         return b"%d.%d" % (self.course, self.at) if self.course else b"%d" % self.at
 
 
 class StreamEvent(Struct, frozen=True):
-    """One event: its place, and how it is sent."""
+    """One event: its position and its encoded form."""
 
-    id: Place
-    written: bytes
-
-
-def event(id: Place, name: str, data: Any) -> StreamEvent:
-    """An event with what it is called and what it says."""
-    return StreamEvent(id, b"id: %s\nevent: %s\ndata: %s\n\n" % (id.written(), name.encode(), encode(data)))
+    id: StreamPosition
+    encoded: bytes
 
 
-Fetch = Callable[[Place], Awaitable[Sequence[StreamEvent]]]
-"""What there is after a place: some of it, or nothing."""
+def event(id: StreamPosition, name: str, data: Any) -> StreamEvent:
+    """Return an event with this name and data."""
+    return StreamEvent(id, b"id: %s\nevent: %s\ndata: %s\n\n" % (id.event_id(), name.encode(), encode(data)))
+
+
+Fetch = Callable[[StreamPosition], Awaitable[Sequence[StreamEvent]]]
+"""Returns some of the events after a position, or none."""
 
 
 def rewound(course: int, at: int) -> StreamEvent:
-    """What arrived holds up to this place only."""
-    return event(Place(at, course), "rewound", {"place": at})
+    """Return the event that received rows are valid only up to this position."""
+    return event(StreamPosition(at, course), "rewound", {"place": at})
 
 
 def follow(
-    service: Service, caller: Caller, tenant: str, name: str, after: Place, wait_s: float, fetch: Fetch
+    service: Service, caller: Caller, tenant: str, name: str, after: StreamPosition, wait_s: float, fetch: Fetch
 ) -> Stream:
-    """A stream of everything after a place, then of what comes, until nothing has come for ``wait_s`` or the server stops.
+    """Return a stream of the events after a position, then of new ones. It ends after ``wait_s`` without events, or when the
+    server stops.
 
-    It ends as well when the key of whoever listens is no longer good: nothing is sent after that, and coming back is refused.
+    It also ends when the caller's key is no longer valid: nothing is sent after that, and reconnecting is refused.
 
     Raises:
-        Unavailable: there are too many streams already, of all tenants or of this one.
+        Unavailable: the limit of streams in total or of this tenant is reached.
     """
     slot = service.streams.take(tenant)
     return Stream(slot, _events(service, caller, f"{tenant}/{name}", after, wait_s, fetch))
 
 
 class Stream:
-    """Events as they are sent. It keeps its slot until it is closed, also if it was never begun."""
+    """Encoded events. It keeps its slot until it is closed, even if it was never started."""
 
-    def __init__(self, slot: Slot, events: AsyncGenerator[bytes]) -> None:
+    def __init__(self, slot: TakenSlot, events: AsyncGenerator[bytes]) -> None:
         self._slot, self._events = slot, events
 
     def __aiter__(self) -> Self:
@@ -87,43 +88,43 @@ class Stream:
         return await anext(self._events)
 
     async def aclose(self) -> None:
-        """End it."""
+        """End the stream and release its slot."""
         try:
             await self._events.aclose()
         finally:
-            self._slot.give_back()
+            self._slot.release()
 
 
 async def _events(
-    service: Service, caller: Caller, name: str, after: Place, wait_s: float, fetch: Fetch
+    service: Service, caller: Caller, name: str, after: StreamPosition, wait_s: float, fetch: Fetch
 ) -> AsyncGenerator[bytes]:
     listener = service.notifier.listen(name)
     limits = service.limits
     try:
-        quiet_since = spoke = monotonic_s()
+        last_event_s = last_sent_s = monotonic_s()
         yield b": welcome\n\n"
         while True:
-            found = await fetch(after)
-            if not await service.key_cache.is_good(caller.key_id):
+            events = await fetch(after)
+            if not await service.key_cache.is_valid(caller.key_id):
                 return
-            now = monotonic_s()
-            if found:
-                after, quiet_since, spoke = found[-1].id, now, now
-                for each in found:
-                    yield each.written
+            now_s = monotonic_s()
+            if events:
+                after, last_event_s, last_sent_s = events[-1].id, now_s, now_s
+                for stream_event in events:
+                    yield stream_event.encoded
                 continue
-            if now - quiet_since >= wait_s or service.notifier.is_closed:
+            if now_s - last_event_s >= wait_s or service.notifier.is_closed:
                 return
-            if now - spoke >= limits.stream_beat_s:
-                spoke = now
+            if now_s - last_sent_s >= limits.stream_beat_s:
+                last_sent_s = now_s
                 yield b": nothing new\n\n"
-            await listener.wait(min(limits.stream_poll_s, max(wait_s - (now - quiet_since), 0.001)))
+            await listener.wait(min(limits.stream_poll_s, max(wait_s - (now_s - last_event_s), 0.001)))
     finally:
         listener.close()
 
 
 class EventStream:
-    """An answer that goes on until its events end or nobody listens."""
+    """A response that ends with its events or when the client disconnects."""
 
     status_code = 200
 
@@ -142,13 +143,13 @@ class EventStream:
                 await send({"type": "http.response.body", "body": b""})
                 return
             sending = asyncio.create_task(self._send(send))
-            leaving = asyncio.create_task(until_gone(receive))
+            disconnect = asyncio.create_task(wait_for_disconnect(receive))
             try:
-                await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([sending, disconnect], return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for each in (sending, leaving):
-                    each.cancel()
-                await asyncio.gather(sending, leaving, return_exceptions=True)
+                for task in (sending, disconnect):
+                    task.cancel()
+                await asyncio.gather(sending, disconnect, return_exceptions=True)
         finally:
             await self._events.aclose()
 
@@ -157,7 +158,7 @@ class EventStream:
             async for chunk in self._events:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except NotFound:
-            pass  # what it was about was deleted: there is nothing more to come
-        except Exception as error:  # it is brought to a proper end all the same: whoever listens comes back
+            pass  # the followed object was deleted: there are no further events
+        except Exception as error:  # end the response properly: the client reconnects
             log.error("a stream ended: %s", type(error).__name__)
         await send({"type": "http.response.body", "body": b""})

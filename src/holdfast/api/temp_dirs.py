@@ -1,4 +1,4 @@
-"""Temporary folders for archives, which are too large for memory, and a limit on how many exist at once."""
+"""Temporary directories for archives, which are too large for memory, and a limit on their number."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .limits import ServerLimits
-from .slots import Slot, Slots
+from .slots import Slots, TakenSlot
 
 
 class TempDirs:
-    """The temporary folders in use."""
+    """The temporary directories in use."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._slots = Slots("archives", limits.archives, limits.tenant_share)
 
     @property
     def in_use(self) -> int:
-        """The number of folders."""
+        """The number of directories."""
         return self._slots.in_use
 
-    async def folder(self, tenant: str) -> Folder:
-        """A new, empty folder.
+    async def create(self, tenant: str) -> TempDir:
+        """Create an empty directory.
 
         Raises:
-            Unavailable: there are too many already, of all tenants or of this one.
+            Unavailable: the limit of directories in total or of this tenant is reached.
         """
         slot = self._slots.take(tenant)
         try:
-            return Folder(slot, await asyncio.to_thread(TemporaryDirectory, prefix="holdfast-"))
+            return TempDir(slot, await asyncio.to_thread(TemporaryDirectory, prefix="holdfast-"))
         except BaseException:
-            slot.give_back()
+            slot.release()
             raise
 
 
-class Folder:
-    """A folder until it is closed, which removes it with everything in it."""
+class TempDir:
+    """A temporary directory. Closing it removes it with its content."""
 
-    def __init__(self, slot: Slot, folder: TemporaryDirectory[str]) -> None:
-        self._slot, self._folder = slot, folder
-        self.path = Path(folder.name)
+    def __init__(self, slot: TakenSlot, directory: TemporaryDirectory[str]) -> None:
+        self._slot, self._directory = slot, directory
+        self.path = Path(directory.name)
 
     async def close(self) -> None:
-        """Remove it."""
+        """Remove the directory and release its slot."""
         try:
-            await asyncio.to_thread(self._folder.cleanup)
+            await asyncio.to_thread(self._directory.cleanup)
         finally:
-            self._slot.give_back()
+            self._slot.release()

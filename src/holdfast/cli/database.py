@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast import Holdfast, Limits, PoolOptions, TenantHandle, address, key_file
+from holdfast.compatibility import ERASURE_STREAM
 from holdfast.encryption import KeyRing
 
 if TYPE_CHECKING:
     from holdfast import AsyncHoldfast
 
 F = TypeVar("F", bound=Callable[..., Any])
-STREAM = "koder:events:id"
 EVENT = "identity.user.erased"
 FILE = "holdfast.db"
 """The database in a data folder."""
-_PER_RUN = "holdfast.checkpoints_per_run"
-"""Under which name the context of a command keeps what ``--checkpoint-retention-per-run`` says."""
+_PER_RUN = "holdfast.snapshots_per_run"
+"""The key in the context of a command under which the value of ``--snapshots-per-run`` is kept."""
 
 
 def database_option(command: F) -> F:
@@ -43,18 +43,23 @@ def database_option(command: F) -> F:
 
 
 def per_run_option(command: F, *, hidden: bool = False) -> F:
-    """``--checkpoint-retention-per-run``: stored in the database that the command opens, for every command from then on."""
+    """``--snapshots-per-run``: stored in the database that the command opens, and used by every command from then on.
+
+    ``--checkpoint-retention-per-run`` and its environment variable are former names, and still accepted.
+    """
     return click.option(
+        "--snapshots-per-run",
         "--checkpoint-retention-per-run",
+        "snapshots_per_run",
         metavar="NUMBER",
-        envvar="HOLDFAST_CHECKPOINT_RETENTION_PER_RUN",
+        envvar=["HOLDFAST_SNAPSHOTS_PER_RUN", "HOLDFAST_CHECKPOINT_RETENTION_PER_RUN"],
         show_envvar=True,
         type=click.IntRange(1),
         hidden=hidden,
         expose_value=False,
         callback=_keep_per_run,
         help="Snapshots of a run that are kept, where no policy of its tenant or of itself says otherwise. It is stored in the "
-        f"database and holds for every command; {Limits().checkpoints_per_run} where it was never said.",
+        f"database and holds for every command; {Limits().snapshots_per_run} where it was never said.",
     )(command)
 
 
@@ -71,7 +76,7 @@ def redis_options(command: F) -> F:
         ),
         click.option(
             "--stream",
-            default=STREAM,
+            default=ERASURE_STREAM,
             show_default=True,
             envvar="HOLDFAST_ERASURE_STREAM",
             show_envvar=True,
@@ -152,7 +157,7 @@ def _keep_per_run(context: click.Context, parameter: click.Parameter, value: int
 
 
 def per_run() -> int | None:
-    """What ``--checkpoint-retention-per-run`` or the environment says, in the command that runs."""
+    """Return the value of ``--snapshots-per-run`` or of its environment variable, for the running command."""
     context = click.get_current_context(silent=True)
     found: int | None = None if context is None else context.meta.get(_PER_RUN)
     return found
@@ -162,7 +167,7 @@ def store_per_run(opened: Holdfast) -> None:
     """Store it in the database that the command has opened, if it was said."""
     number = per_run()
     if number is not None:
-        opened.server_settings.set_checkpoints_per_run(number)
+        opened.server_settings.set_snapshots_per_run(number)
 
 
 def tenant_option(command: F) -> F:
@@ -210,7 +215,7 @@ async def open_async(database: str, packs: str | None = None) -> AsyncIterator[A
     async with AsyncHoldfast(database, packs=packs, encryption_key=keys_of(database)) as opened:
         number = per_run()
         if number is not None:
-            await opened.server_settings.set_checkpoints_per_run(number)
+            await opened.server_settings.set_snapshots_per_run(number)
         yield opened
 
 

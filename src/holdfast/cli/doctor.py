@@ -11,7 +11,7 @@ import click
 from holdfast import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.schema import check_integrity
-from holdfast.types import Erasure, Findings
+from holdfast.types import DiagnosticReport, Erasure
 
 from .database import database_option, describe, open_there, packs_option
 from .output import json_option, print_json, print_line, shorten
@@ -33,7 +33,7 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
     """
     wrong = check_integrity(database)
     overdue: list[Erasure] = []
-    found: dict[str, Findings] = {}
+    found: dict[str, DiagnosticReport] = {}
     if not wrong:
         with open_there(database, packs) as hf:
             overdue = [each for each in hf.erasures.list(only_open=True, limit=1_000) if each.due_at <= _now(hf)]
@@ -52,7 +52,7 @@ def doctor(database: str, tenants: Sequence[str], packs: str | None, repair: boo
         raise click.exceptions.Exit(1)
 
 
-def _look(hf: Holdfast, tenant: str, repair: bool) -> Findings:
+def _look(hf: Holdfast, tenant: str, repair: bool) -> DiagnosticReport:
     there = hf.tenant(tenant)
     if not repair:
         return there.diagnostics.look()
@@ -84,7 +84,7 @@ def _print(database: str, wrong: Sequence[str], overdue: Sequence[str]) -> None:
         print_line(f"  {shorten(line, 200)}")
 
 
-def _print_tenant(name: str, found: Findings) -> None:
+def _print_tenant(name: str, found: DiagnosticReport) -> None:
     lines = [line for line in _lines(found) if line]
     if lines:
         print_line(f"{name}:")
@@ -92,7 +92,7 @@ def _print_tenant(name: str, found: Findings) -> None:
         print_line(f"  {line}")
 
 
-def _lines(found: Findings) -> list[str]:
+def _lines(found: DiagnosticReport) -> list[str]:
     damaged = [f"snapshot {each.id} is damaged: {shorten(each.reason, 120)}" for each in found.damaged_snapshots]
     return [
         *damaged[:SHOWN],

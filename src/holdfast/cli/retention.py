@@ -10,7 +10,7 @@ import click
 
 from holdfast import Holdfast, RetentionPolicy, address
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.types import Hold, Swept
+from holdfast.types import Hold, SweepResult
 
 from .database import database_option, describe, open_async, open_there, packs_option, redis_options, tenant_option
 from .logs import show_deletions
@@ -60,9 +60,7 @@ def plan(database: str, tenant: str, packs: str | None, as_json: bool) -> None:
     help="Go on, one round about every so many seconds, until stopped.",
 )
 @redis_options
-@click.option(
-    "--only-checkpoints", is_flag=True, help="Forget only snapshots, and leave the rest of a tenant to others."
-)
+@click.option("--only-snapshots", is_flag=True, help="Forget only snapshots, and leave the rest of a tenant to others.")
 @click.option(
     "--log", "log_file", metavar="FILE", help="Where a line of JSON for each removal goes; otherwise to stderr."
 )
@@ -75,7 +73,7 @@ def run(
     redis: str | None,
     stream: str,
     event: str,
-    only_checkpoints: bool,
+    only_snapshots: bool,
     log_file: str | None,
     as_json: bool,
 ) -> None:
@@ -83,7 +81,7 @@ def run(
     import asyncio  # here and not above: it takes longer to import than most commands take to run
 
     address.check_there(database)
-    options = {"url": redis, "stream": stream, "event": event, "whole": not only_checkpoints}
+    options = {"url": redis, "stream": stream, "event": event, "whole": not only_snapshots}
     show_deletions(log_file)
     if every_s is not None:
         asyncio.run(_work(database, packs, tenants or None, every_s, options))
@@ -132,9 +130,9 @@ def policy(
         if per_run is not None or grace_s is not None:
             there.set_policy(per_run=per_run, grace_s=grace_s, run_id=run_id)
         if keep_s is not None and run_id is not None:
-            there.keep_checkpoints_for(run_id, seconds=keep_s)
+            there.keep_snapshots_for(run_id, seconds=keep_s)
         if quota_mib is not None or (clear and run_id is None and _is_known(hf, tenant)):
-            hf.tenants.set_quota(tenant, checkpoint_quota_mib=quota_mib)
+            hf.tenants.set_quota(tenant, snapshot_quota_mib=quota_mib)
         found = there.policy(run_id=run_id)
     if as_json:
         print_json({"policy": found})
@@ -239,13 +237,13 @@ async def _work(
         await asyncio.gather(worker.work(), consumer.work())
 
 
-def _rows(found: Swept) -> list[list[str]]:
+def _rows(found: SweepResult) -> list[list[str]]:
     tallies = [(getattr(found, reason), WHY[reason]) for reason in REASONS]
     rows = [[f"{tally.count:,}", f"{tally.size_bytes:,}", why] for tally, why in tallies if tally.count]
     return rows or [["0", "0", "everything may stay"]]
 
 
-def _about(found: Swept, policy: RetentionPolicy) -> list[str]:
+def _about(found: SweepResult, policy: RetentionPolicy) -> list[str]:
     lines = []
     if found.used_bytes is not None:
         lines.append(f"What is left takes {found.used_bytes:,} bytes of {policy.quota_mib:,} MiB.")

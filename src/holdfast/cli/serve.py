@@ -33,6 +33,8 @@ from .logs import LEVELS, show_deletions, start_logging
 from .output import print_line
 
 _NEVER_ZERO = ("answer_s", "connections")
+_ALIASES = {"checkpoint_retention_per_run": "snapshots_per_run"}
+"""Former names of options, which a configuration file may still use."""
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
@@ -44,6 +46,8 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: Path
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise click.BadParameter(f"{value} cannot be read as TOML: {error}") from None
     said = {name.replace("-", "_"): each for name, each in said.items()}
+    for alias in said.keys() & _ALIASES.keys():
+        said.setdefault(_ALIASES[alias], said.pop(alias))
     if isinstance(said.get("limits"), dict):
         said["limits"] = [f"{name}={number}" for name, number in said["limits"].items()]
     for name in ("trust", "allowed_hosts"):
@@ -275,7 +279,7 @@ def serve(
         ),
         admin_key=_admin_key(admin_key_file),
         migrate=migrate,
-        checkpoints_per_run=per_run(),
+        snapshots_per_run=per_run(),
         background=BackgroundOptions(retention_every_s=retention_every, redis_url=redis, stream=stream, event=event),
         packs=packs,
         encryption_key=keys_of(place),

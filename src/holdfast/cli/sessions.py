@@ -12,7 +12,7 @@ import click
 
 from holdfast import CompactionPolicy, TenantHandle
 from holdfast.errors import NotFound
-from holdfast.types import Branch, CompactionEvent, Message, Plan, Session
+from holdfast.types import Branch, CompactionEvent, CompactionPlan, Message, Session
 
 from .database import database_option, open_tenant, open_there, tenant_option
 from .output import json_option, one_line, print_json, print_line, print_progress, print_table, shorten
@@ -327,7 +327,7 @@ def _print_event(event: CompactionEvent, as_json: bool, what: str) -> None:
     print_line(f"{what}: {tokens}; {changed} (event {event.id}).")
 
 
-def _print_plan(plan: Plan, as_json: bool) -> None:
+def _print_plan(plan: CompactionPlan, as_json: bool) -> None:
     if as_json:
         print_json({"plan": plan})
         return

@@ -13,7 +13,7 @@ import msgspec
 from holdfast import TenantHandle
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.extras import needs
-from holdfast.types import Restored, Rewind, Rewound, Snapshot, TreeChange
+from holdfast.types import RestoreResult, Rewind, RewindResult, Snapshot, TreeChange
 
 from .database import open_tenant, packs_option, tenant_option
 from .output import (
@@ -173,7 +173,13 @@ def diff(
 @click.option(
     "--to", "to_step", type=click.IntRange(0), required=True, help="The step to go back to; 0 is the beginning."
 )
-@click.option("--keep-checkpoints-for", "days", type=click.IntRange(0), help="Days to keep its snapshots, 90 at most.")
+@click.option(
+    "--keep-snapshots-for",
+    "--keep-checkpoints-for",
+    "days",
+    type=click.IntRange(0),
+    help="Days to keep its snapshots, 90 at most.",
+)
 @click.option("--resume", is_flag=True, help="Have it go on from there at once.")
 @json_option
 def rewind(
@@ -190,7 +196,7 @@ def rewind(
     """Take a run, its conversation and the directory PATH back to a step. What is in the directory is captured first."""
     with open_tenant(database, tenant, packs) as there:
         with _busy(f"rewinding {path} to step {to_step}"):
-            done = there.workspaces.rewind(run, to_step, path, keep_checkpoints_for=days)
+            done = there.workspaces.rewind(run, to_step, path, keep_snapshots_for=days)
         if resume:
             there.runs.resume(run)
     _print_moved(done, as_json, f"is at step {to_step}, from {done.rewind.from_step}")
@@ -319,7 +325,7 @@ def _busy(what: str) -> Iterator[None]:
         yield
 
 
-def _print_moved(done: Rewound, as_json: bool, where: str) -> None:
+def _print_moved(done: RewindResult, as_json: bool, where: str) -> None:
     if as_json:
         print_json(_as_json(done))
         return
@@ -328,7 +334,7 @@ def _print_moved(done: Rewound, as_json: bool, where: str) -> None:
         print_line(f"What was there before is snapshot {done.dirty.id}.")
 
 
-def _done(restored: Restored) -> str:
+def _done(restored: RestoreResult) -> str:
     kept = f", {len(restored.kept):,} kept for what is ignored in them" if restored.kept else ""
     return f"{restored.written:,} written ({_size(restored.bytes)}), {restored.removed:,} removed{kept}"
 

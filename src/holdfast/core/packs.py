@@ -98,7 +98,9 @@ class PackPlace:
         if not spans:
             return []
         if self._is_nowhere:
-            raise PackStorageMissing(f"objects of this tenant lie in packs, and there is no {self._where!r}: {SAY_WHERE}")
+            raise PackStorageMissing(
+                f"objects of this tenant lie in packs, and there is no {self._where!r}: {SAY_WHERE}"
+            )
         starts, lengths = [start for start, _ in spans], [length for _, length in spans]
         try:
             found = await self._do("get_ranges", blocking, path, starts=starts, lengths=lengths)

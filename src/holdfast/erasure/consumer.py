@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import AsyncHoldfast, IdSource, RandomIds
+from holdfast.compatibility import ERASURE_STREAM
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.extras import needs
 from holdfast.loop.loop import process_name
@@ -20,7 +21,6 @@ from holdfast.retention_worker import forget, to_be_forgotten
 
 from .events import read_event
 
-STREAM = "koder:events:id"
 EVENT = "identity.user.erased"
 GROUP = "holdfast"
 BATCH = 100
@@ -63,7 +63,7 @@ class ErasureConsumer:
         hf: AsyncHoldfast,
         url: str | None,
         *,
-        stream: str = STREAM,
+        stream: str = ERASURE_STREAM,
         event: str = EVENT,
         group: str = GROUP,
         consumer: str | None = None,

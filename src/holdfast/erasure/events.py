@@ -1,6 +1,6 @@
 """Parses the entries of the stream.
 
-An entry is a map of texts. Its kind is in ``type``, ``event`` or ``event_type``; its subject is in ``koder_user_id``, ``tenant``
+An entry is a map of texts. Its kind is in ``type``, ``event`` or ``event_type``; its subject is in ``USER_FIELD``, ``tenant``
 or ``user_id``, in the entry itself or in a JSON object under ``data`` or ``payload``. An entry is untrusted input: if it is
 invalid, an error says why.
 """
@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from holdfast.compatibility import USER_FIELD
+
 KINDS = ("type", "event", "event_type")
-SUBJECTS = ("koder_user_id", "tenant", "user_id")
+SUBJECTS = (USER_FIELD, "tenant", "user_id")
 IDS = ("event_id", "id")
 BODIES = ("data", "payload")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

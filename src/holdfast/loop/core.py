@@ -35,7 +35,7 @@ from msgspec import UNSET, Struct
 
 from holdfast import NewToolCall, ToolOutcome, Usage
 from holdfast.errors import Conflict, Fenced, HoldfastError, InvalidInput, NotFound
-from holdfast.types import Block, Capture, CommittedStep, LoadedRun, Message, Run, ToolCall
+from holdfast.types import Block, CaptureResult, CommittedStep, LoadedRun, Message, Run, ToolCall
 
 from . import commands as do
 from .call_plan import OPEN_STATUSES, REPLY, CallPlan, plan_calls
@@ -343,7 +343,7 @@ class RunDriver:
 
     def _capture(self, step: int) -> CommandGenerator[None]:
         if self.path is not None:
-            captured: Capture = yield do.CaptureFiles(self.run.id, self.path, step)
+            captured: CaptureResult = yield do.CaptureFiles(self.run.id, self.path, step)
             self.snapshot = captured.snapshot.id
 
     def _interim(self, plan: CallPlan) -> CommandGenerator[Ending]:

@@ -23,10 +23,10 @@ from ..core.objects import Packed
 from ..errors import InvalidInput, LimitExceeded
 from ..limits import MIB, Limits
 from . import validation
-from .contents import CHUNK, Chunked, Packer, Slot
-from .entries import MODE_BITS, Difference, Entry
-from .prefetch import Asking, Contents, Wanted
-from .scan import Scanned
+from .contents import CHUNK, ChunkedContent, Packer, SmallContent
+from .entries import MODE_BITS, Difference, TreeEntry
+from .prefetch import ObjectBodies, ObjectRequest, Prefetch
+from .scan import ScanResult
 from .tar import BLOCK, Member, TarReader
 from .validation import refused
 
@@ -41,11 +41,11 @@ _KINDS = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "symlink": tarfile.SY
 
 
 def write(
-    file: BinaryIO, entries: Mapping[str, Entry], *, advance: Callable[[int], None] = lambda count: None
-) -> Generator[Wanted, Contents, int]:
+    file: BinaryIO, entries: Mapping[str, TreeEntry], *, advance: Callable[[int], None] = lambda count: None
+) -> Generator[ObjectRequest, ObjectBodies, int]:
     """Write a tree as an archive; asks for objects, and comes to the number of entries."""
     in_order = [entries[path] for path in sorted(entries)]
-    contents = Asking(piece for entry in in_order for piece in entry.pieces)
+    contents = Prefetch(piece for entry in in_order for piece in entry.pieces)
     with zstandard.ZstdCompressor(level=LEVEL).stream_writer(file, closefd=False) as out:
         for entry in in_order:
             out.write(_header(entry))
@@ -60,7 +60,7 @@ def write(
     return len(in_order)
 
 
-def _header(entry: Entry) -> bytes:
+def _header(entry: TreeEntry) -> bytes:
     info = tarfile.TarInfo(entry.path)
     info.type, info.mode, info.size, info.linkname = _KINDS[entry.kind], entry.mode, entry.size, entry.target
     info.pax_headers = {"mtime": f"{Decimal(entry.mtime_ns).scaleb(-9):f}"}
@@ -73,7 +73,7 @@ def _write_zeros(out: Any, length: int) -> None:
         length -= min(length, len(_ZEROS))
 
 
-class Unpacking:
+class ArchiveReader:
     """One archive on its way in. ``parts`` gives packed objects as they come; when it has ended, ``result`` says what there is.
 
     Args:
@@ -86,8 +86,8 @@ class Unpacking:
         self._source = _Counted(file, limits)
         self._limits, self._outside_links = limits, outside_links
         self._packer = Packer()
-        self._entries: dict[str, Entry] = {}
-        self._contents: dict[str, Slot | Chunked] = {}
+        self._entries: dict[str, TreeEntry] = {}
+        self._contents: dict[str, SmallContent | ChunkedContent] = {}
         self._folders: set[str] = set()
         """Directories that entries lie in and that have not come themselves, or came later."""
         self._bytes = self._names_bytes = 0
@@ -110,7 +110,7 @@ class Unpacking:
         finally:
             self._packer.close()
 
-    def result(self) -> Scanned:
+    def result(self) -> ScanResult:
         """What there is, when all parts were given away.
 
         Raises:
@@ -121,7 +121,7 @@ class Unpacking:
         validation.check(entries, self._limits, known={})
         if not self._outside_links:
             validation.check_links(entries)
-        return Scanned(Difference(list(entries.values())), entries, {}, (), ())
+        return ScanResult(Difference(list(entries.values())), entries, {}, (), ())
 
     def _take(self, archive: TarReader, member: Member) -> Iterator[list[Packed]]:
         path = member.name.rstrip("/") if member.name.strip("/") else member.name
@@ -132,7 +132,7 @@ class Unpacking:
         self._check_place(path)
         if member.mode & validation.SET_IDS:
             raise refused(path, "it would run as somebody else: its mode has set-uid or set-gid")
-        entry = Entry(path, "dir", member.mode & MODE_BITS, member.mtime_ns)
+        entry = TreeEntry(path, "dir", member.mode & MODE_BITS, member.mtime_ns)
         if member.kind == "dir":
             self._entries[path] = entry
         elif member.kind == "symlink":
@@ -163,7 +163,7 @@ class Unpacking:
         self._names_bytes += len(name)
         self._limits.check("tree_names_bytes", self._names_bytes, "the paths and link targets of the archive")
 
-    def _take_file(self, archive: TarReader, entry: Entry) -> Iterator[list[Packed]]:
+    def _take_file(self, archive: TarReader, entry: TreeEntry) -> Iterator[list[Packed]]:
         self._bytes += entry.size
         self._limits.check("tree_bytes", self._bytes, "the files of the archive")
         if entry.size <= CHUNK:
@@ -178,7 +178,7 @@ class Unpacking:
         if self._packer.is_full:
             yield self._packer.take()
 
-    def _take_second_name(self, entry: Entry, target: str) -> None:
+    def _take_second_name(self, entry: TreeEntry, target: str) -> None:
         """A hard link: a file of the same content as one that came before. Nothing is ever linked."""
         while target.startswith("./"):
             target = target[2:]
@@ -190,9 +190,9 @@ class Unpacking:
         self._entries[entry.path] = replace(there, path=entry.path)
         self._contents[entry.path] = self._contents[target]
 
-    def _with_folders(self) -> dict[str, Entry]:
+    def _with_folders(self) -> dict[str, TreeEntry]:
         """All entries, with their contents; a directory that nobody spoke of is like any other."""
-        found: dict[str, Entry] = {}
+        found: dict[str, TreeEntry] = {}
         for path, entry in self._entries.items():
             content = self._contents.get(path)
             if content is not None:
@@ -200,7 +200,7 @@ class Unpacking:
                 entry = replace(entry, digest=digest, pieces=pieces)
             above = path.rpartition("/")[0]
             while above and above not in self._entries and above not in found:
-                found[above] = Entry(above, "dir", 0o755, entry.mtime_ns)
+                found[above] = TreeEntry(above, "dir", 0o755, entry.mtime_ns)
                 above = above.rpartition("/")[0]
             found[path] = entry
         return found

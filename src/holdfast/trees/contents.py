@@ -22,7 +22,7 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.objects import BULK_LEVEL, DIGEST_BYTES, LEVEL, RAW, Packed, digest_of, pack
-from .entries import ZEROS, Entry, Piece
+from .entries import ZEROS, ContentPiece, TreeEntry
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,15 +50,17 @@ _NOTHING = bytes(CHUNK)
 _NOT_YET = -1
 
 
-class Slot:
+class SmallContent:
     """A content of at most a chunk: its digest, and where it will lie, once that is known."""
 
     __slots__ = ("digest", "first", "pieces")
 
-    def __init__(self, digest: bytes, pieces: tuple[Piece, ...] = (), first: tuple[Piece, ...] = ()) -> None:
+    def __init__(
+        self, digest: bytes, pieces: tuple[ContentPiece, ...] = (), first: tuple[ContentPiece, ...] = ()
+    ) -> None:
         self.digest, self.pieces, self.first = digest, pieces, first
 
-    def placed(self) -> tuple[bytes, tuple[Piece, ...]]:
+    def placed(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
         """Its digest, and where it lies; once everything is packed."""
         return self.digest, self.pieces
 
@@ -77,24 +79,24 @@ class Packer:
         before: the entries of an earlier snapshot, whose objects are there already.
     """
 
-    def __init__(self, before: Iterable[Entry] = ()) -> None:
+    def __init__(self, before: Iterable[TreeEntry] = ()) -> None:
         self._before = before
-        self._slots: dict[bytes, Slot] = {}
+        self._slots: dict[bytes, SmallContent] = {}
         self._given: set[bytes] = set()
         self._parts: list[bytes] = []
-        self._slots_of_parts: list[tuple[Slot, int, int]] = []
+        self._slots_of_parts: list[tuple[SmallContent, int, int]] = []
         self._bundled = self._taken = 0
         self._jobs: deque[_Job] = deque()
         self._pool: ThreadPoolExecutor | None = None
         self._ready: list[Packed] = []
         self._ready_bytes = 0
 
-    def whole(self, content: bytes, was: Entry | None = None) -> Slot:
+    def whole(self, content: bytes, was: TreeEntry | None = None) -> SmallContent:
         """A content that is no longer than a chunk; what the file had before is stored already, if it only got longer."""
         digest = digest_of(content)
         slot = self._slots.get(digest)
         if slot is None:
-            slot = self._slots[digest] = Slot(digest, self._known.get(digest, ()))
+            slot = self._slots[digest] = SmallContent(digest, self._known.get(digest, ()))
             if slot.pieces:
                 return slot
             if was is not None and _only_grew(was, content):
@@ -105,12 +107,12 @@ class Packer:
                 self._bundle(content, slot, digest)
         return slot
 
-    def chunked(self) -> Chunked:
+    def chunked(self) -> ChunkedContent:
         """A content that is longer, to be given in chunks."""
-        return Chunked(self._pack_chunk)
+        return ChunkedContent(self._pack_chunk)
 
     @cached_property
-    def _known(self) -> Mapping[bytes, tuple[Piece, ...]]:
+    def _known(self) -> Mapping[bytes, tuple[ContentPiece, ...]]:
         """Where contents lie already, by their digests."""
         return {entry.digest: entry.pieces for entry in self._before if entry.digest}
 
@@ -141,7 +143,7 @@ class Packer:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def _bundle(self, content: bytes, slot: Slot, digest: bytes) -> None:
+    def _bundle(self, content: bytes, slot: SmallContent, digest: bytes) -> None:
         self._slots_of_parts.append((slot, self._bundled, len(content)))
         self._parts.append(content)
         self._bundled += len(content)
@@ -187,12 +189,12 @@ class Packer:
             self._ready_bytes += packed.length
 
 
-class Chunked:
+class ChunkedContent:
     """A content that comes in chunks: all of them as long as a chunk is, except the last."""
 
     def __init__(self, pack: Callable[[bytes, Callable[[bytes], None]], None]) -> None:
         self._pack = pack
-        self._pieces: list[Piece] = []
+        self._pieces: list[ContentPiece] = []
         self.size = 0
 
     def add(self, chunk: bytes | int) -> None:
@@ -202,18 +204,18 @@ class Chunked:
         if isinstance(chunk, int) or chunk == (_NOTHING if length == CHUNK else bytes(length)):
             if self._pieces and self._pieces[-1][:2] == (ZEROS, 0):
                 length += self._pieces.pop().length
-            self._pieces.append(Piece(ZEROS, 0, length))
+            self._pieces.append(ContentPiece(ZEROS, 0, length))
             return
         at = len(self._pieces)
-        self._pieces.append(Piece(ZEROS, _NOT_YET, length))
+        self._pieces.append(ContentPiece(ZEROS, _NOT_YET, length))
         self._pack(chunk, lambda lies_in: self._place(at, lies_in, length))
 
-    def placed(self) -> tuple[bytes, tuple[Piece, ...]]:
+    def placed(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
         """The digest of it all, and where it lies; once everything is packed."""
         return digest_of(b"".join(map(_said_of, self._pieces))), tuple(self._pieces)
 
     def _place(self, at: int, lies_in: bytes, length: int) -> None:
-        self._pieces[at] = Piece(lies_in, 0, length)
+        self._pieces[at] = ContentPiece(lies_in, 0, length)
 
 
 def _packed(body: bytes, stored: frozenset[bytes], level: int) -> Packed:
@@ -223,17 +225,17 @@ def _packed(body: bytes, stored: frozenset[bytes], level: int) -> Packed:
     return pack(body, level=level)
 
 
-def _fill(slot: Slot, lies_in: bytes, start: int, length: int) -> None:
-    slot.pieces = (*slot.first, Piece(lies_in, start, length))
+def _fill(slot: SmallContent, lies_in: bytes, start: int, length: int) -> None:
+    slot.pieces = (*slot.first, ContentPiece(lies_in, start, length))
 
 
-def _only_grew(was: Entry, content: bytes) -> bool:
+def _only_grew(was: TreeEntry, content: bytes) -> bool:
     """Whether a file begins with all that it had before. Of one that grew often the whole is stored again."""
     if not 0 < was.size < len(content) or len(was.pieces) >= MAX_PIECES:
         return False
     return compare_digest(digest_of(memoryview(content)[: was.size]), was.digest)
 
 
-def _said_of(piece: Piece) -> bytes:
+def _said_of(piece: ContentPiece) -> bytes:
     """What of a chunk goes into the digest of its file."""
     return (piece.object or bytes(DIGEST_BYTES)) + piece.length.to_bytes(8, "big")

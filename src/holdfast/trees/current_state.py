@@ -17,11 +17,11 @@ from ..core.objects import Packed, digest_of
 from ..limits import Limits
 from . import safe_open
 from .contents import CHUNK
-from .entries import MODE_BITS, Entry, Tree
-from .ignore_rules import Ignores
+from .entries import MODE_BITS, Tree, TreeEntry
+from .ignore_rules import IgnoreRules
 from .scan import Scan
-from .stat_cache import Picture
-from .walk import Folder, Found
+from .stat_cache import CachedTree
+from .walk import ChangedPath, OpenDirectory
 
 MAX_DEPTH = 2_000
 """Directories in each other that are looked into: more than a path can name."""
@@ -29,14 +29,16 @@ OTHER = b"other"
 """In the place of a digest: a content that is another than the one wanted, whichever it is."""
 
 
-class Present(Struct, frozen=True):
+class CurrentState(Struct, frozen=True):
     """What is there; and, if there was a picture, the paths in which it differs from that."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeEntry]
     apart: Set[str] | None
 
 
-def look(root: str, wanted: Tree, *, now: Ignores, limits: Limits, picture: Picture | None = None) -> Present:
+def read_directory(
+    root: str, wanted: Tree, *, now: IgnoreRules, limits: Limits, picture: CachedTree | None = None
+) -> CurrentState:
     """Everything in a directory that is wanted, or not ignored: by the rules of then, or by those of now.
 
     Something that is neither file, directory nor link is given as a file of another content.
@@ -54,13 +56,13 @@ def look(root: str, wanted: Tree, *, now: Ignores, limits: Limits, picture: Pict
     found = glance.result()
     difference = found.difference
     apart = {*difference.removed, *(entry.path for entry in difference.entries)}
-    return Present(found.entries, apart if picture is not None else None)
+    return CurrentState(found.entries, apart if picture is not None else None)
 
 
 class _Glance(Scan):
     """A scan that looks, and takes nothing."""
 
-    def __init__(self, root: str, wanted: Tree, now: Ignores, limits: Limits, picture: Picture | None) -> None:
+    def __init__(self, root: str, wanted: Tree, now: IgnoreRules, limits: Limits, picture: CachedTree | None) -> None:
         self._wanted = wanted.entries
         super().__init__(
             root,
@@ -71,7 +73,7 @@ class _Glance(Scan):
             max_entries=limits.tree_entries,
         )
 
-    def _take(self, folder: Folder, found: Found) -> Iterator[list[Packed]]:
+    def _take(self, folder: OpenDirectory, found: ChangedPath) -> Iterator[list[Packed]]:
         self._taken.append(found.path)
         entry = _entry(folder, found, [self._wanted.get(found.path), self._before.get(found.path)])
         if entry is None:
@@ -81,10 +83,10 @@ class _Glance(Scan):
         return iter(())
 
 
-class _Unwanted(Ignores):
+class _Unwanted(IgnoreRules):
     """What is ignored, then or now, and is not wanted."""
 
-    def __init__(self, wanted: Tree, now: Ignores) -> None:
+    def __init__(self, wanted: Tree, now: IgnoreRules) -> None:
         super().__init__(wanted.ignore)
         self._wanted, self._now = wanted.entries, now
 
@@ -92,30 +94,30 @@ class _Unwanted(Ignores):
         return path not in self._wanted and (super().__call__(path, is_folder) or self._now(path, is_folder))
 
 
-def _entry(folder: Folder, found: Found, known: Iterable[Entry | None]) -> Entry | None:
+def _entry(folder: OpenDirectory, found: ChangedPath, known: Iterable[TreeEntry | None]) -> TreeEntry | None:
     """What something is; its content is one of those that are known, or another."""
     mode, size, mtime_ns, _, _ = found.stat
     bits = mode & MODE_BITS
     if stat.S_ISDIR(mode):
-        return Entry(found.path, "dir", bits, mtime_ns)
+        return TreeEntry(found.path, "dir", bits, mtime_ns)
     try:
         if stat.S_ISLNK(mode):
-            return Entry(found.path, "symlink", bits, mtime_ns, 0, os.readlink(found.name, dir_fd=folder.handle))
+            return TreeEntry(found.path, "symlink", bits, mtime_ns, 0, os.readlink(found.name, dir_fd=folder.handle))
         if stat.S_ISREG(mode):
             for entry in known:
                 if entry is None or entry.kind != "file" or entry.size != size:
                     continue
-                with safe_open.opened(folder.handle, found.name) as file:
+                with safe_open.open_file(folder.handle, found.name) as file:
                     if _holds(file.handle, entry):
-                        return Entry(found.path, "file", bits, mtime_ns, size, "", entry.digest, entry.pieces)
+                        return TreeEntry(found.path, "file", bits, mtime_ns, size, "", entry.digest, entry.pieces)
     except FileNotFoundError:
         return None
     except OSError:
         pass  # what cannot be read is written anew
-    return Entry(found.path, "file", bits, mtime_ns, size, "", OTHER)
+    return TreeEntry(found.path, "file", bits, mtime_ns, size, "", OTHER)
 
 
-def _holds(handle: int, wanted: Entry) -> bool:
+def _holds(handle: int, wanted: TreeEntry) -> bool:
     """Whether an open file holds just what an entry says."""
     if wanted.size <= CHUNK:
         content = _read(handle, wanted.size)

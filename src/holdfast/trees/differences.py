@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from ..core.text import printable
 from . import line_diff
-from .entries import Entry
-from .line_diff import Steps
+from .entries import TreeEntry
+from .line_diff import StepBudget
 
 ChangeKind = Literal["added", "removed", "changed", "mode", "renamed"]
 CONTEXT_LINES = 3
@@ -31,12 +31,12 @@ class Change(Struct, frozen=True):
 
     path: str
     kind: ChangeKind
-    before: Entry | None
-    after: Entry | None
+    before: TreeEntry | None
+    after: TreeEntry | None
     old_path: str | None = None
 
 
-def changes(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> list[Change]:
+def changes(before: Mapping[str, TreeEntry], after: Mapping[str, TreeEntry]) -> list[Change]:
     """What is different, in the order of paths. Times are not looked at."""
     added = {path: entry for path, entry in after.items() if path not in before}
     removed = {path: entry for path, entry in before.items() if path not in after}
@@ -50,7 +50,7 @@ def changes(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> list[Cha
     return sorted(found, key=lambda change: change.path)
 
 
-def unified(change: Change, before: bytes, after: bytes, steps: Steps) -> str:
+def unified(change: Change, before: bytes, after: bytes, steps: StepBudget) -> str:
     """A change as a unified diff; of what is no text, that it differs. It takes no more than these steps, by and large."""
     old = "/dev/null" if change.before is None else _name(f"a/{change.old_path or change.path}")
     new = "/dev/null" if change.after is None else _name(f"b/{change.path}")
@@ -73,14 +73,14 @@ def not_compared(change: Change, most: int) -> str:
     return f"{_head(change)}Files differ, after {most:,} bytes of others\n"
 
 
-def content_of(entry: Entry | None) -> bytes | None:
+def content_of(entry: TreeEntry | None) -> bytes | None:
     """What of an entry is compared line by line, if that is not the content of a file."""
     if entry is None or entry.kind == "dir":
         return b""
     return entry.target.encode("utf-8", "surrogateescape") if entry.kind == "symlink" else None
 
 
-def _renames(added: dict[str, Entry], removed: dict[str, Entry]) -> list[Change]:
+def _renames(added: dict[str, TreeEntry], removed: dict[str, TreeEntry]) -> list[Change]:
     """Files that were removed here and added there; they are taken out of both."""
     by_content: dict[bytes, list[str]] = {}
     for path in sorted(removed, reverse=True):
@@ -96,7 +96,7 @@ def _renames(added: dict[str, Entry], removed: dict[str, Entry]) -> list[Change]
     return found
 
 
-def _change(path: str, was: Entry, entry: Entry) -> list[Change]:
+def _change(path: str, was: TreeEntry, entry: TreeEntry) -> list[Change]:
     same = was.kind == entry.kind and was.target == entry.target and compare_digest(was.digest, entry.digest)
     if same and was.mode == entry.mode:
         return []
@@ -129,7 +129,7 @@ def _escaped(found: re.Match[str]) -> str:
     return _ESCAPES.get(found[0]) or f"\\{ord(found[0]):03o}"
 
 
-def _mode(entry: Entry) -> str:
+def _mode(entry: TreeEntry) -> str:
     return {"file": "100", "dir": "040", "symlink": "120"}[entry.kind] + f"{entry.mode & 0o777:03o}"
 
 

@@ -18,7 +18,7 @@ ZEROS = b""
 """In the place of an object's digest: so many zeros, which are stored nowhere."""
 
 
-class Piece(NamedTuple):
+class ContentPiece(NamedTuple):
     """Some bytes of a file: which object they lie in, and where. Without an object they are zeros."""
 
     object: bytes
@@ -26,7 +26,7 @@ class Piece(NamedTuple):
     length: int
 
 
-class Entry(Struct, frozen=True):
+class TreeEntry(Struct, frozen=True):
     """A file, a directory or a symbolic link, as it was."""
 
     path: str
@@ -39,14 +39,14 @@ class Entry(Struct, frozen=True):
     """Where a symbolic link points to; such as it is written, whatever it means."""
     digest: bytes = b""
     """Of a file's content: equal exactly if the content is. For how it is made see ``contents``."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[ContentPiece, ...] = ()
     """Of a file, one after the other."""
 
 
 class Tree(Struct, frozen=True):
     """A whole tree: its entries by their paths, in no particular order, and what was ignored when it was captured."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeEntry]
     ignore: Sequence[str] = ()
     """The patterns, the defaults among them, in the syntax of gitignore."""
 
@@ -54,18 +54,18 @@ class Tree(Struct, frozen=True):
 class Difference(Struct, frozen=True):
     """What one tree has that another has not: entries that are new or other, and the paths of those that are gone."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[TreeEntry]
     removed: Sequence[str] = ()
     ignore: Sequence[str] = ()
     """As in the tree that comes out."""
 
-    def applied(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    def applied(self, entries: Mapping[str, TreeEntry]) -> dict[str, TreeEntry]:
         """The entries that come out of these."""
         found = dict(entries)
         self.apply(found)
         return found
 
-    def apply(self, entries: dict[str, Entry]) -> None:
+    def apply(self, entries: dict[str, TreeEntry]) -> None:
         """Make of these entries those that come out."""
         for path in self.removed:
             entries.pop(path, None)
@@ -82,7 +82,7 @@ def shown(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def objects_of(entries: Sequence[Entry]) -> set[bytes]:
+def objects_of(entries: Sequence[TreeEntry]) -> set[bytes]:
     """The digests of all objects that these need."""
     found = {piece.object for entry in entries for piece in entry.pieces}
     found.discard(ZEROS)

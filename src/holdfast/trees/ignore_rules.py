@@ -57,7 +57,7 @@ _NEVER = "(?!)"
 _STAR, _FOLDERS, _ANYTHING = "*", "**/", "**"
 
 
-class Ignores:
+class IgnoreRules:
     """Patterns, ready to be asked about paths.
 
     Raises:

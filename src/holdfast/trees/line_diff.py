@@ -18,7 +18,7 @@ Region = tuple[int, int, int, int]
 """Lines of the old list, from and to, that are replaced by lines of the new list, from and to."""
 
 
-class Steps:
+class StepBudget:
     """A budget of steps that several diffs share."""
 
     def __init__(self, most: int) -> None:
@@ -30,7 +30,7 @@ class Steps:
         return self.left > 0
 
 
-def unified(old: Sequence[str], new: Sequence[str], names: tuple[str, str], *, context: int, steps: Steps) -> str:
+def unified(old: Sequence[str], new: Sequence[str], names: tuple[str, str], *, context: int, steps: StepBudget) -> str:
     """The unified diff of two lists of lines, each with its newline except perhaps the last; empty if they are the same."""
     found = regions(old, new, steps)
     if not found:
@@ -50,7 +50,7 @@ def unified(old: Sequence[str], new: Sequence[str], names: tuple[str, str], *, c
     return "".join(parts)
 
 
-def regions(old: Sequence[str], new: Sequence[str], steps: Steps) -> list[Region]:
+def regions(old: Sequence[str], new: Sequence[str], steps: StepBudget) -> list[Region]:
     """What to replace in one list to make it the other, in order."""
     start, end, new_end = _common_ends(old, new)
     steps.spend(len(old) + len(new))
@@ -94,7 +94,7 @@ def _kept(lines: Sequence[str], start: int, end: int, others: set[str], changed:
     return kept
 
 
-def _edits(old: Sequence[int], new: Sequence[int], steps: Steps) -> tuple[list[int], list[int]] | None:
+def _edits(old: Sequence[int], new: Sequence[int], steps: StepBudget) -> tuple[list[int], list[int]] | None:
     """Which to remove and which to add, as few as possible; ``None`` if that takes too long to find out."""
     n, m = len(old), len(new)
     if not n or not m:

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from ..core.text import printable
 from ..errors import Corrupt
-from .entries import ZEROS, Difference, Entry, Kind, Piece, raw, shown
+from .entries import ZEROS, ContentPiece, Difference, Kind, TreeEntry, raw, shown
 
 VERSION = 1
 MAX_REMEMBERED = 16
@@ -68,7 +68,7 @@ def read(body: bytes) -> Difference:
     return _remembered(body) if len(body) <= REMEMBERED_BYTES else _read(body)
 
 
-class Opened:
+class ManifestReader:
     """A written difference in which single paths can be looked up without reading the others.
 
     Raises:
@@ -90,7 +90,7 @@ class Opened:
             entries = [_entry(_decode_line(line), self._objects) for line in self._lines]
             return Difference(entries, [shown(name) for name in self._removed], self.ignore)
 
-    def find(self, path: str) -> tuple[bool, Entry | None]:
+    def find(self, path: str) -> tuple[bool, TreeEntry | None]:
         """Whether the difference says anything about a path, and its entry unless it is gone."""
         with _reading():
             at = bisect_left(self._lines, path, key=_path)
@@ -99,7 +99,7 @@ class Opened:
             at = bisect_left(self._removed, path, key=shown)
             return at < len(self._removed) and shown(self._removed[at]) == path, None
 
-    def after(self, path: str | None) -> Iterator[tuple[str, Entry | None]]:
+    def after(self, path: str | None) -> Iterator[tuple[str, TreeEntry | None]]:
         """What it says of the paths that come after one, in their order: their entries, or that they are gone."""
         with _reading():
             start = 0 if path is None else bisect_right(self._lines, path, key=_path)
@@ -112,7 +112,7 @@ class Opened:
 
 
 def _read(body: bytes) -> Difference:
-    return Opened(body).whole()
+    return ManifestReader(body).whole()
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def _path(line: msgspec.Raw) -> str:
 _remembered = lru_cache(MAX_REMEMBERED)(_read)
 
 
-def _line(entry: Entry, numbers: dict[bytes, int]) -> _Line:
+def _line(entry: TreeEntry, numbers: dict[bytes, int]) -> _Line:
     pieces: list[int] = []
     for digest, start, length in entry.pieces:
         pieces += (numbers.setdefault(digest, len(numbers)), start, length)
@@ -138,12 +138,12 @@ def _line(entry: Entry, numbers: dict[bytes, int]) -> _Line:
     return raw(entry.path), _NUMBERS[entry.kind], entry.mode, entry.mtime_ns, entry.size, rest, pieces
 
 
-def _entry(line: _Line, objects: Sequence[bytes]) -> Entry:
+def _entry(line: _Line, objects: Sequence[bytes]) -> TreeEntry:
     path, number, mode, mtime_ns, size, rest, numbers = line
     if len(numbers) % 3:
         raise ValueError("a piece is not whole")
     kind = _KINDS[number]
     if kind == "symlink":
-        return Entry(shown(path), kind, mode, mtime_ns, size, shown(rest))
-    pieces = tuple(map(Piece, (objects[each] for each in numbers[::3]), numbers[1::3], numbers[2::3]))
-    return Entry(shown(path), kind, mode, mtime_ns, size, "", rest, pieces)
+        return TreeEntry(shown(path), kind, mode, mtime_ns, size, shown(rest))
+    pieces = tuple(map(ContentPiece, (objects[each] for each in numbers[::3]), numbers[1::3], numbers[2::3]))
+    return TreeEntry(shown(path), kind, mode, mtime_ns, size, "", rest, pieces)

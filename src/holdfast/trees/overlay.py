@@ -24,7 +24,7 @@ from ..errors import InvalidInput
 from . import safe_open
 from .entries import folders_of
 from .scan import Scan
-from .walk import Folder, Found
+from .walk import ChangedPath, OpenDirectory
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
@@ -39,7 +39,7 @@ class UpperScan(Scan):
         self._whiteouts: set[str] = set()
         self._opaque: set[str] = set()
 
-    def _enter(self, folder: Folder) -> None:
+    def _enter(self, folder: OpenDirectory) -> None:
         said = _attributes(folder.handle)
         if "redirect" in said:
             raise InvalidInput(
@@ -48,7 +48,7 @@ class UpperScan(Scan):
         if said.get("opaque") == b"y":
             self._opaque.add(folder.prefix)
 
-    def _take(self, folder: Folder, found: Found) -> Iterator[list[Packed]]:
+    def _take(self, folder: OpenDirectory, found: ChangedPath) -> Iterator[list[Packed]]:
         if found.name.startswith(WHITEOUT):
             self._gone.add(found.path)
             if found.name == OPAQUE:
@@ -73,14 +73,14 @@ class UpperScan(Scan):
         ]
 
 
-def _is_whiteout(folder: Folder, found: Found) -> bool:
+def _is_whiteout(folder: OpenDirectory, found: ChangedPath) -> bool:
     mode = found.stat[0]
     if stat.S_ISCHR(mode):
         return os.stat(found.name, dir_fd=folder.handle, follow_symlinks=False).st_rdev == 0
     if not stat.S_ISREG(mode):
         return False
     try:
-        with safe_open.opened(folder.handle, found.name) as file:
+        with safe_open.open_file(folder.handle, found.name) as file:
             said = _attributes(file.handle)
     except OSError:
         return False  # whatever is wrong with it is found out when it is read

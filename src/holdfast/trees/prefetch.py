@@ -11,30 +11,30 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import Corrupt
-from .entries import Piece
+from .entries import ContentPiece
 
 BATCH_BYTES = 8 * 1024 * 1024
 """Bytes of content that are asked for at once."""
 MAX_HELD = 64 * 1024 * 1024
 """Bytes of content that are held because another file needs them too."""
-Contents = Mapping[bytes, bytes]
+ObjectBodies = Mapping[bytes, bytes]
 """Objects by their digests."""
 
 
-class Wanted(NamedTuple):
+class ObjectRequest(NamedTuple):
     """Objects that are needed now, and those that will be asked for next."""
 
     now: Sequence[bytes]
     next: Sequence[bytes]
 
 
-class Asking:
+class Prefetch:
     """The contents of some pieces of files, to be asked for in their order.
 
     What several need is held until the last of them had it, as long as that is not too much.
     """
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, pieces: Iterable[ContentPiece]) -> None:
         sizes: dict[bytes, int] = {}
         self._uses: Counter[bytes] = Counter()
         for lies_in, start, length in pieces:
@@ -47,7 +47,7 @@ class Asking:
         self._bodies: dict[bytes, bytes] = {}
         self._held = 0
 
-    def of(self, piece: Piece) -> Generator[Wanted, Contents, memoryview]:
+    def of(self, piece: ContentPiece) -> Generator[ObjectRequest, ObjectBodies, memoryview]:
         """The bytes of a piece that lies in an object.
 
         Raises:
@@ -66,13 +66,13 @@ class Asking:
             raise Corrupt(f"the object {lies_in.hex()} is shorter than the file that lies in it")
         return found
 
-    def _ask(self, lies_in: bytes) -> Generator[Wanted, Contents, None]:
+    def _ask(self, lies_in: bytes) -> Generator[ObjectRequest, ObjectBodies, None]:
         while self._held > MAX_HELD:  # the one that is held longest; it is asked for again
             self._held -= len(self._bodies.pop(next(iter(self._bodies))))
         now = [lies_in]
         if self._asked < len(self._order) and self._order[self._asked][0] == lies_in:
             now, self._asked = self._batch(self._asked)
-        found = yield Wanted(now, self._batch(self._asked)[0])
+        found = yield ObjectRequest(now, self._batch(self._asked)[0])
         for digest in now:
             self._bodies[digest] = found[digest]
             self._held += len(found[digest])

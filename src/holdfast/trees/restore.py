@@ -22,10 +22,10 @@ from msgspec import Struct
 
 from ..errors import Conflict, Stale
 from . import validation
-from .entries import Entry, raw
-from .open_folders import OpenFolders
+from .entries import TreeEntry, raw
+from .open_directories import OpenDirectories
 from .patch import Patch, patch
-from .prefetch import Asking, Contents, Wanted
+from .prefetch import ObjectBodies, ObjectRequest, Prefetch
 from .safe_open import stat_of
 from .walk import Stat
 
@@ -34,24 +34,24 @@ PLAIN_BITS = 0o1777
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _THERE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
-Restore = Generator[Wanted, Contents, "Restored"]
+Restore = Generator[ObjectRequest, ObjectBodies, "RestoreResult"]
 """Asks for objects by their digests, is sent their contents, and comes to what was done."""
 
 
-class Plan(Struct, frozen=True):
+class RestorePlan(Struct, frozen=True):
     """What is to be done to a directory."""
 
     remove: Sequence[str] = ()
-    folders: Sequence[Entry] = ()
+    folders: Sequence[TreeEntry] = ()
     """To be made."""
-    files: Sequence[Entry] = ()
-    links: Sequence[Entry] = ()
-    touch: Sequence[Entry] = ()
+    files: Sequence[TreeEntry] = ()
+    links: Sequence[TreeEntry] = ()
+    touch: Sequence[TreeEntry] = ()
     """Files of which only the mode or the time is another."""
-    settle: Sequence[Entry] = ()
+    settle: Sequence[TreeEntry] = ()
     """Directories of which only those are."""
     has_new_names: bool = True
-    there: Mapping[str, Entry] = MappingProxyType({})
+    there: Mapping[str, TreeEntry] = MappingProxyType({})
     """What lies in the places of the files, as far as it is known."""
 
     @property
@@ -61,7 +61,7 @@ class Plan(Struct, frozen=True):
         return sum(map(len, parts))
 
 
-class Restored(Struct, frozen=True):
+class RestoreResult(Struct, frozen=True):
     """What a restore did."""
 
     written: int = 0
@@ -73,17 +73,17 @@ class Restored(Struct, frozen=True):
 
 
 def plan(
-    wanted: Mapping[str, Entry],
-    present: Mapping[str, Entry],
-    changed: Iterable[Entry],
+    wanted: Mapping[str, TreeEntry],
+    present: Mapping[str, TreeEntry],
+    changed: Iterable[TreeEntry],
     *,
     among: Iterable[str] | None = None,
-) -> Plan:
+) -> RestorePlan:
     """How to get from what is there to what is wanted. ``changed`` is what of that is not there just so.
 
     Where it is known that only these paths can differ, no others are looked at: ``among``.
     """
-    parts: dict[str, list[Entry]] = {"folders": [], "files": [], "links": [], "touch": [], "settle": []}
+    parts: dict[str, list[TreeEntry]] = {"folders": [], "files": [], "links": [], "touch": [], "settle": []}
     remove = [path for path in (present if among is None else among) if path in present and path not in wanted]
     for entry in changed:
         path, there = entry.path, present.get(entry.path)
@@ -97,10 +97,10 @@ def plan(
     parts["folders"].sort(key=lambda entry: entry.path.count("/"))
     new = any(entry.path not in present for part in ("folders", "files", "links") for entry in parts[part])
     in_place = {entry.path: present[entry.path] for entry in parts["files"] if entry.path in present}
-    return Plan(remove, **parts, has_new_names=new, there=in_place)
+    return RestorePlan(remove, **parts, has_new_names=new, there=in_place)
 
 
-def _part(entry: Entry, there: Entry | None) -> str | None:
+def _part(entry: TreeEntry, there: TreeEntry | None) -> str | None:
     """What is to be done for an entry, if anything is."""
     if there is not None and there.kind == entry.kind and _is_same(entry, there):
         if entry.kind == "symlink":
@@ -110,7 +110,7 @@ def _part(entry: Entry, there: Entry | None) -> str | None:
     return {"dir": "folders", "file": "files", "symlink": "links"}[entry.kind]
 
 
-def _is_same(entry: Entry, there: Entry) -> bool:
+def _is_same(entry: TreeEntry, there: TreeEntry) -> bool:
     """Whether two entries of one kind are the same but for mode and time."""
     same_content = there.size == entry.size and compare_digest(there.digest, entry.digest)
     return same_content and there.target == entry.target
@@ -118,8 +118,8 @@ def _is_same(entry: Entry, there: Entry) -> bool:
 
 def restore(
     root: str,
-    work: Plan,
-    wanted: Mapping[str, Entry],
+    work: RestorePlan,
+    wanted: Mapping[str, TreeEntry],
     *,
     expected: Mapping[str, Stat] | None = None,
     advance: Callable[[int], None] = lambda count: None,
@@ -142,10 +142,10 @@ def restore(
 
 class _Restoring:
     def __init__(
-        self, root: str, wanted: Mapping[str, Entry], expected: Mapping[str, Stat], advance: Callable[[int], None]
+        self, root: str, wanted: Mapping[str, TreeEntry], expected: Mapping[str, Stat], advance: Callable[[int], None]
     ) -> None:
         self._wanted, self._expected, self._advance = wanted, expected, advance
-        self._folders = OpenFolders(root)
+        self._folders = OpenDirectories(root)
         self._touched: set[str] = set()
         self._kept: list[str] = []
         self._bytes = self._names = 0
@@ -154,7 +154,7 @@ class _Restoring:
     def close(self) -> None:
         self._folders.close()
 
-    def run(self, work: Plan) -> Restore:
+    def run(self, work: RestorePlan) -> Restore:
         self._check_twins(work)
         for path in work.remove:
             self._remove(path)
@@ -171,11 +171,11 @@ class _Restoring:
         self._advance(len(work.settle))
         written = len(work.folders) + len(work.files) + len(work.links)
         removed = len(work.remove) - len(self._kept)
-        return Restored(written, removed, len(work.touch) + len(work.settle), self._bytes, self._kept)
+        return RestoreResult(written, removed, len(work.touch) + len(work.settle), self._bytes, self._kept)
 
-    def _check_twins(self, work: Plan) -> None:
+    def _check_twins(self, work: RestorePlan) -> None:
         """Refuse names that this file system cannot tell apart; most can, and then there is nothing to refuse."""
-        both = validation.twins(self._wanted) if work.has_new_names else None
+        both = validation.find_twins(self._wanted) if work.has_new_names else None
         if both is None:
             return
         handle, name = self._folders.at(""), f"{self._prefix}case"
@@ -234,7 +234,7 @@ class _Restoring:
 
     # What comes
 
-    def _make_folder(self, entry: Entry) -> None:
+    def _make_folder(self, entry: TreeEntry) -> None:
         folder, name = self._there(entry.path)
         try:
             os.mkdir(name, 0o700, dir_fd=folder)
@@ -253,7 +253,7 @@ class _Restoring:
     def _write_files(self, files: Sequence[Patch]) -> Restore:
         """Files in the order in which their contents lie, so that each object is asked for once, some at a time."""
         in_order = sorted(files, key=lambda file: file.fetched[:1])
-        contents = Asking(piece for file in in_order for piece in file.fetched)
+        contents = Prefetch(piece for file in in_order for piece in file.fetched)
         for file in in_order:
             entry = file.entry
             folder, name = self._there(entry.path)
@@ -262,7 +262,7 @@ class _Restoring:
             handle = _opened_new(made, folder)
             try:
                 if not (file.there and (yield from self._patched(handle, file, folder, name, contents))):
-                    yield from self._write_pieces(handle, entry, Asking(entry.pieces) if file.there else contents)
+                    yield from self._write_pieces(handle, entry, Prefetch(entry.pieces) if file.there else contents)
                 os.fchmod(handle, entry.mode & PLAIN_BITS)
                 os.utime(handle, ns=(entry.mtime_ns, entry.mtime_ns))
                 os.rename(made, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -273,11 +273,11 @@ class _Restoring:
                 os.close(handle)
             self._bytes += entry.size
             self._advance(1)
-        return Restored()
+        return RestoreResult()
 
     def _patched(
-        self, handle: int, file: Patch, folder: int, name: str, contents: Asking
-    ) -> Generator[Wanted, Contents, bool]:
+        self, handle: int, file: Patch, folder: int, name: str, contents: Prefetch
+    ) -> Generator[ObjectRequest, ObjectBodies, bool]:
         """Whether a file could be made of the one that is there."""
         bodies = {}
         for piece in file.fetched:
@@ -287,7 +287,7 @@ class _Restoring:
             _write_all(handle, memoryview(made))
         return made is not None
 
-    def _write_pieces(self, handle: int, entry: Entry, contents: Asking) -> Restore:
+    def _write_pieces(self, handle: int, entry: TreeEntry, contents: Prefetch) -> Restore:
         for piece in entry.pieces:
             if piece.object:
                 _write_all(handle, (yield from contents.of(piece)))
@@ -295,9 +295,9 @@ class _Restoring:
                 os.lseek(handle, piece.length, os.SEEK_CUR)
         if any(not piece.object for piece in entry.pieces):
             os.ftruncate(handle, entry.size)
-        return Restored()
+        return RestoreResult()
 
-    def _link(self, entry: Entry) -> None:
+    def _link(self, entry: TreeEntry) -> None:
         folder, name = self._there(entry.path)
         self._check_expected(folder, name, entry.path)
         made = self._new_name()
@@ -310,7 +310,7 @@ class _Restoring:
         os.utime(made, ns=times, dir_fd=folder, follow_symlinks=False)
         os.rename(made, name, src_dir_fd=folder, dst_dir_fd=folder)
 
-    def _touch(self, files: Sequence[Entry]) -> Restore:
+    def _touch(self, files: Sequence[TreeEntry]) -> Restore:
         """Files of which only the mode or the time is another; one that has a second name elsewhere is made anew."""
         anew = []
         for entry in files:
@@ -333,7 +333,7 @@ class _Restoring:
                 os.close(handle)
         return (yield from self._write_files([Patch(entry, {}) for entry in anew]))
 
-    def _settle(self, work: Plan) -> None:
+    def _settle(self, work: RestorePlan) -> None:
         """Modes and times of directories, the deepest first: whatever is done in one changes them."""
         paths = {entry.path for entry in [*work.folders, *work.settle]} | self._touched | self._folders.opened_up
         paths.discard("")

@@ -37,7 +37,7 @@ class OpenFile:
         os.close(self.handle)
 
 
-def opened(folder: int, name: str) -> OpenFile:
+def open_file(folder: int, name: str) -> OpenFile:
     """A file in a directory that is open.
 
     Raises:

@@ -16,21 +16,21 @@ from msgspec import Struct
 
 from ..core.objects import Packed
 from . import safe_open, stat_cache
-from .contents import CHUNK, Chunked, Packer, Slot
-from .entries import MODE_BITS, Difference, Entry, folders_of
-from .ignore_rules import Ignores
+from .contents import CHUNK, ChunkedContent, Packer, SmallContent
+from .entries import MODE_BITS, Difference, TreeEntry, folders_of
+from .ignore_rules import IgnoreRules
 from .safe_open import OpenFile
-from .walk import Folder, Found, Skipped, Stat, Walk, unusual
+from .walk import ChangedPath, OpenDirectory, SkippedEntry, Stat, Walk, unusual
 
 
-class Scanned(Struct, frozen=True):
+class ScanResult(Struct, frozen=True):
     """What a tree came to."""
 
     difference: Difference
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeEntry]
     stats: Mapping[str, Stat]
     """Of files that were at rest: what is known of them the next time."""
-    skipped: Sequence[Skipped]
+    skipped: Sequence[SkippedEntry]
     unsettled: Sequence[str]
     """Files that changed each time they were read; they are in the snapshot as they were read last."""
 
@@ -41,7 +41,7 @@ class _File(NamedTuple):
     path: str
     stat: Stat
     size: int
-    content: Slot | Chunked
+    content: SmallContent | ChunkedContent
 
 
 class Scan:
@@ -60,9 +60,9 @@ class Scan:
         self,
         root: str,
         *,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, TreeEntry],
         stats: Mapping[str, Stat],
-        ignores: Ignores,
+        ignores: IgnoreRules,
         max_depth: int,
         max_entries: int,
     ) -> None:
@@ -74,7 +74,7 @@ class Scan:
             root, known=stats, unsure=unsure, ignores=ignores, max_depth=max_depth, max_entries=max_entries
         )
         self._packer = Packer(entries.values())
-        self._entries: list[Entry] = []
+        self._entries: list[TreeEntry] = []
         self._files: list[_File] = []
         self._now: dict[str, Stat] = {}
         self._taken: list[str] = []
@@ -101,45 +101,45 @@ class Scan:
         finally:
             self._packer.close()
 
-    def result(self) -> Scanned:
+    def result(self) -> ScanResult:
         """What there is, when all parts were given away."""
         changed = [entry for entry in self._made() if self._before.get(entry.path) != entry]
         removed = self._removed()
         difference = Difference(changed, removed, self._ignores.patterns)
         is_same = not changed and not removed
         entries = self._before if is_same else difference.applied(self._before)
-        return Scanned(difference, entries, self._known(removed), self._walk.skipped, self._unsettled)
+        return ScanResult(difference, entries, self._known(removed), self._walk.skipped, self._unsettled)
 
-    def _enter(self, folder: Folder) -> None:
+    def _enter(self, folder: OpenDirectory) -> None:
         """A directory, before what is in it."""
 
-    def _take(self, folder: Folder, found: Found) -> Iterator[list[Packed]]:
+    def _take(self, folder: OpenDirectory, found: ChangedPath) -> Iterator[list[Packed]]:
         mode = found.stat[0]
         self._taken.append(found.path)
         if stat.S_ISREG(mode):
             yield from self._take_file(folder, found)
         elif stat.S_ISDIR(mode):
-            self._entries.append(Entry(found.path, "dir", mode & MODE_BITS, found.stat[2]))
+            self._entries.append(TreeEntry(found.path, "dir", mode & MODE_BITS, found.stat[2]))
             self._now[found.path] = found.stat
         elif stat.S_ISLNK(mode):
             self._take_link(folder, found)
         else:
             self._skip(found.path, unusual(mode) or "not a file")
 
-    def _take_link(self, folder: Folder, found: Found) -> None:
+    def _take_link(self, folder: OpenDirectory, found: ChangedPath) -> None:
         try:
             target = os.readlink(found.name, dir_fd=folder.handle)
         except OSError as error:
             self._lost(found.path, error)
             return
-        self._entries.append(Entry(found.path, "symlink", found.stat[0] & MODE_BITS, found.stat[2], 0, target))
+        self._entries.append(TreeEntry(found.path, "symlink", found.stat[0] & MODE_BITS, found.stat[2], 0, target))
         self._now[found.path] = found.stat
 
-    def _take_file(self, folder: Folder, found: Found) -> Iterator[list[Packed]]:
+    def _take_file(self, folder: OpenDirectory, found: ChangedPath) -> Iterator[list[Packed]]:
         """Read a file until it stays as it was meanwhile, or it was tried often enough."""
         for turn in range(1, safe_open.TRIES + 1):
             try:
-                with safe_open.opened(folder.handle, found.name) as file:
+                with safe_open.open_file(folder.handle, found.name) as file:
                     read = self._file(found.path, file) if file.stat[1] <= CHUNK else None
                     if read is None:
                         read = yield from self._large_file(found.path, file)
@@ -171,16 +171,16 @@ class Scan:
             self._unsettled.append(read.path)
 
     def _skip(self, path: str, reason: str) -> None:
-        self._walk.skipped.append(Skipped(path, reason))
+        self._walk.skipped.append(SkippedEntry(path, reason))
         self._gone.add(path)
 
     def _lost(self, path: str, error: OSError) -> None:
         """Something that was there when its directory was looked at, and cannot be read."""
         self._gone.add(path)
         if not isinstance(error, FileNotFoundError):
-            self._walk.skipped.append(Skipped(path, (error.strerror or type(error).__name__).lower()))
+            self._walk.skipped.append(SkippedEntry(path, (error.strerror or type(error).__name__).lower()))
 
-    def _made(self) -> Iterator[Entry]:
+    def _made(self) -> Iterator[TreeEntry]:
         yield from self._entries
         for path, (mode, _, mtime_ns, _, _), size, content in self._files:
             digest, pieces = content.placed()
@@ -188,7 +188,7 @@ class Scan:
             # What lies in two places may be named by either: the one that was named before makes no difference.
             if was is not None and compare_digest(was.digest, digest):
                 pieces = was.pieces
-            yield Entry(path, "file", mode & MODE_BITS, mtime_ns, size, "", digest, pieces)
+            yield TreeEntry(path, "file", mode & MODE_BITS, mtime_ns, size, "", digest, pieces)
 
     def _removed(self) -> list[str]:
         there = set(self._taken) - self._gone

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.objects import digest_of
-from .entries import MODE_BITS, Entry, raw, shown
+from .entries import MODE_BITS, TreeEntry, raw, shown
 from .walk import Stat
 
 VERSION = 1
@@ -33,19 +33,19 @@ _DIGEST = 32
 _IS = {"file": stat_bits.S_ISREG, "dir": stat_bits.S_ISDIR, "symlink": stat_bits.S_ISLNK}
 
 
-class Picture(Struct, frozen=True):
+class CachedTree(Struct, frozen=True):
     """A tree as it was captured, and what is known of its files. It is never changed: the next capture makes another."""
 
     snapshot_id: str
     layer_id: str
     depth: int
     ignore: tuple[str, ...]
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeEntry]
     stats: Mapping[str, Stat]
     tree_bytes: int
 
 
-class Cached(Struct, frozen=True):
+class CachedStats(Struct, frozen=True):
     """What a file keeps of a picture: its entries are those of the layer."""
 
     snapshot_id: str
@@ -88,7 +88,7 @@ def place_of(folder: Path, tenant: str, root: str) -> Path:
     return folder / digest_of(raw(f"{tenant}\0{root}"), 16).hex()
 
 
-def save(place: Path, picture: Picture) -> None:
+def save(place: Path, picture: CachedTree) -> None:
     """Keep what is known; if that cannot be done, it is not."""
     body = msgspec.msgpack.encode(
         _Body(VERSION, picture.snapshot_id, picture.layer_id, raw("\0".join(picture.stats)), _columns(picture.stats))
@@ -105,7 +105,7 @@ def save(place: Path, picture: Picture) -> None:
             made.unlink()
 
 
-def load(place: Path) -> Cached | None:
+def load(place: Path) -> CachedStats | None:
     """What was kept; ``None`` if that is nothing, or not what it was."""
     try:
         content = place.read_bytes()
@@ -119,15 +119,15 @@ def load(place: Path) -> Cached | None:
             return None
     except (OSError, ValueError, msgspec.MsgspecError):
         return None
-    return Cached(found.snapshot_id, found.layer_id, dict(zip(paths, zip(*columns, strict=True), strict=True)))
+    return CachedStats(found.snapshot_id, found.layer_id, dict(zip(paths, zip(*columns, strict=True), strict=True)))
 
 
-def fitting(stats: Mapping[str, Stat], entries: Mapping[str, Entry]) -> dict[str, Stat]:
+def matching_stats(stats: Mapping[str, Stat], entries: Mapping[str, TreeEntry]) -> dict[str, Stat]:
     """What is known of files that are as the entries say. What is known of others is worth nothing."""
     return {path: stat for path, stat in stats.items() if (entry := entries.get(path)) and _fits(stat, entry)}
 
 
-def _fits(stat: Stat, entry: Entry) -> bool:
+def _fits(stat: Stat, entry: TreeEntry) -> bool:
     mode, size, mtime_ns, _, _ = stat
     is_sized = size == entry.size or entry.kind != "file"
     return is_sized and mode & MODE_BITS == entry.mode and mtime_ns == entry.mtime_ns and _IS[entry.kind](mode)

@@ -14,7 +14,7 @@ from typing import get_args
 from ..core.text import printable
 from ..errors import InvalidInput, LimitExceeded
 from ..limits import Limits
-from .entries import MODE_BITS, Entry, Kind, raw
+from .entries import MODE_BITS, Kind, TreeEntry, raw
 
 NAME_BYTES = 255
 """Bytes of one name in a directory: no file system has longer ones."""
@@ -31,8 +31,12 @@ _MAX_TIME = 2**63
 
 
 def check(
-    entries: Mapping[str, Entry], limits: Limits, *, known: Mapping[str, Entry], among: Iterable[str] | None = None
-) -> list[Entry]:
+    entries: Mapping[str, TreeEntry],
+    limits: Limits,
+    *,
+    known: Mapping[str, TreeEntry],
+    among: Iterable[str] | None = None,
+) -> list[TreeEntry]:
     """Refuse a tree that must not be restored. What is in the directory just so already is not looked at; the rest is returned.
 
     Where it is known that only these paths can differ, no others are compared: ``among``.
@@ -61,7 +65,7 @@ def check(
     return changed
 
 
-def check_entry(entry: Entry, limits: Limits) -> None:
+def check_entry(entry: TreeEntry, limits: Limits) -> None:
     """Refuse an entry for what it is, wherever it lies.
 
     Raises:
@@ -106,7 +110,7 @@ def check_path(path: str, limits: Limits) -> None:
             raise refused(path, f"a name in it is longer than {NAME_BYTES} bytes")
 
 
-def twins(entries: Mapping[str, Entry]) -> tuple[str, str] | None:
+def find_twins(entries: Mapping[str, TreeEntry]) -> tuple[str, str] | None:
     """Two paths that are the same where case or the way of writing letters is not told apart, if there are any."""
     if len(set(map(str.lower, entries))) == len(entries) and "".join(entries).isascii():
         return None  # as in most trees, and much quicker to see
@@ -119,7 +123,7 @@ def twins(entries: Mapping[str, Entry]) -> tuple[str, str] | None:
     return None
 
 
-def check_links(entries: Mapping[str, Entry]) -> None:
+def check_links(entries: Mapping[str, TreeEntry]) -> None:
     """Refuse symbolic links that lead out of the tree, followed through all other links in it.
 
     Raises:
@@ -132,7 +136,7 @@ def check_links(entries: Mapping[str, Entry]) -> None:
         left -= _steps_within(entries, link, left)
 
 
-def _steps_within(entries: Mapping[str, Entry], link: Entry, most: int) -> int:
+def _steps_within(entries: Mapping[str, TreeEntry], link: TreeEntry, most: int) -> int:
     """Follow a link and count the steps; refuse it if it leads out."""
     at: list[str] = link.path.split("/")[:-1]
     waiting = link.target.split("/")[::-1]
@@ -169,7 +173,7 @@ def refused(path: str, reason: str) -> InvalidInput:
     return InvalidInput(f"this tree is not restored, and nothing was changed: {shown!r}: {reason}")
 
 
-def _check_file(entry: Entry) -> None:
+def _check_file(entry: TreeEntry) -> None:
     if entry.mode & SET_IDS:
         raise refused(entry.path, "it would run as somebody else: its mode has set-uid or set-gid")
     if entry.size < 0 or any(piece.start < 0 or piece.length < 0 for piece in entry.pieces):
@@ -178,7 +182,7 @@ def _check_file(entry: Entry) -> None:
         raise refused(entry.path, "its content is not as long as it says")
 
 
-def _check_link(entry: Entry, limits: Limits) -> None:
+def _check_link(entry: TreeEntry, limits: Limits) -> None:
     try:
         size = len(raw(entry.target))
     except UnicodeEncodeError:
@@ -188,7 +192,7 @@ def _check_link(entry: Entry, limits: Limits) -> None:
         raise refused(entry.path, "it points to what cannot be a path")
 
 
-def _check_parent(path: str, above: Entry | None) -> None:
+def _check_parent(path: str, above: TreeEntry | None) -> None:
     """What lies in something lies in a directory."""
     if above is None:
         raise refused(path, "the directory it lies in is not in the tree")

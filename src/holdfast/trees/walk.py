@@ -23,14 +23,14 @@ Stat = tuple[int, int, int, int, int]
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Skipped(Struct, frozen=True):
+class SkippedEntry(Struct, frozen=True):
     """Something in a tree that is not in its snapshot, and why."""
 
     path: str
     reason: str
 
 
-class Found(NamedTuple):
+class ChangedPath(NamedTuple):
     """Something that is new, or not as it was known to be."""
 
     name: str
@@ -38,12 +38,12 @@ class Found(NamedTuple):
     stat: Stat
 
 
-class Folder(NamedTuple):
+class OpenDirectory(NamedTuple):
     """A directory that is open, and what in it is new or other, in the order of their names."""
 
     handle: int
     prefix: str
-    found: list[Found]
+    found: list[ChangedPath]
 
 
 class Walk:
@@ -68,7 +68,7 @@ class Walk:
         max_depth: int,
         max_entries: int,
     ) -> None:
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedEntry] = []
         self.root_stat: Stat = (0, 0, 0, 0, 0)
         self.doubted: list[str] = []
         """What was there, and is not as it was known to be; it is there still if it is found."""
@@ -80,7 +80,7 @@ class Walk:
         """Directories in which everything is to be looked at."""
         self._count = 0
 
-    def folders(self) -> Iterator[Folder]:
+    def folders(self) -> Iterator[OpenDirectory]:
         """Every directory in which something is new or other, while it is open.
 
         Raises:
@@ -121,22 +121,22 @@ class Walk:
         self._due.setdefault(prefix, set())
         self._whole.add(prefix)
 
-    def _visit(self, root: int, prefix: str) -> Iterator[Folder]:
+    def _visit(self, root: int, prefix: str) -> Iterator[OpenDirectory]:
         """A directory, and those in it that were not there before."""
         handle = self._enter_all(root, prefix)
         if handle is None:
             return
-        stack: list[tuple[int, str, tuple[list[Found], list[str]]]] = [(handle, prefix, ([], []))]
+        stack: list[tuple[int, str, tuple[list[ChangedPath], list[str]]]] = [(handle, prefix, ([], []))]
         try:
             self._check(prefix)
             stack[0] = (handle, prefix, self._look(handle, prefix))
-            yield Folder(handle, prefix, stack[0][2][0])
+            yield OpenDirectory(handle, prefix, stack[0][2][0])
             yield from self._visit_new(stack)
         finally:
             for opened, _, _ in stack:
                 os.close(opened)
 
-    def _visit_new(self, stack: list[tuple[int, str, tuple[list[Found], list[str]]]]) -> Iterator[Folder]:
+    def _visit_new(self, stack: list[tuple[int, str, tuple[list[ChangedPath], list[str]]]]) -> Iterator[OpenDirectory]:
         while stack:
             parent, prefix, (_, below) = stack[-1]
             if not below:
@@ -150,7 +150,7 @@ class Walk:
             stack.append((handle, inner, ([], [])))
             self._check(inner)
             stack[-1] = (handle, inner, self._scan(handle, inner))
-            yield Folder(handle, inner, stack[-1][2][0])
+            yield OpenDirectory(handle, inner, stack[-1][2][0])
 
     def _enter_all(self, root: int, prefix: str) -> int | None:
         """Open a directory, one step after the other."""
@@ -169,12 +169,12 @@ class Walk:
         except OSError as error:
             # What is gone, or is a file or a link by now, is none of ours.
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                skipped = Skipped(prefix + name, _why(error))
+                skipped = SkippedEntry(prefix + name, _why(error))
                 if skipped not in self.skipped:
                     self.skipped.append(skipped)
             return None
 
-    def _look(self, handle: int, prefix: str) -> tuple[list[Found], list[str]]:
+    def _look(self, handle: int, prefix: str) -> tuple[list[ChangedPath], list[str]]:
         if prefix in self._whole:
             return self._scan(handle, prefix)
         found, below = [], []
@@ -184,14 +184,14 @@ class Walk:
             except OSError as error:
                 self._gone(prefix + name, error)
                 continue
-            found.append(Found(name, prefix + name, now))
+            found.append(ChangedPath(name, prefix + name, now))
             if stat.S_ISDIR(now[0]) and f"{prefix}{name}/" not in self._whole:
                 below.append(name)
         return found[::-1], below
 
-    def _scan(self, handle: int, prefix: str) -> tuple[list[Found], list[str]]:
+    def _scan(self, handle: int, prefix: str) -> tuple[list[ChangedPath], list[str]]:
         """What is new or other in a directory, and the directories in it that nobody knows of, the last first."""
-        found: list[Found] = []
+        found: list[ChangedPath] = []
         below: list[str] = []
         due = self._due.get(prefix, ())
         with os.scandir(handle) as there:
@@ -209,7 +209,7 @@ class Walk:
                     continue
                 if is_folder and not (is_due and f"{path}/" in self._whole):
                     below.append(name)
-                found.append(Found(name, path, now))
+                found.append(ChangedPath(name, path, now))
         self._count += len(found)
         found.sort()
         below.sort(reverse=True)
@@ -217,7 +217,7 @@ class Walk:
 
     def _gone(self, path: str, error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
-            self.skipped.append(Skipped(path, _why(error)))
+            self.skipped.append(SkippedEntry(path, _why(error)))
 
     def _check(self, path: str) -> None:
         if path.count("/") > self._max_depth:

@@ -17,11 +17,11 @@ from ..offload import work
 from ..stores.workspace.snapshots import AsyncSnapshots
 from ..trees import differences
 from ..trees.differences import Change, ChangeKind
-from ..trees.entries import Entry, Piece, objects_of
-from ..trees.line_diff import Steps
-from .capture import Capture, Capturing, Request
-from .readahead import driven
-from .restore import Advance, Restoring
+from ..trees.entries import ContentPiece, TreeEntry, objects_of
+from ..trees.line_diff import StepBudget
+from .capture import Capturer, CaptureRequest, CaptureResult
+from .readahead import drive
+from .restore import Advance, Restorer
 
 PART_BYTES, PART_CHANGES = 4 * MIB, 500
 """Bytes of files, and changes, that a diff reads and shows at a time."""
@@ -40,13 +40,13 @@ class TreeChange(Struct, frozen=True):
     """Only where it was asked for."""
 
 
-class Exchanging:
+class Archiver:
     """Archives and differences for one tenant."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
-        self._restoring = Restoring(engine, scope)
+        self._restoring = Restorer(engine, scope)
 
     async def export(self, snapshot_id: str, path: str | os.PathLike[str], *, replace: bool, advance: Advance) -> int:
         """Write a snapshot to a file, whole or not at all."""
@@ -56,20 +56,22 @@ class Exchanging:
         new = await work(self._engine, lambda: NewFile(path, replace=replace))
         try:
             steps = archives.write(new.file, tree.entries, advance=advance)
-            count = await driven(self._engine, steps, self._restoring.contents)
+            count = await drive(self._engine, steps, self._restoring.contents)
             await work(self._engine, new.finish)
         finally:
             await work(self._engine, new.discard)
         return count
 
-    async def take_in(self, wanted: Request, path: str | os.PathLike[str], *, outside_links: bool) -> Capture:
+    async def take_in(
+        self, wanted: CaptureRequest, path: str | os.PathLike[str], *, outside_links: bool
+    ) -> CaptureResult:
         """Record what is in an archive as a snapshot."""
-        from ..trees.archives import Unpacking  # as above
+        from ..trees.archives import ArchiveReader  # as above
 
         file = await work(self._engine, lambda: _opened(path))
         try:
-            unpacking = Unpacking(file, self._scope.limits, outside_links=outside_links)
-            return await Capturing(self._engine, self._scope).take_in(wanted, unpacking)
+            unpacking = ArchiveReader(file, self._scope.limits, outside_links=outside_links)
+            return await Capturer(self._engine, self._scope).take_in(wanted, unpacking)
         finally:
             await work(self._engine, file.close)
 
@@ -94,7 +96,7 @@ class _Showing:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._steps = Steps(limits.diff_steps)
+        self._steps = StepBudget(limits.diff_steps)
         self._left: set[str] = set()
         """Files that are not compared because others took all that may be compared."""
 
@@ -115,7 +117,7 @@ class _Showing:
         if part:
             yield part
 
-    def compared(self, change: Change) -> list[Entry]:
+    def compared(self, change: Change) -> list[TreeEntry]:
         """What of a change is compared line by line."""
         entries = [each for each in (change.before, change.after) if each is not None]
         is_shown = change.kind not in ("mode", "renamed") and change.path not in self._left
@@ -145,14 +147,14 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
         raise InvalidInput(f"{os.fspath(path)!r} cannot be opened: {error.strerror or error}") from error
 
 
-def _content(entry: Entry | None, bodies: Mapping[bytes, bytes]) -> bytes:
+def _content(entry: TreeEntry | None, bodies: Mapping[bytes, bytes]) -> bytes:
     plain = differences.content_of(entry)
     if plain is not None or entry is None:
         return plain or b""
     return b"".join(_bytes(piece, bodies) for piece in entry.pieces)
 
 
-def _bytes(piece: Piece, bodies: Mapping[bytes, bytes]) -> bytes:
+def _bytes(piece: ContentPiece, bodies: Mapping[bytes, bytes]) -> bytes:
     if not piece.object:
         return bytes(piece.length)
     return bodies[piece.object][piece.start : piece.start + piece.length]

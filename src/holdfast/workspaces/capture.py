@@ -25,19 +25,19 @@ from ..stores.execution.runs import states
 from ..stores.objects import packs, removal
 from ..stores.workspace import layers, snapshots
 from ..stores.workspace import retention_rules as rules
-from ..stores.workspace.layers import NewLayer, Part
+from ..stores.workspace.layers import LayerPart, NewLayer
 from ..stores.workspace.snapshots import AsyncSnapshots, NewSnapshot, Snapshot, SnapshotKind
-from ..stores.workspace.squash import Squashing
+from ..stores.workspace.squash import Squasher
 from ..trees import ignore_rules, stat_cache
 from ..trees.entries import Difference, objects_of
-from ..trees.ignore_rules import DEFAULT_IGNORE, Ignores
+from ..trees.ignore_rules import DEFAULT_IGNORE, IgnoreRules
 from ..trees.overlay import UpperScan
-from ..trees.scan import Scan, Scanned
-from ..trees.stat_cache import Picture
-from ..trees.walk import Skipped
+from ..trees.scan import Scan, ScanResult
+from ..trees.stat_cache import CachedTree
+from ..trees.walk import SkippedEntry
 
 if TYPE_CHECKING:
-    from ..trees.archives import Unpacking
+    from ..trees.archives import ArchiveReader
 
 T = TypeVar("T")
 TRIES = 3
@@ -48,20 +48,20 @@ MAX_PICTURES = 8
 """Trees whose pictures are kept in memory."""
 
 
-class Capture(Struct, frozen=True):
+class CaptureResult(Struct, frozen=True):
     """What one capture came to."""
 
     snapshot: Snapshot
     changed: int
     """Entries that are new, or not as they were in the snapshot before."""
     removed: int
-    skipped: Sequence[Skipped] = ()
+    skipped: Sequence[SkippedEntry] = ()
     """What is not in the snapshot although nobody said so, and why: pipes, sockets, devices, and what must not be read."""
     unsettled: Sequence[str] = ()
     """Files that changed each time they were read; they are in the snapshot as they were read last."""
 
 
-class Request(Struct, frozen=True):
+class CaptureRequest(Struct, frozen=True):
     """What is to be captured, and for whom."""
 
     run_id: str
@@ -80,7 +80,7 @@ class _Before(Struct, frozen=True):
     last: Snapshot | None
 
 
-def request(
+def capture_request(
     scope: Scope,
     run_id: str,
     path: str | os.PathLike[str],
@@ -90,18 +90,18 @@ def request(
     ignore: Sequence[str],
     ignore_defaults: bool,
     id: str | None,
-) -> Request:
+) -> CaptureRequest:
     """What a caller asks for.
 
     Raises:
         InvalidInput: an argument is not what it should be.
     """
-    return Request(
+    return CaptureRequest(
         run_id=parse_id(run_id, "run id"),
         root=root_of(path),
-        step=None if step is None else snapshots.number(step),
+        step=None if step is None else snapshots.parse_step(step),
         kind=snapshots.kind_of(kind),
-        ignore=Ignores(ignore).patterns,
+        ignore=IgnoreRules(ignore).patterns,
         ignore_defaults=ignore_defaults,
         id=scope.ids.new() if id is None else parse_id(id, "snapshot id"),
     )
@@ -118,14 +118,14 @@ def root_of(path: object) -> str:
     return os.path.realpath(os.fsdecode(path))
 
 
-class Capturing:
+class Capturer:
     """Captures for one tenant. What takes files, and therefore time, goes through ``work``."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
 
-    async def capture(self, wanted: Request) -> Capture:
+    async def capture(self, wanted: CaptureRequest) -> CaptureResult:
         """Capture a tree; with a picture of it as long as that holds.
 
         Raises:
@@ -135,7 +135,7 @@ class Capturing:
         """
         before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
         if before.done is not None:
-            return Capture(before.done, 0, 0)
+            return CaptureResult(before.done, 0, 0)
         for turn in range(TRIES):
             try:
                 return await self._try(wanted, before, use_picture=turn == 0)
@@ -143,7 +143,7 @@ class Capturing:
                 stale = error
         raise stale
 
-    async def _try(self, wanted: Request, before: _Before, *, use_picture: bool) -> Capture:
+    async def _try(self, wanted: CaptureRequest, before: _Before, *, use_picture: bool) -> CaptureResult:
         picture = await self._picture(wanted, before.last, use_stats=use_picture)
         ignores = await work(self._engine, lambda: _ignores(wanted))
         scan = Scan(wanted.root, **self._scanning(picture, ignores, use_stats=True))
@@ -151,7 +151,7 @@ class Capturing:
         await work(self._engine, lambda: self._remember(wanted.root, picture, capture.snapshot, scanned))
         return capture
 
-    async def capture_upper(self, wanted: Request, base: str) -> Capture:
+    async def capture_upper(self, wanted: CaptureRequest, base: str) -> CaptureResult:
         """Capture the upper directory of an overlay file system on a snapshot of what is below it.
 
         Raises:
@@ -162,7 +162,7 @@ class Capturing:
         """
         before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
         if before.done is not None:
-            return Capture(before.done, 0, 0)
+            return CaptureResult(before.done, 0, 0)
         below = await self._snapshots.get(base)
         picture = await self._drawn(below.id, below.layer_id)
         if picture is None:
@@ -171,7 +171,7 @@ class Capturing:
         scan = UpperScan(wanted.root, **self._scanning(picture, ignores, use_stats=False))
         return (await self._scanned(wanted, picture, scan))[0]
 
-    def _scanning(self, picture: Picture | None, ignores: Ignores, *, use_stats: bool) -> dict[str, Any]:
+    def _scanning(self, picture: CachedTree | None, ignores: IgnoreRules, *, use_stats: bool) -> dict[str, Any]:
         """What a scan is told. What is known of files holds only while the same is ignored."""
         is_known = use_stats and picture is not None and picture.ignore == ignores.patterns
         return {
@@ -183,9 +183,9 @@ class Capturing:
         }
 
     async def _scanned(
-        self, wanted: Request, picture: Picture | None, scan: Scan | Unpacking
-    ) -> tuple[Capture, Scanned]:
-        parts: list[Part] = []
+        self, wanted: CaptureRequest, picture: CachedTree | None, scan: Scan | ArchiveReader
+    ) -> tuple[CaptureResult, ScanResult]:
+        parts: list[LayerPart] = []
         held = 0
         async for packed in _each(self._engine, scan.parts()):
             staged = await self._stage(packed, held=held)
@@ -195,8 +195,8 @@ class Capturing:
         return await self.record(wanted, picture, scanned, parts), scanned
 
     async def record(
-        self, wanted: Request, picture: Picture | None, scanned: Scanned, parts: Sequence[Part]
-    ) -> Capture:
+        self, wanted: CaptureRequest, picture: CachedTree | None, scanned: ScanResult, parts: Sequence[LayerPart]
+    ) -> CaptureResult:
         """Record a snapshot of what was found, as a difference to a picture, and remember it."""
         limits = self._scope.limits
         limits.check("tree_entries", len(scanned.entries), "the entries of this tree")
@@ -213,13 +213,15 @@ class Capturing:
         released: set[bytes] = set()
         snapshot, gone = await self._engine.write(lambda connection: _record(connection, self._scope, new, released))
         if gone:
-            rules.announce(self._scope, gone, "per_run_cap")
+            rules.log_removals(self._scope, gone, "per_run_cap")
             await removal.remove_unheld(self._engine, self._scope, released)
-            await Squashing(self._engine, self._scope).below(snapshot.layer_id, snapshot.tree_bytes)
+            await Squasher(self._engine, self._scope).below(snapshot.layer_id, snapshot.tree_bytes)
         difference = scanned.difference
-        return Capture(snapshot, len(difference.entries), len(difference.removed), scanned.skipped, scanned.unsettled)
+        return CaptureResult(
+            snapshot, len(difference.entries), len(difference.removed), scanned.skipped, scanned.unsettled
+        )
 
-    async def take_in(self, wanted: Request, unpacking: Unpacking) -> Capture:
+    async def take_in(self, wanted: CaptureRequest, unpacking: ArchiveReader) -> CaptureResult:
         """Record what is in an archive.
 
         Raises:
@@ -229,18 +231,18 @@ class Capturing:
         """
         before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
         if before.done is not None:
-            return Capture(before.done, 0, 0)
+            return CaptureResult(before.done, 0, 0)
         return (await self._scanned(wanted, None, unpacking))[0]
 
-    def remembered(self, root: str) -> Picture | None:
+    def remembered(self, root: str) -> CachedTree | None:
         """The last picture of a directory that this process has."""
         return self._pictures.get(self._key(root))
 
-    async def known(self, root: str) -> Picture | None:
+    async def known(self, root: str) -> CachedTree | None:
         """The last picture of a directory that is known, here or beside the database."""
         return self.remembered(root) or await self._kept(root)
 
-    def remember(self, root: str, picture: Picture) -> None:
+    def remember(self, root: str, picture: CachedTree) -> None:
         """Keep a picture in the place of the last, in this process."""
         key, pictures = self._key(root), self._pictures
         pictures.pop(key, None)
@@ -248,7 +250,7 @@ class Capturing:
         while len(pictures) > MAX_PICTURES:
             pictures.pop(next(iter(pictures)), None)
 
-    async def _stage(self, packed: Sequence[Packed], *, held: int) -> list[Part]:
+    async def _stage(self, packed: Sequence[Packed], *, held: int) -> list[LayerPart]:
         """Write large objects to a pack, where packs are kept.
 
         Their bodies are held as well, as long as those are not too many: then they can be stored in the database, should
@@ -257,16 +259,16 @@ class Capturing:
         if not packed:
             return []
         if self._scope.packs is None or self._engine.joined:
-            return [Part(packed)]
+            return [LayerPart(packed)]
         staged = await packs.stage(self._engine, self._scope, packed)
         least = self._scope.limits.pack_from_bytes
         large = [each for each in packed if each.length >= least]
         if held + sum(each.length for each in large) > MAX_HELD:
             large = [each.without_body() for each in large]
         small = [each for each in packed if each.length < least]
-        return [part for part in (Part(large, staged), Part(small)) if part.packed]
+        return [part for part in (LayerPart(large, staged), LayerPart(small)) if part.packed]
 
-    async def _picture(self, wanted: Request, last: Snapshot | None, *, use_stats: bool) -> Picture | None:
+    async def _picture(self, wanted: CaptureRequest, last: Snapshot | None, *, use_stats: bool) -> CachedTree | None:
         """What is known of a tree: all, or at least what the run's last snapshot of it consists of."""
         if use_stats:
             found = await self.known(wanted.root)
@@ -274,7 +276,7 @@ class Capturing:
                 return found
         return None if last is None else await self._drawn(last.id, last.layer_id)
 
-    async def _kept(self, root: str) -> Picture | None:
+    async def _kept(self, root: str) -> CachedTree | None:
         """A picture of which a file beside the database knows."""
         place = self._place(root)
         cached = await work(self._engine, lambda: stat_cache.load(place)) if place is not None else None
@@ -283,19 +285,19 @@ class Capturing:
         picture = await self._drawn(cached.snapshot_id, cached.layer_id)
         if picture is None:
             return None
-        return structs.replace(picture, stats=stat_cache.fitting(cached.stats, picture.entries))
+        return structs.replace(picture, stats=stat_cache.matching_stats(cached.stats, picture.entries))
 
-    async def _drawn(self, snapshot_id: str, layer_id: str) -> Picture | None:
+    async def _drawn(self, snapshot_id: str, layer_id: str) -> CachedTree | None:
         """A picture of what a layer comes to, without knowing anything of files; ``None`` if it is there no longer."""
         try:
             tree, depth = await self._snapshots._layer_tree(layer_id)
         except NotFound:
             return None
         size = await work(self._engine, lambda: sum(entry.size for entry in tree.entries.values()))
-        return Picture(snapshot_id, layer_id, depth, tuple(tree.ignore), tree.entries, {}, size)
+        return CachedTree(snapshot_id, layer_id, depth, tuple(tree.ignore), tree.entries, {}, size)
 
-    def _remember(self, root: str, before: Picture | None, snapshot: Snapshot, scanned: Scanned) -> None:
-        picture = Picture(
+    def _remember(self, root: str, before: CachedTree | None, snapshot: Snapshot, scanned: ScanResult) -> None:
+        picture = CachedTree(
             snapshot.id,
             snapshot.layer_id,
             snapshot.depth,
@@ -312,8 +314,8 @@ class Capturing:
             stat_cache.save(place, picture)
 
     @property
-    def _pictures(self) -> dict[tuple[str, str], Picture]:
-        found: dict[tuple[str, str], Picture] = self._scope.shared.setdefault("workspaces", {})
+    def _pictures(self) -> dict[tuple[str, str], CachedTree]:
+        found: dict[tuple[str, str], CachedTree] = self._scope.shared.setdefault("workspaces", {})
         return found
 
     def _key(self, root: str) -> tuple[str, str]:
@@ -349,7 +351,7 @@ async def _each(engine: Engine, found: Iterator[T]) -> AsyncIterator[T]:
         await work(engine, cast("Generator[T]", found).close)
 
 
-async def _before(connection: Connection, scope: Scope, wanted: Request) -> _Before:
+async def _before(connection: Connection, scope: Scope, wanted: CaptureRequest) -> _Before:
     params = scope.params(run_id=wanted.run_id, id=wanted.id)
     if await states.queries.get.one(connection, params) is None:
         raise states.run_not_found(wanted.run_id)
@@ -358,12 +360,12 @@ async def _before(connection: Connection, scope: Scope, wanted: Request) -> _Bef
     )
 
 
-def _ignores(wanted: Request) -> Ignores:
+def _ignores(wanted: CaptureRequest) -> IgnoreRules:
     defaults = DEFAULT_IGNORE if wanted.ignore_defaults else ()
-    return Ignores([*defaults, *ignore_rules.in_root(wanted.root), *wanted.ignore])
+    return IgnoreRules([*defaults, *ignore_rules.in_root(wanted.root), *wanted.ignore])
 
 
-def _bytes(picture: Picture | None, scanned: Scanned) -> int:
+def _bytes(picture: CachedTree | None, scanned: ScanResult) -> int:
     """Of all files, without looking at those that are as they were."""
     if picture is None:
         return sum(entry.size for entry in scanned.entries.values())
@@ -372,14 +374,16 @@ def _bytes(picture: Picture | None, scanned: Scanned) -> int:
     return picture.tree_bytes - _replaced(picture, difference) + new
 
 
-def _replaced(picture: Picture, difference: Difference) -> int:
+def _replaced(picture: CachedTree, difference: Difference) -> int:
     """Bytes of the files that a difference replaces or removes."""
     was = picture.entries
     gone = sum(was[path].size for path in difference.removed)
     return gone + sum(was[entry.path].size for entry in difference.entries if entry.path in was)
 
 
-def _layer(picture: Picture | None, scanned: Scanned, parts: Sequence[Part], max_depth: int) -> NewLayer | str:
+def _layer(
+    picture: CachedTree | None, scanned: ScanResult, parts: Sequence[LayerPart], max_depth: int
+) -> NewLayer | str:
     """The layer of a tree: the one it had, if nothing changed, a difference to that, or a whole one."""
     difference = scanned.difference
     count = len(difference.entries) + len(difference.removed)

@@ -11,25 +11,25 @@ from msgspec import Struct
 from ..engines.protocol import Engine
 from ..offload import work
 from ..sync_runner import step
-from ..trees.prefetch import Contents, Wanted
+from ..trees.prefetch import ObjectBodies, ObjectRequest
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
-Read = Callable[[Sequence[bytes]], Coroutine[Any, Any, Contents]]
+Read = Callable[[Sequence[bytes]], Coroutine[Any, Any, ObjectBodies]]
 
 
-class Ahead:
+class ReadAhead:
     """Objects, the next ones while somebody is busy with the last. In a caller's own transaction nothing is read ahead."""
 
     def __init__(self, engine: Engine, read: Read) -> None:
         self._engine, self._read = engine, read
         self._pool: ThreadPoolExecutor | None = None
-        self._next: tuple[Sequence[bytes], Callable[[], Awaitable[Contents]]] | None = None
+        self._next: tuple[Sequence[bytes], Callable[[], Awaitable[ObjectBodies]]] | None = None
 
-    async def get(self, wanted: Wanted) -> Contents:
+    async def get(self, wanted: ObjectRequest) -> ObjectBodies:
         """What is needed now."""
         ready = self._next
         if ready is None or ready[0] != wanted.now:
@@ -50,13 +50,13 @@ class Ahead:
             except Exception:  # noqa: S110  # nobody asked for it
                 pass
 
-    def _begun(self, digests: Sequence[bytes]) -> Callable[[], Awaitable[Contents]]:
+    def _begun(self, digests: Sequence[bytes]) -> Callable[[], Awaitable[ObjectBodies]]:
         if not self._engine.blocking:
             import asyncio
 
             task = asyncio.ensure_future(self._read(digests))
 
-            async def awaited() -> Contents:
+            async def awaited() -> ObjectBodies:
                 return await task
 
             return awaited
@@ -66,15 +66,15 @@ class Ahead:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-ahead")
         future = self._pool.submit(lambda: step(self._read(digests)))
 
-        async def waited() -> Contents:
+        async def waited() -> ObjectBodies:
             return future.result()
 
         return waited
 
 
-async def driven(engine: Engine, steps: Generator[Wanted, Contents, T], read: Read) -> T:
+async def drive(engine: Engine, steps: Generator[ObjectRequest, ObjectBodies, T], read: Read) -> T:
     """What a generator comes to that takes files and asks for objects."""
-    ahead = Ahead(engine, read)
+    ahead = ReadAhead(engine, read)
     try:
         said = await work(engine, partial(_step, steps, None))
         while not isinstance(said, _Done):
@@ -89,7 +89,7 @@ class _Done(Struct, Generic[T], frozen=True):
     value: T
 
 
-def _step(steps: Generator[Wanted, Contents, T], sent: Contents | None) -> Wanted | _Done[T]:
+def _step(steps: Generator[ObjectRequest, ObjectBodies, T], sent: ObjectBodies | None) -> ObjectRequest | _Done[T]:
     try:
         return next(steps) if sent is None else steps.send(sent)
     except StopIteration as done:

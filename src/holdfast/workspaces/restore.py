@@ -14,16 +14,16 @@ from ..stores.objects import packs
 from ..stores.objects.packs import InPack
 from ..stores.workspace.snapshots import AsyncSnapshots
 from ..trees import current_state, restore, validation
-from ..trees.current_state import Present
-from ..trees.entries import Entry, Tree
-from ..trees.ignore_rules import Ignores, in_root
-from ..trees.prefetch import Contents
-from ..trees.restore import Plan, Restored
-from ..trees.stat_cache import Picture
+from ..trees.current_state import CurrentState
+from ..trees.entries import Tree, TreeEntry
+from ..trees.ignore_rules import IgnoreRules, in_root
+from ..trees.prefetch import ObjectBodies
+from ..trees.restore import RestorePlan, RestoreResult
+from ..trees.stat_cache import CachedTree
 from ..trees.walk import Stat
-from .capture import Capturing
-from .readahead import driven
-from .snapshot_tree import Target, Targets
+from .capture import Capturer
+from .readahead import drive
+from .snapshot_tree import SnapshotTree, SnapshotTrees
 
 TRIES = 3
 """How often a directory is looked at again because it changed while it was restored."""
@@ -32,16 +32,16 @@ THREADS_FROM, MAX_THREADS = 4, 4
 """Objects from which on threads are worth starting, and how many are."""
 
 
-class Restoring:
+class Restorer:
     """Restores for one tenant. What takes files, and therefore time, goes through ``work``."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
-        self._targets = Targets(engine, self._snapshots)
-        self._capturing = Capturing(engine, scope)
+        self._targets = SnapshotTrees(engine, self._snapshots)
+        self._capturing = Capturer(engine, scope)
 
-    async def into(self, snapshot_id: str, root: str, *, replace: bool, advance: Advance) -> Restored:
+    async def into(self, snapshot_id: str, root: str, *, replace: bool, advance: Advance) -> RestoreResult:
         """Bring a directory, which is made if it is not there, to a snapshot.
 
         Raises:
@@ -54,7 +54,7 @@ class Restoring:
         await work(self._engine, lambda: _made(root, replace))
         return await self.bring(root, target, advance=advance)
 
-    async def bring(self, root: str, target: Target, *, advance: Advance) -> Restored:
+    async def bring(self, root: str, target: SnapshotTree, *, advance: Advance) -> RestoreResult:
         """Bring a directory to a tree, whatever is in it.
 
         Raises:
@@ -75,14 +75,16 @@ class Restoring:
             return done
         raise stale
 
-    async def _apart(self, target: Target, picture: Picture) -> Set[str] | None:
+    async def _apart(self, target: SnapshotTree, picture: CachedTree) -> Set[str] | None:
         """The only paths in which a tree differs from its picture, if that is known."""
         try:
             return target.paths_apart(await self._targets.manifests(picture.snapshot_id))
         except NotFound:
             return None  # the snapshot that the picture shows was removed since
 
-    async def bring_from(self, root: str, target: Target, picture: Picture, *, advance: Advance) -> Restored:
+    async def bring_from(
+        self, root: str, target: SnapshotTree, picture: CachedTree, *, advance: Advance
+    ) -> RestoreResult:
         """Bring a directory to a tree that is just as in a picture: what is not is not touched.
 
         Raises:
@@ -94,7 +96,7 @@ class Restoring:
         self._remember(root, target, picture, among)
         return done
 
-    def _remember(self, root: str, target: Target, picture: Picture | None, among: Set[str] | None) -> None:
+    def _remember(self, root: str, target: SnapshotTree, picture: CachedTree | None, among: Set[str] | None) -> None:
         """The directory is as the target now. Of what differed, and of where that lies, nothing is known any longer."""
         if picture is None or among is None or picture.ignore != tuple(target.tree.ignore):
             return
@@ -107,22 +109,22 @@ class Restoring:
     async def _apply(
         self,
         root: str,
-        target: Target,
-        there: Mapping[str, Entry],
+        target: SnapshotTree,
+        there: Mapping[str, TreeEntry],
         *,
         among: Set[str] | None,
         advance: Advance,
         expected: Mapping[str, Stat] | None = None,
-    ) -> Restored:
+    ) -> RestoreResult:
         """Make what is wanted of what is there. Where it is known that only these paths differ: ``among``."""
         wanted = target.tree.entries
         plan = await work(self._engine, lambda: self._plan(wanted, there, among))
         if not plan.count:
-            return Restored()
+            return RestoreResult()
         steps = restore.restore(root, plan, wanted, expected=expected, advance=advance)
-        return await driven(self._engine, steps, self.contents)
+        return await drive(self._engine, steps, self.contents)
 
-    async def contents(self, digests: Sequence[bytes]) -> Contents:
+    async def contents(self, digests: Sequence[bytes]) -> ObjectBodies:
         """Objects by their digests.
 
         Raises:
@@ -130,7 +132,7 @@ class Restoring:
             Corrupt: one is not what it was.
         """
 
-        async def read() -> Contents:
+        async def read() -> ObjectBodies:
             found = await self._snapshots._fetch(digests)
             out = [each for each in found if isinstance(each, InPack)]
             stored = await packs.read_stored(self._engine, self._scope, out) if out else {}
@@ -139,12 +141,16 @@ class Restoring:
 
         return await packs.retry_moved(read)
 
-    def _plan(self, wanted: Mapping[str, Entry], there: Mapping[str, Entry], among: Set[str] | None) -> Plan:
+    def _plan(
+        self, wanted: Mapping[str, TreeEntry], there: Mapping[str, TreeEntry], among: Set[str] | None
+    ) -> RestorePlan:
         changed = validation.check(wanted, self._scope.limits, known=there, among=among)
         return restore.plan(wanted, there, changed, among=among)
 
-    def _look(self, root: str, tree: Tree, picture: Picture | None) -> Present:
-        return current_state.look(root, tree, now=Ignores(in_root(root)), limits=self._scope.limits, picture=picture)
+    def _look(self, root: str, tree: Tree, picture: CachedTree | None) -> CurrentState:
+        return current_state.read_directory(
+            root, tree, now=IgnoreRules(in_root(root)), limits=self._scope.limits, picture=picture
+        )
 
 
 def _unpacked(wanted: Sequence[InPack], stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

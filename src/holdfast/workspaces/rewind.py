@@ -26,35 +26,35 @@ from ..stores.workspace.rewind_rows import Rewind
 from ..stores.workspace.rewinds import AsyncRewinds
 from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
 from ..trees.ignore_rules import DEFAULT_IGNORE, in_root
-from ..trees.restore import Restored
+from ..trees.restore import RestoreResult
 from . import capture
-from .capture import Capturing, root_of
-from .restore import TRIES, Advance, Restoring
-from .snapshot_tree import Target, Targets
+from .capture import Capturer, root_of
+from .restore import TRIES, Advance, Restorer
+from .snapshot_tree import SnapshotTree, SnapshotTrees
 
 DAY_S = 86_400
 LOOKED_AT = 100
 """Steps that are looked at in one go for the last that has a snapshot."""
 
 
-class Rewound(Struct, frozen=True):
+class RewindResult(Struct, frozen=True):
     """What a rewind or a redo came to: what was noted, what was done to the tree, and what the tree was before."""
 
     rewind: Rewind
-    restored: Restored
+    restored: RestoreResult
     dirty: Snapshot | None = None
 
 
-class Rewinding:
+class Rewinder:
     """Rewinds for one tenant."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._rewinds = AsyncRewinds(engine, scope)
         self._snapshots = AsyncSnapshots(engine, scope)
-        self._targets = Targets(engine, self._snapshots)
-        self._capturing = Capturing(engine, scope)
-        self._restoring = Restoring(engine, scope)
+        self._targets = SnapshotTrees(engine, self._snapshots)
+        self._capturing = Capturer(engine, scope)
+        self._restoring = Restorer(engine, scope)
 
     async def rewind(
         self,
@@ -64,15 +64,15 @@ class Rewinding:
         *,
         files: bool,
         epoch: int | None,
-        keep_checkpoints_for: int | None,
+        keep_snapshots_for: int | None,
         advance: Advance,
-    ) -> Rewound:
+    ) -> RewindResult:
         """Take a run and its tree back to a step."""
-        keep_s = None if keep_checkpoints_for is None else _days(keep_checkpoints_for) * DAY_S
+        keep_s = None if keep_snapshots_for is None else _days(keep_snapshots_for) * DAY_S
         if path is None:
             wanted = await self._snapshot_if_any(run_id, to_step) if files else None
             begun = await self._rewinds.begin(run_id, to_step=to_step, epoch=epoch, snapshot=wanted, keep_s=keep_s)
-            return Rewound(begun if wanted is not None else await self._rewinds.finish(begun.id), Restored())
+            return RewindResult(begun if wanted is not None else await self._rewinds.finish(begun.id), RestoreResult())
         await self.finish(run_id, path)
         root = root_of(path)
         # Read first: what is captured now may be one too many, and then the oldest goes.
@@ -89,11 +89,11 @@ class Rewinding:
             keep_s=keep_s,
         )
         restored = await self._bring(begun.run_id, root, target, dirty, advance)
-        return Rewound(await self._rewinds.finish(begun.id), restored, dirty)
+        return RewindResult(await self._rewinds.finish(begun.id), restored, dirty)
 
     async def redo(
         self, run_id: str, path: object | None, *, id: str | None, later: bool, epoch: int | None, advance: Advance
-    ) -> Rewound:
+    ) -> RewindResult:
         """Undo a rewind."""
         if not later:
             await self.finish(run_id, path)
@@ -103,12 +103,12 @@ class Rewinding:
             begun = await self._rewinds.redo(run_id, id=id, epoch=epoch)
             # Without a capture no worker has changed the files: they are as they were before the rewind.
             is_there = begun.wanted is None
-            return Rewound(await self._rewinds.finish(begun.id) if is_there else begun, Restored())
+            return RewindResult(await self._rewinds.finish(begun.id) if is_there else begun, RestoreResult())
         target = await self._targets.of(last.dirty)
         dirty = await self._captured(run_id, where, target)
         begun = await self._rewinds.redo(run_id, id=last.id, epoch=epoch, path=where)
         restored = await self._bring(run_id, where, target, dirty, advance)
-        return Rewound(await self._rewinds.finish(begun.id), restored, dirty)
+        return RewindResult(await self._rewinds.finish(begun.id), restored, dirty)
 
     async def finish(self, run_id: str | None, path: object | None = None) -> Sequence[Rewind]:
         """Do the rest of pending rewinds. Those that wait for a worker stay pending, unless its directory is given."""
@@ -132,7 +132,9 @@ class Rewinding:
         await self._rewinds._keep_dirty(rewind, dirty.id)
         await self._bring(rewind.run_id, where, target, dirty, lambda count: None)
 
-    async def _bring(self, run_id: str, root: str, target: Target, dirty: Snapshot, advance: Advance) -> Restored:
+    async def _bring(
+        self, run_id: str, root: str, target: SnapshotTree, dirty: Snapshot, advance: Advance
+    ) -> RestoreResult:
         """Bring a tree that was just captured to another; captured again, if somebody changes it meanwhile."""
         for _ in range(TRIES):
             picture = self._capturing.remembered(root)
@@ -145,11 +147,11 @@ class Rewinding:
             dirty = await self._captured(run_id, root, target)
         raise stale
 
-    async def _captured(self, run_id: str, root: str, target: Target) -> Snapshot:
+    async def _captured(self, run_id: str, root: str, target: SnapshotTree) -> Snapshot:
         """The tree as it is, by the same rules as another of it."""
         step = (await AsyncRuns(self._engine, self._scope).get(run_id)).iteration
         ignore, defaults = await work(self._engine, lambda: _rules(root, target.tree.ignore))
-        wanted = capture.request(
+        wanted = capture.capture_request(
             self._scope, run_id, root, step=step, kind="dirty", ignore=ignore, ignore_defaults=defaults, id=None
         )
         return (await self._capturing.capture(wanted)).snapshot
@@ -215,5 +217,5 @@ def _rules(root: str, patterns: Sequence[str]) -> tuple[Sequence[str], bool]:
 
 def _days(days: int) -> int:
     if not isinstance(days, int) or isinstance(days, bool) or not 0 <= days < 2**31:
-        raise InvalidInput(f"keep_checkpoints_for is a whole number of days from 0 on, not {days!r}")
+        raise InvalidInput(f"keep_snapshots_for is a whole number of days from 0 on, not {days!r}")
     return days

@@ -13,11 +13,11 @@ from ..stores.workspace import layers
 from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
 from ..trees import manifests
 from ..trees.entries import Tree
-from ..trees.stat_cache import Picture
+from ..trees.stat_cache import CachedTree
 from ..trees.walk import Stat
 
 
-class Target(Struct, frozen=True):
+class SnapshotTree(Struct, frozen=True):
     """A tree, and the differences that it consists of."""
 
     snapshot: Snapshot
@@ -36,27 +36,27 @@ class Target(Struct, frozen=True):
             found.update(entry.path for entry in difference.entries)
         return found
 
-    def picture(self, stats: Mapping[str, Stat]) -> Picture:
+    def picture(self, stats: Mapping[str, Stat]) -> CachedTree:
         """A directory that was brought here, of which so much is known."""
         ignore, snapshot = tuple(self.tree.ignore), self.snapshot
         depth = len(self.manifests) - 1
-        return Picture(snapshot.id, snapshot.layer_id, depth, ignore, self.tree.entries, stats, snapshot.tree_bytes)
+        return CachedTree(snapshot.id, snapshot.layer_id, depth, ignore, self.tree.entries, stats, snapshot.tree_bytes)
 
 
-class Targets:
+class SnapshotTrees:
     """The trees of one tenant's snapshots."""
 
     def __init__(self, engine: Engine, snapshots: AsyncSnapshots) -> None:
         self._engine, self._snapshots = engine, snapshots
 
-    async def of(self, snapshot_id: str) -> Target:
+    async def of(self, snapshot_id: str) -> SnapshotTree:
         """What a snapshot is.
 
         Raises:
             NotFound: there is no such snapshot.
         """
         snapshot, found = await self._read(snapshot_id)
-        return Target(snapshot, await work(self._engine, lambda: layers.tree_of(found)), found)
+        return SnapshotTree(snapshot, await work(self._engine, lambda: layers.tree_of(found)), found)
 
     async def manifests(self, snapshot_id: str) -> Sequence[bytes]:
         """What a snapshot consists of, one difference on the other.

@@ -10,12 +10,12 @@ from ..core.store import TenantStore, only_reads
 from ..ids import Id
 from ..stores.workspace.rewind_rows import Rewind
 from ..stores.workspace.snapshots import SnapshotKind
-from ..trees.restore import Restored
+from ..trees.restore import RestoreResult
 from . import capture
-from .archives import Exchanging, TreeChange
-from .capture import Capture, Capturing
-from .restore import Advance, Restoring
-from .rewind import Rewinding, Rewound
+from .archives import Archiver, TreeChange
+from .capture import Capturer, CaptureResult
+from .restore import Advance, Restorer
+from .rewind import Rewinder, RewindResult
 
 
 class AsyncWorkspaces(TenantStore):
@@ -31,7 +31,7 @@ class AsyncWorkspaces(TenantStore):
         ignore: Sequence[str] = (),
         ignore_defaults: bool = True,
         id: str | None = None,
-    ) -> Capture:
+    ) -> CaptureResult:
         """Take a snapshot of a directory tree: files, directories and links, their modes and times.
 
         It is whole or absent. Only what changed since the last capture of this directory is read and stored. ``ignore`` are
@@ -44,7 +44,7 @@ class AsyncWorkspaces(TenantStore):
             LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over ``object_bytes``.
             Unavailable: the place where packs are kept cannot be reached.
         """
-        wanted = capture.request(
+        wanted = capture.capture_request(
             self._scope,
             run_id,
             path,
@@ -54,7 +54,7 @@ class AsyncWorkspaces(TenantStore):
             ignore_defaults=ignore_defaults,
             id=id,
         )
-        return await Capturing(self._engine, self._scope).capture(wanted)
+        return await Capturer(self._engine, self._scope).capture(wanted)
 
     async def capture_upper(
         self,
@@ -66,7 +66,7 @@ class AsyncWorkspaces(TenantStore):
         ignore: Sequence[str] = (),
         ignore_defaults: bool = True,
         id: str | None = None,
-    ) -> Capture:
+    ) -> CaptureResult:
         """Take a snapshot of an overlay file system: of its upper directory, on ``base``, a snapshot of what is below it.
 
         Only the upper directory is read, with its whiteouts and opaque directories.
@@ -78,7 +78,7 @@ class AsyncWorkspaces(TenantStore):
             LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over ``object_bytes``.
             Unavailable: the place where packs are kept cannot be reached.
         """
-        wanted = capture.request(
+        wanted = capture.capture_request(
             self._scope,
             run_id,
             path,
@@ -88,7 +88,7 @@ class AsyncWorkspaces(TenantStore):
             ignore_defaults=ignore_defaults,
             id=id,
         )
-        return await Capturing(self._engine, self._scope).capture_upper(wanted, base)
+        return await Capturer(self._engine, self._scope).capture_upper(wanted, base)
 
     @only_reads
     async def restore(
@@ -98,7 +98,7 @@ class AsyncWorkspaces(TenantStore):
         *,
         replace: bool = False,
         on_progress: Advance = lambda count: None,
-    ) -> Restored:
+    ) -> RestoreResult:
         """Bring a directory to a snapshot. It is made if it is not there; if something is in it, only with ``replace``.
 
         Only what differs is touched; what is not in the snapshot goes away, unless it is ignored. Nothing is ever written
@@ -111,7 +111,7 @@ class AsyncWorkspaces(TenantStore):
             Stale: somebody goes on changing the directory.
             Corrupt: the snapshot is not what was captured.
         """
-        restoring = Restoring(self._engine, self._scope)
+        restoring = Restorer(self._engine, self._scope)
         return await restoring.into(snapshot_id, capture.root_of(path), replace=replace, advance=on_progress)
 
     async def rewind(
@@ -122,16 +122,16 @@ class AsyncWorkspaces(TenantStore):
         *,
         files: bool = True,
         epoch: int | None = None,
-        keep_checkpoints_for: int | None = None,
+        keep_snapshots_for: int | None = None,
         on_progress: Advance = lambda count: None,
-    ) -> Rewound:
+    ) -> RewindResult:
         """Take a run, its conversation and its workspace back to a step; 0 is before the first. ``redo`` undoes it.
 
         The directory is captured first, whatever is in it. Then one commit takes the run and its conversation back, and the
         directory is brought to what it was after the step. A rewind that was broken off in between is finished by the next
         call, by ``finish_rewinds``, or by a loop that drives it here. The run waits until it is resumed. Without a ``path`` the
         rewind stays pending, and the worker that next claims the run brings its workspace to the step's snapshot; with
-        ``files=False`` the files stay as they are. For ``keep_checkpoints_for`` days, 90 at most (more is cut down), the run's
+        ``files=False`` the files stay as they are. For ``keep_snapshots_for`` days, 90 at most (more is cut down), the run's
         snapshots are kept after it ends.
 
         Raises:
@@ -140,14 +140,14 @@ class AsyncWorkspaces(TenantStore):
                 no longer shows the messages of that step.
             Fenced: somebody else has claimed the run since.
         """
-        rewinding = Rewinding(self._engine, self._scope)
+        rewinding = Rewinder(self._engine, self._scope)
         return await rewinding.rewind(
             run_id,
             to_step,
             path,
             files=files,
             epoch=epoch,
-            keep_checkpoints_for=keep_checkpoints_for,
+            keep_snapshots_for=keep_snapshots_for,
             advance=on_progress,
         )
 
@@ -160,7 +160,7 @@ class AsyncWorkspaces(TenantStore):
         later: bool = False,
         epoch: int | None = None,
         on_progress: Advance = lambda count: None,
-    ) -> Rewound:
+    ) -> RewindResult:
         """Undo the last rewind that led to where a run is, or the one with this ``id``: state, messages and files are back.
 
         Without a ``path`` it is the directory that was rewound. It is captured first, as it is now. With ``later``, no directory
@@ -171,7 +171,7 @@ class AsyncWorkspaces(TenantStore):
             Conflict: there is nothing to redo, the run has gone on since, or somebody drives it.
             Fenced: somebody else has claimed the run since.
         """
-        rewinding = Rewinding(self._engine, self._scope)
+        rewinding = Rewinder(self._engine, self._scope)
         return await rewinding.redo(run_id, path, id=id, later=later, epoch=epoch, advance=on_progress)
 
     async def finish_rewinds(
@@ -185,7 +185,7 @@ class AsyncWorkspaces(TenantStore):
         Raises:
             NotFound: a directory or a snapshot is not there.
         """
-        return await Rewinding(self._engine, self._scope).finish(run_id, path)
+        return await Rewinder(self._engine, self._scope).finish(run_id, path)
 
     @only_reads
     async def diff(self, before: Id, after: Id, *, text: bool = True) -> Sequence[TreeChange]:
@@ -198,7 +198,7 @@ class AsyncWorkspaces(TenantStore):
             NotFound: there is no such snapshot.
             Corrupt: one is not what was captured.
         """
-        return await Exchanging(self._engine, self._scope).diff(before, after, text=text)
+        return await Archiver(self._engine, self._scope).diff(before, after, text=text)
 
     @only_reads
     async def export(
@@ -219,9 +219,7 @@ class AsyncWorkspaces(TenantStore):
             NotFound: there is no such snapshot, or no directory for the file.
             Corrupt: the snapshot is not what was captured.
         """
-        return await Exchanging(self._engine, self._scope).export(
-            snapshot_id, path, replace=replace, advance=on_progress
-        )
+        return await Archiver(self._engine, self._scope).export(snapshot_id, path, replace=replace, advance=on_progress)
 
     async def import_archive(
         self,
@@ -231,7 +229,7 @@ class AsyncWorkspaces(TenantStore):
         step: int | None = None,
         outside_links: bool = False,
         id: str | None = None,
-    ) -> Capture:
+    ) -> CaptureResult:
         """Record what is in an archive, ``tar.zst``, as a snapshot of a run. Nothing is written to any directory.
 
         ``outside_links`` lets symbolic links pass that lead out of the tree.
@@ -243,10 +241,10 @@ class AsyncWorkspaces(TenantStore):
             LimitExceeded: it is over ``tree_entries``, ``tree_bytes``, ``tree_depth``, ``tree_path_bytes``,
                 ``tree_names_bytes`` or ``archive_ratio``.
         """
-        wanted = capture.request(
+        wanted = capture.capture_request(
             self._scope, run_id, os.curdir, step=step, kind="imported", ignore=(), ignore_defaults=False, id=id
         )
-        return await Exchanging(self._engine, self._scope).take_in(wanted, path, outside_links=outside_links)
+        return await Archiver(self._engine, self._scope).take_in(wanted, path, outside_links=outside_links)
 
 
 class Workspaces(Blocking[AsyncWorkspaces]):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import Block
-from tests.docs.running import programs, try_program
+from tests.docs.running import programs, run_program
 
 PROGRAMS = [*programs("crewai")]
 
@@ -20,4 +20,4 @@ def test_there_are_snippets() -> None:
 def test_the_snippets_run_as_they_stand(
     program: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    try_program(program, tmp_path, monkeypatch, request)
+    run_program(program, tmp_path, monkeypatch, request)

@@ -50,7 +50,7 @@ async def a_whole_save_can_ask_that_nothing_has_changed(world: World) -> None:
     assert await acme.blocks.save("ada", [NewBlock(label="a")], expected=[]) != []
     read = await acme.blocks.list("ada")
     await acme.blocks.append("ada", "a", "more")
-    with raises(Conflict, saying="read them again"):
+    with raises(Conflict, saying="'ada'"):
         await acme.blocks.save("ada", [NewBlock(label="b")], expected=read)
     with raises(Conflict):
         await acme.blocks.save("ada", [NewBlock(label="b")], expected=[])
@@ -80,7 +80,7 @@ async def blocks_are_changed_one_by_one_by_version(world: World) -> None:
     await acme.blocks.delete("ada", "persona", version=4)
     assert await acme.blocks.find("ada", "persona") is None
     for wrong in (partial(acme.blocks.get, "ada", "persona"), partial(acme.blocks.delete, "ada", "persona")):
-        with raises(NotFound, saying="persona"):
+        with raises(NotFound, noun="block", key="persona"):
             await wrong()
 
 
@@ -101,7 +101,7 @@ async def a_block_stays_within_its_size_and_an_agent_within_its_blocks(world: Wo
             await call()
     assert await acme.blocks.list("ada") == [made]
     await acme.blocks.set("ada", "second", "")
-    with raises(LimitExceeded, saying="blocks"):
+    with raises(LimitExceeded, limit="blocks"):
         await acme.blocks.append("ada", "third", "")
     wrong: list[Any] = [[NewBlock(label="a"), NewBlock(label="a")], [{"label": "a"}], "ab", [NewBlock(label="")]]
     for each in wrong:

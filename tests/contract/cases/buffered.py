@@ -424,7 +424,7 @@ async def every_limit_holds_in_memory_already(world: World) -> None:
             call()
     await as_stored(world, buffer)
     await acme.messages.append(buffer.id, role="user", content="3")
-    with raises(LimitExceeded, saying="buffered_messages = 3"):
+    with raises(LimitExceeded, limit="buffered_messages", maximum=3):
         await buffer.reload()
     with raises(LimitExceeded):
         await world.tenant().sessions.buffered("k")

@@ -30,7 +30,7 @@ async def refused(world: World, buffer: AsyncBufferedSession, *, saying: str = "
 async def refused_by_state(world: World, buffer: AsyncBufferedSession) -> None:
     """The same for a buffer that holds nothing but what it believes to be stored."""
     before = (await everything(world.tenant()), buffer.history(), buffer.state)
-    with raises(Conflict, saying="changed by somebody else"):
+    with raises(Conflict, saying="changed by another writer"):
         await buffer.save()
     assert (await everything(world.tenant()), buffer.history(), buffer.state) == before
 
@@ -64,7 +64,7 @@ async def another_writer_is_noticed(world: World) -> None:
         buffer.add_message(role="user", content=f"mine {number}")
         buffer.set_label(f"mine {number}")
         await write(world.tenant(), buffer)
-        await refused(world, buffer, saying="somebody else")
+        await refused(world, buffer, saying="another writer")
         mine = buffer.unsaved()
         await buffer.reload()
         await as_stored(world, buffer)
@@ -170,7 +170,7 @@ async def an_id_that_is_taken_is_a_conflict_and_nothing_is_saved(world: World) -
     buffer.add_message(role="user", content="fine")
     buffer.add_message(role="user", content="taken", id=taken)
     buffer.set_label("l")
-    await refused(world, buffer, saying="has an id that another one has")
+    await refused(world, buffer, saying="in use by another message")
     buffer.set_history(buffer.history()[:-1])
     await buffer.save()
     await as_stored(world, buffer)
@@ -190,7 +190,7 @@ async def discarding_drops_what_was_not_saved(world: World) -> None:
     again = await acme.sessions.buffered("k")
     assert again != buffer
     assert said(again) == said(buffer)
-    with raises(Conflict, saying="there is another"):
+    with raises(Conflict, saying="call sessions.buffered again"):
         buffer.add_message(role="user", content="to the wrong one")
     await as_stored(world, buffer)
 
@@ -206,7 +206,7 @@ async def a_handle_keeps_so_many_and_never_drops_what_is_unsaved(world: World) -
     assert await acme.sessions.buffered("k3") == new
     for buffer in (kept[0], kept[2], new):
         buffer.add_message(role="user", content="unsaved")
-    with raises(LimitExceeded, saying="save or discard"):
+    with raises(LimitExceeded, limit="buffered_sessions", maximum=3):
         await acme.sessions.buffered("k4")
     with raises(LimitExceeded):
         kept[1].add_message(role="user", content="it was let go of, and there is no room to keep it again")
@@ -314,7 +314,7 @@ async def a_session_that_was_undone_is_said_to_be_and_can_be_made_again(world: W
     await buffer.save()
     await world.caller.rollback()
     await world.caller.begin()
-    with raises(Conflict, saying="undone with the transaction"):
+    with raises(Conflict, saying="rolled back with the transaction"):
         await buffer.save()
     await buffer.reload(keep_unsaved=True)
     await buffer.save()

@@ -63,7 +63,9 @@ async def places_from_before_a_removal_are_refused(world: World) -> None:
         new = [Write(0, "a", b"", [3])]
         await acme.checkpoints.put_writes("t", id="3", task_id="x", new=new, stamp=last.stamp)
     # A step that names no place is accepted under any stamp.
-    assert (await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"only here"], stamp=last.stamp)).positions == [3]
+    assert (await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"only here"], stamp=last.stamp)).positions == [
+        3
+    ]
     await acme.checkpoints.delete("t")
     assert (await acme.checkpoints.put("t", id="1", state=b"", pieces=[b"x"], stamp=last.stamp)).positions == [1]
     assert list((await found(acme, "t")).pieces) == [b"x"]

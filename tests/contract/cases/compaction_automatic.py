@@ -85,7 +85,7 @@ async def what_the_summariser_says_decides(world: World) -> None:
     with raises(OSError, saying="no model"):
         await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, fails))
     for answer in ("", "  ", None, 7, b"bytes"):
-        with raises(InvalidInput, saying="the summary is empty or no text"):
+        with raises(InvalidInput, field="summary"):
             await acme.compactions.compact(session.id, POLICY, summarize=saying(answer))
     with raises(NothingToCompact):
         await acme.compactions.compact(session.id, POLICY, summarize=saying(LONG * 4))
@@ -107,11 +107,11 @@ async def a_plain_function_is_always_welcome_and_an_asynchronous_one_where_there
         return "thought"
 
     if world.blocking:
-        with raises(InvalidInput, saying="no event loop"):
+        with raises(InvalidInput, field="summarize"):
             await acme.compactions.compact(session.id, POLICY, summarize=think)
-        with raises(InvalidInput, saying="no event loop"):
+        with raises(InvalidInput, field="summarize"):
             await acme.compactions.compact(session.id, POLICY, summarize=lambda messages: think([*messages]))
-        with raises(InvalidInput, saying="no event loop"):
+        with raises(InvalidInput, field="summarize"):
             await acme.compactions.attach(POLICY, session_id=session.id, summarize=think)
         assert await acme.compactions.history(session.id) == []
     event = await acme.compactions.compact(session.id, POLICY, summarize=lambda messages: f"{len(messages)} messages")
@@ -128,7 +128,7 @@ async def no_function_is_called_in_the_callers_transaction(world: World) -> None
         called.append(messages)
         return "s"
 
-    with raises(InvalidInput, saying="inside your transaction"):
+    with raises(InvalidInput, field="summarize"):
         await acme.compactions.compact(session.id, POLICY, summarize=summarize)
     await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarize)
     await acme.messages.append(session.id, role="user", content="due", token_count=300)
@@ -202,7 +202,7 @@ async def a_session_with_a_policy_compacts_itself(world: World) -> None:
     await acme.compactions.detach(session_id=session.id)
     await _grow(acme, session.id)
     assert (len(given), await acme.compactions.attached(session.id)) == (2, None)
-    with raises(NotFound, saying="no policy is attached to the session"):
+    with raises(NotFound, noun="compaction policy", key=session.id):
         await acme.compactions.detach(session_id=session.id)
 
 
@@ -240,7 +240,7 @@ async def the_sessions_of_an_agent_compact_themselves(world: World) -> None:
     for wrong in ({}, {"session_id": early.id, "agent": "writer"}, {"agent": ""}):
         with raises(InvalidInput):
             await acme.compactions.attach(SMALL, **wrong)  # type: ignore[arg-type]
-    with raises(InvalidInput, saying="there is no strategy"):
+    with raises(InvalidInput, field="strategy"):
         await acme.compactions.attach(replace(SMALL, strategy="unheard of"), agent="writer")
 
 

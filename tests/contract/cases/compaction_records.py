@@ -67,11 +67,11 @@ async def originals_can_be_archived_after_the_event(world: World) -> None:
     assert (first.messages_removed, second.messages_removed, second.compacted_tokens) == (2, 3, 3)
     assert [each.is_summary for each in await shown(acme, session)] == [True, False]
     for ids in ([made[0].id], [made[2].id, uuid_of("nobody")]):
-        with raises(NotFound, saying="shows no message"):
+        with raises(NotFound, noun="message"):
             await acme.compactions.archive(event.id, ids)
     await acme.compactions.rollback(event.id)
     assert await shown(acme, session) == before
-    with raises(Conflict, saying="rolled back before"):
+    with raises(Conflict, saying="rolled back already"):
         await acme.compactions.archive(event.id, [made[0].id])
 
 
@@ -100,9 +100,9 @@ async def recorded_and_other_compactions_are_undone_newest_first(world: World) -
     own = await acme.compactions.record(session.id, strategy="own", removed=[made[0].id], summary="s")
     between = await shown(acme, session)
     event = await acme.compactions.compact(session.id, POLICY, summary="t")
-    with raises(Conflict, saying="roll that back first"):
+    with raises(Conflict, saying=f"roll back {event.id} first"):
         await acme.compactions.rollback(own.id)
-    with raises(Conflict, saying="roll that back first"):
+    with raises(Conflict, saying=f"roll back {event.id} first"):
         await acme.compactions.archive(own.id, [made[4].id])
     await acme.compactions.rollback(event.id)
     assert await shown(acme, session) == between
@@ -117,7 +117,7 @@ async def a_record_can_be_repeated_and_what_it_cannot_keep_is_refused(world: Wor
     other, _ = await told(acme, "x")
     first = await acme.compactions.record(session.id, strategy="own", removed=[made[0].id], id=id)
     assert await acme.compactions.record(session.id, strategy="own", removed=[made[0].id], id=id) == first
-    with raises(Conflict, saying="another session"):
+    with raises(Conflict, saying=id):
         await acme.compactions.record(other.id, strategy="own", id=id)
     wrong: list[dict[str, Any]] = [
         {"strategy": ""},
@@ -130,7 +130,7 @@ async def a_record_can_be_repeated_and_what_it_cannot_keep_is_refused(world: Wor
     for each in wrong:
         with raises(InvalidInput):
             await acme.compactions.record(session.id, **each)
-    with raises(NotFound, saying="shows no message"):
+    with raises(NotFound, noun="message", key=made[0].id):
         await acme.compactions.record(session.id, strategy="own", removed=[made[0].id])
     assert await shown(acme, session) == there
     assert len(await acme.compactions.history(session.id)) == 1

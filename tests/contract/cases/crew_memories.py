@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.clock import from_us
 from holdfast.errors import DimensionMismatch, InvalidInput, InvalidText, LimitExceeded
 from holdfast.limits import Limits
-from holdfast.stores.memory.crew_memories import PART, CrewMemory, NewCrewMemory
+from holdfast.stores.memory.crew_memories import SLICE_ROWS, CrewMemory, NewCrewMemory
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, raises
@@ -114,7 +114,7 @@ async def the_most_alike_come_first(world: World) -> None:
 @contract()
 async def all_are_compared_however_many_there_are(world: World) -> None:
     memories = world.tenant().crew_memories
-    count = PART + 50
+    count = SLICE_ROWS + 50
     await memories.save([memory(f"{number:05}", embedding=[1.0, number]) for number in range(count)])
     found = await memories.search([0.0, 1.0], limit=2)
     assert ids(found) == [f"{count - 1:05}", f"{count - 2:05}"]
@@ -253,16 +253,16 @@ async def what_is_no_memory_is_refused_and_nothing_is_kept(world: World) -> None
     memories = world.tenant().crew_memories
     bad: Any
     for bad in ([float("nan")], [float("inf")], [1e300], ["x"], "text", 5):
-        with raises(InvalidInput, saying="embedding"):
+        with raises(InvalidInput, field="embedding"):
             await memories.save([memory("good"), memory("a", embedding=bad)])
-    with raises(LimitExceeded, saying="embedding_floats"):
+    with raises(LimitExceeded, limit="embedding_floats"):
         await memories.save([memory("a", embedding=[0] * 5)])
-    with raises(LimitExceeded, saying="batch_rows"):
+    with raises(LimitExceeded, limit="batch_rows"):
         await memories.save([memory("a")] * 4)
-    with raises(LimitExceeded, saying="page_rows"):
+    with raises(LimitExceeded, limit="page_rows"):
         await memories.search([1], limit=1_001)
     for bad in (-0.1, 1.1, True, "1", float("nan")):
-        with raises(InvalidInput, saying="importance"):
+        with raises(InvalidInput, field="importance"):
             await memories.save([memory("a", importance=bad)])
     for values in ({"scope": 5}, {"categories": "fact"}, {"categories": [1]}, {"metadata": [1]}, {"created_at": 5}):
         with raises(InvalidInput):
@@ -270,10 +270,10 @@ async def what_is_no_memory_is_refused_and_nothing_is_kept(world: World) -> None
     with raises(InvalidText):
         await memories.save([memory("a", metadata={"x": object()})])
     not_memories: Any = ["text"]
-    with raises(InvalidInput, saying="NewCrewMemory"):
+    with raises(InvalidInput, field="memories"):
         await memories.save(not_memories)
     for bad in (-1, True, "1", 2**40):
-        with raises(InvalidInput, saying="offset"):
+        with raises(InvalidInput, field="offset"):
             await memories.list(offset=bad)
     assert await memories.list() == []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.paging import Page
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, NotFound
-from holdfast.stores.lifecycle.retention.sweeps import Swept
+from holdfast.stores.lifecycle.retention.sweeps import SweepResult
 from holdfast.stores.workspace.retention_rules import Hold, RetentionPolicy
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS
@@ -25,13 +25,13 @@ async def policies_are_what_was_set_and_holds_are_kept_until_released(world: Wor
     assert await keeping.set_policy(per_run=3) == RetentionPolicy(3, 500, 7 * DAY)
     assert await keeping.set_policy(grace_s=0) == RetentionPolicy(3, 500, 0)
     assert await keeping.set_policy(per_run=5, run_id=run.id.upper()) == RetentionPolicy(5, 500, 0)
-    assert await keeping.keep_checkpoints_for(run.id, seconds=DAY) == RetentionPolicy(5, 500, DAY)
-    assert await keeping.keep_checkpoints_for(run.id, seconds=91 * DAY) == RetentionPolicy(5, 500, 90 * DAY)
+    assert await keeping.keep_snapshots_for(run.id, seconds=DAY) == RetentionPolicy(5, 500, DAY)
+    assert await keeping.keep_snapshots_for(run.id, seconds=91 * DAY) == RetentionPolicy(5, 500, 90 * DAY)
     assert await keeping.policy() == RetentionPolicy(3, 500, 0)
     assert await keeping.clear_policy(run_id=run.id) == RetentionPolicy(3, 500, 0)
     assert await keeping.clear_policy() == RetentionPolicy(10, 500, 7 * DAY)
     assert await world.tenant("zenith").retention.policy() == RetentionPolicy(10, 500, 7 * DAY)
-    assert await keeping.plan() == Swept() == await keeping.sweep(holder="me")
+    assert await keeping.plan() == SweepResult() == await keeping.sweep(holder="me")
     assert {each.action for each in await acme.activity.list()} == {"retention.policy_set", "retention.policy_cleared"}
     await _wrong(world, run.id)
     await _holds(world, run.id, session.id)
@@ -46,7 +46,7 @@ async def _wrong(world: World, run_id: str) -> None:
             await keeping.set_policy(**each)
     for strange in (-1, 1.5, "1", None, True):
         with raises(InvalidInput):
-            await keeping.keep_checkpoints_for(run_id, seconds=strange)  # type: ignore[arg-type]
+            await keeping.keep_snapshots_for(run_id, seconds=strange)  # type: ignore[arg-type]
     nobody = uuid_of("nobody")
     for name in ("acme", "zenith"):
         other, missing = world.tenant(name).retention, nobody if name == "acme" else run_id
@@ -55,7 +55,7 @@ async def _wrong(world: World, run_id: str) -> None:
         with raises(NotFound, saying=missing):
             await other.set_policy(per_run=1, run_id=missing)
         with raises(NotFound, saying=missing):
-            await other.keep_checkpoints_for(missing, seconds=1)
+            await other.keep_snapshots_for(missing, seconds=1)
         with raises(NotFound, saying=missing):
             await other.hold("why", run_id=missing)
 

@@ -10,7 +10,7 @@ from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.limits import Limits
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.search.index import BATCH_MESSAGES
-from holdfast.stores.conversation.search.search import Hit
+from holdfast.stores.conversation.search.search import SearchHit
 from holdfast.stores.conversation.sessions import Session
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
@@ -79,7 +79,7 @@ async def a_message_is_found_by_its_words_with_all_that_belongs_to_it(world: Wor
     acme = world.tenant()
     session = await told(acme, "The build went through", "The deployment failed at the gate")
     (hit,) = await acme.messages.search("failed deployment")
-    assert hit == Hit(
+    assert hit == SearchHit(
         await acme.messages.get(hit.message.id), session.id, 1.0, "The **deployment** **failed** at the gate"
     )
     assert hit.message.seq == 2
@@ -159,7 +159,7 @@ async def nothing_that_anybody_types_is_a_syntax_error(world: World) -> None:
     assert await found(acme, '"a b') == ["a b c"]
     assert len(await acme.messages.search("near NOT and")) == 1
     for query in NOTHING:
-        with raises(InvalidInput, saying="at least one word"):
+        with raises(InvalidInput, field="query"):
             await acme.messages.search(query)
 
 
@@ -309,7 +309,7 @@ async def the_newest_comes_first_and_pages_neither_repeat_nor_skip(world: World)
     for each in sessions:
         own = [hit.message.seq for hit in whole if hit.session_id == each.id]
         assert own == sorted(own, reverse=True), "within a session the order is that of the log"
-    pages: list[Hit] = []
+    pages: list[SearchHit] = []
     cursor: str | None = None
     while True:
         page = await acme.messages.search("page", limit=7, cursor=cursor)

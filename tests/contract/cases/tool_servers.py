@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.limits import Limits
-from holdfast.stores.registry.tool_servers import NewTool, NewToolServer, ToolServerChange
+from holdfast.stores.registry.tool_servers import NewServerTool, NewToolServer, ToolServerChange
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, raises
@@ -17,11 +17,11 @@ from tests.contract.cases.world import World, raises
 async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
     servers = world.tenant().tool_servers
     now = from_us(world.clock.now_us())
-    made = await servers.create(NewToolServer("ns/s", "K", "d", tools=[NewTool("a"), NewTool("b", "B")]))
+    made = await servers.create(NewToolServer("ns/s", "K", "d", tools=[NewServerTool("a"), NewServerTool("b", "B")]))
     assert (made.kind, made.last_connected_at) == ("K", None)
     assert await servers.find("ns/s") is None, "of another kind"
     world.clock.advance(1)
-    tools = [NewTool("b", "old"), NewTool("b", "new"), NewTool("c")]
+    tools = [NewServerTool("b", "old"), NewServerTool("b", "new"), NewServerTool("c")]
     again = await servers.upsert(NewToolServer("ns/s", "K", last_connected_at=now, tools=tools))
     assert (again.created_at, again.last_connected_at, again.description) == (made.created_at, now, "")
     unset = await servers.upsert(NewToolServer("ns/s", "K", "d", tools=tools))
@@ -39,7 +39,7 @@ async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
 async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) -> None:
     servers = world.tenant().tool_servers
     for name, kind in (("b", ""), ("a", "y"), ("a", "x")):
-        await servers.upsert(NewToolServer(name, kind, tools=[NewTool(text, text) for text in TEXTS]))
+        await servers.upsert(NewToolServer(name, kind, tools=[NewServerTool(text, text) for text in TEXTS]))
     of_one = await servers.tools(server="a", kind="y")
     assert {(each.name, each.description) for each in of_one} == {(text, text) for text in TEXTS}
     assert len(await servers.tools()) == 3 * len(of_one)
@@ -50,22 +50,22 @@ async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) ->
     await servers.restore("a", "y")
     assert await servers.tools(server="a", kind="y") == of_one
     await servers.delete("a", "y")
-    await servers.upsert(NewToolServer("a", "y", tools=[NewTool("new")]))
+    await servers.upsert(NewToolServer("a", "y", tools=[NewServerTool("new")]))
     assert [each.name for each in await servers.tools(server="a", kind="y")] == ["new"]
 
 
 @contract(limits=Limits(tools=2, list_rows=3))
 async def what_is_no_tool_is_refused(world: World) -> None:
     servers = world.tenant().tool_servers
-    wrong: list[Any] = ["text", [{"name": "x"}], 3, None, NewTool("a"), [NewTool("")], [NewTool(7)]]  # type: ignore[arg-type]
+    wrong: list[Any] = ["text", [{"name": "x"}], 3, None, NewServerTool("a"), [NewServerTool("")], [NewServerTool(7)]]  # type: ignore[arg-type]
     for tools in wrong:
         with raises(InvalidInput, saying="tool"):
             await servers.upsert(NewToolServer("s", tools=tools))
-    with raises(LimitExceeded, saying="tools of a tool server: 3"):
-        await servers.create(NewToolServer("s", tools=[NewTool(name) for name in "abc"]))
+    with raises(LimitExceeded, field="tools", limit="tools", maximum=2):
+        await servers.create(NewToolServer("s", tools=[NewServerTool(name) for name in "abc"]))
     assert await servers.list() == []
     for name in "ab":
-        await servers.create(NewToolServer(name, tools=[NewTool("x"), NewTool("y")]))
-    with raises(LimitExceeded, saying="those of one server"):
+        await servers.create(NewToolServer(name, tools=[NewServerTool("x"), NewServerTool("y")]))
+    with raises(LimitExceeded, limit="list_rows", maximum=3):
         await servers.tools()
     assert len(await servers.tools(server="a")) == 2

@@ -130,8 +130,8 @@ class Caught:
 
 
 @contextmanager
-def raises(kind: type[BaseException], *, saying: str = "") -> Iterator[Caught]:
-    """The block raises exactly this error, not a subclass of it, with these words in it."""
+def raises(kind: type[BaseException], *, saying: str = "", **fields: Any) -> Iterator[Caught]:
+    """Check that the block raises exactly this error, not a subclass, with these words and these values of its fields."""
     caught = Caught()
     try:
         yield caught
@@ -141,7 +141,8 @@ def raises(kind: type[BaseException], *, saying: str = "") -> Iterator[Caught]:
         caught.error = error
     else:
         raise AssertionError(f"{kind.__name__} was not raised")
-    assert saying in str(caught.error), f"{str(caught.error)!r} does not say {saying!r}"
+    assert saying in str(caught.error), f"{str(caught.error)!r} does not contain {saying!r}"
+    assert {name: getattr(caught.error, name) for name in fields} == fields, str(caught.error)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, SeededIds, TenantHandle
 from holdfast.clock import to_us
-from holdfast.stores.conversation.buffer.saving import queries
+from holdfast.stores.conversation.buffer.persistence import queries
 
 MINUTE_S = 60
 

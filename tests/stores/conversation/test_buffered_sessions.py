@@ -15,7 +15,7 @@ from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, NewMessage, Se
 from holdfast.core.scope import Scope
 from holdfast.engines.protocol import Connection
 from holdfast.errors import Conflict, LimitExceeded, OutcomeUnknown, Unavailable
-from holdfast.stores.conversation.buffer.saving import arranged
+from holdfast.stores.conversation.buffer.persistence import arrange
 from holdfast.tenant_handles import AsyncTenantHandle
 from holdfast.types import AsyncBufferedSession, BufferedSession
 
@@ -281,7 +281,7 @@ def test_an_arrangement_keeps_the_order_and_copies_the_rest(stored: list[int], d
     items: Any = tuple(Item(str(number)) for number in stored)
     choice = st.lists(st.sampled_from(items), max_size=9)
     wanted: Any = tuple(data.draw(choice))
-    kept, whole = arranged(items, wanted, lambda item: Item(f"copy of {item.id}"))  # type: ignore[arg-type, return-value]
+    kept, whole = arrange(items, wanted, lambda item: Item(f"copy of {item.id}"))  # type: ignore[arg-type, return-value]
     assert whole[: len(kept)] == kept == wanted[: len(kept)]
     assert [item.id for item in whole[len(kept) :]] == [f"copy of {item.id}" for item in wanted[len(kept) :]]
     order = [items.index(item) for item in kept]
@@ -375,7 +375,7 @@ def test_nothing_is_read_for_a_buffer_that_is_kept(world: World) -> None:
 
     buffer = world.handle.sessions.buffered("k")
     engine = Silent(world.engine._engine)
-    buffer._memory.home._engine = engine  # type: ignore[assignment]
+    buffer._buffer.cache._engine = engine  # type: ignore[assignment]
     assert world.handle.sessions.buffered("k") is buffer
     buffer.save()
     assert world.handle.sessions.buffered("k", agent="new") is buffer
@@ -408,4 +408,4 @@ def test_a_buffer_says_what_it_is(world: World) -> None:
 
 def test_the_loss_window_is_stated_where_people_look() -> None:
     for kind in (BufferedSession, AsyncBufferedSession):
-        assert "What was added and not saved is lost with the process" in (kind.__doc__ or "")
+        assert "Unsaved changes are lost if the process ends" in (kind.__doc__ or "")

@@ -13,12 +13,20 @@ from holdfast import CompactionPolicy, FixedClock, Holdfast, Limits, NewMessage,
 from holdfast.core.scope import Scope, Setting
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.stores.conversation.branches import Head
-from holdfast.stores.conversation.compaction.attachments import Attached, Attachment, Attachments, of
-from holdfast.stores.conversation.compaction.plan import Protected, Rewrite, Snapshot, check_plan, id_of, place_of
+from holdfast.stores.conversation.compaction.attachments import AttachedFunctions, AttachedPolicy, Attachments, of
+from holdfast.stores.conversation.compaction.plan import (
+    ProtectedMessage,
+    RewrittenMessage,
+    SessionRows,
+    check_plan,
+    id_of,
+    position_of,
+)
 from holdfast.stores.conversation.views import PLAIN
-from holdfast.types import Plan
+from holdfast.types import CompactionPlan
 from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result
 from tests.contract.cases.world import uuid_of
+from tests.errors import raises
 
 ROW = (
     "id", "session", 7, "message", "user", '[{"type":"text","text":"a"}]', 5, "{}", 0, 0, 1, 2, 7,
@@ -30,7 +38,7 @@ HEAD = Head(0, PLAIN, 8, 1)
 
 def fingerprint(head: Head = HEAD, counts: tuple[int, int] = (0, 0), **changes: Any) -> str:
     row = tuple(changes.get(name, value) for name, value in zip(FIELDS, ROW, strict=True))
-    return Snapshot(head, counts, [row]).fingerprint([row])
+    return SessionRows(head, counts, [row]).fingerprint([row])
 
 
 @pytest.mark.parametrize(
@@ -67,11 +75,11 @@ def test_what_does_not_matter_makes_none(change: dict[str, Any]) -> None:
 def test_a_fingerprint_is_of_all_rows_in_their_order() -> None:
     other = (*ROW[:-1], 8)
     rows = [ROW, other]
-    both = Snapshot(HEAD, (0, 0), rows)
+    both = SessionRows(HEAD, (0, 0), rows)
     prints = {both.fingerprint(some) for some in ([], [ROW], [other], [ROW, other], [other, ROW])}
     assert len(prints) == 5
     assert both.rows_of(["id"]) == rows
-    assert (id_of(ROW), place_of(other)) == ("id", 8)
+    assert (id_of(ROW), position_of(other)) == ("id", 8)
 
 
 @pytest.fixture
@@ -90,7 +98,7 @@ def test_a_plan_survives_json(acme: TenantHandle) -> None:
     session = told(acme, LONG, call("a"), result("a"), LONG, "x", "y")
     for policy in (POLICY, HYBRID, replace(HYBRID, target_tokens=900)):
         plan = acme.compactions.plan(session, policy)
-        again = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
+        again = msgspec.json.decode(msgspec.json.encode(plan), type=CompactionPlan)
         assert again == plan
         event = acme.compactions.compact(session, plan=again, summary="s")
         acme.compactions.rollback(event.id)
@@ -102,8 +110,8 @@ def test_a_plan_says_what_it_would_save(acme: TenantHandle) -> None:
     assert plan.saved_tokens == plan.covered_tokens == plan.tokens_before - plan.tokens_after
     pruned = acme.compactions.plan(told(acme, call("a"), result("a"), "x", "y"), replace(HYBRID, target_tokens=900))
     assert pruned.saved_tokens == pruned.covered_tokens - sum(each.tokens for each in pruned.rewritten)
-    assert isinstance(pruned.rewritten[0], Rewrite)
-    assert isinstance(plan.protected[0], Protected)
+    assert isinstance(pruned.rewritten[0], RewrittenMessage)
+    assert isinstance(plan.protected[0], ProtectedMessage)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_a_plan_says_what_it_would_save(acme: TenantHandle) -> None:
         {"session_id": "not an id"},
         {"policy": "hybrid"},
         {"policy": None},
-        {"rewritten": [Rewrite("not an id", 1, [], 1)]},
+        {"rewritten": [RewrittenMessage("not an id", 1, [], 1)]},
         {"rewritten": [{"message_id": uuid_of("x")}]},
         {"tokens_before": "many"},
         {"fingerprint": None},
@@ -129,7 +137,7 @@ def test_what_no_plan_can_be_is_refused(acme: TenantHandle, wrong: dict[str, Any
     session = told(acme, LONG, LONG, "x", "y")
     plan = acme.compactions.plan(session, POLICY)
     check_plan(plan)
-    with pytest.raises(InvalidInput, match="plan must be what plan"):
+    with raises(InvalidInput, field="plan"):
         check_plan(replace(plan, **wrong))
     with pytest.raises(InvalidInput):
         acme.compactions.compact(session, plan=replace(plan, **wrong), summary="s")
@@ -142,7 +150,7 @@ def test_a_session_may_be_too_long_to_look_at() -> None:
         session = told(acme, *["x"] * 5)
         assert acme.compactions.plan(session).tokens_before == 25
         acme.messages.append(session, role="user", content="one more")
-        with pytest.raises(LimitExceeded, match="compaction_rows = 5"):
+        with raises(LimitExceeded, limit="compaction_rows", maximum=5):
             acme.compactions.plan(session)
 
 
@@ -152,20 +160,20 @@ def scope(tenant: str = "acme", setting: Setting | None = None) -> Scope:
     )
 
 
-NOTHING = Attachment(None, None, CompactionPolicy())
+NOTHING = AttachedFunctions(None, None, CompactionPolicy())
 
 
 def test_attachments_are_shared_by_the_handles_of_one_holdfast() -> None:
     setting = Setting(clock=FixedClock(), ids=SeededIds(), session_dependents=(), limits=Limits())
     mine, again, elsewhere = scope(setting=setting), scope(setting=setting), scope()
-    assert not of(mine).may_concern(mine, "s")
+    assert not of(mine).may_apply_to(mine, "s")
     of(mine).put(mine, "session", "s", NOTHING)
     assert of(again) is of(mine)
-    assert of(again).may_concern(again, "s")
-    assert not of(again).may_concern(again, "other")
-    assert not of(elsewhere).may_concern(elsewhere, "s")
+    assert of(again).may_apply_to(again, "s")
+    assert not of(again).may_apply_to(again, "other")
+    assert not of(elsewhere).may_apply_to(elsewhere, "s")
     other = scope("other", setting)
-    assert not of(other).may_concern(other, "s")
+    assert not of(other).may_apply_to(other, "s")
 
 
 def test_an_agent_concerns_every_session_of_its_tenant_until_it_is_taken_away() -> None:
@@ -173,41 +181,41 @@ def test_an_agent_concerns_every_session_of_its_tenant_until_it_is_taken_away() 
     attachments = Attachments()
     attachments.put(here, "agent", "writer", NOTHING)
     attachments.put(here, "agent", "reader", NOTHING)
-    assert attachments.may_concern(here, "any")
-    assert not attachments.may_concern(there, "any")
+    assert attachments.may_apply_to(here, "any")
+    assert not attachments.may_apply_to(there, "any")
     attachments.take(here, "agent", "writer")
-    assert attachments.may_concern(here, "any")
+    assert attachments.may_apply_to(here, "any")
     attachments.take(here, "agent", "reader")
     attachments.take(here, "agent", "never there")
-    assert not attachments.may_concern(here, "any")
+    assert not attachments.may_apply_to(here, "any")
 
 
 def test_what_is_attached_is_found_by_what_it_is_attached_to() -> None:
     here, attachments = scope(), Attachments()
     policy = CompactionPolicy()
-    one, two = Attachment(str, None, policy), Attachment(repr, None, policy)
+    one, two = AttachedFunctions(str, None, policy), AttachedFunctions(repr, None, policy)
     attachments.put(here, "agent", "x", one)
     attachments.put(here, "session", "x", two)
-    assert attachments.find(here, Attached("agent", "x", policy)) is one
-    assert attachments.find(here, Attached("session", "x", policy)) is two
-    assert attachments.find(here, Attached("session", "y", policy)) is None
-    assert attachments.find(scope("other"), Attached("session", "x", policy)) is None
+    assert attachments.find(here, AttachedPolicy("agent", "x", policy)) is one
+    assert attachments.find(here, AttachedPolicy("session", "x", policy)) is two
+    assert attachments.find(here, AttachedPolicy("session", "y", policy)) is None
+    assert attachments.find(scope("other"), AttachedPolicy("session", "x", policy)) is None
 
 
 def test_what_may_not_hold_stands_beside_what_does() -> None:
     here, attachments = scope(), Attachments()
     policies = [CompactionPolicy(preserve_last=number) for number in range(4)]
-    first, second, third, other = (Attachment(str, None, policy) for policy in policies)
+    first, second, third, other = (AttachedFunctions(str, None, policy) for policy in policies)
     attachments.put(here, "agent", "x", first)
-    attachments.put(here, "agent", "x", second, beside=True)
-    newer = Attachment(repr, None, policies[1])
-    attachments.put(here, "agent", "x", newer, beside=True)
-    found = [attachments.find(here, Attached("agent", "x", policy)) for policy in policies]
+    attachments.put(here, "agent", "x", second, keep_others=True)
+    newer = AttachedFunctions(repr, None, policies[1])
+    attachments.put(here, "agent", "x", newer, keep_others=True)
+    found = [attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies]
     assert found == [first, newer, newer, newer]
     attachments.put(here, "agent", "x", third)
-    assert {attachments.find(here, Attached("agent", "x", policy)) for policy in policies} == {third}
+    assert {attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies} == {third}
     attachments.take(here, "agent", "x")
-    assert attachments.find(here, Attached("agent", "x", other.policy)) is None
+    assert attachments.find(here, AttachedPolicy("agent", "x", other.policy)) is None
 
 
 def test_of_many_who_begin_at_once_one_does() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast import CompactionPolicy
 from holdfast.errors import InvalidInput
-from holdfast.stores.conversation.compaction.policy import checked
+from holdfast.stores.conversation.compaction.policy import policy_or_default
+from tests.errors import raises
 
 
 def test_a_policy_has_the_defaults_of_the_documentation() -> None:
@@ -65,7 +66,7 @@ def test_an_unknown_field_is_refused() -> None:
 def test_a_policy_cannot_be_changed_and_is_checked_when_it_is_decoded() -> None:
     with pytest.raises(AttributeError):
         CompactionPolicy().trigger = 0.5  # type: ignore[misc]
-    with pytest.raises(InvalidInput, match="trigger"):
+    with raises(InvalidInput, field="trigger"):
         msgspec.json.decode(b'{"trigger": 2}', type=CompactionPolicy)
 
 
@@ -105,13 +106,13 @@ def test_the_trigger_is_inclusive(trigger: float, window: int, due: int) -> None
 
 
 def test_something_else_is_no_policy() -> None:
-    assert checked(None) == CompactionPolicy()
+    assert policy_or_default(None) == CompactionPolicy()
     for wrong in ({}, "hybrid", 0.5, CompactionPolicy):
-        with pytest.raises(InvalidInput, match="must be a CompactionPolicy"):
-            checked(wrong)  # type: ignore[arg-type]
+        with raises(InvalidInput, field="policy"):
+            policy_or_default(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"target_tokens": 300_000}, {"window_tokens": 80_000}], ids=str)
 def test_a_target_beyond_the_window_is_refused_with_what_to_do(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=r"is not less than .*: choose a smaller target or a larger window"):
+    with raises(InvalidInput, field="target_tokens"):
         CompactionPolicy(**wrong)

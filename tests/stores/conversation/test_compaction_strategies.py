@@ -16,12 +16,13 @@ from holdfast import CompactionPolicy, FixedClock, Limits, SeededIds
 from holdfast.core.scope import Setting
 from holdfast.errors import InvalidInput
 from holdfast.stores.conversation.compaction import strategies
-from holdfast.stores.conversation.compaction.strategies import PRUNED, Hybrid, Summarization, checked, find
+from holdfast.stores.conversation.compaction.strategies import PRUNED, Hybrid, Summarization, check_changes, find
 from holdfast.stores.conversation.tokens import MAX_TOKENS, MEDIA_TOKENS, counter_of, estimate, tokens_of
 from holdfast.stores.conversation.tool_pairs import Pairs, calls_in, results_in
-from holdfast.types import Changes, History, Message
+from holdfast.types import CompactionChanges, CompactionHistory, Message
 from tests.contract.cases.compactions import LONG, call, result
 from tests.differential import compaction_oracle as oracle
+from tests.errors import raises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = CompactionPolicy(window_tokens=1_000, target_tokens=100, preserve_last=0, protected_tokens=0, prune_tokens=1)
@@ -35,9 +36,9 @@ def message(
     return Message(f"m{seq}", "s", seq, kind, role, blocks, tokens, {}, created_at=NOW, updated_at=NOW, **flags)
 
 
-def history(*contents: Any, policy: CompactionPolicy = POLICY, **more: Any) -> History:
+def history(*contents: Any, policy: CompactionPolicy = POLICY, **more: Any) -> CompactionHistory:
     messages = [message(seq, content, **more) for seq, content in enumerate(contents, 1)]
-    return History(messages, policy, estimate)
+    return CompactionHistory(messages, policy, estimate)
 
 
 def random_history(seed: int) -> tuple[list[Message], CompactionPolicy]:
@@ -62,7 +63,7 @@ def random_history(seed: int) -> tuple[list[Message], CompactionPolicy]:
 @given(st.integers(0, 2**32))
 def test_protection_holds_for_all_histories(seed: int) -> None:
     messages, policy = random_history(seed)
-    found = History(messages, policy, estimate)
+    found = CompactionHistory(messages, policy, estimate)
     assert [each.id for each in found.removable] == [each.id for each in oracle.removable(messages, policy)]
     touchable = {each.id for each in found.rewritable}
     assert not touchable & oracle.untouchable(messages, policy)
@@ -74,9 +75,9 @@ def test_protection_holds_for_all_histories(seed: int) -> None:
 @given(st.integers(0, 2**32), st.sampled_from([Summarization(), Hybrid()]))
 def test_a_strategy_never_chooses_what_it_may_not_touch(seed: int, strategy: Any) -> None:
     messages, policy = random_history(seed)
-    found = History(messages, policy, estimate)
+    found = CompactionHistory(messages, policy, estimate)
     changes = strategy.choose(found, policy)
-    assert checked(changes, found, Limits()) == changes
+    assert check_changes(changes, found, Limits()) == changes
     assert set(changes.remove) in (set(), {each.id for each in oracle.removable(messages, policy)})
     for each in messages:
         if each.id in changes.rewrite:
@@ -105,13 +106,13 @@ def test_the_last_messages_are_never_more_than_there_are(last: int) -> None:
 def test_nothing_is_in_an_empty_history() -> None:
     found = history()
     assert (found.removable, found.kept, found.total_tokens) == ([], {}, 0)
-    assert Hybrid().choose(found, POLICY) == Summarization().choose(found, POLICY) == Changes()
+    assert Hybrid().choose(found, POLICY) == Summarization().choose(found, POLICY) == CompactionChanges()
 
 
 def test_partners_of_partners_stay_too() -> None:
     found = history(call("a"), [*result("a"), *call("b")], [*result("b"), *call("c")], result("c"), "x")
     assert found.kept == {}
-    one = History([*found.messages[:3], replace(found.messages[3], is_preserved=True)], POLICY, estimate)
+    one = CompactionHistory([*found.messages[:3], replace(found.messages[3], is_preserved=True)], POLICY, estimate)
     assert one.kept == {"m4": "preserved", "m3": "pair", "m2": "pair", "m1": "pair"}
 
 
@@ -197,7 +198,7 @@ def test_outputs_of_protected_messages_stay() -> None:
 
 def test_a_partner_that_stays_may_lose_its_output() -> None:
     first = replace(message(1, call("a"), tokens=300), is_preserved=True)
-    found = History([first, message(2, result("a"), tokens=300)], POLICY, estimate)
+    found = CompactionHistory([first, message(2, result("a"), tokens=300)], POLICY, estimate)
     assert found.kept == {"m1": "preserved", "m2": "pair"}
     assert list(Hybrid().choose(found, POLICY).rewrite) == ["m2"]
 
@@ -205,16 +206,16 @@ def test_a_partner_that_stays_may_lose_its_output() -> None:
 def test_strategies_are_found_by_name() -> None:
     assert isinstance(find(POLICY, None), Hybrid)
     assert isinstance(find(replace(POLICY, strategy="summarization"), None), Summarization)
-    with pytest.raises(InvalidInput, match="there are summarization, hybrid"):
+    with raises(InvalidInput, field="strategy"):
         find(replace(POLICY, strategy="rolling"), None)
     own = Summarization()
     assert find(replace(POLICY, strategy="rolling"), own) is own
     for wrong in (object(), "hybrid", Hybrid.choose):
-        with pytest.raises(InvalidInput, match="a strategy has a name"):
+        with raises(InvalidInput, field="strategy"):
             find(POLICY, wrong)  # type: ignore[arg-type]
     nameless = Summarization()
     nameless.name = ""
-    with pytest.raises(InvalidInput, match="strategy must be a name"):
+    with raises(InvalidInput, field="strategy"):
         find(POLICY, nameless)
     assert set(strategies.STRATEGIES) == {"summarization", "hybrid"}
 

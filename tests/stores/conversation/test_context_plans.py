@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, NewMessage, PoolOptions
 from holdfast.engines.dialect import Dialect
 from holdfast.stores.conversation import context, tool_pair_lookup, views
-from holdfast.stores.conversation.buffer import saving as buffer_saving
+from holdfast.stores.conversation.buffer import persistence as buffer_persistence
 
 INDEXES = ("messages_system", "messages_preserved", "messages_summary")
 LENGTH = 10_000
@@ -56,7 +56,7 @@ def test_sqlite_looks_for_partners_where_they_may_be(sqlite: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lock", "last_save", "touch", "mark"])
 def test_sqlite_saves_a_buffer_by_the_primary_key(sqlite: Any, name: str) -> None:
-    plan = sqlite_plan(sqlite, buffer_saving.queries.by_name[name])
+    plan = sqlite_plan(sqlite, buffer_persistence.queries.by_name[name])
     assert not [line for line in plan if line.startswith("SCAN")]
     searches = [line for line in plan if line.startswith("SEARCH")]
     assert searches
@@ -64,7 +64,7 @@ def test_sqlite_saves_a_buffer_by_the_primary_key(sqlite: Any, name: str) -> Non
 
 
 def test_sqlite_opens_a_buffer_by_its_key(sqlite: Any) -> None:
-    plan = sqlite_plan(sqlite, buffer_saving.queries.open, "sessions_by_identifier")
+    plan = sqlite_plan(sqlite, buffer_persistence.queries.open, "sessions_by_identifier")
     assert "sessions_by_identifier (tenant_id=? AND identifier=? AND user_id=? AND identifier_rank=?)" in plan[0]
     assert "SEARCH t USING PRIMARY KEY (tenant_id=? AND session_id=?)" in plan[1]
 

@@ -14,12 +14,12 @@ from holdfast.limits import Limits
 from holdfast.stores.conversation.search import searchable_text
 from holdfast.stores.conversation.search.query import (
     MAX_OCCURRENCES,
-    PASSING,
-    matching,
+    WORDS_PER_MENTION,
+    add_tags,
+    index_queries,
     parse,
-    stored_words,
     tag_of,
-    tagged,
+    words_to_store,
 )
 from holdfast.stores.conversation.search.searchable_text import (
     BREAK,
@@ -136,12 +136,12 @@ def test_of_other_kinds_every_text_is_said(content: object, text: str) -> None:
 def test_no_phrase_reaches_from_one_text_into_the_next() -> None:
     words = words_of(text_of("k", ["one two", "three"]))
     assert words == ["one", "two", BREAK, "three"]
-    stored = stored_words(words, "acme", SESSION, Dialect.POSTGRES)
+    stored = words_to_store(words, "acme", SESSION, Dialect.POSTGRES)
     tag = tag_of("acme", Dialect.POSTGRES)
     assert f"'{tag}two':2" in stored
     assert f"'{tag}three':4" in stored
     assert BREAK not in stored
-    assert BREAK not in stored_words(words, "acme", SESSION, Dialect.SQLITE)
+    assert BREAK not in words_to_store(words, "acme", SESSION, Dialect.SQLITE)
 
 
 LIMITS = Limits()
@@ -165,20 +165,20 @@ LIMITS = Limits()
 )
 def test_a_query_is_read(query: str, wanted: list[tuple[str, ...]], unwanted: list[tuple[str, ...]]) -> None:
     found = parse(query, LIMITS)
-    assert [term.words for term in found.wanted] == wanted
-    assert [term.words for term in found.unwanted] == unwanted
-    assert not any(term.prefix for term in [*found.wanted, *found.unwanted])
+    assert [term.words for term in found.required] == wanted
+    assert [term.words for term in found.excluded] == unwanted
+    assert not any(term.prefix for term in [*found.required, *found.excluded])
 
 
 @pytest.mark.parametrize("query", ["begin*", '"begin"*', "begin**", '"begin*"*'])
 def test_a_star_at_the_end_is_the_rest_of_a_word(query: str) -> None:
-    assert parse(query, LIMITS).wanted == (Term(("begin",), True),)
+    assert parse(query, LIMITS).required == (Term(("begin",), True),)
 
 
 def test_a_star_elsewhere_is_nothing() -> None:
-    assert parse("*a b*c", LIMITS).wanted == (Term(("a",)), Term(("b", "c")))
-    assert parse('"a b*"', LIMITS).wanted == (Term(("a", "b")),)
-    assert parse('x -"a b"*', LIMITS).unwanted == (Term(("a", "b"), True),)
+    assert parse("*a b*c", LIMITS).required == (Term(("a",)), Term(("b", "c")))
+    assert parse('"a b*"', LIMITS).required == (Term(("a", "b")),)
+    assert parse('x -"a b"*', LIMITS).excluded == (Term(("a", "b"), True),)
 
 
 @given(ANY_TEXT)
@@ -189,7 +189,7 @@ def test_whatever_is_typed_is_a_query_or_has_no_word(query: str) -> None:
         assert not words_of(query) or "-" in query or BREAK in query
         return
     for dialect in Dialect:
-        for matched in matching(found, "acme", SESSION, dialect):
+        for matched in index_queries(found, "acme", SESSION, dialect):
             matched.encode()
             assert matched.count("(") == matched.count(")")
             assert matched.count('"') % 2 == matched.count("'") % 2 == 0
@@ -205,13 +205,13 @@ def test_queries_have_limits() -> None:
 def test_what_the_engines_are_asked() -> None:
     query = parse('one "two three"* -four', LIMITS)
     tag = tag_of("acme")
-    sure, passing = matching(query, "acme", None, Dialect.SQLITE)
+    sure, passing = index_queries(query, "acme", None, Dialect.SQLITE)
     assert sure == (
         f'("{tag}one" AND "{tag}two {tag}three" *)'
         f' NOT ("{tag}\x80one" OR "{tag}\x80two" OR "{tag}\x80three" * OR "{tag}four")'
     )
     assert passing.startswith(f'("{tag}one" AND "{tag}two {tag}three" * AND ("{tag}\x80one" OR ')
-    sure, passing = matching(query, "acme", SESSION, Dialect.POSTGRES)
+    sure, passing = index_queries(query, "acme", SESSION, Dialect.POSTGRES)
     tag = tag_of("acme", Dialect.POSTGRES)
     assert f"('{tag}two' <-> '{tag}three':*)" in sure
     assert f"('{tag}\x81{SESSION.replace('-', '')}')" in sure
@@ -230,33 +230,33 @@ def test_tags_tell_tenants_apart_and_are_plain() -> None:
 def test_words_are_stored_with_their_tag_and_in_their_places() -> None:
     words = ["one", "two", "one"]
     tag, session = tag_of("acme"), f"\x81{SESSION.replace('-', '')}"
-    stored = stored_words(words, "acme", SESSION, Dialect.SQLITE)
+    stored = words_to_store(words, "acme", SESSION, Dialect.SQLITE)
     assert stored == f"one two one {session}"
-    assert tagged(stored, "acme") == f" {tag}one {tag}two {tag}one {tag}{session}"
+    assert add_tags(stored, "acme") == f" {tag}one {tag}two {tag}one {tag}{session}"
     tag = tag_of("acme", Dialect.POSTGRES)
-    assert stored_words(words, "acme", SESSION, Dialect.POSTGRES) == (f"'{tag}one':1,3 '{tag}two':2 '{tag}{session}'")
+    assert words_to_store(words, "acme", SESSION, Dialect.POSTGRES) == (f"'{tag}one':1,3 '{tag}two':2 '{tag}{session}'")
 
 
 def test_a_word_that_is_there_too_often_counts_up_to_a_number() -> None:
     words = ["a"] * MAX_OCCURRENCES + ["a", "b"]
-    sqlite = stored_words(words, "acme", SESSION, Dialect.SQLITE).split()
+    sqlite = words_to_store(words, "acme", SESSION, Dialect.SQLITE).split()
     assert sqlite.count("a") == MAX_OCCURRENCES
     assert sqlite[MAX_OCCURRENCES : MAX_OCCURRENCES + 2] == ["\x82", "b"]
-    postgres = stored_words(words, "acme", SESSION, Dialect.POSTGRES)
+    postgres = words_to_store(words, "acme", SESSION, Dialect.POSTGRES)
     assert postgres.split()[0].endswith(f",{MAX_OCCURRENCES}")
     assert f"b':{MAX_OCCURRENCES + 2}" in postgres
 
 
 def test_a_word_is_mentioned_in_passing_if_it_is_rare_in_a_long_text() -> None:
     def passing(words: list[str]) -> set[str]:
-        stored = stored_words(words, "acme", SESSION, Dialect.SQLITE).split(" ")
+        stored = words_to_store(words, "acme", SESSION, Dialect.SQLITE).split(" ")
         return {word[1:] for word in stored if word.startswith("\x80")}
 
-    assert passing(["a", "b"] * (PASSING // 2)) == set()
-    assert passing(["a"] * (PASSING - 1) + ["b"]) == set()
-    assert passing(["a"] * PASSING + ["b"]) == {"b"}
-    assert passing(["a"] * PASSING * 2 + ["b"] * 2) == {"b"}
-    assert passing(["a"] * PASSING * 2 + ["b"] * 3) == set()
+    assert passing(["a", "b"] * (WORDS_PER_MENTION // 2)) == set()
+    assert passing(["a"] * (WORDS_PER_MENTION - 1) + ["b"]) == set()
+    assert passing(["a"] * WORDS_PER_MENTION + ["b"]) == {"b"}
+    assert passing(["a"] * WORDS_PER_MENTION * 2 + ["b"] * 2) == {"b"}
+    assert passing(["a"] * WORDS_PER_MENTION * 2 + ["b"] * 3) == set()
 
 
 def shown(text: str, *words: str, prefix: bool = False) -> str:

@@ -86,7 +86,7 @@ class Bench:
         return [each.id for each in self.tenant(tenant).snapshots.list(run_id=run_id)][::-1]
 
     def quota(self, mib: int, tenant: str = "acme") -> None:
-        self.holdfast.tenants.set_quota(tenant, checkpoint_quota_mib=mib)
+        self.holdfast.tenants.set_quota(tenant, snapshot_quota_mib=mib)
 
 
 Opens = Callable[..., Bench]

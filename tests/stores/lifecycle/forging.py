@@ -9,10 +9,10 @@ from holdfast import TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.engines.protocol import Connection
 from holdfast.stores.workspace import layers, snapshots
-from holdfast.stores.workspace.layers import NewLayer, Part
+from holdfast.stores.workspace.layers import LayerPart, NewLayer
 from holdfast.stores.workspace.snapshots import NewSnapshot
 from holdfast.sync_runner import step
-from holdfast.trees.entries import Difference, Entry, Piece, objects_of
+from holdfast.trees.entries import ContentPiece, Difference, TreeEntry, objects_of
 from holdfast.types import Snapshot
 from holdfast.workspaces import capture
 
@@ -32,18 +32,18 @@ def forge(there: TenantHandle, run_id: str, tree: Sequence[bytes], *, on: Snapsh
     before = {} if on is None else dict(there.snapshots.tree(on.id).entries)
     new = [entry for path, entry in entries.items() if path not in before]
     difference = Difference(new, [path for path in before if path not in entries])
-    parts = [Part([each for each in packed if each.digest in objects_of(new)])]
+    parts = [LayerPart([each for each in packed if each.digest in objects_of(new)])]
     layer = NewLayer(layers.manifest_of(difference), None if on is None else on.layer_id, parts)
     size = sum(each.size_bytes for each in packed)
     wanted = NewSnapshot(run_id, None, "step", None, layer, len(entries), size, there._scope.ids.new())
     recorded, gone = step(there._engine.write(lambda connection: capture._record(connection, there._scope, wanted)))
-    capture.rules.announce(there._scope, gone, "per_run_cap")
+    capture.rules.log_removals(there._scope, gone, "per_run_cap")
     return recorded
 
 
-def _entry(packed: bodies.Packed) -> Entry:
-    piece = Piece(packed.digest, 0, packed.size_bytes)
-    return Entry(packed.digest.hex(), "file", 0o644, 0, packed.size_bytes, "", packed.digest, (piece,))
+def _entry(packed: bodies.Packed) -> TreeEntry:
+    piece = ContentPiece(packed.digest, 0, packed.size_bytes)
+    return TreeEntry(packed.digest.hex(), "file", 0o644, 0, packed.size_bytes, "", packed.digest, (piece,))
 
 
 def intact(there: TenantHandle, ids: Sequence[str]) -> bool:
@@ -59,6 +59,6 @@ async def many(connection: Connection, there: TenantHandle, run_id: str, count: 
     """So many small snapshots of a run at once, around every cap: to begin with."""
     for number in range(count):
         manifest = layers.manifest_of(Difference([], [str(number)]))
-        layer = NewLayer(manifest, None, [Part([bodies.pack(b"%d of %s" % (number, run_id.encode()))])])
+        layer = NewLayer(manifest, None, [LayerPart([bodies.pack(b"%d of %s" % (number, run_id.encode()))])])
         new = NewSnapshot(run_id, None, "step", None, layer, 0, 0, there._scope.ids.new())
         await snapshots.record(connection, there._scope, new)

@@ -19,8 +19,8 @@ from holdfast.cli.commands import root
 from holdfast.cli.logs import show_deletions
 from holdfast.clock import from_us
 from holdfast.stores.lifecycle.diagnostics import DamagedSnapshot
-from holdfast.stores.lifecycle.retention.sweeps import Tally
-from holdfast.types import ApiKey, Findings, Hold, Swept
+from holdfast.stores.lifecycle.retention.sweeps import SweepCounts
+from holdfast.types import ApiKey, DiagnosticReport, Hold, SweepResult
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 LONG_AGO, FAR_OFF = datetime(2001, 2, 3, 4, 5, tzinfo=UTC), datetime(2999, 2, 3, 4, 5, tzinfo=UTC)
@@ -68,13 +68,13 @@ def said(database: str, *arguments: str) -> Any:
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
 )
 def test_every_finding_has_its_own_line(found: dict[str, Any], line: str) -> None:
-    assert [each for each in doctor._lines(Findings(**found)) if each] == [line]
+    assert [each for each in doctor._lines(DiagnosticReport(**found)) if each] == [line]
 
 
 def test_nothing_found_is_nothing_said(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor._print_tenant("acme", Findings())
+    doctor._print_tenant("acme", DiagnosticReport())
     assert capsys.readouterr().out == ""
-    doctor._print_tenant("acme", Findings(loose_layers=1, dangling_refs=2))
+    doctor._print_tenant("acme", DiagnosticReport(loose_layers=1, dangling_refs=2))
     assert capsys.readouterr().out == (
         "acme:\n  2 objects are needed and not there\n  1 layers are needed by nobody\n"
     ), "what was lost comes first"
@@ -85,7 +85,7 @@ def test_of_many_things_the_first_few_are_named() -> None:
     assert doctor._named("packs", names) == f"{MORE} packs: {', '.join(names[: doctor.SHOWN])}, ..."
     assert doctor._named("packs", names[: doctor.SHOWN]).endswith(names[doctor.SHOWN - 1])
     damaged = [DamagedSnapshot(str(number), "x" * 500) for number in range(MORE)]
-    lines = [each for each in doctor._lines(Findings(damaged_snapshots=damaged)) if each]
+    lines = [each for each in doctor._lines(DiagnosticReport(damaged_snapshots=damaged)) if each]
     assert len(lines) == doctor.SHOWN
     assert all(len(each) < 200 for each in lines)
 
@@ -106,7 +106,7 @@ def test_of_many_things_the_first_few_are_named() -> None:
 def test_what_was_lost_is_not_sound_and_what_can_be_removed_is_not_tidy(
     field: str, value: Any, sound: bool, tidy: bool
 ) -> None:
-    found = Findings(**{field: value})
+    found = DiagnosticReport(**{field: value})
     assert (found.is_sound, found.is_tidy) == (sound, tidy)
 
 
@@ -157,24 +157,24 @@ def test_a_repair_removes_what_nobody_needs_and_says_what_has_to_wait(database: 
 @pytest.mark.parametrize(
     ("swept", "rows"),
     [
-        (Swept(), [["0", "0", "everything may stay"]]),
-        (Swept(per_run_cap=Tally(1_000, 2_000)), [["1,000", "2,000", "more than a run keeps"]]),
+        (SweepResult(), [["0", "0", "everything may stay"]]),
+        (SweepResult(per_run_cap=SweepCounts(1_000, 2_000)), [["1,000", "2,000", "more than a run keeps"]]),
         (
-            Swept(per_tenant_cap=Tally(1, 5), grace_expired=Tally(2, 6)),
+            SweepResult(per_tenant_cap=SweepCounts(1, 5), grace_expired=SweepCounts(2, 6)),
             [["2", "6", "the run ended long enough ago"], ["1", "5", "over the tenant's quota"]],
         ),
-        (Swept(erasure=Tally(1, 1)), [["0", "0", "everything may stay"]]),
+        (SweepResult(erasure=SweepCounts(1, 1)), [["0", "0", "everything may stay"]]),
     ],
     ids=["nothing", "thousands", "two", "erasure"],
 )
-def test_a_plan_is_a_row_for_each_reason_there_is(swept: Swept, rows: list[list[str]]) -> None:
+def test_a_plan_is_a_row_for_each_reason_there_is(swept: SweepResult, rows: list[list[str]]) -> None:
     assert retention._rows(swept) == rows
 
 
 def test_what_is_left_and_what_is_held_is_said_below_a_plan() -> None:
     policy = RetentionPolicy(10, 1_500, 7)
-    assert retention._about(Swept(), policy) == []
-    assert retention._about(Swept(used_bytes=0, held_runs=1_001), policy) == [
+    assert retention._about(SweepResult(), policy) == []
+    assert retention._about(SweepResult(used_bytes=0, held_runs=1_001), policy) == [
         "What is left takes 0 bytes of 1,500 MiB.",
         "1,001 runs are held, and keep all they have.",
     ]
@@ -218,7 +218,7 @@ def test_days_that_cannot_be_kept_are_refused(days: float) -> None:
         (["retention", "policy", "--run", NOBODY, "--keep-days", "nan"], 2, "no number of days"),
         (["retention", "policy", "--run", NOBODY, "--keep-days", "1"], 1, "there is no run"),
         (["retention", "policy", "--quota-mib", "-1"], 2, "--quota-mib"),
-        (["retention", "policy", "--quota-mib", str(2**40)], 1, "checkpoint_quota_mib"),
+        (["retention", "policy", "--quota-mib", str(2**40)], 1, "snapshot_quota_mib"),
         (["retention", "policy", "--per-run", str(2**31)], 1, "per_run must be"),
         (["retention", "policy", "--tenant", "nobody", "--quota-mib", "1"], 1, "nobody"),
         (["retention", "policy", "--tenant", ""], 1, "tenant must not be empty"),

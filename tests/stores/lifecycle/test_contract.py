@@ -83,9 +83,9 @@ def test_t3_the_grace_of_a_done_run_is_seven_days_and_at_most_ninety(bench: Benc
     for run in (usual, longer, clamped):
         bench.end(run)
     assert acme.retention.policy(run_id=usual).grace_s == 7 * DAY
-    assert acme.retention.keep_checkpoints_for(longer, seconds=30 * DAY).grace_s == 30 * DAY
-    assert acme.retention.keep_checkpoints_for(clamped, seconds=10_000 * DAY).grace_s == 90 * DAY
-    assert acme.retention.keep_checkpoints_for(usual, seconds=DAY).grace_s == 7 * DAY, "it is never made shorter"
+    assert acme.retention.keep_snapshots_for(longer, seconds=30 * DAY).grace_s == 30 * DAY
+    assert acme.retention.keep_snapshots_for(clamped, seconds=10_000 * DAY).grace_s == 90 * DAY
+    assert acme.retention.keep_snapshots_for(usual, seconds=DAY).grace_s == 7 * DAY, "it is never made shorter"
     assert _gone_after(bench, lines, 7 * DAY - 1) == []
     assert _gone_after(bench, lines, 1) == [made[usual]]
     assert _gone_after(bench, lines, 23 * DAY) == [made[longer]]
@@ -94,7 +94,7 @@ def test_t3_the_grace_of_a_done_run_is_seven_days_and_at_most_ninety(bench: Benc
     assert _gone_after(bench, lines, 1_000 * DAY) == []
     assert bench.ids() == [made[live]], "what goes on is not done"
     with pytest.raises(InvalidInput, match="seconds"):
-        acme.retention.keep_checkpoints_for(usual, seconds=-1)
+        acme.retention.keep_snapshots_for(usual, seconds=-1)
 
 
 def _gone_after(bench: Bench, lines: Lines, seconds: int) -> list[str]:

@@ -12,7 +12,7 @@ from holdfast.core.packs import folder_of
 from holdfast.errors import Unavailable
 from holdfast.schema import check_integrity, migrate_down
 from holdfast.sync_runner import step
-from holdfast.types import Findings
+from holdfast.types import DiagnosticReport
 from tests.stores.lifecycle.conftest import SMALL, Bench, Opens
 from tests.stores.objects.test_pack_faults import Died, Dying
 
@@ -23,7 +23,7 @@ def test_a_tenant_that_is_well_has_no_findings(local: Bench) -> None:
     run = local.run()
     for _ in range(3):
         local.capture(run)
-    assert local.tenant().diagnostics.look() == Findings() == local.tenant("nobody").diagnostics.look()
+    assert local.tenant().diagnostics.look() == DiagnosticReport() == local.tenant("nobody").diagnostics.look()
     assert local.tenant().diagnostics.look().is_sound
     assert local.tenant().diagnostics.repair().is_tidy
 
@@ -38,7 +38,7 @@ def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -
     place = PackPlace(tmp_path / "packs")
     asyncio.run(place.write(f"{FOLDER}/orphan", b"nobody's", blocking=False))
     acme = bench.tenant()
-    assert acme.diagnostics.look() == Findings(orphan_packs=("orphan",)), "what is new may still be wanted"
+    assert acme.diagnostics.look() == DiagnosticReport(orphan_packs=("orphan",)), "what is new may still be wanted"
     bench.clock.advance(3_600)
     found = acme.diagnostics.look()
     assert (found.orphan_packs, len(found.unsealed_packs), found.is_sound, found.is_tidy) == (
@@ -48,7 +48,7 @@ def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -
         False,
     )
     assert acme.diagnostics.look() == found, "looking changes nothing"
-    assert acme.diagnostics.repair() == Findings()
+    assert acme.diagnostics.repair() == DiagnosticReport()
     assert len(asyncio.run(place.names("", blocking=False))) == 1
     assert acme.snapshots.read(kept.id, "file")
 
@@ -58,10 +58,10 @@ def test_what_went_with_its_run_is_found_and_removed(local: Bench) -> None:
     local.capture(run)
     acme = local.tenant()
     acme.sessions.purge(acme.runs.get(run).session_id)
-    assert acme.diagnostics.look() == Findings(loose_layers=1)
+    assert acme.diagnostics.look() == DiagnosticReport(loose_layers=1)
     assert acme.diagnostics.repair().unheld_objects == 2
     local.clock.advance(3_600)
-    assert acme.diagnostics.repair() == Findings()
+    assert acme.diagnostics.repair() == DiagnosticReport()
     assert acme.objects.usage().count == 0
 
 

@@ -22,7 +22,7 @@ from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.stores.lifecycle.erasures import WINDOW_S
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
 from holdfast.sync_runner import step
-from holdfast.types import Erasure, Swept
+from holdfast.types import Erasure, SweepResult
 from tests.stores.lifecycle.forging import body, forge
 
 EVENT = "identity.user.erased"
@@ -192,7 +192,7 @@ def test_who_was_never_here_is_forgotten_and_leaves_no_trace_but_the_proof(
     holdfast.erasures.request("ghost")
     clock.advance(10)
     done = holdfast.erasures.carry_out("ghost")
-    assert (done.is_finished, done.swept) == (True, Swept())
+    assert (done.is_finished, done.swept) == (True, SweepResult())
     assert holdfast.tenants.list() == []
     (proof,) = holdfast.erasures.list()
     assert proof.finished_at == from_us(clock.now_us())
@@ -358,7 +358,7 @@ def test_what_redis_answers_is_read_in_both_protocols(found: Any, expected: Any)
 
 
 def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.retention.PAGE", 2)
+    monkeypatch.setattr("holdfast.retention_worker.PAGE", 2)
 
     async def use() -> list[str]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:

@@ -47,7 +47,7 @@ def test_a_rewound_run_whose_grace_is_over_loses_its_snapshots_with_a_line_for_e
     acme, run = local.tenant(), local.run()
     made = local.capture(run).id
     local.end(run)
-    acme.workspaces.rewind(run, 0, None, files=False, keep_checkpoints_for=10)
+    acme.workspaces.rewind(run, 0, None, files=False, keep_snapshots_for=10)
     local.clock.advance(10 * DAY - 1)
     acme.retention.sweep()
     assert local.ids() == [made]
@@ -104,7 +104,7 @@ def test_an_erasure_that_is_overdue_shows_in_readiness_and_metrics(address: str)
 
 
 @pytest.mark.parametrize(("days", "kept"), [(30, 30), (90, 90), (91, 90), (10**9, 90)])
-def test_keep_checkpoints_for_over_http_is_cut_down_to_ninety_days(days: int, kept: int) -> None:
+def test_keep_snapshots_for_over_http_is_cut_down_to_ninety_days(days: int, kept: int) -> None:
     async def play() -> None:
         async with running() as server:
             acme = server.holdfast.tenant("acme")

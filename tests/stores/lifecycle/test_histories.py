@@ -170,12 +170,12 @@ def _grace(model: Model, real: Real, days: int) -> None:
 
 
 def _keep(model: Model, real: Real, run: int, days: int) -> None:
-    real.acme.retention.keep_checkpoints_for(real.runs[run], seconds=days * DAY)
+    real.acme.retention.keep_snapshots_for(real.runs[run], seconds=days * DAY)
     model.keep[run] = days
 
 
 def _quota(model: Model, real: Real, mib: int) -> None:
-    real.holdfast.tenants.set_quota(real.acme.name, checkpoint_quota_mib=mib)
+    real.holdfast.tenants.set_quota(real.acme.name, snapshot_quota_mib=mib)
     model.quota = mib
 
 

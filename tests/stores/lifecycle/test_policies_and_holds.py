@@ -16,10 +16,10 @@ from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, Fenced, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.retention_worker import RetentionWorker, Round
 from holdfast.stores.lifecycle.retention import plans, sweeps
-from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep, Tally
+from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep, SweepCounts
 from holdfast.stores.workspace import retention_rules as rules
 from holdfast.sync_runner import step
-from holdfast.types import Swept
+from holdfast.types import SweepResult
 from tests.stores.lifecycle.forging import body, forge
 
 DAY = 86_400
@@ -66,11 +66,11 @@ def test_the_numbers_that_fit_are_the_same_on_postgres(postgres_url: str) -> Non
     with Holdfast(postgres_url) as holdfast:
         there = holdfast.tenant("acme")
         run = run_of(there)
-        holdfast.tenants.set_quota("acme", checkpoint_quota_mib=2**40 - 1)
+        holdfast.tenants.set_quota("acme", snapshot_quota_mib=2**40 - 1)
         largest = RetentionPolicy(2**31 - 1, 2**40 - 1, 2**31 - 1)
         assert there.retention.set_policy(per_run=2**31 - 1, grace_s=2**31 - 1) == largest
         assert there.retention.set_policy(per_run=2**31 - 1, run_id=run) == largest
-        assert there.retention.plan() == Swept() == there.retention.sweep()
+        assert there.retention.plan() == SweepResult() == there.retention.sweep()
 
 
 def test_one_number_is_changed_without_the_other(acme: TenantHandle) -> None:
@@ -91,7 +91,7 @@ def test_what_a_run_has_of_its_own_counts_more_than_the_tenants(acme: TenantHand
 
 def test_clearing_a_run_takes_back_how_long_it_is_kept(acme: TenantHandle) -> None:
     run = run_of(acme)
-    acme.retention.keep_checkpoints_for(run, seconds=30 * DAY)
+    acme.retention.keep_snapshots_for(run, seconds=30 * DAY)
     acme.retention.set_policy(per_run=3, run_id=run)
     assert acme.retention.policy(run_id=run) == RetentionPolicy(3, 500, 30 * DAY)
     assert acme.retention.clear_policy(run_id=run) == USUAL
@@ -109,7 +109,7 @@ def test_a_run_or_session_that_is_no_id_is_refused_everywhere(acme: TenantHandle
         lambda: keeping.policy(run_id=wrong),
         lambda: keeping.set_policy(per_run=1, run_id=wrong),
         lambda: keeping.clear_policy(run_id=wrong),
-        lambda: keeping.keep_checkpoints_for(wrong, seconds=1),
+        lambda: keeping.keep_snapshots_for(wrong, seconds=1),
         lambda: keeping.hold("why", run_id=wrong),
         lambda: keeping.hold("why", session_id=wrong),
         lambda: keeping.hold("why", id=wrong),
@@ -123,7 +123,7 @@ def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> N
     run = run_of(acme)
     with acme.acting(user="grace"):
         acme.retention.set_policy(per_run=3)
-        acme.retention.keep_checkpoints_for(run, seconds=100 * DAY)
+        acme.retention.keep_snapshots_for(run, seconds=100 * DAY)
     acme.retention.clear_policy(run_id=run)
     noted = {(each.subject_kind, each.action): each for each in acme.activity.list()}
     assert noted["tenant", "retention.policy_set"].details == {"per_run": 3}
@@ -268,11 +268,11 @@ def test_runs_of_many_pages_are_all_looked_at(acme: TenantHandle, monkeypatch: p
         for number in range(3):
             forge(acme, run, [body(number, 40)])
     acme.retention.set_policy(per_run=1)
-    expected = Swept(per_run_cap=acme.retention.plan().per_run_cap)
+    expected = SweepResult(per_run_cap=acme.retention.plan().per_run_cap)
     assert expected.per_run_cap.count == 6
     assert acme.retention.sweep() == expected
     assert [len(acme.snapshots.list(run_id=run)) for run in runs] == [1, 1, 1]
-    assert acme.retention.plan() == Swept() == acme.retention.sweep()
+    assert acme.retention.plan() == SweepResult() == acme.retention.sweep()
 
 
 def test_a_plan_changes_nothing_and_a_sweep_does_what_it_says(acme: TenantHandle, clock: FixedClock) -> None:
@@ -282,7 +282,7 @@ def test_a_plan_changes_nothing_and_a_sweep_does_what_it_says(acme: TenantHandle
     acme.runs.cancel(ended)
     clock.advance(7 * DAY)
     before = (acme.snapshots.list(), acme.activity.count())
-    plan = step(plans.Plan(acme._engine, Scope("acme", acme._scope)).make())
+    plan = step(plans.RetentionPlan(acme._engine, Scope("acme", acme._scope)).make())
     assert (plan.grace_expired.count, plan.count) == (1, 1)
     assert (acme.snapshots.list(), acme.activity.count()) == before
     assert acme.retention.sweep() == plan
@@ -290,7 +290,11 @@ def test_a_plan_changes_nothing_and_a_sweep_does_what_it_says(acme: TenantHandle
 
 def test_a_tenant_that_is_not_there_is_not_made_by_a_sweep_or_a_plan(holdfast: Holdfast) -> None:
     nobody = holdfast.tenant("nobody")
-    assert (nobody.retention.plan(), nobody.retention.sweep(), nobody.retention.policy()) == (Swept(), Swept(), USUAL)
+    assert (nobody.retention.plan(), nobody.retention.sweep(), nobody.retention.policy()) == (
+        SweepResult(),
+        SweepResult(),
+        USUAL,
+    )
     assert holdfast.tenants.list() == []
 
 
@@ -305,14 +309,14 @@ def test_a_sweeper_needs_a_name_and_lets_go_when_it_fails(acme: TenantHandle, mo
     with pytest.raises(InvalidInput, match="holder must not be empty"):
         acme.retention.sweep(holder="")
 
-    async def fail(self: Sweep) -> Swept:
+    async def fail(self: Sweep) -> SweepResult:
         raise Conflict("broken off")
 
     with monkeypatch.context() as patched:
         patched.setattr(Sweep, "carry_out", fail)
         with pytest.raises(Conflict, match="broken off"):
             acme.retention.sweep(holder="one")
-    assert acme.retention.sweep(holder="other") == Swept(), "nobody has to wait for the lease to end"
+    assert acme.retention.sweep(holder="other") == SweepResult(), "nobody has to wait for the lease to end"
 
 
 def test_an_old_sweep_that_lets_go_does_not_let_others_in(acme: TenantHandle, clock: FixedClock) -> None:
@@ -327,19 +331,19 @@ def test_an_old_sweep_that_lets_go_does_not_let_others_in(acme: TenantHandle, cl
     with pytest.raises(Fenced, match="somebody else sweeps the tenant 'acme' now"):
         step(old.erase())
     step(new.release())
-    assert acme.retention.sweep() == Swept()
+    assert acme.retention.sweep() == SweepResult()
 
 
 def test_tallies_add_up() -> None:
-    assert Tally().plus(2, 10).plus(0, 0).plus(1, 5) == Tally(3, 15)
-    swept = Swept(per_tenant_cap=Tally(4, 1), erasure=Tally(2, 1), held_runs=9)
-    assert (swept.count, swept.noting("grace_expired", 1, 8).grace_expired) == (6, Tally(1, 8))
+    assert SweepCounts().plus(2, 10).plus(0, 0).plus(1, 5) == SweepCounts(3, 15)
+    swept = SweepResult(per_tenant_cap=SweepCounts(4, 1), erasure=SweepCounts(2, 1), held_runs=9)
+    assert (swept.count, swept.noting("grace_expired", 1, 8).grace_expired) == (6, SweepCounts(1, 8))
 
 
 def test_errors_and_news_are_said_at_their_levels(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, rules.LOGGER)
-    rules.say({"event": "a", "b": "\ud800"})
-    rules.say({"event": "c"}, is_error=True)
+    rules.write_line({"event": "a", "b": "\ud800"})
+    rules.write_line({"event": "c"}, is_error=True)
     assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
         ("INFO", '{"event":"a","b":"\\ud800"}'),
         ("ERROR", '{"event":"c"}'),
@@ -376,7 +380,7 @@ def test_a_round_counts_who_was_swept_left_to_others_and_who_could_not_be(
 
 
 def test_a_round_reaches_tenants_of_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.retention.PAGE", 2)
+    monkeypatch.setattr("holdfast.retention_worker.PAGE", 2)
 
     async def use() -> Round:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:

@@ -31,12 +31,12 @@ class World:
         self.clock.advance(1)
         return forge(self.acme, run, [body(number, SIZE) for number in numbers], on=on)
 
-    def needed(self) -> quota.Found | None:
-        return step(quota.needed(self.acme._engine, self.acme._scope))
+    def needed(self) -> quota.QuotaUsage | None:
+        return step(quota.measure(self.acme._engine, self.acme._scope))
 
     def swept(self, mib: int = 1) -> list[str]:
         """The snapshots that a sweep removes from a tenant with such a quota; as the plan says."""
-        self.holdfast.tenants.set_quota("acme", checkpoint_quota_mib=mib)
+        self.holdfast.tenants.set_quota("acme", snapshot_quota_mib=mib)
         before = {each.id for each in self.acme.snapshots.list()}
         plan = self.acme.retention.plan()
         assert self.acme.retention.sweep() == plan
@@ -69,7 +69,7 @@ def test_who_fits_is_not_looked_at(world: World) -> None:
 def test_a_body_that_many_need_counts_once(world: World) -> None:
     run = world.run()
     made = [world.forge(run, 0, 1, number % 2 + 2) for number in range(8)]
-    world.holdfast.tenants.set_quota("acme", checkpoint_quota_mib=1)
+    world.holdfast.tenants.set_quota("acme", snapshot_quota_mib=1)
     found = world.needed()
     assert found is not None
     assert found.used_bytes == 3 * SIZE, "what the newest needs, and no second one beside it"
@@ -147,7 +147,7 @@ def test_what_cannot_be_read_keeps_nobody_from_sweeping(world: World) -> None:
     gone = "DELETE FROM objects WHERE tenant_id = 'acme' AND digest IN (SELECT manifest FROM snapshot_layers WHERE id = ?1)"
     connection: Any = world.acme._engine._connection  # type: ignore[attr-defined]
     connection.execute(gone, (broken.layer_id,))
-    world.holdfast.tenants.set_quota("acme", checkpoint_quota_mib=1)
+    world.holdfast.tenants.set_quota("acme", snapshot_quota_mib=1)
     world.acme.retention.sweep()
     assert [each.id for each in world.acme.snapshots.list()][::-1] == [each.id for each in others[1:]]
 

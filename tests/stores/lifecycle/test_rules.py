@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, Limits, RetentionPolicy
 from holdfast.core.scope import Scope
-from holdfast.stores.lifecycle.retention.sweeps import Swept, Tally
+from holdfast.stores.lifecycle.retention.sweeps import SweepCounts, SweepResult
 from holdfast.stores.workspace import retention_rules as rules
 from holdfast.stores.workspace.retention_rules import RunSnapshots
 from tests.stores.lifecycle.conftest import Lines
@@ -62,7 +62,7 @@ def run(count: int, ended_s: int | None = None, **more: Any) -> RunSnapshots:
     ],
 )
 def test_every_run_is_judged_by_the_rules(scope: Scope, given: RunSnapshots, expected: object) -> None:
-    assert rules.verdict(POLICY, given, scope) == expected
+    assert rules.decide(POLICY, given, scope) == expected
 
 
 @pytest.mark.parametrize(("grace_s", "keep_s", "expected"), [
@@ -77,16 +77,16 @@ def test_a_grace_is_made_longer_up_to_ninety_days_and_never_shorter(
 
 
 def test_the_defaults_are_limits_that_can_be_changed() -> None:
-    limits = Limits(checkpoints_per_run=2, checkpoint_quota_mib=3, checkpoint_grace_s=4, checkpoint_keep_s=5)
+    limits = Limits(snapshots_per_run=2, snapshot_quota_mib=3, snapshot_grace_s=4, snapshot_keep_s=5)
     with Holdfast(":memory:", limits=limits) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.retention.policy() == RetentionPolicy(2, 3, 4)
         there = acme.runs.start(acme.sessions.create().id)
-        assert acme.retention.keep_checkpoints_for(there.id, seconds=100).grace_s == 5
-        holdfast.tenants.set_quota("acme", checkpoint_quota_mib=0)
+        assert acme.retention.keep_snapshots_for(there.id, seconds=100).grace_s == 5
+        holdfast.tenants.set_quota("acme", snapshot_quota_mib=0)
         assert acme.retention.policy().quota_mib == 0
-        assert holdfast.tenants.get("acme").checkpoint_quota_mib == 0
-        assert holdfast.tenants.set_quota("acme", checkpoint_quota_mib=None).checkpoint_quota_mib is None
+        assert holdfast.tenants.get("acme").snapshot_quota_mib == 0
+        assert holdfast.tenants.set_quota("acme", snapshot_quota_mib=None).snapshot_quota_mib is None
         assert acme.retention.policy().quota_mib == 3
 
 
@@ -97,7 +97,7 @@ class Gone:
 @pytest.mark.parametrize("tenant", ["acme", 'a "quote"\n', "\ud800 half", "名前", "\x00"])
 def test_every_line_is_one_line_of_json_whatever_the_tenant_is_called(tenant: str, lines: Lines) -> None:
     with Holdfast(":memory:") as holdfast:
-        rules.announce(Scope(tenant, holdfast._setting), [Gone(), Gone()], "erasure")
+        rules.log_removals(Scope(tenant, holdfast._setting), [Gone(), Gone()], "erasure")
     assert len(lines.raw) == 2
     for raw in lines.raw:
         assert "\n" not in raw
@@ -112,13 +112,17 @@ def test_nothing_else_is_said_in_the_log_of_retention() -> None:
     import holdfast.erasure.consumer
     import holdfast.retention_worker
 
-    for log in (holdfast.retention.log, holdfast.erasure.consumer.log):
+    for log in (holdfast.retention_worker.log, holdfast.erasure.consumer.log):
         assert not f"{log.name}.".startswith(f"{rules.LOGGER}.")
     assert logging.getLogger(rules.LOGGER).name == "holdfast.retention"
 
 
 def test_a_sweep_is_counted_by_reason() -> None:
-    swept = Swept().noting("per_run_cap", 2, 10).noting("erasure", 1, 5).noting("per_run_cap", 1, 1)
-    assert (swept.per_run_cap, swept.erasure, swept.grace_expired) == (Tally(3, 11), Tally(1, 5), Tally())
+    swept = SweepResult().noting("per_run_cap", 2, 10).noting("erasure", 1, 5).noting("per_run_cap", 1, 1)
+    assert (swept.per_run_cap, swept.erasure, swept.grace_expired) == (
+        SweepCounts(3, 11),
+        SweepCounts(1, 5),
+        SweepCounts(),
+    )
     assert swept.count == 4
-    assert Swept().count == 0
+    assert SweepResult().count == 0

@@ -53,13 +53,13 @@ def ignoring_holds() -> AbstractContextManager[Any]:
 
 
 def capping_what_is_held() -> AbstractContextManager[Any]:
-    really = rules.look
+    really = rules.run_snapshots
 
     async def look(*args: Any) -> Any:
         found = await really(*args)
         return None if found is None else structs.replace(found, is_held=False)
 
-    return mock.patch.object(rules, "look", look)
+    return mock.patch.object(rules, "run_snapshots", look)
 
 
 def unclamped() -> AbstractContextManager[Any]:
@@ -106,21 +106,21 @@ def never_squashing() -> AbstractContextManager[Any]:
     async def nothing(self: Any, *, always: bool = False) -> int:
         return 0
 
-    return mock.patch.object(squash.Squashing, "all", nothing)
+    return mock.patch.object(squash.Squasher, "all", nothing)
 
 
 def forgetting_what_a_layer_needs() -> AbstractContextManager[Any]:
     async def nothing(self: Any, layer_id: str, digests: Any) -> None:
         return None
 
-    return mock.patch.object(squash.Squashing, "_hold", nothing)
+    return mock.patch.object(squash.Squasher, "_hold", nothing)
 
 
 def planning_without_room() -> AbstractContextManager[Any]:
     async def nothing(self: Any) -> Any:
         return self._found
 
-    return mock.patch.object(plans.Plan, "_make_room", nothing)
+    return mock.patch.object(plans.RetentionPlan, "_make_room", nothing)
 
 
 def newest_first() -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ from holdfast.core.scope import Scope
 from holdfast.errors import Stale
 from holdfast.stores.lifecycle.erasures import AsyncErasures
 from holdfast.stores.workspace import layers
-from holdfast.stores.workspace.squash import Squashing
+from holdfast.stores.workspace.squash import Squasher
 from holdfast.sync_runner import step
 from holdfast.types import Erasures, Snapshot
 from tests.stores.lifecycle.conftest import Bench
@@ -41,7 +41,7 @@ def chain(there: TenantHandle, run: str, trees: list[list[int]], on: Snapshot | 
 
 
 def squash(there: TenantHandle) -> int:
-    return step(Squashing(there._engine, there._scope).all())
+    return step(Squasher(there._engine, there._scope).all())
 
 
 def remove(there: TenantHandle, gone: list[Snapshot]) -> None:
@@ -190,7 +190,7 @@ def test_a_capture_or_a_removal_at_the_same_moment_does_no_harm(acme: TenantHand
         remove(acme, [made[2]])
 
     engine = Interrupted(acme._engine, at, meanwhile)
-    step(Squashing(engine, Scope("acme", acme._scope)).all())
+    step(Squasher(engine, Scope("acme", acme._scope)).all())
     left = [made[1], *extra] if extra else [made[1], made[2]]
     assert intact(acme, [each.id for each in left])
     squash(acme)
@@ -202,11 +202,11 @@ def test_a_capture_or_a_removal_at_the_same_moment_does_no_harm(acme: TenantHand
 def test_a_layer_that_changed_meanwhile_is_left_alone(acme: TenantHandle) -> None:
     made = chain(acme, new_run(acme), [[0], [1], [2]])
     remove(acme, made[:1])
-    row = step(Squashing(acme._engine, acme._scope)._after("00000000-0000-0000-0000-000000000000"))
+    row = step(Squasher(acme._engine, acme._scope)._after("00000000-0000-0000-0000-000000000000"))
     assert row is not None
     assert squash(acme) == 1
     manifest = layers.manifest_of(step(_whole(acme, made[1])))
-    squashing = Squashing(acme._engine, acme._scope)
+    squashing = Squasher(acme._engine, acme._scope)
     with pytest.raises(Stale):
         step(acme._engine.write(lambda connection: squashing._replace(connection, row, manifest, set())))
     assert intact(acme, [made[1].id, made[2].id])

@@ -204,7 +204,7 @@ def test_what_another_has_forgotten_meanwhile_is_nothing_to_warn_of(
         local.holdfast.erasures.carry_out("gone")
         return ["gone"]
 
-    monkeypatch.setattr("holdfast.retention.to_be_forgotten", too_late)
+    monkeypatch.setattr("holdfast.retention_worker.to_be_forgotten", too_late)
     caplog.set_level(logging.INFO, "holdfast")
     done = rounds(address, local.clock, lambda holdfast: RetentionWorker(holdfast).round(), tmp_path / "packs")
     assert (done.erased, done.failed) == (0, 0)

@@ -15,7 +15,8 @@ from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.clock import FixedClock, from_us
 from holdfast.errors import InvalidInput, InvalidText, LimitExceeded
 from holdfast.stores.memory import similarity
-from holdfast.stores.memory.crew_memories import CrewMemory, FoundMemory, NewCrewMemory
+from holdfast.stores.memory.crew_memories import CrewMemory, CrewMemoryMatch, NewCrewMemory
+from tests.errors import raises
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK = FixedClock()
@@ -38,7 +39,7 @@ def new(id: str, **values: Any) -> NewCrewMemory:
 
 
 def ids(found: Any) -> list[str]:
-    return [(each.memory if isinstance(each, FoundMemory) else each).id for each in found]
+    return [(each.memory if isinstance(each, CrewMemoryMatch) else each).id for each in found]
 
 
 # Embeddings
@@ -53,25 +54,14 @@ def test_what_has_no_embedding_is_found_by_none_and_by_nothing(acme: TenantHandl
 
 
 @pytest.mark.parametrize(
-    ("embedding", "says"),
-    [
-        ("text", "a list of numbers"),
-        (b"bytes", "a list of numbers"),
-        ({1.0}, "a list of numbers"),
-        (5, "a list of numbers"),
-        (["1"], "fit into 32 bits"),
-        ([None], "fit into 32 bits"),
-        ([1e39], "32 bits"),
-        ([10**400], "32 bits"),
-        ([math.nan], "finite"),
-        ([-math.inf], "finite"),
-    ],
+    "embedding",
+    ["text", b"bytes", {1.0}, 5, ["1"], [None], [1e39], [10**400], [math.nan], [-math.inf]],
     ids=["text", "bytes", "set", "number", "digits", "null", "large", "whole", "nan", "infinite"],
 )
-def test_what_is_no_embedding_is_neither_kept_nor_searched_with(acme: TenantHandle, embedding: Any, says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
+def test_an_invalid_embedding_is_neither_saved_nor_searched(acme: TenantHandle, embedding: Any) -> None:
+    with raises(InvalidInput, field="embedding"):
         acme.crew_memories.save([new("a", embedding=embedding)])
-    with pytest.raises(InvalidInput, match=says):
+    with raises(InvalidInput, field="embedding"):
         acme.crew_memories.search(embedding)
     assert acme.crew_memories.list() == []
 
@@ -79,7 +69,7 @@ def test_what_is_no_embedding_is_neither_kept_nor_searched_with(acme: TenantHand
 def test_an_embedding_has_as_many_numbers_as_the_limit_and_no_more() -> None:
     limits = Limits(embedding_floats=3)
     assert similarity.pack([1, 2, 3], limits) == similarity.pack((1.0, 2.0, 3.0), limits)
-    with pytest.raises(LimitExceeded, match="embedding: 4 is over the limit embedding_floats = 3"):
+    with raises(LimitExceeded, field="embedding", limit="embedding_floats", maximum=3):
         similarity.pack([1, 2, 3, 4], limits)
 
 
@@ -108,8 +98,8 @@ def test_numbers_of_32_bits_come_back(numbers: list[float]) -> None:
 def test_likeness_is_the_cosine_with_and_without_numpy(one: list[float], other: list[float], score: float) -> None:
     query, rows = similarity.pack(one, Limits()), [similarity.pack(other, Limits())]
     assert similarity.cosines(query, rows) == pytest.approx([score])
-    assert similarity._in_python(query, rows) == pytest.approx([score])
-    assert similarity.cosines(query, []) == similarity._in_python(query, []) == []
+    assert similarity._cosines_in_python(query, rows) == pytest.approx([score])
+    assert similarity.cosines(query, []) == similarity._cosines_in_python(query, []) == []
 
 
 def test_equally_alike_memories_come_in_the_order_of_their_ids(acme: TenantHandle) -> None:
@@ -335,7 +325,7 @@ def test_touching_moves_only_the_moment_of_use_of_those_that_are_there(acme: Ten
     assert found.accessed_at == from_us(CLOCK.now_us())
     assert found.created_at < found.accessed_at
     assert acme.crew_memories.find("b") == before
-    with pytest.raises(InvalidInput, match="ids come as a list"):
+    with raises(InvalidInput, field="ids"):
         acme.crew_memories.touch("a")
 
 

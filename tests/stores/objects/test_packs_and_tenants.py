@@ -335,8 +335,8 @@ def test_no_two_names_share_a_folder() -> None:
 def test_a_quota_is_what_was_set(bench: Bench, quota: int | None) -> None:
     bench.holdfast.tenants.create("acme", metadata={"a": 1})
     bench.clock.advance(5)
-    found = bench.holdfast.tenants.set_quota("acme", checkpoint_quota_mib=quota)
-    assert (found.checkpoint_quota_mib, found.metadata) == (quota, {"a": 1})
+    found = bench.holdfast.tenants.set_quota("acme", snapshot_quota_mib=quota)
+    assert (found.snapshot_quota_mib, found.metadata) == (quota, {"a": 1})
     assert (found.updated_at - found.created_at).total_seconds() == 5
     assert bench.holdfast.tenants.get("acme") == found
     assert bench.acme.retention.policy().quota_mib == (500 if quota is None else quota)
@@ -345,21 +345,21 @@ def test_a_quota_is_what_was_set(bench: Bench, quota: int | None) -> None:
 @pytest.mark.parametrize("quota", [-1, 2**40, 1.5, "1", True, [1]], ids=repr)
 def test_a_quota_that_is_no_number_changes_nothing(bench: Bench, quota: Any) -> None:
     made = bench.holdfast.tenants.create("acme")
-    with pytest.raises(InvalidInput, match="checkpoint_quota_mib must be a whole number from 0 on"):
-        bench.holdfast.tenants.set_quota("acme", checkpoint_quota_mib=quota)
+    with pytest.raises(InvalidInput, match="snapshot_quota_mib must be a whole number from 0 on"):
+        bench.holdfast.tenants.set_quota("acme", snapshot_quota_mib=quota)
     assert bench.holdfast.tenants.get("acme") == made
 
 
 def test_a_quota_is_for_tenants_there_are(bench: Bench) -> None:
     with pytest.raises(NotFound, match="nobody"):
-        bench.holdfast.tenants.set_quota("nobody", checkpoint_quota_mib=1)
+        bench.holdfast.tenants.set_quota("nobody", snapshot_quota_mib=1)
     assert bench.holdfast.tenants.list() == []
 
 
 def test_an_update_of_the_metadata_leaves_the_quota(bench: Bench) -> None:
     bench.holdfast.tenants.create("acme")
-    bench.holdfast.tenants.set_quota("acme", checkpoint_quota_mib=7)
-    assert bench.holdfast.tenants.update("acme", metadata={"\x00": "\ud800"}).checkpoint_quota_mib == 7
+    bench.holdfast.tenants.set_quota("acme", snapshot_quota_mib=7)
+    assert bench.holdfast.tenants.update("acme", metadata={"\x00": "\ud800"}).snapshot_quota_mib == 7
     assert bench.holdfast.tenants.get("acme").metadata == {"\x00": "\ud800"}
     with pytest.raises(AlreadyExists, match="acme"):
         bench.holdfast.tenants.create("acme")
@@ -405,7 +405,7 @@ def test_a_name_over_the_limit_is_refused_by_every_call(bench: Bench) -> None:
         lambda: tenants.create(long),
         lambda: tenants.get(long),
         lambda: tenants.update(long, metadata={}),
-        lambda: tenants.set_quota(long, checkpoint_quota_mib=1),
+        lambda: tenants.set_quota(long, snapshot_quota_mib=1),
         lambda: tenants.delete(long),
         lambda: bench.holdfast.erasures.request(long),
     ]

@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.errors import Conflict, InvalidInput, NotFound, Stale
 from holdfast.trees import restore as tree_restoring
-from holdfast.trees.restore import Restored
+from holdfast.trees.restore import RestoreResult
 from holdfast.types import Run
 from holdfast.workspaces import restore, rewind
 
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 def _open(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Holdfast]:
     """One database for all: each test has tenants of its own."""
     packs = tmp_path_factory.mktemp("packs")
-    limits = Limits(pack_from_bytes=1_000, checkpoints_per_run=100)
+    limits = Limits(pack_from_bytes=1_000, snapshots_per_run=100)
     with Holdfast(":memory:", packs=str(packs), limits=limits) as hf:
         yield hf
 
@@ -155,7 +155,7 @@ def test_restoring_twice_does_nothing_the_second_time(place: Place, tmp_path: Pa
     place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
     steps: list[int] = []
     again = place.acme.workspaces.restore(place.snapshot, tmp_path / "new", replace=True, on_progress=steps.append)
-    assert again == Restored()
+    assert again == RestoreResult()
     assert sum(steps) == 0
 
 
@@ -265,7 +265,7 @@ def test_days_that_are_none_are_refused_and_nothing_is_captured(place: Place, da
     stepped(place, 1)
     before = len(place.acme.snapshots.list(limit=100))
     with pytest.raises(InvalidInput, match="a whole number of days"):
-        place.acme.workspaces.rewind(place.run.id, 0, place.tree, keep_checkpoints_for=days)
+        place.acme.workspaces.rewind(place.run.id, 0, place.tree, keep_snapshots_for=days)
     assert len(place.acme.snapshots.list(limit=100)) == before
 
 

@@ -1,23 +1,24 @@
-"""The API of kagent's controller, for agents that were built for it: `/api/...`.
+"""The API of kagent's controller (`/api/...`), for agents built with kagent.
 
-The clients of kagent 0.10 (``kagent-core``, ``-adk``, ``-langgraph``, ``-crewai``) work on it unchanged. What they
-need is done; where kagent's own server loses data or contradicts its clients, the clients are followed. Nothing here decides
-anything: it translates between that protocol and the stores.
+The clients of kagent 0.10 (``kagent-core``, ``-adk``, ``-langgraph``, ``-crewai``) work with it unchanged. It implements
+everything they need; where kagent's own server loses data or contradicts its clients, it follows the clients. It makes no
+decisions of its
+own: it translates between that protocol and the stores.
 
-| kagent's | is here |
+| kagent's | is stored as |
 | --- | --- |
 | session | a session, whose key is its id |
 | event | a message of kind ``kagent.event`` |
 | task, push notification | ``a2a_tasks``, ``a2a_push_configs`` |
 | share link | ``session_shares`` |
 | memory | ``agent_memories`` |
-| LangGraph checkpoint and writes | ``checkpoints``, under the thread that belongs to the session |
-| CrewAI memory and flow state | ``crew_memories`` and ``flows``, under the same thread |
+| LangGraph checkpoint and writes | ``checkpoints``, in the thread of the session |
+| CrewAI memory and flow state | ``crew_memories`` and ``flows``, in the same thread |
 | agent, tool server, tool | ``agents``, ``tool_servers`` |
 | feedback | ``feedback`` and ``general_feedback`` |
 
-``request.py`` says who asks and what an answer looks like, ``redaction.py`` what is secret, ``sealing.py`` how it is stored;
-each other module has the routes of one kind of thing.
+``request.py`` determines the user and formats responses, ``redaction.py`` detects secrets, and ``encryption.py`` encrypts events
+that contain them; each other module has the routes of one resource.
 """
 
 from .routing import error_response, is_kagent_path, routes

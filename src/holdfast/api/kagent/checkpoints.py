@@ -1,9 +1,9 @@
-"""LangGraph checkpoints and writes, opaque to us.
+"""LangGraph checkpoints and writes, whose content is opaque to the server.
 
-The answer has room for the writes of one task only. kagent's server puts those of all tasks there, under one name, and a graph
-with parallel branches then goes on wrongly. Here they are kept apart and one task's are given: LangGraph runs the others
-again. Which task is chosen was found by experiment: the one that was resumed, else the one that wrote most, else one that was
-interrupted; the task of no number comes last.
+A response has room for the writes of one task only. kagent's server puts the writes of all tasks there under one task's name, and
+a graph with parallel branches then continues incorrectly. This server stores them separately and returns one task's writes:
+LangGraph runs the other tasks again. The choice of the task was found by experiment: the resumed one, else the one with the most
+writes, else an interrupted one; the task with the nil id comes last.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from holdfast import Write, thread_of
 from holdfast.errors import Corrupt, InvalidInput
 from holdfast.types import Checkpoint, TaskWrites
 
-from .request import Ask, enveloped, route
+from .request import KagentRequest, enveloped, route
 
 PAGE = 200
 NO_TASK = "00000000-0000-0000-0000-000000000000"
 RESUME, INTERRUPT = "__resume__", "__interrupt__"
 
 
-class NewCheckpoint(Struct):
-    """A checkpoint to keep."""
+class _NewCheckpoint(Struct):
+    """A checkpoint to store."""
 
     thread_id: str
     checkpoint_id: str
@@ -40,8 +40,8 @@ class NewCheckpoint(Struct):
     version: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
 
 
-class WireWrite(Struct, frozen=True):
-    """One write of a task; ``value`` is base64, and nothing where there is no value."""
+class _WireWrite(Struct, frozen=True):
+    """One write of a task; ``value`` is base64, and empty if the write has no value."""
 
     idx: int
     channel: str
@@ -49,28 +49,28 @@ class WireWrite(Struct, frozen=True):
     value: str
 
 
-class NewWrites(Struct):
-    """What a task wrote to a checkpoint, which may itself come later."""
+class _NewWrites(Struct):
+    """The writes of a task to a checkpoint, which may be stored later."""
 
     thread_id: str
     checkpoint_id: str
     task_id: str
-    writes: list[WireWrite]
+    writes: list[_WireWrite]
     checkpoint_ns: str = ""
 
 
-class WritesShown(Struct, frozen=True):
-    """What one task wrote."""
+class _WireWrites(Struct, frozen=True):
+    """The writes of one task."""
 
     thread_id: str
     checkpoint_ns: str
     checkpoint_id: str
     task_id: str
-    writes: list[WireWrite]
+    writes: list[_WireWrite]
 
 
-class CheckpointShown(Struct, frozen=True):
-    """A checkpoint as the client reads it."""
+class _WireCheckpoint(Struct, frozen=True):
+    """A checkpoint in a response."""
 
     thread_id: str
     checkpoint_ns: str
@@ -79,160 +79,168 @@ class CheckpointShown(Struct, frozen=True):
     checkpoint: str
     metadata: str
     type_: str
-    writes: WritesShown | None
+    writes: _WireWrites | None
 
 
-class _Head(Struct, frozen=True, array_like=True):
-    """What is kept beside the state itself."""
+class _State(Struct, frozen=True, array_like=True):
+    """The fields that are stored in the checkpoint's state, besides the checkpoint itself."""
 
     type_: str
     version: int
     metadata: bytes
 
 
-_NEW = msgspec.json.Decoder(NewCheckpoint)
-_WRITES = msgspec.json.Decoder(NewWrites)
-_HEAD = msgspec.msgpack.Decoder(_Head)
+_NEW = msgspec.json.Decoder(_NewCheckpoint)
+_WRITES = msgspec.json.Decoder(_NewWrites)
+_STATE = msgspec.msgpack.Decoder(_State)
 _JSON = msgspec.json.Decoder()
 
 
 @route("POST", "/api/langgraph/checkpoints")
-async def put_checkpoint(ask: Ask) -> Response:
-    """Keep a checkpoint; the same id again replaces it."""
-    body = ask.body(_NEW)
-    metadata = _bytes(body.metadata, "metadata")
-    head = _Head(_type(body.type_).decode(), body.version, metadata)
-    await ask.tenant.checkpoints.put(
-        thread_of(_named(body.thread_id)),
+async def put_checkpoint(request: KagentRequest) -> Response:
+    """Store a checkpoint, replacing the one with the same id."""
+    body = request.body(_NEW)
+    metadata = _decode_base64(body.metadata, "metadata")
+    state = _State(_encode_type(body.type_).decode(), body.version, metadata)
+    await request.tenant.checkpoints.put(
+        thread_of(_check_thread_id(body.thread_id)),
         id=body.checkpoint_id,
-        state=msgspec.msgpack.encode(head),
-        pieces=[_bytes(body.checkpoint, "checkpoint")],
+        state=msgspec.msgpack.encode(state),
+        pieces=[_decode_base64(body.checkpoint, "checkpoint")],
         namespace=body.checkpoint_ns,
         parent=body.parent_checkpoint_id or None,
-        metadata=_readable(metadata),
-        user=ask.user,
+        metadata=_json_object(metadata),
+        user=request.user,
     )
     return enveloped({}, "Successfully stored checkpoint", 201)
 
 
 @route("POST", "/api/langgraph/checkpoints/writes")
-async def put_writes(ask: Ask) -> Response:
-    """Keep what a task wrote."""
-    body = ask.body(_WRITES)
-    new = [Write(each.idx, each.channel, _type(each.type_), [_bytes(each.value, "value")]) for each in body.writes]
-    await ask.tenant.checkpoints.put_writes(
-        thread_of(_named(body.thread_id)),
+async def put_writes(request: KagentRequest) -> Response:
+    """Store the writes of a task."""
+    body = request.body(_WRITES)
+    new = [
+        Write(write.idx, write.channel, _encode_type(write.type_), [_decode_base64(write.value, "value")])
+        for write in body.writes
+    ]
+    await request.tenant.checkpoints.put_writes(
+        thread_of(_check_thread_id(body.thread_id)),
         id=body.checkpoint_id,
         task_id=body.task_id,
         new=new,
         namespace=body.checkpoint_ns,
-        user=ask.user,
+        user=request.user,
     )
     return enveloped({}, "Successfully stored checkpoint writes", 201)
 
 
 @route("GET", "/api/langgraph/checkpoints")
-async def list_checkpoints(ask: Ask) -> Response:
-    """Checkpoints of a thread, the newest first; a limit from 0 down is none, and one that is not there is an empty list."""
-    thread = ask.required("thread_id")
-    found = await _found(ask, thread_of(thread), ask.query.get("checkpoint_ns", ""))
-    return enveloped([_shown(each, thread) for each in found], "Successfully listed checkpoints")
+async def list_checkpoints(request: KagentRequest) -> Response:
+    """List the checkpoints of a thread, the newest first. A limit of 0 or less is ignored; an unknown id results in an empty
+    list."""
+    thread = request.required("thread_id")
+    checkpoints = await _find(request, thread_of(thread), request.query.get("checkpoint_ns", ""))
+    listed = [_wire_checkpoint(checkpoint, thread) for checkpoint in checkpoints]
+    return enveloped(listed, "Successfully listed checkpoints")
 
 
 @route("DELETE", "/api/langgraph/checkpoints/{thread_id}")
-async def delete_checkpoints(ask: Ask) -> Response:
-    """Remove a thread with all its checkpoints; its id can be used again."""
-    await ask.tenant.checkpoints.delete(thread_of(ask.names["thread_id"]), user=ask.user)
+async def delete_checkpoints(request: KagentRequest) -> Response:
+    """Delete a thread with all its checkpoints; its id can be used again."""
+    await request.tenant.checkpoints.delete(thread_of(request.names["thread_id"]), user=request.user)
     return enveloped({}, "Successfully deleted thread")
 
 
-async def _found(ask: Ask, thread: str, namespace: str) -> Sequence[Checkpoint]:
-    id, limit = ask.query.get("checkpoint_id") or None, ask.number("limit", 0)
+async def _find(request: KagentRequest, thread: str, namespace: str) -> Sequence[Checkpoint]:
+    id, limit = request.query.get("checkpoint_id") or None, request.number("limit", 0)
+    store, user = request.tenant.checkpoints, request.user
     if id is not None or limit == 1:
-        one = await ask.tenant.checkpoints.find(thread, id=id, namespace=namespace, user=ask.user)
-        return [] if one is None else [one]
-    found: list[Checkpoint] = []
+        checkpoint = await store.find(thread, id=id, namespace=namespace, user=user)
+        return [] if checkpoint is None else [checkpoint]
+    checkpoints: list[Checkpoint] = []
     cursor: str | None = None
     while True:
-        rows = PAGE if limit <= 0 else min(PAGE, limit - len(found))
-        page = await ask.tenant.checkpoints.list(thread, namespace=namespace, user=ask.user, limit=rows, cursor=cursor)
-        found += page
-        if page.next is None or 0 < limit <= len(found):
-            return found
+        rows = PAGE if limit <= 0 else min(PAGE, limit - len(checkpoints))
+        page = await store.list(thread, namespace=namespace, user=user, limit=rows, cursor=cursor)
+        checkpoints += page
+        if page.next is None or 0 < limit <= len(checkpoints):
+            return checkpoints
         cursor = page.next
 
 
-def _shown(checkpoint: Checkpoint, thread: str) -> CheckpointShown:
+def _wire_checkpoint(checkpoint: Checkpoint, thread: str) -> _WireCheckpoint:
     try:
-        head = _HEAD.decode(checkpoint.state)
+        state = _STATE.decode(checkpoint.state)
         (body,) = checkpoint.pieces
     except (msgspec.MsgspecError, ValueError) as error:
         raise Corrupt(f"checkpoint {checkpoint.id} was not stored by a kagent client") from error
-    task = chosen(checkpoint.tasks)
-    return CheckpointShown(
+    task = preferred_task(checkpoint.tasks)
+    return _WireCheckpoint(
         thread,
         checkpoint.namespace,
         checkpoint.id,
         checkpoint.parent,
-        _text(body or b""),
-        _text(head.metadata),
-        head.type_,
-        None if task is None else _writes(checkpoint, thread, task),
+        _encode_base64(body or b""),
+        _encode_base64(state.metadata),
+        state.type_,
+        None if task is None else _wire_writes(checkpoint, thread, task),
     )
 
 
-def _writes(checkpoint: Checkpoint, thread: str, task: TaskWrites) -> WritesShown:
-    shown = [
-        WireWrite(each.index, each.channel, each.value.decode(), _text(b"".join(_bodies(each.pieces))))
-        for each in task.writes
+def _wire_writes(checkpoint: Checkpoint, thread: str, task: TaskWrites) -> _WireWrites:
+    writes = [
+        _WireWrite(write.index, write.channel, write.value.decode(), _encode_base64(b"".join(_bytes_of(write.pieces))))
+        for write in task.writes
     ]
-    return WritesShown(thread, checkpoint.namespace, checkpoint.id, task.task_id, shown)
+    return _WireWrites(thread, checkpoint.namespace, checkpoint.id, task.task_id, writes)
 
 
-def chosen(tasks: Sequence[TaskWrites]) -> TaskWrites | None:
-    """The one task whose writes are given."""
+def preferred_task(tasks: Sequence[TaskWrites]) -> TaskWrites | None:
+    """Return the task whose writes are part of the response."""
 
     def preference(task: TaskWrites) -> tuple[bool, bool, int, bool, str]:
-        channels = {each.channel for each in task.writes}
-        ordinary = sum(each.index >= 0 for each in task.writes)
+        channels = {write.channel for write in task.writes}
+        ordinary = sum(write.index >= 0 for write in task.writes)
         named = task.task_id != NO_TASK
         return named, named and RESUME in channels, ordinary, INTERRUPT in channels, task.task_id
 
     return max(tasks, key=preference, default=None)
 
 
-def _bodies(pieces: Sequence[Any]) -> Sequence[bytes]:
-    return [each for each in pieces if isinstance(each, bytes)]
+def _bytes_of(pieces: Sequence[Any]) -> Sequence[bytes]:
+    return [piece for piece in pieces if isinstance(piece, bytes)]
 
 
-def _named(thread_id: str) -> str:
+def _check_thread_id(thread_id: str) -> str:
     if not thread_id:
-        raise InvalidInput("thread_id must not be empty")
+        raise InvalidInput("thread_id must not be empty", field="thread_id")
     return thread_id
 
 
-def _type(name: str) -> bytes:
+def _encode_type(name: str) -> bytes:
     try:
         return name.encode()
     except UnicodeEncodeError:
-        raise InvalidInput("type_ is the name of a serializer, not half a character") from None
+        raise InvalidInput(
+            "type_ must be the name of a serializer, without unpaired surrogates", field="type_"
+        ) from None
 
 
-def _readable(metadata: bytes) -> dict[str, Any] | None:
-    """The metadata, where it is a JSON object, for those who look at checkpoints in other ways."""
+def _json_object(metadata: bytes) -> dict[str, Any] | None:
+    """Return the metadata if it is a JSON object, so that checkpoints can be filtered by it."""
     try:
-        found = _JSON.decode(metadata)
+        value = _JSON.decode(metadata)
     except msgspec.DecodeError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
-def _bytes(text: str, what: str) -> bytes:
+def _decode_base64(text: str, field: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise InvalidInput(f"{what} is not base64") from None
+        raise InvalidInput(f"{field} must be base64", field=field) from None
 
 
-def _text(body: bytes) -> str:
+def _encode_base64(body: bytes) -> str:
     return b64encode(body).decode()

@@ -1,8 +1,8 @@
-"""Feedback as kagent takes it. About a message it is kept with the message and goes with it; otherwise it stands by itself.
+"""Feedback. If it is about a message, it is stored with the message and deleted with it; otherwise as general feedback.
 
-kagent types ``message_id`` as a number although its messages have ids that are text. Both are taken: text is the id of an event,
-and a number is the place of a message in the session that ``session_id`` names. A number without a session says nothing about
-which message is meant, and is only kept.
+kagent declares ``message_id`` as a number although the ids of its messages are text. Both are accepted: text is the id of an
+event, and a number is the position of a message in the session ``session_id``. A number without a session does not identify a
+message, and is only stored.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from holdfast import NewGeneralFeedback, Page, column
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.types import Feedback, GeneralFeedback, Session
 
-from .request import Ask, enveloped, route
+from .request import KagentRequest, enveloped, route
 from .sessions import message_id
 
 T = TypeVar("T")
 
 PAGE = 1_000
 SESSIONS_SEARCHED = 100
-"""Sessions, those used last, in which an event is looked for when feedback does not say in which it is."""
+"""The number of most recent sessions that are searched for an event if the feedback names no session."""
 
 
-class NewFeedback(Struct):
-    """What somebody thinks."""
+class _NewFeedback(Struct):
+    """Feedback to store."""
 
     feedback_text: str
     is_positive: bool = False
@@ -39,8 +39,8 @@ class NewFeedback(Struct):
     session_id: str | None = None
 
 
-class FeedbackShown(Struct, frozen=True):
-    """Feedback as kagent shows it."""
+class _WireFeedback(Struct, frozen=True):
+    """Feedback in a response."""
 
     id: str
     user_id: str
@@ -52,106 +52,112 @@ class FeedbackShown(Struct, frozen=True):
     updated_at: datetime
 
 
-_NEW = msgspec.json.Decoder(NewFeedback)
+_NEW = msgspec.json.Decoder(_NewFeedback)
 
 
 @route("POST", "/api/feedback")
-async def create_feedback_of_kagent(ask: Ask) -> Response:
-    """Say what one thinks; about the same message again, it replaces what one thought before."""
-    body = ask.body(_NEW)
-    about = await _message(ask, body)
+async def create_feedback_of_kagent(request: KagentRequest) -> Response:
+    """Store feedback, replacing earlier feedback of the user about the same message."""
+    body = request.body(_NEW)
+    about = await _message_about(request, body)
     if about is None:
         new = NewGeneralFeedback(
             feedback_text=body.feedback_text,
             is_positive=body.is_positive,
             issue_type=body.issue_type or "",
             message_number=body.message_id if isinstance(body.message_id, int) else None,
-            user=ask.user,
+            user=request.user,
         )
-        general = await ask.tenant.general_feedback.create(new)
-        return enveloped(_shown(general, general.message_number), "Feedback submitted successfully")
+        general = await request.tenant.general_feedback.create(new)
+        return enveloped(_wire_feedback(general, general.message_number), "Feedback submitted successfully")
     if not body.feedback_text:
-        raise InvalidInput("feedback_text must not be empty")
-    feedback = await ask.tenant.feedback.upsert(
+        raise InvalidInput("feedback_text must not be empty", field="feedback_text")
+    feedback = await request.tenant.feedback.upsert(
         about,
-        user=ask.user,
+        user=request.user,
         is_positive=body.is_positive,
         feedback_text=body.feedback_text,
         issue_type=body.issue_type,
         metadata={"message_id": body.message_id},
     )
-    return enveloped(_shown(feedback, body.message_id), "Feedback submitted successfully")
+    return enveloped(_wire_feedback(feedback, body.message_id), "Feedback submitted successfully")
 
 
 @route("GET", "/api/feedback")
-async def list_feedback_of_kagent(ask: Ask) -> Response:
-    """What the user has said, the oldest first."""
-    own = [column("user").eq(ask.user)]
-    general = await _all(lambda cursor: ask.tenant.general_feedback.list(where=own, limit=PAGE, cursor=cursor))
-    given = await _all(lambda cursor: ask.tenant.feedback.list(user=ask.user, limit=PAGE, cursor=cursor))
-    found = [_shown(each, each.message_number) for each in general]
-    found += [_shown(each, each.metadata.get("message_id", each.message_id)) for each in given]
-    found.sort(key=lambda each: each.created_at)
-    return enveloped(found, "Successfully listed feedback")
+async def list_feedback_of_kagent(request: KagentRequest) -> Response:
+    """List the user's feedback, the oldest first."""
+    own = [column("user").eq(request.user)]
+    general = await _all_rows(lambda cursor: request.tenant.general_feedback.list(where=own, limit=PAGE, cursor=cursor))
+    about_messages = await _all_rows(
+        lambda cursor: request.tenant.feedback.list(user=request.user, limit=PAGE, cursor=cursor)
+    )
+    listed = [_wire_feedback(row, row.message_number) for row in general]
+    listed += [_wire_feedback(row, row.metadata.get("message_id", row.message_id)) for row in about_messages]
+    listed.sort(key=lambda feedback: feedback.created_at)
+    return enveloped(listed, "Successfully listed feedback")
 
 
-async def _all(page_of: Callable[[str | None], Coroutine[Any, Any, Page[T]]]) -> list[T]:
-    found: list[T] = []
+async def _all_rows(page_of: Callable[[str | None], Coroutine[Any, Any, Page[T]]]) -> list[T]:
+    rows: list[T] = []
     page = await page_of(None)
     while True:
-        found += page
+        rows += page
         if page.next is None:
-            return found
+            return rows
         page = await page_of(page.next)
 
 
-async def _message(ask: Ask, body: NewFeedback) -> str | None:
-    """The id of the message that feedback is about, or ``None`` if it names none.
+async def _message_about(request: KagentRequest, body: _NewFeedback) -> str | None:
+    """Return the id of the message that the feedback is about, or ``None`` if it names none.
 
     Raises:
-        NotFound: it names one that the user does not have.
+        NotFound: the user has no such message.
     """
     if body.session_id is None and not isinstance(body.message_id, str):
         return None
-    sessions = await _sessions(ask, body.session_id)
+    sessions = await _sessions(request, body.session_id)
     if isinstance(body.message_id, int):
-        place = body.message_id
-        for message in await ask.tenant.messages.list(sessions[0].id, after=max(place, 1) - 1, limit=1):
-            if message.seq == place:
+        position = body.message_id
+        for message in await request.tenant.messages.list(sessions[0].id, after=max(position, 1) - 1, limit=1):
+            if message.seq == position:
                 return message.id
     elif body.message_id is None:
         return None
     for session in sessions:
         for id in (message_id(session, str(body.message_id)), str(body.message_id)):
-            if await _is_in(ask, session, id):
+            if await _is_message_of(request, session, id):
                 return id
-    raise NotFound(f"there is no message {body.message_id!r}; session_id says in which session it is")
+    raise NotFound(
+        f"message {body.message_id!r} does not exist; session_id can name its session",
+        noun="message",
+        key=str(body.message_id),
+    )
 
 
-async def _sessions(ask: Ask, key: str | None) -> Sequence[Session]:
+async def _sessions(request: KagentRequest, key: str | None) -> Sequence[Session]:
     if key is None:
-        return await ask.tenant.sessions.list(user=ask.user, limit=SESSIONS_SEARCHED)
-    session = await ask.tenant.sessions.find(key, user=ask.user)
+        return await request.tenant.sessions.list(user=request.user, limit=SESSIONS_SEARCHED)
+    session = await request.tenant.sessions.find(key, user=request.user)
     if session is None:
-        raise NotFound("Session not found")
+        raise NotFound("Session not found", noun="session", key=key)
     return [session]
 
 
-async def _is_in(ask: Ask, session: Session, id: str) -> bool:
+async def _is_message_of(request: KagentRequest, session: Session, id: str) -> bool:
     try:
-        return (await ask.tenant.messages.get(id)).session_id == session.id
+        return (await request.tenant.messages.get(id)).session_id == session.id
     except (NotFound, InvalidInput):
         return False
 
 
-def _shown(given: GeneralFeedback | Feedback, about: int | str | None) -> FeedbackShown:
-    return FeedbackShown(
-        given.id,
-        given.user,
-        given.is_positive,
-        given.feedback_text,
-        given.issue_type or None,
+def _wire_feedback(row: GeneralFeedback | Feedback, about: int | str | None) -> _WireFeedback:
+    return _WireFeedback(
+        row.id,
+        row.user,
+        row.is_positive,
+        row.feedback_text,
+        row.issue_type or None,
         about,
-        given.created_at,
-        given.updated_at,
+        row.created_at,
+        row.updated_at,
     )

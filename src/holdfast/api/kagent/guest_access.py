@@ -1,4 +1,4 @@
-"""Guests: who comes with the token of a link sees the session it leads to as its owner does."""
+"""Guests: a caller with the token of a share link has access to the session of the link's owner."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from msgspec import Struct
 
 from holdfast.errors import Forbidden, NotFound
 
-from .request import Ask
+from .request import KagentRequest
 
 
-class Visit(Struct, frozen=True):
-    """What a link grants: one session of another user."""
+class GuestAccess(Struct, frozen=True):
+    """The access that a share link grants: one session of another user."""
 
     user: str
     session_key: str
     read_only: bool
 
 
-async def visit(ask: Ask, *, writing: bool) -> Visit | None:
-    """The link that a request came with, or ``None`` if it came without.
+async def guest_access(request: KagentRequest, *, writing: bool) -> GuestAccess | None:
+    """Return the access granted by the request's share token, or ``None`` if the request has none.
 
     Raises:
-        Forbidden: there is no such link, it leads to another session, or it lets nobody write.
+        Forbidden: the link does not exist, belongs to another session, or is read-only.
     """
-    if ask.share_token is None:
+    if request.share_token is None:
         return None
     try:
-        link = await ask.tenant.session_shares.use(ask.share_token, user=ask.user)
+        link = await request.tenant.session_shares.use(request.share_token, user=request.user)
     except NotFound:
-        raise Forbidden("this link is not good") from None
-    session = await ask.tenant.sessions.get(link.session_id)
-    if ask.names.get("session_id", session.key) != session.key:
-        raise Forbidden("this link leads to another session")
+        raise Forbidden("this share link is invalid") from None
+    session = await request.tenant.sessions.get(link.session_id)
+    if request.names.get("session_id", session.key) != session.key:
+        raise Forbidden("this share link belongs to another session")
     if writing and link.read_only:
-        raise Forbidden("this link is for reading only")
-    return Visit(link.user, session.key, link.read_only)
+        raise Forbidden("this share link is read-only")
+    return GuestAccess(link.user, session.key, link.read_only)

@@ -1,4 +1,4 @@
-"""Long-term memory. These answers stand in no envelope, and the user is named in the body."""
+"""Long-term memories. These responses have no envelope, and the body of a request names the user."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from starlette.responses import Response
 from holdfast import NewAgentMemory
 from holdfast.errors import InvalidInput
 
-from .request import Ask, agent_id, bare, route
+from .request import KagentRequest, agent_id, bare, route
 
 DIMENSIONS = 768
-"""Floats of an embedding: kagent's clients cut longer ones to this."""
+"""Dimensions of an embedding: kagent's clients truncate longer ones to this."""
 MAX_BATCH = 50
-FOUND = 5
-"""Memories that are found when nobody says how many."""
-MAX_FOUND = 1_000
+DEFAULT_HITS = 5
+"""Hits of a search without a limit."""
+MAX_HITS = 1_000
 
 Text = Annotated[str, Meta(min_length=1)]
 
 
-class NewMemory(Struct):
-    """Something to remember."""
+class _NewMemory(Struct):
+    """A memory to store."""
 
     agent_name: Text
     user_id: Text
@@ -35,24 +35,24 @@ class NewMemory(Struct):
     ttl_days: int | None = None
 
 
-class NewMemories(Struct):
-    """Several things to remember."""
+class _NewMemories(Struct):
+    """Several memories to store."""
 
-    items: Annotated[list[NewMemory], Meta(min_length=1, max_length=MAX_BATCH)]
+    items: Annotated[list[_NewMemory], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class Search(Struct):
-    """What is searched for."""
+class _MemorySearch(Struct):
+    """A search by similarity."""
 
     agent_name: Text
     user_id: Text
     vector: list[float]
-    limit: int = FOUND
+    limit: int = DEFAULT_HITS
     min_score: float = 0.0
 
 
-class MemoryFound(Struct, frozen=True):
-    """A memory that is like what was searched for."""
+class _WireHit(Struct, frozen=True):
+    """A memory that a search found."""
 
     id: str
     content: str
@@ -61,7 +61,7 @@ class MemoryFound(Struct, frozen=True):
     created_at: datetime
 
 
-class MemoryShown(Struct, frozen=True):
+class _WireMemory(Struct, frozen=True):
     """A memory in a list."""
 
     id: str
@@ -71,73 +71,80 @@ class MemoryShown(Struct, frozen=True):
     expires_at: datetime
 
 
-_NEW = msgspec.json.Decoder(NewMemory)
-_BATCH = msgspec.json.Decoder(NewMemories)
-_SEARCH = msgspec.json.Decoder(Search)
+_NEW = msgspec.json.Decoder(_NewMemory)
+_BATCH = msgspec.json.Decoder(_NewMemories)
+_SEARCH = msgspec.json.Decoder(_MemorySearch)
 
 
 @route("POST", "/api/memories/sessions")
-async def add_memory(ask: Ask) -> Response:
-    """Remember something."""
-    (id,) = await _add(ask, [ask.body(_NEW)])
+async def add_memory(request: KagentRequest) -> Response:
+    """Add a memory."""
+    (id,) = await _add(request, [request.body(_NEW)])
     return bare({"id": id}, 201)
 
 
 @route("POST", "/api/memories/sessions/batch")
-async def add_memories(ask: Ask) -> Response:
-    """Remember several things, all or none of them for each agent and user."""
-    return bare({"count": len(await _add(ask, ask.body(_BATCH).items))}, 201)
+async def add_memories(request: KagentRequest) -> Response:
+    """Add several memories, atomically for each agent and user."""
+    return bare({"count": len(await _add(request, request.body(_BATCH).items))}, 201)
 
 
 @route("POST", "/api/memories/search")
-async def search_memories(ask: Ask) -> Response:
-    """What is most like a vector, the most alike first."""
-    body = ask.body(_SEARCH)
-    found = await ask.tenant.agent_memories.search(
+async def search_memories(request: KagentRequest) -> Response:
+    """Find the memories most similar to a vector, the most similar first."""
+    body = request.body(_SEARCH)
+    hits = await request.tenant.agent_memories.search(
         _vector(body.vector),
         agent=agent_id(body.agent_name),
         user=body.user_id,
-        limit=min(body.limit, MAX_FOUND) if body.limit > 0 else FOUND,
+        limit=min(body.limit, MAX_HITS) if body.limit > 0 else DEFAULT_HITS,
         min_score=body.min_score,
     )
     return bare(
         [
-            MemoryFound(each.memory.id, each.memory.content, each.score, each.memory.metadata, each.memory.created_at)
-            for each in found
+            _WireHit(hit.memory.id, hit.memory.content, hit.score, hit.memory.metadata, hit.memory.created_at)
+            for hit in hits
         ]
     )
 
 
 @route("GET", "/api/memories")
-async def list_memories(ask: Ask) -> Response:
-    """What an agent remembers about a user, what is used most first."""
-    found = await ask.tenant.agent_memories.list(agent=agent_id(ask.required("agent_name")), user=ask.user)
+async def list_memories(request: KagentRequest) -> Response:
+    """List an agent's memories about a user, the most used first."""
+    agent = agent_id(request.required("agent_name"))
+    memories = await request.tenant.agent_memories.list(agent=agent, user=request.user)
     return bare(
-        [MemoryShown(each.id, each.content, each.access_count, each.created_at, each.expires_at) for each in found]
+        [
+            _WireMemory(memory.id, memory.content, memory.access_count, memory.created_at, memory.expires_at)
+            for memory in memories
+        ]
     )
 
 
 @route("DELETE", "/api/memories")
-async def delete_memories(ask: Ask) -> Response:
-    """Forget what an agent remembers about a user."""
-    await ask.tenant.agent_memories.delete(agent=agent_id(ask.required("agent_name")), user=ask.user)
+async def delete_memories(request: KagentRequest) -> Response:
+    """Delete an agent's memories about a user."""
+    await request.tenant.agent_memories.delete(agent=agent_id(request.required("agent_name")), user=request.user)
     return bare({"status": "deleted"})
 
 
-async def _add(ask: Ask, memories: list[NewMemory]) -> list[str]:
-    by_place: dict[tuple[str, str], list[NewAgentMemory]] = {}
-    for each in memories:
+async def _add(request: KagentRequest, memories: list[_NewMemory]) -> list[str]:
+    by_owner: dict[tuple[str, str], list[NewAgentMemory]] = {}
+    for memory in memories:
         new = NewAgentMemory(
-            content=each.content, embedding=_vector(each.vector), metadata=each.metadata, ttl_days=each.ttl_days
+            content=memory.content,
+            embedding=_vector(memory.vector),
+            metadata=memory.metadata,
+            ttl_days=memory.ttl_days,
         )
-        by_place.setdefault((agent_id(each.agent_name), each.user_id), []).append(new)
+        by_owner.setdefault((agent_id(memory.agent_name), memory.user_id), []).append(new)
     ids: list[str] = []
-    for (agent, user), those in by_place.items():
-        ids += await ask.tenant.agent_memories.add(those, agent=agent, user=user)
+    for (agent, user), batch in by_owner.items():
+        ids += await request.tenant.agent_memories.add(batch, agent=agent, user=user)
     return ids
 
 
 def _vector(vector: list[float]) -> list[float]:
     if len(vector) != DIMENSIONS:
-        raise InvalidInput(f"a vector has {DIMENSIONS} dimensions, not {len(vector)}")
+        raise InvalidInput(f"a vector must have {DIMENSIONS} dimensions, not {len(vector)}", field="vector")
     return vector

@@ -1,8 +1,8 @@
-"""What in an event or a task is a secret, and the same without it.
+"""Detection and removal of secrets in events and tasks.
 
-Two questions are asked. *What may not be stored without a key to encrypt it?* The headers of a caller's request: an agent puts
-them into its state without being asked to, with the caller's token among them. *What may nobody but the owner see?* Those, and
-every other credential: what a tool was authorised with, for example, which an agent keeps on purpose and cannot go on without.
+There are two sets of secrets. Those that must not be *stored* without an encryption key are the headers of a caller's request: an
+agent adds them to its state without being asked to, including the caller's token. Those that only the owner may *see* are these
+and all other credentials: for example a tool's authorization, which an agent stores deliberately and cannot continue without.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEADER_PARTS = (
     *("authorization", "cookie", "token", "secret", "api-key", "apikey", "access-key", "auth-key", "subscription-key"),
     *("password", "credential", "jwt", "oidc", "dpop"),
 )
-"""What the name of a header that is secret has in it; there is no end of such names."""
+"""Substrings of the names of secret headers; there is no complete list of such names."""
 _NAMES = frozenset(
     {
         *("authorization", "cookie", "token", "accesstoken", "refreshtoken", "idtoken", "bearertoken", "authtoken"),
@@ -28,11 +28,11 @@ _NAMES = frozenset(
         *("authcode", "codeverifier", "authresponseuri"),
     }
 )
-"""Names of secrets wherever they stand, written small and without what joins words."""
+"""Names of secrets outside of headers, in lower case and without separators."""
 _SECRET_VALUE = re.compile(r"(bearer|basic|digest|negotiate|dpop|token)\s|eyJ[\w-]+\.[\w-]+\.", re.IGNORECASE)
-"""How a header begins that proves who is calling, whatever its name is."""
+"""The start of a header's value that authenticates a caller, whatever the header's name."""
 _ESCAPED = r"|\\u00[2-7]"
-"""A letter that was written as its number, behind which anything may hide."""
+"""An escaped ASCII character, which can hide any name."""
 _MAY_HOLD_HEADERS = re.compile("headers" + _ESCAPED, re.IGNORECASE)
 _MAY_HOLD_ANY = re.compile(
     r"headers|authorization|cookie|token|secret|password|credential|api[-_]?key|private[-_]?key|auth[-_]?code"
@@ -42,101 +42,103 @@ _MAY_HOLD_ANY = re.compile(
 _JOINS = str.maketrans("", "", "-_")
 
 
-def storable(data: str) -> str | None:
-    """The text of an event without its caller's secrets, or ``None`` if it has none and can be stored as it is.
+def without_request_secrets(data: str) -> str | None:
+    """Return the text of an event without the secrets of its request, or ``None`` if it has none and can be stored unchanged.
 
     Raises:
-        LimitExceeded: it is nested too deeply to be looked through.
+        LimitExceeded: it is nested too deeply to be searched.
     """
     if not _MAY_HOLD_HEADERS.search(data):
         return None
     try:
         event = json.loads(data)
         actions = event.get("actions") if isinstance(event, dict) else None
-        return _written(event) if _withhold(actions, NOT_STORED, everywhere=False) else None
+        return _to_json(event) if _redact(actions, NOT_STORED, everywhere=False) else None
     except ValueError:
         return None
     except RecursionError:
-        raise LimitExceeded("an event with headers is nested deeper than the limit json_depth") from None
+        message = "an event with headers is nested deeper than the limit json_depth"
+        raise LimitExceeded(message, limit="json_depth") from None
 
 
-def is_secret(data: str) -> bool:
-    """Whether the text of an event has anything secret in it, or cannot be looked through."""
-    return showable(data) != data
+def contains_secrets(data: str) -> bool:
+    """Return whether the text of an event contains a secret, or cannot be searched."""
+    return for_guests(data) != data
 
 
-def showable(data: str) -> str:
-    """The text of an event as others than its owner see it. What cannot be looked through, they do not see."""
+def for_guests(data: str) -> str:
+    """Return the text of an event without secrets, for users other than its owner. If it cannot be searched, all of it is
+    hidden."""
     if not _MAY_HOLD_ANY.search(data):
         return data
     try:
         event = json.loads(data)
-        return _written(event) if _withhold(event, NOT_SHOWN, everywhere=True) else data
+        return _to_json(event) if _redact(event, NOT_SHOWN, everywhere=True) else data
     except (ValueError, RecursionError):
         return NOT_SHOWN
 
 
-def showable_task(task: dict[str, Any]) -> dict[str, Any]:
-    """A task as others than its owner see it; the one that is given is changed."""
-    _withhold(task, NOT_SHOWN, everywhere=True)
+def task_for_guests(task: dict[str, Any]) -> dict[str, Any]:
+    """Remove the secrets of a task in place and return it, for users other than its owner."""
+    _redact(task, NOT_SHOWN, everywhere=True)
     return task
 
 
-def _written(event: Any) -> str:
+def _to_json(event: Any) -> str:
     return json.dumps(event, ensure_ascii=False, separators=(",", ":"))
 
 
-def _withhold(value: Any, words: str, *, everywhere: bool, in_headers: bool = False) -> bool:
-    """Replace what is secret by these words, in place: in headers only, or everywhere. Whether there was anything."""
+def _redact(value: Any, replacement: str, *, everywhere: bool, in_headers: bool = False) -> bool:
+    """Replace secrets in place, in headers only or everywhere, and return whether there were any."""
     if isinstance(value, list):
         if in_headers and _is_secret_pair(value):
-            value[1] = words
+            value[1] = replacement
             return True
         entries: list[tuple[Any, Any]] = list(enumerate(value))
     elif isinstance(value, dict):
         if in_headers and _is_secret_pair([value.get("name", value.get("key")), value.get("value")]):
-            value["value"] = words
+            value["value"] = replacement
             return True
         entries = list(value.items())
     else:
         return False
-    found = False
-    for key, under in entries:
+    has_secrets = False
+    for key, item in entries:
         within = in_headers or _is_named_headers(key)
-        if _is_secret_entry(key, under, within, everywhere):
-            value[key] = words
-            found = True
-        elif _withhold(under, words, everywhere=everywhere, in_headers=within):
-            found = True
-    return found
+        if _is_secret_entry(key, item, within, everywhere):
+            value[key] = replacement
+            has_secrets = True
+        elif _redact(item, replacement, everywhere=everywhere, in_headers=within):
+            has_secrets = True
+    return has_secrets
 
 
-def _is_secret_entry(key: Any, under: Any, in_headers: bool, everywhere: bool) -> bool:
-    if in_headers and isinstance(key, str) and _is_named_headers(key) and isinstance(under, str):
-        return _MAY_HOLD_ANY.search(under) is not None  # all headers in one text
-    if in_headers and _is_secret_pair([key, under]):
+def _is_secret_entry(key: Any, value: Any, in_headers: bool, everywhere: bool) -> bool:
+    if in_headers and isinstance(key, str) and _is_named_headers(key) and isinstance(value, str):
+        return _MAY_HOLD_ANY.search(value) is not None  # all headers in one string
+    if in_headers and _is_secret_pair([key, value]):
         return True
-    if not everywhere or not isinstance(under, str) or not under:
+    if not everywhere or not isinstance(value, str) or not value:
         return False
-    return (isinstance(key, str) and _plain(key) in _NAMES) or _is_secret_document(under)
+    return (isinstance(key, str) and _plain(key) in _NAMES) or _is_secret_document(value)
 
 
 def _is_secret_pair(pair: list[Any]) -> bool:
-    """Whether it is the name of a header with a value that is secret."""
+    """Return whether this is the name of a header with a secret value."""
     if len(pair) != 2 or not pair[1] or not isinstance(pair[1], str | list):
         return False
     name, value = pair
-    if isinstance(name, str) and any(each in name.lower().replace("_", "-") for each in _HEADER_PARTS):
+    if isinstance(name, str) and any(part in name.lower().replace("_", "-") for part in _HEADER_PARTS):
         return True
     return isinstance(value, str) and _SECRET_VALUE.match(value) is not None
 
 
 def _is_secret_document(text: str) -> bool:
-    """Whether it is itself JSON with something secret in it: some tools keep their credentials like that."""
+    """Return whether a text is JSON that contains a secret: some tools store their credentials this way."""
     if not text.startswith("{") or not _MAY_HOLD_ANY.search(text):
         return False
     try:
-        return _withhold(json.loads(text), NOT_SHOWN, everywhere=True)
+        return _redact(json.loads(text), NOT_SHOWN, everywhere=True)
     except ValueError:
         return False
     except RecursionError:
@@ -148,5 +150,5 @@ def _is_named_headers(key: Any) -> bool:
 
 
 def _plain(key: str) -> str:
-    """A name without the scope before it (``user:``, ``temp:``), written small and in one word."""
+    """Return a name in lower case, without its scope (``user:``, ``temp:``) and separators."""
     return key.rpartition(":")[2].lower().translate(_JOINS)

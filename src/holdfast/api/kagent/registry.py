@@ -1,4 +1,4 @@
-"""Agents, tool servers and tools as kagent lists them, and who the caller is."""
+"""Agents, tool servers and tools in kagent's format, and the caller's identity."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from msgspec import UNSET, Meta, Struct, field
 from starlette.responses import Response
 
 import holdfast
-from holdfast import AgentChange, NewTool, NewToolServer, column
+from holdfast import AgentChange, NewServerTool, NewToolServer, column
 from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
 from holdfast.types import Agent
 
-from .request import Ask, agent_id, bare, enveloped, route
-from .sessions import AGENT_TYPE, registered
+from .request import KagentRequest, agent_id, bare, enveloped, route
+from .sessions import AGENT_TYPE, ensure_agent
 
 KINDS = ("RemoteMCPServer", "MCPServer")
-"""Kinds of tool servers that kagent knows."""
-TRIES = 16
-"""How often an update is tried while others change the same agent."""
+"""Kinds of tool servers in kagent."""
+MAX_TRIES = 16
+"""Attempts of an update while other requests change the same agent."""
 WORKLOAD_TYPE = "deployment"
-"""What kagent takes an agent's workload for when it says nothing else."""
+"""kagent's default workload type of an agent."""
 
 
-class NewAgent(Struct):
-    """An agent to register or to update; what is left out stays as it is."""
+class _NewAgent(Struct):
+    """An agent to register or update; omitted fields stay unchanged."""
 
     agent_ref: str
     type: Annotated[str, Meta(min_length=1)] | None = None
@@ -34,8 +34,8 @@ class NewAgent(Struct):
     workload_type: Annotated[str, Meta(min_length=1)] | None = None
 
 
-class AgentShown(Struct, frozen=True):
-    """An agent."""
+class _WireAgent(Struct, frozen=True):
+    """An agent in a response."""
 
     id: str
     name: str
@@ -46,32 +46,32 @@ class AgentShown(Struct, frozen=True):
     updated_at: datetime
 
 
-class ToolOfServer(Struct, frozen=True):
-    """A tool that was discovered."""
+class _WireTool(Struct, frozen=True):
+    """A discovered tool of a tool server."""
 
     name: str
     description: str = ""
 
 
-class ToolServerBody(Struct, rename="camel"):
-    """A tool server with the tools that were discovered on it."""
+class _NewToolServer(Struct, rename="camel"):
+    """A tool server with its discovered tools."""
 
     ref: str
     group_kind: str = KINDS[0]
     description: str = ""
-    discovered_tools: list[ToolOfServer] = []
+    discovered_tools: list[_WireTool] = []
 
 
-class ToolServerShown(Struct, frozen=True, rename="camel"):
-    """A tool server as kagent shows it."""
+class _WireToolServer(Struct, frozen=True, rename="camel"):
+    """A tool server in a response."""
 
     ref: str
     group_kind: str
-    discovered_tools: list[ToolOfServer]
+    discovered_tools: list[_WireTool]
 
 
-class ToolShown(Struct, frozen=True):
-    """A tool as kagent shows it."""
+class _WireListedTool(Struct, frozen=True):
+    """A tool in a list of all tools."""
 
     id: str
     server_name: str
@@ -81,8 +81,8 @@ class ToolShown(Struct, frozen=True):
     updated_at: datetime
 
 
-class Version(Struct, frozen=True):
-    """What answers here."""
+class _Version(Struct, frozen=True):
+    """The versions of the API and of the server."""
 
     kagent_version: str = "0.10.4"
     git_commit: str = ""
@@ -90,131 +90,135 @@ class Version(Struct, frozen=True):
     holdfast_version: str = field(default_factory=lambda: holdfast.__version__)
 
 
-_AGENT = msgspec.json.Decoder(NewAgent)
-_SERVER = msgspec.json.Decoder(ToolServerBody)
+_AGENT = msgspec.json.Decoder(_NewAgent)
+_SERVER = msgspec.json.Decoder(_NewToolServer)
 
 
 @route("GET", "/health")
-async def health_of_kagent(ask: Ask) -> Response:
+async def health_of_kagent(request: KagentRequest) -> Response:
     """Whether the process is alive."""
     return Response("OK", 200, media_type="text/plain")
 
 
 @route("GET", "/version")
-async def version(ask: Ask) -> Response:
-    """Whose protocol this is, and what speaks it."""
-    return bare(Version())
+async def version(request: KagentRequest) -> Response:
+    """Return the versions of kagent's protocol and of Holdfast."""
+    return bare(_Version())
 
 
 @route("GET", "/api/me")
-async def me(ask: Ask) -> Response:
-    """Who the caller is taken for."""
-    return bare({"sub": ask.user})
+async def me(request: KagentRequest) -> Response:
+    """Return the user that the request is made for."""
+    return bare({"sub": request.user})
 
 
 @route("GET", "/api/agents")
-async def list_agents_of_kagent(ask: Ask) -> Response:
-    """Every agent that is registered."""
-    return enveloped([_agent(each) for each in await ask.tenant.agents.list()], "Successfully listed agents")
+async def list_agents_of_kagent(request: KagentRequest) -> Response:
+    """List all registered agents."""
+    agents = await request.tenant.agents.list()
+    return enveloped([_wire_agent(agent) for agent in agents], "Successfully listed agents")
 
 
 @route("POST", "/api/agents")
 @route("PUT", "/api/agents")
-async def register_agent(ask: Ask) -> Response:
-    """Register an agent with its type and configuration, or update the one that is there. Agents that start a session are
-    registered without them."""
-    body = ask.body(_AGENT)
-    id = await registered(ask, body.agent_ref, body.type or AGENT_TYPE)
-    given = {"config": body.config, "workload_type": body.workload_type}
-    changes = {name: value for name, value in given.items() if value is not None}
-    for _ in range(TRIES):
-        there = await ask.tenant.agents.get(id)
+async def register_agent(request: KagentRequest) -> Response:
+    """Register an agent with its type and configuration, or update an existing one. Agents that start a session are
+    registered automatically, without type and configuration."""
+    body = request.body(_AGENT)
+    id = await ensure_agent(request, body.agent_ref, body.type or AGENT_TYPE)
+    fields = {"config": body.config, "workload_type": body.workload_type}
+    changes = {name: value for name, value in fields.items() if value is not None}
+    for _ in range(MAX_TRIES):
+        current = await request.tenant.agents.get(id)
         try:
-            change = AgentChange(agent_type=body.type or UNSET, metadata={**there.metadata, **changes})
-            agent = await ask.tenant.agents.update(id, change=change, version=there.version)
+            change = AgentChange(agent_type=body.type or UNSET, metadata={**current.metadata, **changes})
+            agent = await request.tenant.agents.update(id, change=change, version=current.version)
         except Conflict:
-            continue  # changed meanwhile: read it again, so that no other change is lost
-        return enveloped(_agent(agent), "Successfully created agent", 201)
-    raise Unavailable(f"agent {id!r} is being changed all the time; nothing was changed, try again")
+            continue  # another request changed it: read it again, so that no change is lost
+        return enveloped(_wire_agent(agent), "Successfully created agent", 201)
+    raise Unavailable(f"agent {id!r} is changed by too many requests at once; nothing was changed, retry")
 
 
 @route("GET", "/api/agents/{namespace}/{name}")
-async def get_agent_of_kagent(ask: Ask) -> Response:
-    """One agent."""
-    return enveloped(_agent(await ask.tenant.agents.get(_id(ask))), "Successfully retrieved agent")
+async def get_agent_of_kagent(request: KagentRequest) -> Response:
+    """Get one agent."""
+    return enveloped(_wire_agent(await request.tenant.agents.get(_id(request))), "Successfully retrieved agent")
 
 
 @route("DELETE", "/api/agents/{namespace}/{name}")
-async def delete_agent_of_kagent(ask: Ask) -> Response:
-    """Remove an agent; its sessions stay."""
-    await ask.tenant.agents.delete(_id(ask))
+async def delete_agent_of_kagent(request: KagentRequest) -> Response:
+    """Delete an agent; its sessions remain."""
+    await request.tenant.agents.delete(_id(request))
     return enveloped({}, "Successfully deleted agent")
 
 
 @route("GET", "/api/tools")
-async def list_tools(ask: Ask) -> Response:
-    """The tools of all servers."""
-    found = await ask.tenant.tool_servers.tools()
+async def list_tools(request: KagentRequest) -> Response:
+    """List the tools of all servers."""
+    tools = await request.tenant.tool_servers.tools()
     return enveloped(
         [
-            ToolShown(each.name, each.server, each.kind, each.description, each.created_at, each.updated_at)
-            for each in found
+            _WireListedTool(tool.name, tool.server, tool.kind, tool.description, tool.created_at, tool.updated_at)
+            for tool in tools
         ],
         "Successfully listed tools",
     )
 
 
 @route("GET", "/api/toolservers")
-async def list_tool_servers(ask: Ask) -> Response:
-    """The tool servers with their tools."""
-    by_server: dict[tuple[str, str], list[ToolOfServer]] = {}
-    for tool in await ask.tenant.tool_servers.tools():
-        by_server.setdefault((tool.server, tool.kind), []).append(ToolOfServer(tool.name, tool.description))
-    servers = await ask.tenant.tool_servers.list()
+async def list_tool_servers(request: KagentRequest) -> Response:
+    """List the tool servers with their tools."""
+    by_server: dict[tuple[str, str], list[_WireTool]] = {}
+    for tool in await request.tenant.tool_servers.tools():
+        by_server.setdefault((tool.server, tool.kind), []).append(_WireTool(tool.name, tool.description))
+    servers = await request.tenant.tool_servers.list()
     return enveloped(
-        [ToolServerShown(each.name, each.kind, by_server.get((each.name, each.kind), [])) for each in servers],
+        [
+            _WireToolServer(server.name, server.kind, by_server.get((server.name, server.kind), []))
+            for server in servers
+        ],
         "Successfully listed ToolServers",
     )
 
 
 @route("POST", "/api/toolservers")
-async def register_tool_server(ask: Ask) -> Response:
-    """A tool server as it is now, with the tools it has now."""
-    body = ask.body(_SERVER)
+async def register_tool_server(request: KagentRequest) -> Response:
+    """Register a tool server with its tools, or replace it."""
+    body = request.body(_SERVER)
     if body.group_kind not in KINDS:
-        raise InvalidInput(f"groupKind is one of {', '.join(KINDS)}, not {body.group_kind!r}")
-    tools = [NewTool(each.name, each.description) for each in body.discovered_tools]
+        raise InvalidInput(f"groupKind must be one of {', '.join(KINDS)}, not {body.group_kind!r}", field="groupKind")
+    tools = [NewServerTool(tool.name, tool.description) for tool in body.discovered_tools]
     new = NewToolServer(name=body.ref, kind=body.group_kind, description=body.description, tools=tools)
-    made = await ask.tenant.tool_servers.upsert(new)
-    shown = ToolServerShown(made.name, made.kind, body.discovered_tools)
-    return enveloped(shown, "Successfully created ToolServer", 201)
+    server = await request.tenant.tool_servers.upsert(new)
+    result = _WireToolServer(server.name, server.kind, body.discovered_tools)
+    return enveloped(result, "Successfully created ToolServer", 201)
 
 
 @route("DELETE", "/api/toolservers/{namespace}/{name}")
-async def delete_tool_server(ask: Ask) -> Response:
-    """Hide a tool server, of whichever kind it is, with its tools."""
-    ref = f"{ask.names['namespace']}/{ask.names['name']}"
-    there = await ask.tenant.tool_servers.list(where=[column("name").eq(ref)])
-    if not there:
-        raise NotFound("ToolServer not found")
-    for each in there:
-        await ask.tenant.tool_servers.delete(each.name, each.kind)
+async def delete_tool_server(request: KagentRequest) -> Response:
+    """Delete a tool server of any kind, with its tools."""
+    ref = f"{request.names['namespace']}/{request.names['name']}"
+    servers = await request.tenant.tool_servers.list(where=[column("name").eq(ref)])
+    if not servers:
+        raise NotFound("ToolServer not found", noun="tool server", key=ref)
+    for server in servers:
+        await request.tenant.tool_servers.delete(server.name, server.kind)
     return enveloped({}, "Successfully deleted ToolServer")
 
 
 @route("GET", "/api/toolservertypes")
-async def list_tool_server_types(ask: Ask) -> Response:
-    """The kinds of tool servers there are."""
+async def list_tool_server_types(request: KagentRequest) -> Response:
+    """List the kinds of tool servers."""
     return enveloped(list(KINDS), "Successfully listed tool server types")
 
 
-def _id(ask: Ask) -> str:
-    return agent_id(f"{ask.names['namespace']}/{ask.names['name']}")
+def _id(request: KagentRequest) -> str:
+    return agent_id(f"{request.names['namespace']}/{request.names['name']}")
 
 
-def _agent(agent: Agent) -> AgentShown:
+def _wire_agent(agent: Agent) -> _WireAgent:
     config, workload = agent.metadata.get("config"), agent.metadata.get("workload_type")
-    return AgentShown(
+    return _WireAgent(
         agent.id,
         agent.name,
         agent.agent_type,

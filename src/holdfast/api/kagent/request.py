@@ -1,7 +1,7 @@
-"""One request of a kagent client: who asks, what is asked, and what an answer looks like.
+"""One request of a kagent client: its user, its parameters and body, and the format of responses.
 
-The user is named by the query, else by a header, else it is kagent's default user: some of its clients can name nobody. An
-answer is ``{"error": false, "data": ..., "message": "..."}``, always with ``data``; an error is ``{"error": "<words>"}``.
+The user is named by the query, else by a header, else it is kagent's default user, because some clients cannot name one. A
+response is ``{"error": false, "data": ..., "message": "..."}``, always with ``data``; an error is ``{"error": "<message>"}``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..state import Service
 T = TypeVar("T")
 
 DEFAULT_USER = SERVICE_USER
-"""Who asks when nobody is named, as in kagent."""
-_OF_NO_USER = frozenset("&#")
-"""What ends a user's name in an address into which it was written as it is."""
+"""The user of requests that name none, as in kagent."""
+_USER_ENDS = frozenset("&#")
+"""Characters that end a user's name that was written into a URL without encoding."""
 
 
-class Ask:
-    """A request, and everything that is needed to answer it."""
+class KagentRequest:
+    """A request with the service, the tenant and the user that it concerns."""
 
     __slots__ = ("_data", "agent", "names", "query", "service", "share_token", "tenant", "user", "version")
 
@@ -51,44 +51,44 @@ class Ask:
         self.version = header(headers, b"a2a-version") or "0.3"
 
     def body(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """The body as the decoder's type; one that was left out is an empty object.
+        """Return the body as the decoder's type; an empty one is an empty object.
 
         Raises:
-            InvalidInput: it is not that.
+            InvalidInput: it does not match the type.
         """
         return decode(self._data or b"{}", decoder)
 
     def required(self, name: str) -> str:
-        """A query parameter that must be there.
+        """Return a required query parameter.
 
         Raises:
-            InvalidInput: it is not, or is empty.
+            InvalidInput: it is missing or empty.
         """
         value = self.query.get(name, "")
         if not value:
-            raise InvalidInput(f"the parameter {name} is missing")
+            raise InvalidInput(f"the parameter {name} is missing", field=name)
         return value
 
-    def number(self, name: str, otherwise: int) -> int:
-        """A query parameter that is a whole number.
+    def number(self, name: str, default: int) -> int:
+        """Return a query parameter as an integer.
 
         Raises:
-            InvalidInput: it is none.
+            InvalidInput: it is not an integer.
         """
         value = self.query.get(name)
         if value is None or value == "":
-            return otherwise
+            return default
         try:
             return int(value)
         except ValueError:
-            raise InvalidInput(f"the parameter {name} is a whole number, not {value!r}") from None
+            raise InvalidInput(f"the parameter {name} must be an integer, not {value!r}", field=name) from None
 
 
-Handler = Callable[[Ask], Coroutine[Any, Any, Response]]
+Handler = Callable[[KagentRequest], Coroutine[Any, Any, Response]]
 
 
-class Route(Struct, frozen=True):
-    """One thing that can be asked."""
+class KagentRoute(Struct, frozen=True):
+    """One method on one path."""
 
     method: str
     path: str
@@ -97,19 +97,19 @@ class Route(Struct, frozen=True):
 
 
 def route(method: str, path: str) -> Callable[[Handler], Handler]:
-    """Mark a function as what answers there; ``routing`` finds it."""
+    """Declare a function as the handler of a path; ``routing`` finds it."""
 
     def mark(handler: Handler) -> Handler:
-        marked = getattr(handler, "kagent_routes", ())
+        existing = getattr(handler, "kagent_routes", ())
         need = "read" if method == "GET" else "write"
-        handler.kagent_routes = (*marked, Route(method, path, handler, need))  # type: ignore[attr-defined]
+        handler.kagent_routes = (*existing, KagentRoute(method, path, handler, need))  # type: ignore[attr-defined]
         return handler
 
     return mark
 
 
 class Envelope(Struct, frozen=True):
-    """What every answer stands in."""
+    """The envelope of responses."""
 
     data: Any
     message: str
@@ -117,59 +117,59 @@ class Envelope(Struct, frozen=True):
 
 
 def enveloped(data: Any, message: str, status: int = 200) -> Response:
-    """An answer. ``data`` is never left out: two clients cannot do without it."""
+    """Return a response in an envelope. ``data`` is always present: two clients require it."""
     return bare(Envelope(data, message), status)
 
 
 def bare(data: Any, status: int = 200) -> Response:
-    """An answer without an envelope, as the routes about memories have it."""
+    """Return a response without an envelope, as in the memory routes."""
     return Response(encode(data), status, {"cache-control": "no-store"}, JSON_TYPE)
 
 
-def failure(status: int, words: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An error as kagent's clients know it."""
-    return Response(encode({"error": words}), status, {"cache-control": "no-store", **(headers or {})}, JSON_TYPE)
+def failure(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error response in kagent's format."""
+    return Response(encode({"error": message}), status, {"cache-control": "no-store", **(headers or {})}, JSON_TYPE)
 
 
 def header(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
-    """The value of a header, or ``None`` if it is not there or empty."""
+    """Return the value of a header, or ``None`` if it is missing or empty."""
     value = headers.get(name, b"").strip()
     return value.decode("utf-8", "replace") if value else None
 
 
 def parameters(query: str) -> dict[str, str]:
-    """The parameters of a query; of one that is there twice, the first."""
-    found: dict[str, str] = {}
+    """Return the parameters of a query; the first value of a repeated one."""
+    values: dict[str, str] = {}
     for name, value in _raw(query):
-        found.setdefault(unquote_plus(name), unquote_plus(value))
-    return found
+        values.setdefault(unquote_plus(name), unquote_plus(value))
+    return values
 
 
 def user_of(query: str, in_header: str | None) -> str:
-    """Who asks.
+    """Return the user of a request.
 
-    Some calls of the session client write the user's name into the address as it is: a plus then is a plus, and what comes after
-    ``&`` or ``#`` is lost. Where the header says the whole of such a name, it is believed.
+    Some calls of the session client write the user's name into the URL without encoding: then a plus is a plus, and everything
+    after ``&`` or ``#`` is lost. If the header contains the whole of such a name, the header is used.
     """
     raw = next((value for name, value in _raw(query) if name == "user_id"), "")
-    written_as_is = "@" in raw or "%20" in raw
-    named = (unquote if written_as_is else unquote_plus)(raw)
-    if not named:
+    is_unencoded = "@" in raw or "%20" in raw
+    in_query = (unquote if is_unencoded else unquote_plus)(raw)
+    if not in_query:
         return in_header or DEFAULT_USER
-    if in_header is not None and (in_header == named.replace(" ", "+") or _is_cut_off(named, in_header)):
+    if in_header is not None and (in_header == in_query.replace(" ", "+") or _is_cut_off(in_query, in_header)):
         return in_header
-    return named
+    return in_query
 
 
-def _is_cut_off(named: str, whole: str) -> bool:
-    return whole.startswith(named) and whole[len(named) : len(named) + 1] in _OF_NO_USER
+def _is_cut_off(start: str, whole: str) -> bool:
+    return whole.startswith(start) and whole[len(start) : len(start) + 1] in _USER_ENDS
 
 
 def agent_id(reference: str) -> str:
-    """The one name of an agent, however it is written: ``kagent/my-agent`` is ``kagent__NS__my_agent``."""
+    """Return the canonical id of an agent: both ``kagent/my-agent`` and its id are ``kagent__NS__my_agent``."""
     return reference.replace("-", "_").replace("/", "__NS__")
 
 
 def _raw(query: str) -> list[tuple[str, str]]:
-    pairs = [each.partition("=") for each in query.split("&") if each]
+    pairs = [parameter.partition("=") for parameter in query.split("&") if parameter]
     return [(name, value) for name, _, value in pairs]

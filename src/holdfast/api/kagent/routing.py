@@ -1,4 +1,4 @@
-"""The routes of kagent's API: who may call them, and what an error looks like."""
+"""The routes of kagent's API: authorization, dispatch and error responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..request import Request
 from ..request_body import read_body
 from ..state import Service
 from . import checkpoints, crewai, feedback, memories, registry, sessions, shares, tasks
-from .request import Ask, Route, failure
+from .request import KagentRequest, KagentRoute, failure
 
 log = logging.getLogger("holdfast.api")
 
@@ -27,32 +27,34 @@ _MODULES = (sessions, tasks, shares, memories, checkpoints, crewai, registry, fe
 _OPEN = ("/health", "/version")
 
 
-def marked_routes() -> list[Route]:
-    """All functions that are marked as routes."""
-    found = [getattr(each, "kagent_routes", ()) for module in _MODULES for each in vars(module).values()]
-    return [route for marked in found for route in marked]
+def declared_routes() -> list[KagentRoute]:
+    """Return all functions that are declared as routes."""
+    routes_of_members = [
+        getattr(member, "kagent_routes", ()) for module in _MODULES for member in vars(module).values()
+    ]
+    return [route for declared in routes_of_members for route in declared]
 
 
 def routes(service: Service) -> list[routing.Route]:
-    """The routes of kagent's API, for the router."""
+    """Return the routes of kagent's API, for the router."""
     return [
-        routing.Route(each.method, each.path, f"kagent_{each.handler.__name__}", partial(_respond, service, each))
-        for each in marked_routes()
+        routing.Route(route.method, route.path, f"kagent_{route.handler.__name__}", partial(_respond, service, route))
+        for route in declared_routes()
     ]
 
 
 def is_kagent_path(path: str) -> bool:
-    """Whether errors at this path are answered as kagent does."""
+    """Return whether errors at this path have kagent's format."""
     return path.startswith("/api/") or path in _OPEN
 
 
 def error_response(error: Exception, limits: ServerLimits) -> Response:
-    """An error as kagent's clients know it: a mistake of the caller is explained, one of the server is only named."""
+    """Return an error response in kagent's format. Errors of the caller are explained; those of the server are only named."""
     if not isinstance(error, HoldfastError):
-        log.error("a request failed in a way nobody thought of", exc_info=error)
-        return failure(500, "Something unexpected went wrong.")
+        log.error("a request failed with an unexpected error", exc_info=error)
+        return failure(500, "An unexpected error occurred.")
     status = status_of(type(error))
-    status = 400 if status == 422 else status  # kagent has one status for unacceptable input
+    status = 400 if status == 422 else status  # kagent has one status for invalid input
     if status < 500:
         return failure(status, str(error), error.headers if isinstance(error, HttpError) else None)
     log.error("%s: %s", type(error).__name__, error)
@@ -60,7 +62,7 @@ def error_response(error: Exception, limits: ServerLimits) -> Response:
     return failure(status, problems.title_of(type(error)), after)
 
 
-async def _respond(service: Service, route: Route, request: Request) -> Response:
+async def _respond(service: Service, route: KagentRoute, request: Request) -> Response:
     access = service.access
     if route.path in _OPEN:
         return await _call(service, route, request, "default" if access is None else access.tenant)
@@ -78,17 +80,18 @@ async def _respond(service: Service, route: Route, request: Request) -> Response
         raise
 
 
-async def _call(service: Service, route: Route, request: Request, tenant: str) -> Response:
+async def _call(service: Service, route: KagentRoute, request: Request, tenant: str) -> Response:
     headers = request.headers
     has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
     data = await read_body(request, service.limits) if has_body else b""
     if route.need == "read":
         request.cancel_when_client_leaves()
     query = request.scope["query_string"].decode("latin-1")
-    return await route.handler(Ask(service, service.tenant(tenant), request.path_params, headers, query, data))
+    kagent_request = KagentRequest(service, service.tenant(tenant), request.path_params, headers, query, data)
+    return await route.handler(kagent_request)
 
 
 def _loggable(request: Request) -> Scope:
-    """The scope as it may appear in the audit log: without the token of a share link in its path."""
+    """Return the scope without the token of a share link in its path, for the audit log."""
     scope, token = request.scope, request.path_params.get("token")
     return scope if token is None else {**scope, "path": scope["path"].replace(token, "...")}

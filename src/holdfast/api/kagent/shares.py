@@ -1,4 +1,4 @@
-"""Share links. Clients compare the statuses exactly: 201 for a new one, 200 for everything else."""
+"""Share links. Clients compare the statuses exactly: 201 for a new link, 200 for everything else."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from holdfast.errors import Forbidden, NotFound
 from holdfast.ids import new_token
 from holdfast.types import Session, SessionShare
 
-from .request import Ask, enveloped, route
-from .sessions import found_session
+from .request import KagentRequest, enveloped, route
+from .sessions import session_of
 
 
-class NewShare(Struct):
-    """A link to make."""
+class _NewShare(Struct):
+    """A share link to create."""
 
     read_only: bool = True
 
 
-class ShareShown(Struct, frozen=True):
-    """A link as kagent shows it."""
+class _WireShare(Struct, frozen=True):
+    """A share link in a response."""
 
     id: int
     token: str
@@ -33,44 +33,44 @@ class ShareShown(Struct, frozen=True):
     created_at: datetime
 
 
-_NEW = msgspec.json.Decoder(NewShare)
+_NEW = msgspec.json.Decoder(_NewShare)
 _ALL = "/api/sessions/{session_id}/shares"
 
 
 @route("POST", _ALL)
-async def create_share(ask: Ask) -> Response:
-    """A link to a session of one's own."""
-    session = await _own_session(ask)
+async def create_share(request: KagentRequest) -> Response:
+    """Create a share link of the user's session."""
+    session = await _own_session(request)
     token = new_token()
-    share = await ask.tenant.session_shares.create(
-        session.id, token=token, read_only=ask.body(_NEW).read_only, shows_token=True
+    share = await request.tenant.session_shares.create(
+        session.id, token=token, read_only=request.body(_NEW).read_only, shows_token=True
     )
-    return enveloped(_shown(share, token, session.key), "Successfully created share", 201)
+    return enveloped(_wire_share(share, token, session.key), "Successfully created share", 201)
 
 
 @route("GET", _ALL)
-async def list_shares(ask: Ask) -> Response:
-    """The links to a session of one's own that were made here: ``/v1`` promises to show a token once."""
-    session = await _own_session(ask)
-    found = await ask.tenant.session_shares.list(session.id)
-    shown = [_shown(share, share.token, session.key) for share in found if share.token is not None]
-    return enveloped(shown, "Successfully listed shares")
+async def list_shares(request: KagentRequest) -> Response:
+    """List the share links of the user's session that were created over this API: ``/v1`` shows a token only once."""
+    session = await _own_session(request)
+    shares = await request.tenant.session_shares.list(session.id)
+    listed = [_wire_share(share, share.token, session.key) for share in shares if share.token is not None]
+    return enveloped(listed, "Successfully listed shares")
 
 
 @route("DELETE", _ALL + "/{token}")
-async def delete_share(ask: Ask) -> Response:
-    """Remove a link to a session of one's own."""
-    session = await _own_session(ask)
-    if not await ask.tenant.session_shares.delete(session.id, token=ask.names["token"]):
-        raise NotFound("Share not found")
+async def delete_share(request: KagentRequest) -> Response:
+    """Delete a share link of the user's session."""
+    session = await _own_session(request)
+    if not await request.tenant.session_shares.delete(session.id, token=request.names["token"]):
+        raise NotFound("Share not found", noun="share")
     return enveloped({}, "Successfully deleted share")
 
 
-async def _own_session(ask: Ask) -> Session:
-    if ask.share_token is not None:
-        raise Forbidden("only the owner of a session may share it")
-    return await found_session(ask, None)
+async def _own_session(request: KagentRequest) -> Session:
+    if request.share_token is not None:
+        raise Forbidden("only the owner of a session can share it")
+    return await session_of(request, None)
 
 
-def _shown(share: SessionShare, token: str, key: str) -> ShareShown:
-    return ShareShown(share.number, token, key, share.user, share.read_only, share.created_at)
+def _wire_share(share: SessionShare, token: str, key: str) -> _WireShare:
+    return _WireShare(share.number, token, key, share.user, share.read_only, share.created_at)

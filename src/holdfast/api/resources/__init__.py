@@ -1,5 +1,5 @@
-"""The operations. Some are written out, one module for each resource; the others are made from the methods of the stores by a
-table. Docstrings are the words of the OpenAPI document."""
+"""All operations. Some are defined as functions, one module per resource; the others are derived from store methods by ``route``.
+Docstrings become the descriptions in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ OPERATIONS: list[Operation] = [
     *a2a.ROUTES,
     *platform.ROUTES,
 ]
-"""Everything the server can do."""
+"""All operations of the server."""

@@ -1,7 +1,7 @@
-"""A2A tasks, and whom to tell about them.
+"""A2A tasks and their push notification configurations.
 
-A push notification configuration holds what its receiver asks for: a token, credentials. They are kept for whoever tells the
-receiver, and are in no answer here.
+A configuration contains secrets for its receiver, such as a token or credentials. They are stored for the process that sends the
+notifications, and are never part of a response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.types import A2APushConfig, AsyncA2APushConfigs, AsyncA2ATasks
 
 from ..operations import operation
 from ..redaction import without_secrets
-from ..schemas import Metadata, Name, given
+from ..schemas import Metadata, Name, present_fields
 from ..state import Service
 from ..store_routes import route
 from .conversation import T
@@ -25,49 +25,49 @@ _TASKS = T + "/a2a/tasks"
 _ONE = _TASKS + "/{task_id}"
 _CONFIGS = _ONE + "/push-configs"
 
-User = Annotated[str | None, Meta(description="Whose they are.")]
+User = Annotated[str | None, Meta(description="The user who created them.")]
 
 
 class NewPushConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whom to tell about a task."""
+    """A push notification configuration of a task."""
 
     config: Metadata
     id: (
-        Annotated[Name, Meta(description="Which of the task's it is; without it, the one named like the task.")]
+        Annotated[Name, Meta(description="Its id among the task's configurations; defaults to the task's id.")]
         | UnsetType
     ) = UNSET
     user: Name | UnsetType = UNSET
 
 
 class PushConfigList(Struct, frozen=True):
-    """Whom to tell about a task, the first that was made first, without what is secret in it."""
+    """The configurations of a task, the oldest first, without secrets."""
 
     items: list[A2APushConfig]
 
 
 @operation("POST", _CONFIGS)
 async def save_push_config(service: Service, *, tenant: str, task_id: str, body: NewPushConfig) -> A2APushConfig:
-    """Keep a configuration, in place of the one with its id. Secrets in it are kept, and not in the answer."""
-    new = NewA2APushConfig(task_id=task_id, **given(body))
-    return _shown(await service.tenant(tenant).a2a_push_configs.upsert(new))
+    """Save a configuration, replacing the one with the same id. Secrets are stored but not returned."""
+    new = NewA2APushConfig(task_id=task_id, **present_fields(body))
+    return _redacted(await service.tenant(tenant).a2a_push_configs.upsert(new))
 
 
 @operation("GET", _CONFIGS)
 async def list_push_configs(service: Service, *, tenant: str, task_id: str, user: User = None) -> PushConfigList:
-    """The configurations of a task that one user made, without what is secret in them."""
+    """List the configurations of a task that one user created, without secrets."""
     own = [column("task_id").eq(task_id), column("user").eq(user or "")]
-    found = await service.tenant(tenant).a2a_push_configs.list(where=own)
-    return PushConfigList([_shown(each) for each in found])
+    configs = await service.tenant(tenant).a2a_push_configs.list(where=own)
+    return PushConfigList([_redacted(config) for config in configs])
 
 
 @operation("GET", _ONE + "/all-push-configs", need="admin")
 async def list_all_push_configs(service: Service, *, tenant: str, task_id: str) -> PushConfigList:
-    """The configurations of a task, whoever made them, without what is secret in them."""
-    found = await service.tenant(tenant).a2a_push_configs.list(where=[column("task_id").eq(task_id)])
-    return PushConfigList([_shown(each) for each in found])
+    """List the configurations of a task by all users, without secrets."""
+    configs = await service.tenant(tenant).a2a_push_configs.list(where=[column("task_id").eq(task_id)])
+    return PushConfigList([_redacted(config) for config in configs])
 
 
-def _shown(config: A2APushConfig) -> A2APushConfig:
+def _redacted(config: A2APushConfig) -> A2APushConfig:
     return replace(config, config=without_secrets(config.config))
 
 

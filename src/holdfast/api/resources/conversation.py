@@ -1,4 +1,4 @@
-"""What hangs on a conversation: branches, compactions, waiting messages, contacts, feedback, and the search over it all."""
+"""Routes below a conversation: branches, compactions, pending messages, contacts, feedback, and search."""
 
 from __future__ import annotations
 
@@ -40,22 +40,33 @@ ROUTES = [
     route("GET", T + "/search", "messages", AsyncMessages.search, "search_messages", area="messages"),
     # Branches
     route("GET", S + "/branches", "branches", AsyncBranches.list, "list_branches"),
-    route("POST", S + "/branches", "branches", AsyncBranches.fork, "fork_session", tells="session_id"),
+    route("POST", S + "/branches", "branches", AsyncBranches.fork, "fork_session", notifies="session_id"),
     route(
         "GET",
         S + "/branches/current",
         "branches",
         AsyncBranches.current,
         "current_branch",
-        words="The number of the branch that a session shows.",
+        summary="Get the number of a session's current branch.",
     ),
     route(
-        "POST", S + "/branches/{number}/switch", "branches", AsyncBranches.switch, "switch_branch", tells="session_id"
+        "POST",
+        S + "/branches/{number}/switch",
+        "branches",
+        AsyncBranches.switch,
+        "switch_branch",
+        notifies="session_id",
     ),
     route(
-        "POST", S + "/rewind", "branches", AsyncBranches.rewind, "rewind_session", area="branches", tells="session_id"
+        "POST",
+        S + "/rewind",
+        "branches",
+        AsyncBranches.rewind,
+        "rewind_session",
+        area="branches",
+        notifies="session_id",
     ),
-    route("POST", S + "/redo", "branches", AsyncBranches.redo, "redo_session", area="branches", tells="session_id"),
+    route("POST", S + "/redo", "branches", AsyncBranches.redo, "redo_session", area="branches", notifies="session_id"),
     # Compactions
     route("GET", S + "/compactions", "compactions", AsyncCompactions.history, "list_compactions"),
     route(
@@ -66,7 +77,7 @@ ROUTES = [
         "plan_compaction",
         need="read",
         leave_out=["strategy"],
-        words="What a compaction would do, and what it would need a summary of. Nothing is changed.",
+        summary="Plan a compaction: what it would remove, and which messages need a summary. Nothing is changed.",
     ),
     route(
         "POST",
@@ -75,12 +86,12 @@ ROUTES = [
         AsyncCompactions.compact,
         "create_compaction",
         leave_out=_FUNCTIONS,
-        tells="session_id",
-        words=(
-            "Make a session's context smaller.\n\nA model writes a summary, and no model is called here: ask for the plan, "
-            "have its `to_summarize` summarised, and send the text as `summary` with the `plan`, which is then carried out "
-            "exactly as it was made, or refused. Where nothing has to be summarised, because removing old tool outputs is "
-            "enough, no summary is needed."
+        notifies="session_id",
+        summary=(
+            "Reduce a session's context.\n\nA compaction may need a summary from a model, which the server does not call: "
+            "request the plan, have its `to_summarize` summarised, and send the text as `summary` together with the `plan`. "
+            "The plan is carried out exactly as it was made, or refused. If removing old tool outputs is enough, no summary "
+            "is needed."
         ),
     ),
     route(
@@ -89,7 +100,7 @@ ROUTES = [
         "compactions",
         AsyncCompactions.record,
         "record_compaction",
-        words="Keep a compaction that was thought out elsewhere, with the originals of what it removed.",
+        summary="Record a compaction that was done elsewhere, with the originals of the removed messages.",
     ),
     route(
         "POST",
@@ -97,7 +108,7 @@ ROUTES = [
         "compactions",
         AsyncCompactions.archive,
         "archive_messages",
-        words="Take more messages out of a session, into the archive of a compaction that was recorded.",
+        summary="Move more messages of a session to the archive of a recorded compaction.",
     ),
     route("GET", T + "/compactions/{event_id}", "compactions", AsyncCompactions.get, "get_compaction"),
     route(
@@ -123,7 +134,7 @@ ROUTES = [
         "set_compaction_policy",
         area="compactions",
         leave_out=[*_FUNCTIONS, "agent"],
-        words="Keep a session inside its window from now on, as far as that takes no summary.",
+        summary="Keep a session within its context window from now on, as far as no summary is needed.",
     ),
     route(
         "DELETE",
@@ -142,7 +153,7 @@ ROUTES = [
         "set_agents_compaction_policy",
         area="compactions",
         leave_out=[*_FUNCTIONS, "session_id"],
-        words="Keep every session of an agent inside its window from now on, as far as that takes no summary.",
+        summary="Keep all sessions of an agent within their context window from now on, as far as no summary is needed.",
     ),
     route(
         "DELETE",
@@ -182,6 +193,6 @@ ROUTES = [
     route("GET", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.get, "get_feedback"),
     route("PATCH", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.update, "update_feedback"),
     route("DELETE", T + "/feedback/{feedback_id}", "feedback", AsyncFeedbacks.delete, "delete_feedback"),
-    # General feedback: not about a message of a session here
+    # General feedback: not about a stored message
     *records(T + "/general-feedback", "general_feedback", AsyncGeneralFeedbacks, area="feedback", within=["user"]),
 ]

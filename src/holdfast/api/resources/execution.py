@@ -1,4 +1,4 @@
-"""What agents are and do: definitions and blocks, runs with their leases, steps and tool calls, checkpoints, flows, memories."""
+"""Routes of agents: definitions and blocks, runs with their leases, steps and tool calls, checkpoints, flows, memories."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ ROUTES = [
         AsyncLeases.claim,
         "claim_run",
         leave_out=["agents"],
-        words="Take this run, if it can be had now.",
+        summary="Claim this run if it is available.",
     ),
     route("POST", _R + "/renew", "leases", AsyncLeases.renew, "renew_run"),
     route("POST", _R + "/release", "leases", AsyncLeases.release, "release_run"),
-    route("POST", _R + "/steps", "runs", AsyncRuns.step, "append_step", tells="run_id"),
+    route("POST", _R + "/steps", "runs", AsyncRuns.step, "append_step", notifies="run_id"),
     route("POST", _R + "/pause", "runs", AsyncRuns.pause, "pause_run"),
     route("POST", _R + "/resume", "runs", AsyncRuns.resume, "resume_run"),
-    route("POST", _R + "/finish", "runs", AsyncRuns.finish, "finish_run", tells="run_id"),
-    route("POST", _R + "/fail", "runs", AsyncRuns.fail, "fail_run", tells="run_id"),
-    route("POST", _R + "/cancel", "runs", AsyncRuns.cancel, "cancel_run", tells="run_id"),
+    route("POST", _R + "/finish", "runs", AsyncRuns.finish, "finish_run", notifies="run_id"),
+    route("POST", _R + "/fail", "runs", AsyncRuns.fail, "fail_run", notifies="run_id"),
+    route("POST", _R + "/cancel", "runs", AsyncRuns.cancel, "cancel_run", notifies="run_id"),
     route("GET", _R + "/steps", "steps", AsyncSteps.list, "list_steps", area="runs"),
     route("GET", _R + "/steps/{iteration}", "steps", AsyncSteps.get, "get_step", area="runs"),
     route("GET", _C, "tool_calls", AsyncToolCalls.list, "list_tool_calls", area="runs"),
@@ -73,7 +73,7 @@ ROUTES = [
     route("POST", _C + "/{id}/cancel", "tool_calls", AsyncToolCalls.cancel, "cancel_tool_call", area="runs"),
     route("POST", _C + "/{id}/discard", "tool_calls", AsyncToolCalls.discard, "discard_tool_call", area="runs"),
     route("POST", _C + "/{id}/snooze", "tool_calls", AsyncToolCalls.snooze, "snooze_tool_call", area="runs"),
-    # Checkpoints: bytes travel as base64, and a lease as the pair of a run's id and an epoch
+    # Checkpoints: bytes are encoded as base64, and a lease as a run's id and an epoch
     route("GET", T + "/checkpoints", "checkpoints", AsyncCheckpoints.list, "list_checkpoints"),
     route("GET", _THREAD + "/checkpoints", "checkpoints", AsyncCheckpoints.history, "list_thread_history"),
     route(
@@ -112,7 +112,7 @@ ROUTES = [
     route("GET", _F + "/history", "flows", AsyncFlows.history, "list_flow_history"),
     route("GET", _F + "/pending", "flows", AsyncFlows.pending, "find_pending_feedback"),
     route("DELETE", _F + "/pending", "flows", AsyncFlows.clear_pending, "clear_pending_feedback"),
-    # What crews remember
+    # Memories of crews
     route("GET", _M, "crew_memories", AsyncCrewMemories.list, "list_memories"),
     route("POST", _M, "crew_memories", AsyncCrewMemories.save, "append_memories"),
     route("DELETE", _M, "crew_memories", AsyncCrewMemories.delete, "delete_memories"),
@@ -122,7 +122,7 @@ ROUTES = [
     route("GET", _M + "/dimensions", "crew_memories", AsyncCrewMemories.dimensions, "count_memory_dimensions"),
     route("POST", _M + "/touch", "crew_memories", AsyncCrewMemories.touch, "touch_memories"),
     route("GET", _M + "/{id}", "crew_memories", AsyncCrewMemories.find, "find_memory"),
-    # What agents remember about users; what is found counts as used, so searching is writing
+    # Memories of agents about users; a search updates their last use, so it requires `write`
     route("GET", _AM, "agent_memories", AsyncAgentMemories.list, "list_agent_memories", area="memories"),
     route("POST", _AM, "agent_memories", AsyncAgentMemories.add, "append_agent_memories", area="memories"),
     route("DELETE", _AM, "agent_memories", AsyncAgentMemories.delete, "delete_agent_memories", area="memories"),

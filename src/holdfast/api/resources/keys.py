@@ -1,4 +1,4 @@
-"""API keys: who is let in. The key itself is in the answer that makes it and never again."""
+"""API keys. A key is part of the response that creates it, and of no other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.types import ApiKey
 
 from ..operations import check_scopes, operation
 from ..pagination import PAGE_ROWS, Cursor, Limit
-from ..schemas import Name, Uuid, given
+from ..schemas import Name, Uuid, present_fields
 from ..state import Service
 
 _OF_TENANT = "/v1/tenants/{tenant}/keys"
@@ -21,79 +21,79 @@ _OF_ALL = "/v1/keys"
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to draw."""
+    """An API key to create."""
 
-    name: Annotated[Name, Meta(description="What it is for.")]
+    name: Annotated[Name, Meta(description="Its purpose.")]
     scopes: (
         Annotated[
             list[str],
-            Meta(min_length=1, description="`read`, `write`, the same of a kind of thing (`runs:read`), or `admin`."),
+            Meta(min_length=1, description="`read`, `write`, either for one area (`runs:read`), or `admin`."),
         ]
         | UnsetType
     ) = UNSET
     expires_at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
 
 
-class DrawnKey(Struct, frozen=True):
-    """A new key. It is shown here and nowhere else: only its digest is kept."""
+class CreatedKey(Struct, frozen=True):
+    """A new key. It is not shown again: only its digest is stored."""
 
     key: str
     kept: ApiKey
 
 
 class KeyPage(Struct, frozen=True):
-    """Keys, the oldest first, without what makes them keys."""
+    """A page of keys, the oldest first, without the keys themselves."""
 
     items: list[ApiKey]
-    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null on the last page.")]
 
 
-async def _drawn(service: Service, tenant: str, body: NewKey) -> DrawnKey:
+async def _create(service: Service, tenant: str, body: NewKey) -> CreatedKey:
     if body.scopes is not UNSET:
         check_scopes(body.scopes)
     key = new_api_key()
-    return DrawnKey(key, await service.holdfast.api_keys.create(key, tenant=tenant, **given(body)))
+    return CreatedKey(key, await service.holdfast.api_keys.create(key, tenant=tenant, **present_fields(body)))
 
 
 @operation("GET", _OF_TENANT, need="admin")
 async def list_keys(service: Service, *, tenant: str, limit: Limit = PAGE_ROWS, cursor: Cursor = None) -> KeyPage:
-    """The keys of a tenant, revoked ones included."""
+    """List the keys of a tenant, including revoked ones."""
     page = await service.holdfast.api_keys.list(tenant=tenant, limit=limit, cursor=cursor)
     return KeyPage(page, page.next)
 
 
 @operation("POST", _OF_TENANT, status=201, need="admin")
-async def create_key(service: Service, *, tenant: str, body: NewKey) -> DrawnKey:
-    """Draw a key for a tenant. The answer is the only place it is ever shown."""
-    return await _drawn(service, tenant, body)
+async def create_key(service: Service, *, tenant: str, body: NewKey) -> CreatedKey:
+    """Create a key for a tenant. The key is only shown in this response."""
+    return await _create(service, tenant, body)
 
 
 @operation("GET", _OF_TENANT + "/{key_id}", need="admin", raises=[NotFound])
 async def get_key(service: Service, *, tenant: str, key_id: Uuid) -> ApiKey:
-    """One key of a tenant."""
+    """Get one key of a tenant."""
     return await service.holdfast.api_keys.get(key_id, tenant=tenant)
 
 
 @operation("POST", _OF_TENANT + "/{key_id}/revoke", need="admin", raises=[NotFound])
 async def revoke_key(service: Service, *, tenant: str, key_id: Uuid) -> ApiKey:
-    """Let nobody in with this key any more. It takes effect within a second."""
+    """Revoke a key of a tenant. This takes effect within a second."""
     return await service.holdfast.api_keys.revoke(key_id, tenant=tenant)
 
 
 @operation("GET", _OF_ALL, need="root")
 async def list_all_keys(service: Service, *, limit: Limit = PAGE_ROWS, cursor: Cursor = None) -> KeyPage:
-    """The keys of all tenants, and those that are good for all of them."""
+    """List the keys of all tenants, and those that are valid for all tenants."""
     page = await service.holdfast.api_keys.list(limit=limit, cursor=cursor)
     return KeyPage(page, page.next)
 
 
 @operation("POST", _OF_ALL, status=201, need="root")
-async def create_server_key(service: Service, *, body: NewKey) -> DrawnKey:
-    """Draw a key that is good for all tenants."""
-    return await _drawn(service, "", body)
+async def create_server_key(service: Service, *, body: NewKey) -> CreatedKey:
+    """Create a key that is valid for all tenants."""
+    return await _create(service, "", body)
 
 
 @operation("POST", _OF_ALL + "/{key_id}/revoke", need="root", raises=[NotFound])
 async def revoke_any_key(service: Service, *, key_id: Uuid) -> ApiKey:
-    """Let nobody in with this key any more, whosever it is."""
+    """Revoke any key, regardless of its tenant."""
     return await service.holdfast.api_keys.revoke(key_id)

@@ -1,4 +1,4 @@
-"""Messages: one log per session. Each has a place in it, ``seq``, that never changes."""
+"""Messages: one log per session. The position of a message in the log, ``seq``, never changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from holdfast.types import Message
 
-from ..idempotency import IdempotencyKey, chosen_id, settled_by
+from ..idempotency import IdempotencyKey, chosen_id, retry_id
 from ..operations import operation
 from ..pagination import PAGE_ROWS, Cursor, Limit, Where, filters
 from ..schemas import (
@@ -24,18 +24,18 @@ from ..schemas import (
     Removed,
     RestoredMessages,
     Uuid,
-    given,
+    present_fields,
 )
 from ..state import Service
 
 _OF_SESSION = "/v1/tenants/{tenant}/sessions/{session_id}/messages"
 _ONE = "/v1/tenants/{tenant}/messages/{message_id}"
 _MAX_IDS = 500
-"""Ids that fit into one address, whatever stands between here and the caller."""
+"""The maximum number of ids in one URL, so that proxies accept it."""
 
 
 def _page_bytes(service: Service) -> int:
-    """Bytes of contents that are loaded for one answer; the rest is left for what else stands in it."""
+    """Return the bytes of contents to load for one response; the rest is for its other fields."""
     return service.limits.response_bytes * 3 // 4
 
 
@@ -46,15 +46,15 @@ async def list_messages(
     tenant: str,
     session_id: Uuid,
     where: Where = None,
-    after: Annotated[int, Meta(ge=0, description="Only places after this one.")] = 0,
-    before: Annotated[int | None, Meta(ge=0, description="Only places before this one.")] = None,
-    newest_first: Annotated[bool, Meta(description="From the end of the log.")] = False,
+    after: Annotated[int, Meta(ge=0, description="Only messages after this position.")] = 0,
+    before: Annotated[int | None, Meta(ge=0, description="Only messages before this position.")] = None,
+    newest_first: Annotated[bool, Meta(description="Start at the end of the log.")] = False,
     limit: Limit = PAGE_ROWS,
     cursor: Cursor = None,
 ) -> MessagePage:
-    """The messages of a session in the order of the log, or from its end.
+    """List the messages of a session in the order of the log, or from its end.
 
-    A page of large messages has fewer than `limit`; `next` leads on.
+    A page with large messages has fewer than `limit`; `next` is the cursor of the next page.
     """
     page = await service.tenant(tenant).messages.list(
         session_id,
@@ -78,16 +78,19 @@ async def append_messages(
     body: MessageToAppend | MessagesToAppend,
     idempotency_key: IdempotencyKey = None,
 ) -> Message | MessageList:
-    """Add one message at the end of a session's log, or several at consecutive places. Durable when answered."""
+    """Append one message to a session's log, or several at consecutive positions. They are durable when the response is sent."""
     messages = service.tenant(tenant).messages
     if isinstance(body, MessagesToAppend):
         if idempotency_key is not None:
-            raise InvalidInput("an Idempotency-Key stands for one message: give each of several an id of its own")
+            raise InvalidInput(
+                "an Idempotency-Key identifies one message: give each of several messages its own id",
+                field="Idempotency-Key",
+            )
         appended = MessageList(await messages.append_many(session_id, body.messages))
         service.notifier.publish(f"{tenant}/{session_id}")
         return appended
     id = chosen_id(service, body.id, idempotency_key)
-    with settled_by(id):
+    with retry_id(id):
         message = await messages.append(
             session_id,
             role=body.role,
@@ -109,10 +112,12 @@ async def delete_messages(
     *,
     tenant: str,
     session_id: Uuid,
-    id: Annotated[list[Uuid], Meta(min_length=1, max_length=_MAX_IDS, description="Which; give it several times.")],
-    purge: Annotated[bool, Meta(description="For good, also those that were deleted before.")] = False,
+    id: Annotated[list[Uuid], Meta(min_length=1, max_length=_MAX_IDS, description="A message's id; may be repeated.")],
+    purge: Annotated[
+        bool, Meta(description="Delete permanently, including messages that were deleted before.")
+    ] = False,
 ) -> Removed:
-    """Delete exactly these messages of a session. Their places stay empty, and `restore` undoes it unless they were purged."""
+    """Delete these messages of a session. Their positions stay empty; `restore` undoes it unless they were purged."""
     return Removed(await service.tenant(tenant).messages.delete(session_id, id, purge=purge))
 
 
@@ -120,7 +125,7 @@ async def delete_messages(
 async def restore_messages(
     service: Service, *, tenant: str, session_id: Uuid, body: MessagesToRestore
 ) -> RestoredMessages:
-    """Bring deleted messages back, with their feedback, each to its old place."""
+    """Restore deleted messages and their feedback at their old positions."""
     return RestoredMessages(await service.tenant(tenant).messages.restore(session_id, body.ids))
 
 
@@ -128,7 +133,7 @@ async def restore_messages(
 async def list_deleted_messages(
     service: Service, *, tenant: str, session_id: Uuid, limit: Limit = PAGE_ROWS, cursor: Cursor = None
 ) -> DeletedMessagePage:
-    """The messages of a session that were deleted and can be restored. A page of large ones has fewer than `limit`."""
+    """List the messages of a session that were deleted and can be restored. A page of large ones has fewer than `limit`."""
     page = await service.tenant(tenant).messages.deleted(
         session_id, limit=limit, cursor=cursor, max_bytes=_page_bytes(service)
     )
@@ -139,28 +144,30 @@ async def list_deleted_messages(
 async def last_messages(
     service: Service, *, tenant: str, session_id: Uuid, count: Annotated[int, Meta(ge=1)] = 50
 ) -> MessageList:
-    """The last messages of a session, the oldest of them first. The rest of the log is not touched."""
+    """List the last messages of a session, the oldest of them first, without reading the rest of the log."""
     page = await service.tenant(tenant).messages.list(
         session_id, newest_first=True, limit=count, max_bytes=_page_bytes(service)
     )
     if page.next is not None and len(page) < count:
         raise LimitExceeded(
             f"the last {count:,} messages are over the limit response_bytes = {service.limits.response_bytes:,}: "
-            f"ask for {len(page):,}, or page through the messages with newest_first"
+            f"request {len(page):,}, or page through the messages with newest_first",
+            limit="response_bytes",
+            maximum=service.limits.response_bytes,
         )
     return MessageList(page[::-1])
 
 
 @operation("GET", _ONE, raises=[NotFound])
 async def get_message(service: Service, *, tenant: str, message_id: Uuid) -> Message:
-    """One message."""
+    """Get one message."""
     return await service.tenant(tenant).messages.get(message_id)
 
 
 @operation("PATCH", _ONE, raises=[NotFound])
 async def update_message(service: Service, *, tenant: str, message_id: Uuid, body: MessageChange) -> Message:
-    """Change what is given; the message keeps its place and the time it was made."""
-    changes = given(body)
+    """Change the fields of a message that are in the body. Its position and creation time stay unchanged."""
+    changes = present_fields(body)
     if changes.get("content", msgspec.UNSET) is None:
-        raise InvalidInput("content cannot be changed to null")
+        raise InvalidInput("content cannot be null", field="content")
     return await service.tenant(tenant).messages.update(message_id, **changes)

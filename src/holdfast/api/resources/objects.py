@@ -1,7 +1,7 @@
-"""Objects: large contents, each kept once, under the digest of what it is.
+"""Objects: large contents, each stored once under its digest.
 
-Whoever puts an object over HTTP holds it under a name of its own. Such names are apart from those under which checkpoints and
-snapshots hold theirs, so nobody can let go of what those need.
+A client holds the objects that it puts under a name that it chooses. These names are separate from those of checkpoints and
+snapshots, so no client can release objects that those need.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from ..store_routes import Count, route
 from .conversation import T
 
 _ALL = T + "/objects"
-_HELD = "http/"
-"""What stands before the name of a holder that came over HTTP."""
+_HTTP_HOLDER = "http/"
+"""The prefix of the names of holders over HTTP."""
 
 
 class NewObjects(Struct, frozen=True, forbid_unknown_fields=True):
-    """Contents to keep."""
+    """Contents to store."""
 
     contents: Annotated[list[bytes], Meta(min_length=1, description="Each as base64.")]
-    holder: Annotated[Name, Meta(description="Who needs them, until they are released.")]
+    holder: Annotated[Name, Meta(description="The holder, which keeps them stored until it releases them.")]
 
 
 class Release(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is no longer needed."""
+    """Objects to release."""
 
     holder: Name
-    digests: Annotated[list[str], Meta(description="Without them, all that the holder holds.")] | UnsetType = UNSET
+    digests: Annotated[list[str], Meta(description="If omitted, all objects of the holder.")] | UnsetType = UNSET
 
 
 class Digests(Struct, frozen=True):
-    """Under which digests they lie, in the order in which they were sent."""
+    """The digests of the stored contents, in the order of the request."""
 
     items: list[str]
 
 
 @operation("POST", _ALL, status=201)
 async def put_objects(service: Service, *, tenant: str, body: NewObjects) -> Digests:
-    """Keep these contents and hold them. Doing it again changes nothing."""
-    return Digests(list(await service.tenant(tenant).objects.put(body.contents, holder=_HELD + body.holder)))
+    """Store these contents and hold them. Repeating the request changes nothing."""
+    return Digests(list(await service.tenant(tenant).objects.put(body.contents, holder=_HTTP_HOLDER + body.holder)))
 
 
 @operation("POST", _ALL + "/release")
 async def release_objects(service: Service, *, tenant: str, body: Release) -> Count:
-    """Let go of objects that were put over HTTP; how many those were. They go when nobody else holds them."""
+    """Release objects that were stored over HTTP, and return their number. Objects without a holder are removed later."""
     digests = None if body.digests is UNSET else body.digests
-    return Count(await service.tenant(tenant).objects.release(_HELD + body.holder, digests=digests))
+    return Count(await service.tenant(tenant).objects.release(_HTTP_HOLDER + body.holder, digests=digests))
 
 
 @operation("GET", _ALL + "/{digest}", raises=[NotFound], etag=etag_of)
 async def get_object(service: Service, *, tenant: str, digest: str) -> Octets:
-    """The bytes of one object."""
+    """Get the bytes of one object."""
     (content,) = await service.tenant(tenant).objects.get([digest])
     return Octets(content, etag=digest.lower())
 

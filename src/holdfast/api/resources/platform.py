@@ -1,4 +1,4 @@
-"""What everything stands on: the activity log, how long things are kept, who is to be forgotten, and whether all is well."""
+"""Routes of the platform: activity log, retention, erasures, quotas and diagnostics."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from holdfast.types import (
 from ..auth import Caller
 from ..idempotency import IdempotencyKey, chosen_id
 from ..operations import operation
-from ..schemas import Uuid, given
+from ..schemas import Uuid, present_fields
 from ..state import Service
 from ..store_routes import route
 from .conversation import T
 
-_KEPT = T + "/retention"
+_RETENTION = T + "/retention"
 
 
 class NewHold(Struct, frozen=True, forbid_unknown_fields=True):
-    """What must be kept, and why."""
+    """A hold: snapshots to keep, and the reason."""
 
     reason: str
     run_id: Uuid | UnsetType | None = UNSET
@@ -37,14 +37,14 @@ class NewHold(Struct, frozen=True, forbid_unknown_fields=True):
     id: Uuid | UnsetType | None = UNSET
 
 
-@operation("POST", _KEPT + "/holds", status=201, raises=[NotFound, Conflict], need="admin", area="retention")
+@operation("POST", _RETENTION + "/holds", status=201, raises=[NotFound, Conflict], need="admin", area="retention")
 async def create_hold(
     service: Service, *, tenant: str, body: NewHold, caller: Caller, idempotency_key: IdempotencyKey = None
 ) -> Hold:
-    """Keep all snapshots of a run, a session or the tenant. A hold of the tenant's own key does not stop its erasure."""
-    asked = given(body)
-    asked["id"] = chosen_id(service, asked.get("id"), idempotency_key)
-    return await service.tenant(tenant).retention.hold(by_tenant=bool(caller.tenant), **asked)
+    """Keep all snapshots of a run, a session or the tenant. A hold by a key of the tenant does not prevent its erasure."""
+    fields = present_fields(body)
+    fields["id"] = chosen_id(service, fields.get("id"), idempotency_key)
+    return await service.tenant(tenant).retention.hold(by_tenant=bool(caller.tenant), **fields)
 
 
 ROUTES = [
@@ -52,34 +52,44 @@ ROUTES = [
     route("POST", T + "/activity", "activity", AsyncActivities.record, "record_activity"),
     route("GET", T + "/activity/count", "activity", AsyncActivities.count, "count_activity", row=Activity),
     route("GET", T + "/activity/{activity_id}", "activity", AsyncActivities.get, "get_activity"),
-    route("GET", _KEPT + "/policy", "retention", AsyncRetention.policy, "get_retention_policy"),
-    route("PUT", _KEPT + "/policy", "retention", AsyncRetention.set_policy, "set_retention_policy", need="admin"),
+    route("GET", _RETENTION + "/policy", "retention", AsyncRetention.policy, "get_retention_policy"),
+    route("PUT", _RETENTION + "/policy", "retention", AsyncRetention.set_policy, "set_retention_policy", need="admin"),
     route(
-        "DELETE", _KEPT + "/policy", "retention", AsyncRetention.clear_policy, "clear_retention_policy", need="admin"
+        "DELETE",
+        _RETENTION + "/policy",
+        "retention",
+        AsyncRetention.clear_policy,
+        "clear_retention_policy",
+        need="admin",
     ),
-    route("GET", _KEPT + "/plan", "retention", AsyncRetention.plan, "plan_retention"),
+    route("GET", _RETENTION + "/plan", "retention", AsyncRetention.plan, "plan_retention"),
     route(
         "POST",
-        _KEPT + "/sweep",
+        _RETENTION + "/sweep",
         "retention",
         AsyncRetention.sweep,
         "sweep_retention",
         need="admin",
         leave_out=["holder"],
     ),
-    route("GET", _KEPT + "/holds", "retention", AsyncRetention.holds, "list_holds"),
+    route("GET", _RETENTION + "/holds", "retention", AsyncRetention.holds, "list_holds"),
     route(
-        "POST", _KEPT + "/holds/{hold_id}/release", "retention", AsyncRetention.release, "release_hold", need="admin"
+        "POST",
+        _RETENTION + "/holds/{hold_id}/release",
+        "retention",
+        AsyncRetention.release,
+        "release_hold",
+        need="admin",
     ),
     route(
         "PUT",
         T + "/runs/{run_id}/keep-snapshots-for",
         "retention",
-        AsyncRetention.keep_checkpoints_for,
+        AsyncRetention.keep_snapshots_for,
         "keep_snapshots_for",
         area="retention",
     ),
-    # What only those may do who look after the whole Holdfast
+    # For operators of the whole server
     route(
         "GET",
         T + "/diagnostics",
@@ -98,7 +108,16 @@ ROUTES = [
         need="admin",
         area="diagnostics",
     ),
-    route("PUT", T + "/quota", "tenants", AsyncTenants.set_quota, "set_tenant_quota", need="root", area="tenants"),
+    route(
+        "PUT",
+        T + "/quota",
+        "tenants",
+        AsyncTenants.set_quota,
+        "set_tenant_quota",
+        need="root",
+        area="tenants",
+        renamed={"snapshot_quota_mib": "checkpoint_quota_mib"},
+    ),
     route(
         "DELETE",
         T + "/quota",
@@ -107,8 +126,8 @@ ROUTES = [
         "clear_tenant_quota",
         need="root",
         area="tenants",
-        fixed={"checkpoint_quota_mib": None},
-        words="Let a tenant's snapshots take what everybody's may.",
+        fixed={"snapshot_quota_mib": None},
+        summary="Give a tenant's snapshots the default quota.",
     ),
     route(
         "DELETE", "/v1/keys/{key_id}", "api_keys", AsyncApiKeys.delete, "delete_key", need="root", leave_out=["tenant"]

@@ -1,4 +1,4 @@
-"""The server itself: whether it is there, whether it is ready, and what it can do."""
+"""The server itself: liveness, readiness, metrics and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..state import Service
 
 @operation("GET", "/", need="open")
 async def index(service: Service) -> Index:
-    """What this is."""
+    """Show the name and version of the server, and links to its endpoints."""
     links = {"openapi": "/openapi.json", "health": "/healthz", "readiness": "/readyz", "metrics": "/metrics"}
     return Index("holdfast", holdfast.__version__, links)
 
 
 @operation("GET", "/healthz", need="open")
 async def health(service: Service) -> Health:
-    """Whether the process is alive. The database is not asked."""
+    """Whether the process is alive. The database is not queried."""
     return Health("ok")
 
 
@@ -35,7 +35,7 @@ async def health(service: Service) -> Health:
 async def readiness(service: Service) -> Health:
     """Whether requests can be answered: the database answers, and is still the one that was opened.
 
-    Erasures that are overdue are counted here too: requests are answered all the same, and somebody has to act.
+    The response also contains the number of overdue erasures. They do not affect readiness, but an operator must act.
     """
     await service.check_ready()
     return Health("ready", await overdue_erasures(service.holdfast, service.clock.now_us()))
@@ -43,9 +43,9 @@ async def readiness(service: Service) -> Health:
 
 @operation("GET", "/metrics", need="watch")
 async def metrics(service: Service) -> PlainText:
-    """Counts and times in the text format of Prometheus.
+    """Request metrics in the text format of Prometheus.
 
-    While the database does not answer, a key that was good before will do.
+    While the database does not answer, a key that was verified before is accepted.
     """
     overdue: int | None = None
     try:
@@ -60,6 +60,6 @@ async def metrics(service: Service) -> PlainText:
 
 @operation("GET", "/openapi.json", need="open")
 async def openapi(service: Service) -> dict[str, Any]:
-    """This document."""
+    """This OpenAPI document."""
     document: dict[str, Any] = msgspec.json.decode(await asyncio.to_thread(service.document))
     return document

@@ -1,7 +1,7 @@
-"""Snapshots: what was captured, file by file and as a whole.
+"""Snapshots: listing and reading their files, and transferring them as archives.
 
-A whole one goes out and comes in as an archive, tar compressed with zstd. It passes through a file in the temporary directory of
-the server: an archive that goes out is sent when it is whole, so what is damaged is an error and never half an archive.
+An archive is a tar file compressed with zstd. It is buffered in the temporary directory of the server: an export is sent only
+when it is complete, so damaged data causes an error response instead of a partial archive.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from holdfast.errors import Conflict, NotFound
-from holdfast.types import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, Capture, Entry
+from holdfast.types import AsyncRewinds, AsyncSnapshots, AsyncWorkspaces, CaptureResult, TreeEntry
 
-from ..idempotency import IdempotencyKey, chosen_id, settled_by
+from ..idempotency import IdempotencyKey, chosen_id, retry_id
 from ..operations import operation
 from ..pagination import PAGE_ROWS, Cursor, Limit
 from ..request_body import Upload
@@ -31,7 +31,7 @@ _R = T + "/runs/{run_id}"
 _FILE = "archive.tar.zst"
 
 
-class TreeEntry(Struct, frozen=True):
+class SnapshotTreeEntry(Struct, frozen=True):
     """A file, a directory or a symbolic link in a snapshot."""
 
     path: str
@@ -39,25 +39,25 @@ class TreeEntry(Struct, frozen=True):
     mode: int
     mtime_ns: int
     size: int
-    target: Annotated[str, Meta(description="Where a symbolic link points to.")]
-    digest: Annotated[str, Meta(description="Of a file's content: equal exactly if the content is.")]
+    target: Annotated[str, Meta(description="The target of a symbolic link.")]
+    digest: Annotated[str, Meta(description="The digest of a file's content.")]
 
 
-class TreePage(Struct, frozen=True):
-    """What is in a snapshot, in the order of paths."""
+class SnapshotTreePage(Struct, frozen=True):
+    """A page of the entries of a snapshot, ordered by path."""
 
-    items: list[TreeEntry]
-    ignore: Annotated[list[str], Meta(description="The patterns by which other things were left out.")]
-    next: Annotated[str | None, Meta(description="The cursor of the next page, or null at the end.")]
+    items: list[SnapshotTreeEntry]
+    ignore: Annotated[list[str], Meta(description="The ignore patterns of the snapshot.")]
+    next: Annotated[str | None, Meta(description="The cursor of the next page, or null on the last page.")]
 
 
 @operation("GET", _ONE + "/tree", raises=[NotFound], area=AREA)
 async def list_tree(
     service: Service, *, tenant: str, snapshot_id: Uuid, limit: Limit = PAGE_ROWS, cursor: Cursor = None
-) -> TreePage:
-    """What is in a snapshot: files, directories and links."""
+) -> SnapshotTreePage:
+    """List the files, directories and symbolic links in a snapshot."""
     page = await service.tenant(tenant).snapshots.entries(snapshot_id, limit=limit, cursor=cursor)
-    return TreePage([_shown(each) for each in page.entries], list(page.ignore), page.next)
+    return SnapshotTreePage([_tree_entry(entry) for entry in page.entries], list(page.ignore), page.next)
 
 
 @operation("GET", _ONE + "/file", raises=[NotFound], area=AREA, etag=etag_of)
@@ -66,22 +66,22 @@ async def read_file(
     *,
     tenant: str,
     snapshot_id: Uuid,
-    path: Annotated[str, Meta(min_length=1, description="As it is in the tree.")],
+    path: Annotated[str, Meta(min_length=1, description="The path in the tree.")],
 ) -> Octets:
-    """The content of one file of a snapshot."""
+    """Read the content of one file of a snapshot."""
     content = await service.tenant(tenant).snapshots.read(snapshot_id, path)
     return Octets(content, etag=blake2b(content, digest_size=16).hexdigest())
 
 
 @operation("GET", _ONE + "/archive", raises=[NotFound], area=AREA, etag=etag_of, streams=True)
 async def export_snapshot(service: Service, *, tenant: str, snapshot_id: Uuid) -> Archive:
-    """A snapshot as an archive, `tar.zst`. The same tree makes the same archive."""
-    folder = await service.temp_dirs.folder(tenant)
+    """Download a snapshot as an archive, `tar.zst`. Equal trees result in equal archives."""
+    directory = await service.temp_dirs.create(tenant)
     try:
-        await service.tenant(tenant).workspaces.export(snapshot_id, folder.path / _FILE)
-        return Archive(folder, _FILE, etag=snapshot_id)
+        await service.tenant(tenant).workspaces.export(snapshot_id, directory.path / _FILE)
+        return Archive(directory, _FILE, etag=snapshot_id)
     except BaseException:
-        await folder.close()
+        await directory.close()
         raise
 
 
@@ -93,28 +93,30 @@ async def import_snapshot(
     run_id: Uuid,
     upload: Upload,
     step: Annotated[
-        int | None, Meta(ge=0, le=2**53, description="The step after which this is how things are.")
+        int | None, Meta(ge=0, le=2**53, description="The step after which the tree had this state.")
     ] = None,
-    outside_links: Annotated[bool, Meta(description="Let symbolic links pass that lead out of the tree.")] = False,
+    outside_links: Annotated[bool, Meta(description="Allow symbolic links that lead out of the tree.")] = False,
     idempotency_key: IdempotencyKey = None,
-) -> Capture:
-    """Record what is in an archive, `tar.zst`, as a snapshot of a run. Nothing of it is written to any directory."""
-    there = service.tenant(tenant)
-    await there.runs.get(run_id)  # before anything is taken in for it
-    folder = await service.temp_dirs.folder(tenant)
+) -> CaptureResult:
+    """Store the content of an archive, `tar.zst`, as a snapshot of a run. No workspace directory is changed."""
+    handle = service.tenant(tenant)
+    await handle.runs.get(run_id)  # before the upload starts
+    directory = await service.temp_dirs.create(tenant)
     try:
-        await upload.save(str(folder.path / _FILE), media_type=ARCHIVE_TYPE)
+        await upload.save(str(directory.path / _FILE), media_type=ARCHIVE_TYPE)
         id = chosen_id(service, None, idempotency_key)
-        with settled_by(id):
-            return await there.workspaces.import_archive(
-                run_id, folder.path / _FILE, step=step, outside_links=outside_links, id=id
+        with retry_id(id):
+            return await handle.workspaces.import_archive(
+                run_id, directory.path / _FILE, step=step, outside_links=outside_links, id=id
             )
     finally:
-        await folder.close()
+        await directory.close()
 
 
-def _shown(entry: Entry) -> TreeEntry:
-    return TreeEntry(entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, entry.target, entry.digest.hex())
+def _tree_entry(entry: TreeEntry) -> SnapshotTreeEntry:
+    return SnapshotTreeEntry(
+        entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, entry.target, entry.digest.hex()
+    )
 
 
 ROUTES = [

@@ -1,4 +1,4 @@
-"""Tenants: the walls. A tenant comes into being with its first session; these are for those who keep the list."""
+"""Tenants. A tenant is registered automatically with its first session; these operations list and manage tenants."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast.types import Tenant
 
 from ..operations import operation
 from ..pagination import PAGE_ROWS, Cursor, Limit
-from ..schemas import NewTenant, TenantChange, TenantPage, given
+from ..schemas import NewTenant, TenantChange, TenantPage, present_fields
 from ..state import Service
 
 
 @operation("GET", "/v1/tenants", need="root")
 async def list_tenants(service: Service, *, limit: Limit = PAGE_ROWS, cursor: Cursor = None) -> TenantPage:
-    """All tenants by name."""
+    """List all tenants, ordered by name."""
     page = await service.holdfast.tenants.list(limit=limit, cursor=cursor)
     return TenantPage(page, page.next)
 
@@ -25,13 +25,13 @@ async def list_tenants(service: Service, *, limit: Limit = PAGE_ROWS, cursor: Cu
 @operation("POST", "/v1/tenants", status=201, raises=[AlreadyExists], need="root")
 async def create_tenant(service: Service, *, body: NewTenant) -> Tenant:
     """Register a tenant before it writes anything."""
-    fields = given(body)
+    fields = present_fields(body)
     return await service.holdfast.tenants.create(fields.pop("id"), **fields)
 
 
 @operation("GET", "/v1/tenants/{tenant}", raises=[NotFound])
 async def get_tenant(service: Service, *, tenant: str) -> Tenant:
-    """One tenant."""
+    """Get one tenant."""
     return await service.holdfast.tenants.get(tenant)
 
 
@@ -46,7 +46,7 @@ async def delete_tenant(
     service: Service,
     *,
     tenant: str,
-    cascade: Annotated[bool, Meta(description="Remove everything that belongs to it as well.")] = False,
+    cascade: Annotated[bool, Meta(description="Also remove everything that belongs to it.")] = False,
 ) -> None:
     """Remove a tenant. One that still has sessions is refused unless `cascade` is true."""
     await service.holdfast.tenants.delete(tenant, cascade=cascade)

@@ -16,7 +16,7 @@ from .branches import lock_head
 from .contents import stored_content
 from .message_log import Message
 from .new_entries import flag, tokens
-from .search.index import reconsider
+from .search.index import requeue
 from .tokens import counted
 
 queries = Queries(__package__, "message_changes.sql", Message)
@@ -71,7 +71,7 @@ async def change(
     more_tokens = after.token_count - before.token_count if views.shows(head.view, row[-1]) else 0
     await recount(connection, params, removed=0, more_tokens=more_tokens)
     if content is not None:
-        await reconsider(connection, params, [after.id], only_these=True)
+        await requeue(connection, params, [after.id], only_these=True)
     return after
 
 

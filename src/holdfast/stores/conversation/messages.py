@@ -39,7 +39,7 @@ from .log_reading import count_log, fitting, read_log, view_of
 from .message_changes import change, find, queries, recount
 from .message_log import HEAVY_CHARS, Append, Entry, Message, append_group
 from .new_entries import flag, new_entries, new_entry
-from .search.index import forget, reconsider
+from .search.index import remove_deleted, requeue
 from .search.search import Search, SearchPage
 from .tokens import TokenCounter, counter_of
 
@@ -265,7 +265,7 @@ class AsyncMessages(TenantStore):
         if gone:
             shown = [tokens for _, tokens, place in rows if views.shows(head.view, place)]
             await recount(connection, params, removed=len(shown), more_tokens=-sum(shown))
-            await forget(connection, params)
+            await remove_deleted(connection, params)
         return len(gone | purged)
 
     @writes_heavily
@@ -284,7 +284,7 @@ class AsyncMessages(TenantStore):
         if back:
             shown = [tokens for tokens, place in there if views.shows(head.view, place)]
             await recount(connection, params, removed=-len(shown), more_tokens=sum(shown))
-            await reconsider(connection, params, [*back])
+            await requeue(connection, params, [*back])
         return len(back)
 
     @reads

@@ -30,11 +30,11 @@ from ...errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ...ids import Id
 from ...ids import parse as parse_id
 from . import linked_threads, session_lists
-from .buffer.buffered import AsyncBufferedSession, blocking_face_of, face_of
-from .buffer.memory import Buffers
+from .buffer.buffered import AsyncBufferedSession, async_session_of, blocking_session_of
+from .buffer.message_buffer import BufferCache
 from .keys import SessionKey
 from .pruning import PrunedSessions, prune
-from .search.index import forget
+from .search.index import remove_deleted
 from .session_names import missing, new_session, of_user, same, stored_key, stored_names
 
 
@@ -66,7 +66,7 @@ class AsyncSessions(TenantStore):
 
     def __init__(self, engine: Engine, scope: scopes.Scope) -> None:
         super().__init__(engine, scope)
-        self._buffers = Buffers(engine, scope)
+        self._buffers = BufferCache(engine, scope)
 
     @writes_acting
     async def create(
@@ -335,7 +335,7 @@ class AsyncSessions(TenantStore):
         user = now.user if user is None else user
         stored_user = "" if user is None else scopes.name(user, "user", limits)
         named = None if agent is None else text.unescape(scopes.name(agent, "agent", limits))
-        return face_of(await self._buffers.open(stored_key(key, limits), stored_user, named, now.agent))
+        return async_session_of(await self._buffers.open(stored_key(key, limits), stored_user, named, now.agent))
 
     @writes
     async def _delete(self, connection: Connection, session_id: str, expected: Session | None) -> None:
@@ -355,7 +355,7 @@ class AsyncSessions(TenantStore):
         await linked_threads.check_removable(connection, self._scope, there.id)
         await linked_threads.purge(connection, self._scope, stored_names(there), live=there.deleted_at is None)
         await queries.run_all("purge_", connection, params)
-        await forget(connection, params)
+        await remove_deleted(connection, params)
         if await queries.purge.one(connection, params) is None:
             raise missing(session_id)
 
@@ -376,7 +376,7 @@ class Sessions(Blocking[AsyncSessions]):
     restore = blocking(AsyncSessions.restore)
     purge = blocking(AsyncSessions.purge)
     prune = blocking(AsyncSessions.prune)
-    buffered = blocking_as(AsyncSessions.buffered, blocking_face_of)
+    buffered = blocking_as(AsyncSessions.buffered, blocking_session_of)
 
 
 async def find_session(connection: Connection, scope: scopes.Scope, session_id: str) -> Session | None:

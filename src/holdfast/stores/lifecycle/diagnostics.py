@@ -33,7 +33,7 @@ class DamagedSnapshot(Struct, frozen=True):
     reason: str
 
 
-class Findings(Struct, frozen=True, kw_only=True):
+class DiagnosticReport(Struct, frozen=True, kw_only=True):
     """What is not as it should be. Nothing of it hurts by itself, except what is missing and damaged."""
 
     orphan_packs: Sequence[str] = ()
@@ -70,7 +70,7 @@ class AsyncDiagnostics(TenantStore):
     """Looking after one tenant's objects, packs and snapshots."""
 
     @only_reads
-    async def look(self) -> Findings:
+    async def look(self) -> DiagnosticReport:
         """What is not as it should be. Every snapshot is read, so this takes its time.
 
         Raises:
@@ -79,7 +79,7 @@ class AsyncDiagnostics(TenantStore):
         orphans, unsealed, missing = await self._packs()
         counts = await self._engine.read(self._counts)
         damaged = await self._damaged(frozenset(missing))
-        return Findings(
+        return DiagnosticReport(
             orphan_packs=tuple(orphans),
             unsealed_packs=tuple(unsealed),
             missing_packs=tuple(missing),
@@ -91,7 +91,7 @@ class AsyncDiagnostics(TenantStore):
         )
 
     @in_steps
-    async def repair(self) -> Findings:
+    async def repair(self) -> DiagnosticReport:
         """Remove what nobody needs, as far as that can be done now, and say what is left.
 
         Objects that nobody holds go an hour after somebody first saw that: whoever is writing one must have the time to hold it.

@@ -25,7 +25,7 @@ from ...engines.protocol import Connection, Engine
 from ...errors import Conflict, InvalidInput, NotFound
 from ...ids import Id
 from ..workspace import retention_rules as rules
-from .retention.sweeps import Sweep, Swept
+from .retention.sweeps import Sweep, SweepResult
 from .tenants import AsyncTenants
 
 WINDOW_S = 24 * 3_600
@@ -45,10 +45,10 @@ class Erasure(Struct, frozen=True):
     finished_at: datetime | None
 
 
-class Erased(Struct, frozen=True):
+class ErasureResult(Struct, frozen=True):
     """What was done about an erasure. It is not finished while something is held."""
 
-    swept: Swept
+    swept: SweepResult
     is_finished: bool
 
 
@@ -124,7 +124,7 @@ class AsyncErasures(Store):
         return page(found, limit, limits, "erasures", _cursor)
 
     @in_steps
-    async def carry_out(self, tenant: str, *, holder: str | None = None) -> Erased:
+    async def carry_out(self, tenant: str, *, holder: str | None = None) -> ErasureResult:
         """Forget a tenant, as was requested: its snapshots one by one, each with a line in the log, and then the rest.
 
         What is held stays, and the requests stay open until it was released and this is done again.
@@ -143,13 +143,13 @@ class AsyncErasures(Store):
         finally:
             await sweep.release()
         if await self._engine.read(lambda connection: _any_hold(connection, scope)):
-            return Erased(swept, False)
+            return ErasureResult(swept, False)
         if any(asked.values()) and not await self._forget(tenant):
-            return Erased(swept, False)
+            return ErasureResult(swept, False)
         now = self._setting.clock.now_us()
         done = [scope.params(event_id=each, now_at=now) for each in asked]
         await self._engine.write(lambda connection: queries.finish.many(connection, done))
-        return Erased(swept, True)
+        return ErasureResult(swept, True)
 
     async def _forget(self, tenant: str) -> bool:
         """Remove the tenant with everything it has; not if something was held meanwhile."""

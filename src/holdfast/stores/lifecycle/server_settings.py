@@ -1,7 +1,7 @@
 """What all processes on one database agree on: the defaults of retention, and which of them does the periodic work.
 
 A default that is stored here wins over the limits that a process was started with. So a command that is given
-``--checkpoint-retention-per-run`` sets it for every other command, and no two of them can disagree about what must go.
+``--snapshots-per-run`` sets it for every other command, and no two of them can disagree about what must go.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...core.store import Store, reads, writes
 from ...engines.protocol import Connection, Engine
 from ...errors import InvalidInput
 
-CHECKPOINTS_PER_RUN = "checkpoints_per_run"
+SNAPSHOTS_PER_RUN = "checkpoints_per_run"
 LEADER = "leader"
 _MAX_NUMBER = 2**31
 
@@ -28,16 +28,16 @@ class AsyncServerSettings(Store):
         super().__init__(engine)
         self._setting = setting
 
-    async def set_checkpoints_per_run(self, number: int) -> None:
+    async def set_snapshots_per_run(self, number: int) -> None:
         """Keep so many snapshots of a run, for every tenant and run that has no policy of its own.
 
         Raises:
             InvalidInput: it is no whole number from 1 on.
         """
         if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < _MAX_NUMBER:
-            raise InvalidInput(f"checkpoints_per_run must be a whole number from 1 on, not {number!r}")
-        if await self._get(CHECKPOINTS_PER_RUN) != str(number):
-            await self._set(CHECKPOINTS_PER_RUN, str(number))
+            raise InvalidInput(f"snapshots_per_run must be a whole number from 1 on, not {number!r}")
+        if await self._get(SNAPSHOTS_PER_RUN) != str(number):
+            await self._set(SNAPSHOTS_PER_RUN, str(number))
 
     @writes
     async def lead(self, connection: Connection, holder: str, *, lease_s: int) -> bool:
@@ -71,6 +71,6 @@ class AsyncServerSettings(Store):
 class ServerSettings(Blocking[AsyncServerSettings]):
     """The settings and leases that all processes on one database share."""
 
-    set_checkpoints_per_run = blocking(AsyncServerSettings.set_checkpoints_per_run)
+    set_snapshots_per_run = blocking(AsyncServerSettings.set_snapshots_per_run)
     lead = blocking(AsyncServerSettings.lead)
     resign = blocking(AsyncServerSettings.resign)

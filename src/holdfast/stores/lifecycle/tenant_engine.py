@@ -29,7 +29,7 @@ MAX_KNOWN = 10_000
 queries = Queries(__package__, "tenants.sql")
 
 
-def deleting(setting: Setting) -> set[str]:
+def tenants_being_deleted(setting: Setting) -> set[str]:
     """The tenants that this process has begun to delete, as they are stored."""
     found: set[str] = setting.shared.setdefault("tenants being deleted", set())
     return found
@@ -42,7 +42,7 @@ class TenantEngine:
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
-        self._deleting = deleting(scope)
+        self._deleting = tenants_being_deleted(scope)
         self._known: dict[str, float] = scope.shared.setdefault("tenants not being deleted", {})
         self._is_known = False
 
@@ -85,7 +85,7 @@ class TenantEngine:
             # In a caller's transaction a statement that fails must not abort it: a write has a savepoint, a read has none.
             look = self._engine.write if self._engine.joined and error is Conflict else self._engine.read
             if await look(self._is_deleted):
-                raise error(being_deleted(self._scope.tenant))
+                raise error(deletion_message(self._scope.tenant))
             self._deleting.discard(tenant)
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
@@ -97,12 +97,12 @@ class TenantEngine:
         return await queries.is_deleted.one(connection, self._scope.params()) is not None
 
 
-def behind(engine: Engine) -> Engine:
+def inner_engine(engine: Engine) -> Engine:
     """The engine that does the work."""
     return engine._engine if isinstance(engine, TenantEngine) else engine
 
 
-def being_deleted(tenant: str) -> str:
+def deletion_message(tenant: str) -> str:
     """What is said to whoever uses the name of a tenant meanwhile."""
     return (
         f"the tenant {tenant!r} was deleted and is being removed; its name can be used again when that is finished: "

@@ -11,28 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries, Query
-from ...core.rows import mapper
+from ...core.rows import Column, mapper
 from ...core.store import Store, in_steps, reads, writes
 from ...engines.offload import Heavy
 from ...engines.protocol import Connection, Engine
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
-from ..conversation.search.index import drain, forget
+from ..conversation.search.index import drain, remove_deleted
 from ..objects import packs
 from ..workspace import retention_rules as rules
 from . import purge_statements
-from .tenant_engine import being_deleted, deleting, queries
+from .tenant_engine import deletion_message, queries, tenants_being_deleted
 
 
-class Maintained(Struct, frozen=True):
+class MaintenanceResult(Struct, frozen=True):
     """What one call of ``maintain`` did."""
 
     indexed: int = 0
@@ -48,7 +48,9 @@ class Tenant(Struct, frozen=True):
     metadata: dict[str, Any]
     created_at: datetime
     updated_at: datetime
-    checkpoint_quota_mib: int | None = None
+    snapshot_quota_mib: Annotated[int | None, Column("checkpoint_quota_mib")] = field(
+        default=None, name="checkpoint_quota_mib"
+    )
     """MiB of stored bytes that its snapshots may take; nothing for what everybody has."""
 
 
@@ -81,7 +83,7 @@ class AsyncTenants(Store):
         if row is not None:
             return mapper(Tenant, connection.dialect)([row])[0]
         if await queries.is_deleted.one(connection, params) is not None:
-            raise Conflict(being_deleted(tenant))
+            raise Conflict(deletion_message(tenant))
         raise AlreadyExists(f"there is already a tenant {tenant!r}")
 
     @reads
@@ -115,16 +117,16 @@ class AsyncTenants(Store):
         return await self._one(connection, rows.update, params, tenant)
 
     @writes
-    async def set_quota(self, connection: Connection, tenant: str, *, checkpoint_quota_mib: int | None) -> Tenant:
+    async def set_quota(self, connection: Connection, tenant: str, *, snapshot_quota_mib: int | None) -> Tenant:
         """Let a tenant's snapshots take so many MiB of stored bytes; ``None`` for what everybody has.
 
         Raises:
             InvalidInput: it is no whole number from 0 on.
             NotFound: there is no such tenant.
         """
-        quota = checkpoint_quota_mib
+        quota = snapshot_quota_mib
         if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
-            raise InvalidInput(f"checkpoint_quota_mib must be a whole number from 0 on, not {quota!r}")
+            raise InvalidInput(f"snapshot_quota_mib must be a whole number from 0 on, not {quota!r}")
         params = self._now(tenant) | {"checkpoint_quota_mib": quota}
         return await self._one(connection, rows.set_quota, params, tenant)
 
@@ -146,7 +148,7 @@ class AsyncTenants(Store):
             pass
 
     @in_steps
-    async def maintain(self) -> Maintained:
+    async def maintain(self) -> MaintenanceResult:
         """Do one bounded piece of work in the background, for any tenant: continue a deletion, or index messages for search.
 
         Any number of processes may call this again and again. Servers and workers do.
@@ -154,16 +156,16 @@ class AsyncTenants(Store):
         row = await self._engine.read(lambda connection: queries.next_deleted.one(connection, {}))
         if row is not None:
             await self._purge_some(text.unescape(row[0]))
-            return Maintained()
+            return MaintenanceResult()
         at = self._setting.shared.setdefault(_MAINTAINED, {"after": "", "more": False})
         row = await self._engine.read(lambda connection: queries.next_behind.one(connection, {"after": at["after"]}))
         if row is None:
             more, at["after"], at["more"] = at["more"], "", False
-            return Maintained(is_done=not more)
+            return MaintenanceResult(is_done=not more)
         at["after"] = row[0]  # the next piece is of another tenant, so that a large one keeps no other waiting
         drained = await drain(self._engine, scopes.Scope(text.unescape(row[0]), self._setting))
         at["more"] = at["more"] or drained.more
-        return Maintained(drained.messages)
+        return MaintenanceResult(drained.messages)
 
     @writes
     async def _mark(self, connection: Connection, tenant: str, cascade: bool) -> None:
@@ -185,11 +187,11 @@ class AsyncTenants(Store):
     async def _purge_some(self, tenant: str) -> bool:
         """Continue a deletion with one transaction; ``False`` if that was the last one."""
         scope = scopes.Scope(tenant, self._setting)
-        deleting(self._setting).add(scope.stored_tenant)
+        tenants_being_deleted(self._setting).add(scope.stored_tenant)
         if await self._engine.write(Heavy(lambda connection: _remove_some(connection, scope))):
             return True
         await self._engine.write(Heavy(lambda connection: _remove_rest(connection, scope)))
-        deleting(self._setting).discard(scope.stored_tenant)
+        tenants_being_deleted(self._setting).discard(scope.stored_tenant)
         await packs.clear(self._engine, scope)
         return False
 
@@ -221,7 +223,7 @@ async def _remove_some(connection: Connection, scope: scopes.Scope) -> bool:
         left -= len(await query.all(connection, {**params, "limit": left}))
         if not left:
             break
-    await forget(connection, params)
+    await remove_deleted(connection, params)
     return left < PURGED_ROWS
 
 
@@ -234,7 +236,7 @@ async def _remove_rest(connection: Connection, scope: scopes.Scope) -> None:
     # Again until nothing is left: a statement may have waited for a writer, whose rows an earlier one did not see.
     while [row for query in purge_statements.unbounded() for row in await query.all(connection, params)]:
         pass
-    await forget(connection, params)
+    await remove_deleted(connection, params)
 
 
 class Tenants(Blocking[AsyncTenants]):

@@ -1,9 +1,9 @@
-"""Memories of agents: what an agent has learned about a user, for a while.
+"""Memories of agents: facts that an agent has learned about a user, with an expiry time.
 
-A memory is found by how alike its embedding is to another of as many dimensions. It expires, unless it was found often: then its
-time is extended, and it must be found often again. One that has expired and was not is as good as gone, whether ``prune`` has
-been there or not; adding memories removes what has expired of the same agent and user. Memories of one ``user`` are not seen
-by another, nor are those of one agent by the next.
+A search compares embeddings with the same number of dimensions. A memory expires after its ``ttl_days``. If it was found often
+until then, its time is extended instead and its count starts again at 0. Expired memories that were not found often are not
+returned, even before ``prune`` removes them; adding memories removes the expired ones of the same agent and user. Memories are
+separate for each agent and each ``user``.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ...ids import Id
 from . import similarity
 
 TTL_DAYS = 15
-"""Days a memory stays when nobody says otherwise, and days by which one that is used is extended."""
+"""Days until a memory expires by default, and days by which a memory that is found often is extended."""
 MAX_TTL_DAYS = 36_500
 POPULAR = 10
-"""Times a memory must be found for its time to be extended."""
+"""How often a memory must be found for its time to be extended."""
 _DAY_US = 86_400 * MICROSECONDS
 _FIRST = "00000000-0000-0000-0000-000000000000"
 
 
 class AgentMemory(Struct, frozen=True):
-    """What an agent remembers. ``access_count`` is how often it was found since it was made or extended."""
+    """A memory of an agent. ``access_count`` is how often it was found since it was created or last extended."""
 
     id: Id
     agent: Annotated[str, Column("agent_id")]
@@ -52,7 +52,7 @@ class AgentMemory(Struct, frozen=True):
 
 
 class NewAgentMemory(Struct, frozen=True, kw_only=True):
-    """Something to remember, for ``ttl_days`` or for as long as is usual."""
+    """A memory to add. Without ``ttl_days`` it expires after 15 days."""
 
     content: str
     embedding: Sequence[float]
@@ -60,15 +60,15 @@ class NewAgentMemory(Struct, frozen=True, kw_only=True):
     ttl_days: int | None = None
 
 
-class FoundAgentMemory(Struct, frozen=True):
-    """A memory that was searched for; ``score`` is 1 for the same direction and 0 for nothing in common."""
+class AgentMemoryMatch(Struct, frozen=True):
+    """A memory that a search has found. ``score`` is the cosine similarity: 1 for the same direction, 0 for orthogonal ones."""
 
     memory: AgentMemory
     score: float
 
 
 class PrunedMemories(Struct, frozen=True):
-    """What became of memories whose time was over."""
+    """The numbers of expired memories that were extended and removed."""
 
     extended: int
     removed: int
@@ -78,26 +78,26 @@ queries = Queries(__package__, "agent_memories.sql", AgentMemory)
 
 
 class AsyncAgentMemories(TenantStore):
-    """What the agents of one tenant remember."""
+    """The memories of one tenant's agents."""
 
     @writes
     async def add(
         self, connection: Connection, memories: Sequence[NewAgentMemory], *, agent: str, user: str | None = None
     ) -> Sequence[str]:
-        """Remember these; their ids, in their order. All or none are kept.
+        """Add memories, all or none, and return their ids in the same order.
 
         Raises:
-            InvalidInput: one has no embedding.
-            LimitExceeded: there are more than ``batch_rows``, or one is over a limit.
+            InvalidInput: a memory has no embedding, or a value is invalid.
+            LimitExceeded: there are more than ``batch_rows`` memories, or one is over a limit.
         """
-        if not isinstance(memories, Sequence) or not all(isinstance(each, NewAgentMemory) for each in memories):
-            raise InvalidInput("memories come as a list of NewAgentMemory")
+        if not isinstance(memories, Sequence) or not all(isinstance(memory, NewAgentMemory) for memory in memories):
+            raise InvalidInput("memories must be a list of NewAgentMemory", field="memories")
         self._scope.limits.check("batch_rows", len(memories), "memories")
-        at = self._at(agent, user)
-        rows = [at | self._stored(each, at["now_at"]) for each in memories]
+        params = self._params(agent, user)
+        rows = [params | self._row(memory, params["now_at"]) for memory in memories]
         if rows:
-            await register_tenant(connection, at)
-            await self._prune(connection, at, "\n  AND agent_id = :agent_id AND user_id = :user_id")
+            await register_tenant(connection, params)
+            await self._prune(connection, params, "\n  AND agent_id = :agent_id AND user_id = :user_id")
             await queries.add.many(connection, rows)
         return [row["id"] for row in rows]
 
@@ -109,68 +109,75 @@ class AsyncAgentMemories(TenantStore):
         user: str | None = None,
         limit: int = 5,
         min_score: float = 0.0,
-    ) -> Sequence[FoundAgentMemory]:
-        """The memories most like an embedding, the most alike first. Each of them counts as used.
+    ) -> Sequence[AgentMemoryMatch]:
+        """Search memories by similarity to an embedding, most similar first. Increases the ``access_count`` of each result.
 
         Raises:
-            InvalidInput: one of the numbers is none.
-            LimitExceeded: more are asked for than ``page_rows``.
+            InvalidInput: ``limit`` or ``min_score`` is not a number.
+            LimitExceeded: ``limit`` is over ``page_rows``.
         """
         if limit is None or not isinstance(min_score, (int, float)):
-            raise InvalidInput(f"limit and min_score are numbers, not {limit!r} and {min_score!r}")
+            raise InvalidInput(f"limit and min_score must be numbers, not {limit!r} and {min_score!r}", field="limit")
         packed = similarity.pack(embedding, self._scope.limits)
         rows_to_read(limit, self._scope.limits)
-        params = self._at(agent, user) | {"dimensions": len(packed) // 4, "after": _FIRST}
+        params = self._params(agent, user) | {"dimensions": len(packed) // 4, "after": _FIRST}
         params["limit"] = similarity.slice_rows(packed)
         best: similarity.Scored = []
         while rows := await self._candidates(params):
             params["after"] = rows[-1][0]
-            best = await similarity.ranked(self._engine, packed, rows, best, limit=limit, min_score=min_score)
-        found = await self._used(params, [id for _, id in best]) if best else {}
-        return [FoundAgentMemory(found[id], score) for score, id in best if id in found]
+            best = await similarity.rank_best(self._engine, packed, rows, best, limit=limit, min_score=min_score)
+        memories = await self._count_access(params, [id for _, id in best]) if best else {}
+        return [AgentMemoryMatch(memories[id], score) for score, id in best if id in memories]
 
     @reads
     async def _candidates(self, connection: Connection, params: dict[str, Any]) -> Sequence[Row]:
         return await queries.candidates.all(connection, params)
 
     @writes
-    async def _used(self, connection: Connection, params: dict[str, Any], ids: Sequence[str]) -> dict[str, AgentMemory]:
-        """Those of these memories that are still there; each was used once more."""
+    async def _count_access(
+        self, connection: Connection, params: dict[str, Any], ids: Sequence[str]
+    ) -> dict[str, AgentMemory]:
+        """Increase the ``access_count`` of these memories; return those that still exist, by id."""
         rows = await queries.found.all(connection, {**params, "ids": id_list(ids, connection.dialect)})
-        return {each.id: each for each in mapper(AgentMemory, connection.dialect)(rows)}
+        return {memory.id: memory for memory in mapper(AgentMemory, connection.dialect)(rows)}
 
     @reads
     async def list(
         self, connection: Connection, *, agent: str, user: str | None = None, limit: int | None = None
     ) -> Sequence[AgentMemory]:
-        """What an agent remembers about a user, what is used most first.
+        """List the memories of an agent about a user, most used first.
 
         Raises:
-            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+            LimitExceeded: ``limit`` is not given and there are more than ``list_rows``.
         """
         limits = self._scope.limits
-        params = self._at(agent, user) | {"limit": rows_to_read(limit, limits)}
-        found = mapper(AgentMemory, connection.dialect)(await queries.list.all(connection, params))
-        if limit is None and len(found) > limits.list_rows:
+        params = self._params(agent, user) | {"limit": rows_to_read(limit, limits)}
+        memories = mapper(AgentMemory, connection.dialect)(await queries.list.all(connection, params))
+        if limit is None and len(memories) > limits.list_rows:
             raise LimitExceeded(
-                f"there are more than list_rows = {limits.list_rows:,} memories: say how many with limit="
+                f"there are more than list_rows = {limits.list_rows:,} memories: give a limit",
+                limit="list_rows",
+                maximum=limits.list_rows,
             )
-        return found if limit is None else found[:limit]
+        return memories if limit is None else memories[:limit]
 
     @writes
     async def delete(self, connection: Connection, *, agent: str, user: str | None = None) -> int:
-        """Forget everything an agent remembers about a user; how much that was."""
-        return len(await queries.delete.all(connection, self._at(agent, user)))
+        """Delete all memories of an agent about a user; return how many there were."""
+        return len(await queries.delete.all(connection, self._params(agent, user)))
 
     @writes
     async def prune(self, connection: Connection, *, by: datetime | None = None) -> PrunedMemories:
-        """Remove what has expired by now or ``by`` a moment, of all agents and users, and extend what was used often.
+        """Remove the expired memories of all agents and users, and extend those that were found often.
+
+        Args:
+            by: the time at which memories count as expired; now, if not given.
 
         Raises:
-            InvalidInput: the moment has no time zone.
+            InvalidInput: ``by`` has no time zone.
         """
         if by is not None and (not isinstance(by, datetime) or by.tzinfo is None):
-            raise InvalidInput("by is a datetime with a time zone")
+            raise InvalidInput(f"by must be a datetime with a time zone, not {by!r}", field="by")
         now = self._scope.clock.now_us() if by is None else to_us(by)
         return await self._prune(connection, self._scope.params(now_at=now, popular=POPULAR), "")
 
@@ -180,7 +187,7 @@ class AsyncAgentMemories(TenantStore):
         removed = await queries.remove_expired.all(connection, params, clause)
         return PrunedMemories(len(extended), len(removed))
 
-    def _at(self, agent: str, user: str | None) -> dict[str, Any]:
+    def _params(self, agent: str, user: str | None) -> dict[str, Any]:
         limits = self._scope.limits
         return self._scope.params(
             agent_id=scopes.name(agent, "agent", limits),
@@ -189,11 +196,11 @@ class AsyncAgentMemories(TenantStore):
             popular=POPULAR,
         )
 
-    def _stored(self, memory: NewAgentMemory, now_us: int) -> dict[str, Any]:
+    def _row(self, memory: NewAgentMemory, now_us: int) -> dict[str, Any]:
         limits = self._scope.limits
         packed = similarity.pack(memory.embedding, limits)
         if not packed:
-            raise InvalidInput("a memory needs an embedding, by which it is found")
+            raise InvalidInput("embedding must not be empty: memories are found by it", field="embedding")
         return {
             "id": self._scope.ids.new(),
             "content": scopes.free_text(memory.content, "content", limits, limit="content_bytes"),
@@ -205,7 +212,7 @@ class AsyncAgentMemories(TenantStore):
 
 
 class AgentMemories(Blocking[AsyncAgentMemories]):
-    """What the agents of one tenant remember."""
+    """The memories of one tenant's agents."""
 
     add = blocking(AsyncAgentMemories.add)
     search = blocking(AsyncAgentMemories.search)
@@ -218,5 +225,7 @@ def _ttl(days: object) -> int:
     if days is None:
         return TTL_DAYS
     if not isinstance(days, int) or isinstance(days, bool) or days > MAX_TTL_DAYS:
-        raise InvalidInput(f"ttl_days is a whole number of at most {MAX_TTL_DAYS:,}, not {days!r}")
+        raise InvalidInput(
+            f"ttl_days must be a whole number of at most {MAX_TTL_DAYS:,}, not {days!r}", field="ttl_days"
+        )
     return days if days > 0 else TTL_DAYS

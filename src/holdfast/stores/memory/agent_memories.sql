@@ -5,7 +5,7 @@ VALUES (:tenant_id, :agent_id, :user_id, :id, :content, :metadata, :embedding, :
         :expires_at);
 
 -- name: candidates
--- What may be like something, a part at a time; what has expired and was not much used is as good as gone.
+-- Embeddings to compare, one slice at a time, without expired memories that were not found often.
 SELECT id/*pg ::text*/, embedding FROM agent_memories
 WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND dimensions = :dimensions AND id > :after
   AND (expires_at > :now_at OR access_count >= :popular)
@@ -18,7 +18,7 @@ WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id AND
 RETURNING /*columns AgentMemory*/ *;
 
 -- name: list
--- The one used most first.
+-- The most used first.
 SELECT /*columns AgentMemory*/ * FROM agent_memories
 WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id
   AND (expires_at > :now_at OR access_count >= :popular)
@@ -31,7 +31,7 @@ WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND user_id = :user_id
 RETURNING 1;
 
 -- name: extend
--- What was used much stays for another while, and must be used again in it.
+-- Extend expired memories that were found often, and reset their counts.
 UPDATE agent_memories SET expires_at = :extended_at, access_count = 0, updated_at = :now_at
 WHERE tenant_id = :tenant_id AND expires_at <= :now_at AND access_count >= :popular/*where*/
 RETURNING 1;

@@ -1,9 +1,9 @@
-"""Memories of crews: what CrewAI's agents remember, each memory by itself.
+"""Memories of crews: the memories of CrewAI's agents, stored one by one.
 
-A memory lies in a *scope*, which is a path: what is asked of ``/company`` is asked of ``/company/team`` as well. It is found
-by the cosine between its embedding and another of the same size. All embeddings of one user and thread have one size, so that a
-search never passes over memories without a word: another size is refused until all memories were embedded again. Memories of one
-``user`` are not seen by another, nor are those of one ``thread_id`` seen by the next.
+A memory is in a *scope*, which is a path: a query for ``/company`` includes ``/company/team``. A search compares embeddings by
+cosine similarity. All embeddings of one user and thread have the same number of dimensions, so that a search never silently
+skips memories: embeddings of another size raise ``DimensionMismatch``, unless all memories are being embedded again. Memories
+are separate for each ``user`` and each ``thread_id``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ...errors import DimensionMismatch, InvalidInput
 from ...limits import Limits
 from . import similarity
 
-PART = 1_000
-"""Memories that are compared at a time."""
+SLICE_ROWS = 1_000
+"""Memories that are filtered or deleted per query."""
 MAX_OFFSET = 2**31
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
-"""The letters a to z alone, as both engines do it to what is stored."""
+"""Lowers only the letters A to Z, like ``lower`` of both engines."""
 
 
 class CrewMemory(Struct, frozen=True):
@@ -49,12 +49,12 @@ class CrewMemory(Struct, frozen=True):
     source: str | None
     is_private: bool
     packed: Annotated[bytes, Column("embedding")]
-    """The embedding as it is stored."""
+    """The embedding as 32-bit floats."""
     created_at: datetime
     accessed_at: datetime
-    """When it was last found or used."""
+    """When the memory was last marked as used by ``touch``."""
     updated_at: datetime
-    """When it was last saved."""
+    """When the memory was last saved."""
 
     @property
     def embedding(self) -> list[float] | None:
@@ -63,7 +63,7 @@ class CrewMemory(Struct, frozen=True):
 
 
 class NewCrewMemory(Struct, frozen=True, kw_only=True):
-    """A memory to save. Without an embedding it is kept, and never found by one."""
+    """A memory to save. Without an embedding it is stored, but no search finds it."""
 
     content: str
     id: str | None = None
@@ -78,15 +78,15 @@ class NewCrewMemory(Struct, frozen=True, kw_only=True):
     accessed_at: datetime | None = None
 
 
-class FoundMemory(Struct, frozen=True):
-    """A memory that was searched for; ``score`` is 1 for the same direction and 0 for nothing in common."""
+class CrewMemoryMatch(Struct, frozen=True):
+    """A memory that a search has found. ``score`` is the cosine similarity: 1 for the same direction, 0 for orthogonal ones."""
 
     memory: CrewMemory
     score: float
 
 
 class MemoryScope(Struct, frozen=True):
-    """A scope that has memories of its own."""
+    """A scope that directly contains memories."""
 
     scope: str
     count: int
@@ -94,7 +94,7 @@ class MemoryScope(Struct, frozen=True):
     newest_at: datetime
 
 
-class _Tagged(Struct, frozen=True):
+class _CategoryCount(Struct, frozen=True):
     categories: list[str]
     count: int
 
@@ -103,7 +103,7 @@ queries = Queries(__package__, "crew_memories.sql", CrewMemory)
 
 
 class AsyncCrewMemories(TenantStore):
-    """What the crews of one tenant remember."""
+    """The memories of one tenant's crews."""
 
     @writes
     async def save(
@@ -115,25 +115,27 @@ class AsyncCrewMemories(TenantStore):
         user: str | None = None,
         thread_id: str = "",
     ) -> Sequence[str]:
-        """Save memories, all or none, and return their ids in the same order. A known id replaces the stored memory.
+        """Save memories, all or none, and return their ids in the same order. A memory with an existing id is replaced.
 
         Args:
-            reembedding: accept embeddings of another size than the stored ones, to replace these step by step.
+            reembedding: accept embeddings of another size than the stored ones, to replace those step by step.
 
         Raises:
-            DimensionMismatch: an embedding has another size than those stored, or than others of this call.
-            LimitExceeded: there are more than ``batch_rows``, or one is over a limit.
+            DimensionMismatch: an embedding has another size than the stored ones, or than others of this call.
+            LimitExceeded: there are more than ``batch_rows`` memories, or one is over a limit.
         """
         limits = self._scope.limits
-        if not isinstance(memories, Sequence) or not all(isinstance(each, NewCrewMemory) for each in memories):
-            raise InvalidInput("memories come as a list of NewCrewMemory")
+        if not isinstance(memories, Sequence) or not all(isinstance(memory, NewCrewMemory) for memory in memories):
+            raise InvalidInput("memories must be a list of NewCrewMemory", field="memories")
         limits.check("batch_rows", len(memories), "memories")
-        at = self._at(user, thread_id) | {"now_at": self._scope.clock.now_us()}
-        rows = [at | self._stored(each) for each in memories]
+        params = self._params(user, thread_id) | {"now_at": self._scope.clock.now_us()}
+        rows = [params | self._row(memory) for memory in memories]
         if rows:
             if not reembedding:
-                await self._check_dimensions(connection, at, {row["dimensions"] for row in rows if row["dimensions"]})
-            await register_tenant(connection, at)
+                await self._check_dimensions(
+                    connection, params, {row["dimensions"] for row in rows if row["dimensions"]}
+                )
+            await register_tenant(connection, params)
             await queries.save.many(connection, rows)
         return [text.unescape(row["memory_id"]) for row in rows]
 
@@ -141,9 +143,9 @@ class AsyncCrewMemories(TenantStore):
     async def find(
         self, connection: Connection, id: str, *, user: str | None = None, thread_id: str = ""
     ) -> CrewMemory | None:
-        """One memory, or ``None``."""
+        """Return one memory, or ``None``."""
         memory_id = scopes.name(id, "memory id", self._scope.limits)
-        return await _find(connection, self._at(user, thread_id) | {"memory_id": memory_id})
+        return await _find(connection, self._params(user, thread_id) | {"memory_id": memory_id})
 
     @only_reads
     async def search(
@@ -157,34 +159,34 @@ class AsyncCrewMemories(TenantStore):
         min_score: float = 0.0,
         user: str | None = None,
         thread_id: str = "",
-    ) -> Sequence[FoundMemory]:
-        """The memories most like an embedding, the most alike first.
+    ) -> Sequence[CrewMemoryMatch]:
+        """Search memories by similarity to an embedding, most similar first.
 
         Args:
             categories: only memories with at least one of these.
-            metadata: only memories whose metadata has all of this.
+            metadata: only memories whose metadata contains all of these keys and values.
 
         Raises:
-            DimensionMismatch: stored embeddings have another size, so that this one cannot find them.
+            DimensionMismatch: stored embeddings have another size.
         """
         packed = similarity.pack(embedding, self._scope.limits)
         _check_search(limit, min_score, self._scope.limits)
-        params = self._at(user, thread_id) | {"dimensions": len(packed) // 4, "after": ""}
+        params = self._params(user, thread_id) | {"dimensions": len(packed) // 4, "after": ""}
         params["limit"] = similarity.slice_rows(packed)
-        clause = self._inside(scope, params)
-        wanted = _wanted(categories, metadata)
+        clause = self._scope_condition(scope, params)
+        matches = _category_filter(categories, metadata)
         if not packed:
-            return []  # nothing is like no direction, not even what has none
+            return []  # an empty embedding is similar to none
         await self._check_comparable(params)
-        fits = (lambda row: wanted(row[2], row[3])) if categories or metadata else None
+        row_filter = (lambda row: matches(row[2], row[3])) if categories or metadata else None
         best: similarity.Scored = []
         while rows := await self._candidates(params, clause):
             params["after"] = rows[-1][0]
-            best = await similarity.ranked(
-                self._engine, packed, rows, best, limit=limit, min_score=min_score, least=0.0, fits=fits
+            best = await similarity.rank_best(
+                self._engine, packed, rows, best, limit=limit, min_score=min_score, least=0.0, fits=row_filter
             )
-        found = await self._found(params, [id for _, id in best])
-        return [FoundMemory(memory, score) for memory, (score, _) in zip(found, best, strict=True) if memory]
+        memories = await self._find_all(params, [id for _, id in best])
+        return [CrewMemoryMatch(memory, score) for memory, (score, _) in zip(memories, best, strict=True) if memory]
 
     @reads
     async def _check_comparable(self, connection: Connection, params: dict[str, Any]) -> None:
@@ -195,7 +197,7 @@ class AsyncCrewMemories(TenantStore):
         return await queries.candidates.all(connection, params, clause)
 
     @reads
-    async def _found(
+    async def _find_all(
         self, connection: Connection, params: dict[str, Any], ids: Sequence[str]
     ) -> Sequence[CrewMemory | None]:
         return [await _find(connection, params | {"memory_id": id}) for id in ids]
@@ -212,25 +214,30 @@ class AsyncCrewMemories(TenantStore):
         user: str | None = None,
         thread_id: str = "",
     ) -> Sequence[CrewMemory]:
-        """Memories in a scope and below it, the newest first; those whose content has ``containing`` in it, where the case of the
-        letters a to z does not count."""
+        """List memories in a scope and below it, newest first.
+
+        Args:
+            containing: only memories whose content contains this text, ignoring the case of the letters a to z.
+        """
         _check_search(limit, 0, self._scope.limits)
         if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_OFFSET:
-            raise InvalidInput(f"offset is a whole number from 0 on, not {offset!r}")
-        params = self._at(user, thread_id) | {"limit": limit, "offset": offset}
-        clause = self._inside(scope, params)
+            raise InvalidInput(
+                f"offset must be a whole number from 0 to {MAX_OFFSET - 1:,}, not {offset!r}", field="offset"
+            )
+        params = self._params(user, thread_id) | {"limit": limit, "offset": offset}
+        clause = self._scope_condition(scope, params)
         if containing is not None:
             params["part"] = scopes.free_text(containing, "containing", self._scope.limits).translate(_LOWER)
-            place = "strpos" if connection.dialect.native_time else "instr"
-            clause += f"\n  AND {place}(lower(content), :part) > 0"
+            position_function = "strpos" if connection.dialect.native_time else "instr"
+            clause += f"\n  AND {position_function}(lower(content), :part) > 0"
         return mapper(CrewMemory, connection.dialect)(await queries.list.all(connection, params, clause))
 
     @writes
     async def touch(
         self, connection: Connection, ids: Sequence[str], *, user: str | None = None, thread_id: str = ""
     ) -> int:
-        """These memories were used just now; how many there are."""
-        params = self._at(user, thread_id) | {"ids": id_list(self._ids(ids), connection.dialect)}
+        """Mark memories as used now; return how many of them exist."""
+        params = self._params(user, thread_id) | {"ids": id_list(self._ids(ids), connection.dialect)}
         return len(await queries.touch.all(connection, params | {"now_at": self._scope.clock.now_us()}))
 
     @writes
@@ -246,82 +253,85 @@ class AsyncCrewMemories(TenantStore):
         user: str | None = None,
         thread_id: str = "",
     ) -> int:
-        """Remove the memories that fit everything that is given; how many those were. With nothing given, all are removed."""
-        params = self._at(user, thread_id)
-        clause = self._inside(scope, params)
+        """Delete the memories that match all given conditions; return how many. Without conditions, delete all."""
+        params = self._params(user, thread_id)
+        clause = self._scope_condition(scope, params)
         if older_than is not None:
-            params["older_at"] = _moment(older_than)
+            params["older_at"] = _to_us(older_than)
             clause += "\n  AND created_at < :older_at"
         if ids is None and not categories and not metadata:
             return len(await queries.delete_all.all(connection, params, clause))
-        chosen = None if ids is None else self._ids(ids)
+        chosen_ids = None if ids is None else self._ids(ids)
         if categories or metadata:
-            fit = await self._chosen(connection, dict(params), clause, _wanted(categories, metadata))
-            chosen = fit if chosen is None else [id for id in fit if id in set(chosen)]
+            matching_ids = await self._matching_ids(
+                connection, dict(params), clause, _category_filter(categories, metadata)
+            )
+            chosen_ids = matching_ids if chosen_ids is None else [id for id in matching_ids if id in set(chosen_ids)]
         removed = 0
-        for start in range(0, len(chosen or ()), PART):
-            part = id_list((chosen or [])[start : start + PART], connection.dialect)
-            removed += len(await queries.delete.all(connection, params | {"ids": part}, clause))
+        for start in range(0, len(chosen_ids or ()), SLICE_ROWS):
+            id_slice = id_list((chosen_ids or [])[start : start + SLICE_ROWS], connection.dialect)
+            removed += len(await queries.delete.all(connection, params | {"ids": id_slice}, clause))
         return removed
 
     @reads
     async def scopes(
         self, connection: Connection, *, scope: str | None = None, user: str | None = None, thread_id: str = ""
     ) -> Sequence[MemoryScope]:
-        """The scopes that have memories of their own, by name: this one and those below it, or all."""
-        params = self._at(user, thread_id)
-        rows = await queries.scopes.all(connection, params, self._inside(scope, params))
+        """List the scopes that directly contain memories, by name: ``scope`` and those below it, or all."""
+        params = self._params(user, thread_id)
+        rows = await queries.scopes.all(connection, params, self._scope_condition(scope, params))
         return mapper(MemoryScope, connection.dialect)(rows)
 
     @reads
     async def categories(
         self, connection: Connection, *, scope: str | None = None, user: str | None = None, thread_id: str = ""
     ) -> Mapping[str, int]:
-        """How many memories have each category."""
-        params = self._at(user, thread_id)
-        rows = await queries.categories.all(connection, params, self._inside(scope, params))
+        """Return the number of memories of each category."""
+        params = self._params(user, thread_id)
+        rows = await queries.categories.all(connection, params, self._scope_condition(scope, params))
         counts: dict[str, int] = {}
-        for each in mapper(_Tagged, connection.dialect)(rows):
-            for category in dict.fromkeys(each.categories):
-                counts[category] = counts.get(category, 0) + each.count
+        for row in mapper(_CategoryCount, connection.dialect)(rows):
+            for category in dict.fromkeys(row.categories):
+                counts[category] = counts.get(category, 0) + row.count
         return dict(sorted(counts.items()))
 
     @reads
     async def dimensions(
         self, connection: Connection, *, scope: str | None = None, user: str | None = None, thread_id: str = ""
     ) -> Mapping[int, int]:
-        """How many memories have embeddings of how many dimensions, most of them first."""
-        params = self._at(user, thread_id)
-        rows = await queries.dimensions.all(connection, params, self._inside(scope, params))
+        """Return the number of memories by the dimensions of their embeddings, the most frequent first."""
+        params = self._params(user, thread_id)
+        rows = await queries.dimensions.all(connection, params, self._scope_condition(scope, params))
         return {int(dimensions): int(count) for dimensions, count in rows}
 
-    async def _check_dimensions(self, connection: Connection, params: dict[str, Any], given: set[int]) -> None:
-        """Refuse embeddings of another size than those stored, or of several sizes."""
-        if not given:
+    async def _check_dimensions(self, connection: Connection, params: dict[str, Any], sizes: set[int]) -> None:
+        """Raise ``DimensionMismatch`` for embeddings of another size than the stored ones, or of several sizes."""
+        if not sizes:
             return
-        first, *others = sorted(given)
+        first, *others = sorted(sizes)
         row = await queries.other_dimensions.one(connection, params | {"dimensions": first})
-        stored = others[0] if others else row[0] if row else None
-        if stored is not None:
+        other_size = others[0] if others else row[0] if row else None
+        if other_size is not None:
             raise DimensionMismatch(
-                f"the embedding has {first} dimensions and others have {stored}: use the model that made those, "
-                "or embed all memories again with the new one",
-                stored=stored,
+                f"the embedding has {first} dimensions, but other memories have {other_size}: use the model that made those,"
+                " or embed all memories again with the new one",
+                field="embedding",
+                stored=other_size,
                 given=first,
             )
 
-    async def _chosen(
-        self, connection: Connection, params: dict[str, Any], clause: str, wanted: Callable[[str, str], bool]
+    async def _matching_ids(
+        self, connection: Connection, params: dict[str, Any], clause: str, matches: Callable[[str, str], bool]
     ) -> Sequence[str]:
-        found = []
-        params |= {"after": "", "limit": PART}
+        ids = []
+        params |= {"after": "", "limit": SLICE_ROWS}
         while rows := await queries.chosen.all(connection, params, clause):
             params["after"] = rows[-1][0]
-            found += [row[0] for row in rows if wanted(row[1], row[2])]
-        return found
+            ids += [row[0] for row in rows if matches(row[1], row[2])]
+        return ids
 
-    def _stored(self, memory: NewCrewMemory) -> dict[str, Any]:
-        """A memory, checked and in the form that is stored."""
+    def _row(self, memory: NewCrewMemory) -> dict[str, Any]:
+        """Check a memory and return its column values."""
         limits, now = self._scope.limits, self._scope.clock.now_us()
         packed = similarity.pack(memory.embedding, limits)
         source = memory.source
@@ -336,25 +346,25 @@ class AsyncCrewMemories(TenantStore):
             "is_private": bool(memory.is_private),
             "embedding": packed,
             "dimensions": len(packed) // 4,
-            "created_at": now if memory.created_at is None else _moment(memory.created_at),
-            "accessed_at": now if memory.accessed_at is None else _moment(memory.accessed_at),
+            "created_at": now if memory.created_at is None else _to_us(memory.created_at),
+            "accessed_at": now if memory.accessed_at is None else _to_us(memory.accessed_at),
         }
 
-    def _inside(self, scope: str | None, params: dict[str, Any]) -> str:
-        """The condition that a memory lies in a scope or below it."""
+    def _scope_condition(self, scope: str | None, params: dict[str, Any]) -> str:
+        """Return the SQL condition that a memory is in a scope or below it."""
         path = "/" if scope is None else _path(scope, self._scope.limits)
         if path == "/":
             return ""
-        params.update(scope=path, below=f"{path}/", beyond=f"{path}0")  # 0 comes right after the slash
+        params.update(scope=path, below=f"{path}/", beyond=f"{path}0")  # 0 is the next character after the slash
         return "\n  AND (scope = :scope OR (scope >= :below AND scope < :beyond))"
 
     def _ids(self, ids: Sequence[str]) -> Sequence[str]:
         if isinstance(ids, str) or not isinstance(ids, Sequence):
-            raise InvalidInput("ids come as a list")
+            raise InvalidInput("ids must be a list", field="ids")
         self._scope.limits.check("batch_rows", len(ids), "ids")
-        return [scopes.name(each, "memory id", self._scope.limits) for each in ids]
+        return [scopes.name(id, "memory id", self._scope.limits) for id in ids]
 
-    def _at(self, user: str | None, thread_id: str) -> dict[str, Any]:
+    def _params(self, user: str | None, thread_id: str) -> dict[str, Any]:
         limits = self._scope.limits
         return self._scope.params(
             user_id="" if user is None else scopes.name(user, "user", limits),
@@ -363,7 +373,7 @@ class AsyncCrewMemories(TenantStore):
 
 
 class CrewMemories(Blocking[AsyncCrewMemories]):
-    """What the crews of one tenant remember."""
+    """The memories of one tenant's crews."""
 
     save = blocking(AsyncCrewMemories.save)
     find = blocking(AsyncCrewMemories.find)
@@ -381,43 +391,46 @@ async def _find(connection: Connection, params: dict[str, Any]) -> CrewMemory | 
     return None if row is None else mapper(CrewMemory, connection.dialect)([row])[0]
 
 
-def _wanted(categories: Sequence[str], metadata: Mapping[str, Any] | None) -> Callable[[str, str], bool]:
-    """Whether a memory with these categories and this metadata, as they are stored, is wanted."""
+def _category_filter(categories: Sequence[str], metadata: Mapping[str, Any] | None) -> Callable[[str, str], bool]:
+    """Return a filter over stored categories and stored metadata."""
     if isinstance(categories, str) or not isinstance(categories, Sequence):
-        raise InvalidInput("categories come as a list")
-    if not all(isinstance(each, str) for each in categories):
-        raise InvalidInput("categories are texts")
+        raise InvalidInput("categories must be a list", field="categories")
+    if not all(isinstance(category, str) for category in categories):
+        raise InvalidInput("categories must be strings", field="categories")
     if metadata is not None and not isinstance(metadata, Mapping):
-        raise InvalidInput("metadata to choose by is a dictionary")
+        raise InvalidInput("metadata must be a dictionary", field="metadata")
     any_of, all_of = set(categories), dict(metadata or {})
 
-    def wanted(tags: str, stored: str) -> bool:
-        if any_of and not any_of & set(text.load(tags)):
+    def matches(stored_categories: str, stored_metadata: str) -> bool:
+        if any_of and not any_of & set(text.load(stored_categories)):
             return False
-        there = text.load(stored) if all_of else {}
-        return all(key in there and text.identical(there[key], value) for key, value in all_of.items())
+        stored_values = text.load(stored_metadata) if all_of else {}
+        return all(key in stored_values and text.identical(stored_values[key], value) for key, value in all_of.items())
 
-    return wanted
+    return matches
 
 
 def _check_search(limit: int, min_score: float, limits: Limits) -> None:
     if limit is None or isinstance(min_score, bool) or not isinstance(min_score, (int, float)):
-        raise InvalidInput(f"limit is a whole number from 1 on and min_score a number, not {limit!r} and {min_score!r}")
+        raise InvalidInput(
+            f"limit must be a whole number from 1 on and min_score a number, not {limit!r} and {min_score!r}",
+            field="limit",
+        )
     rows_to_read(limit, limits)
 
 
 def _path(scope: object, limits: Limits) -> str:
     if not isinstance(scope, str):
-        raise InvalidInput(f"scope must be a path such as /company/team, not {type(scope).__name__}")
+        raise InvalidInput(f"scope must be a path such as /company/team, not {type(scope).__name__}", field="scope")
     inner = scope.strip("/")
     return "/" if not inner else scopes.name(f"/{inner}", "scope", limits, limit="key_bytes")
 
 
 def _categories(categories: object, limits: Limits) -> str:
     if isinstance(categories, str) or not isinstance(categories, Sequence):
-        raise InvalidInput("categories come as a list")
-    if not all(isinstance(each, str) for each in categories):
-        raise InvalidInput("categories are texts")
+        raise InvalidInput("categories must be a list", field="categories")
+    if not all(isinstance(category, str) for category in categories):
+        raise InvalidInput("categories must be strings", field="categories")
     stored = text.dump(list(categories))
     limits.check("metadata_bytes", text.size(stored), "categories")
     return stored
@@ -425,12 +438,12 @@ def _categories(categories: object, limits: Limits) -> str:
 
 def _importance(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise InvalidInput(f"importance is a number from 0 to 1, not {value!r}")
+        raise InvalidInput(f"importance must be a number from 0 to 1, not {value!r}", field="importance")
     return float(value)
 
 
-def _moment(value: object) -> int:
-    """A moment in microseconds; one without a zone is in UTC."""
+def _to_us(value: object) -> int:
+    """Convert a datetime to microseconds; without a time zone it is taken as UTC."""
     if not isinstance(value, datetime):
-        raise InvalidInput(f"a moment is a datetime, not {type(value).__name__}")
+        raise InvalidInput(f"times must be datetimes, not {type(value).__name__}")
     return to_us(value if value.tzinfo else value.replace(tzinfo=UTC))

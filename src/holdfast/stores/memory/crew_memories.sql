@@ -1,5 +1,5 @@
 -- name: save
--- The same id again replaces what was there.
+-- A memory with an existing id is replaced.
 INSERT INTO crewai_agent_memory (tenant_id, user_id, thread_id, memory_id, content, scope, categories, metadata, importance,
                                  source, is_private, embedding, dimensions, created_at, accessed_at, updated_at)
 VALUES (:tenant_id, :user_id, :thread_id, :memory_id, :content, :scope, :categories, :metadata, :importance,
@@ -22,7 +22,7 @@ ORDER BY created_at DESC, memory_id DESC
 LIMIT :limit OFFSET :offset;
 
 -- name: candidates
--- What may be like something, a part at a time.
+-- Embeddings to compare, one slice at a time.
 SELECT memory_id, embedding, categories/*pg ::text*/, metadata/*pg ::text*/ FROM crewai_agent_memory
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND dimensions = :dimensions
   AND memory_id > :after/*where*/
@@ -30,7 +30,7 @@ ORDER BY memory_id
 LIMIT :limit;
 
 -- name: chosen
--- What may be chosen by its categories and metadata, a part at a time.
+-- Categories and metadata to filter, one slice at a time.
 SELECT memory_id, categories/*pg ::text*/, metadata/*pg ::text*/ FROM crewai_agent_memory
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND memory_id > :after/*where*/
 ORDER BY memory_id
@@ -58,13 +58,13 @@ GROUP BY scope
 ORDER BY scope;
 
 -- name: categories
--- Memories with exactly the same categories, counted.
+-- The number of memories with exactly the same categories.
 SELECT categories/*pg ::text*/, COUNT(*) FROM crewai_agent_memory
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id/*where*/
 GROUP BY categories;
 
 -- name: other_dimensions
--- One size of stored embeddings that differs from the given one; two ranges of one index, however many memories there are.
+-- One size of stored embeddings that differs from the given one: two ranges of one index, whatever the number of memories.
 SELECT MIN(dimensions) FROM (
     SELECT MIN(dimensions) AS dimensions FROM crewai_agent_memory
     WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id

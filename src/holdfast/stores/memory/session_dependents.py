@@ -1,4 +1,4 @@
-"""Crew memories that belong to a session by the name of its thread."""
+"""Crew memories that belong to a session by its thread id."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ queries = Queries(__package__, "session_dependents.sql")
 
 
 class MemoriesOfSession(SessionDependent):
-    """Hidden, shown and removed with their session."""
+    """Hides, shows and purges crew memories with their session."""
 
     async def hide(self, connection: Connection, scope: Scope, names: Params) -> None:
-        """Hide them under the session's id."""
+        """Hide the memories of a session by moving them to a thread id made of the session's id."""
         await queries.run_all("hide_", connection, names)
 
     async def show(self, connection: Connection, scope: Scope, names: Params) -> None:
-        """Give them back their thread."""
+        """Show the memories again under their thread id."""
         await queries.run_all("show_", connection, names)
 
     async def purge(self, connection: Connection, scope: Scope, names: Params) -> None:
-        """Remove them."""
+        """Delete the memories of a session."""
         await queries.run_all("purge_", connection, names)

@@ -1,5 +1,5 @@
--- What belongs to a session in this part of the stores. All queries called hide_, show_ or purge_ are run, in this order, when the
--- session is deleted, restored or purged.
+-- Rows of the memory stores that belong to a session. When the session is deleted, restored or purged, all queries that begin with
+-- hide_, show_ or purge_ are run, in the order of this file.
 
 -- name: hide_memories
 UPDATE crewai_agent_memory SET thread_id = :hidden

@@ -1,8 +1,8 @@
-"""How alike two embeddings are: the cosine of the angle between them, from -1 to 1.
+"""Similarity of embeddings: the cosine of the angle between them, from -1 to 1.
 
-Embeddings are stored as 32-bit floats, the lowest byte first. Where numpy is installed it does the work; without it the same
-comes out, slower. Any number of them may have to be compared, so that is done in slices of bounded size, each outside of
-the event loop: a search that is given up stops after the slice it is in.
+Embeddings are stored as little-endian 32-bit floats. The computation uses numpy if it is installed; without it, the results are
+the same, but slower. A search may compare any number of embeddings, so it works in slices of bounded size, each outside of the
+event loop: a cancelled search stops after its current slice.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from ...limits import MIB, Limits
 from ...offload import work
 
 SLICE_BYTES = MIB
-"""Bytes of embeddings that are read and compared at a time."""
+"""Bytes of embeddings per slice."""
 SLICE_ROWS = 1_000
-"""Embeddings that are read and compared at a time, however short they are."""
+"""The most embeddings per slice, however short they are."""
 INLINE_BYTES = MIB // 16
-"""Bytes that are compared more quickly than a thread is found."""
+"""Bytes up to which comparing is faster than starting a thread."""
 Scored = list[tuple[float, str]]
 
 
 def pack(embedding: Sequence[float] | None, limits: Limits) -> bytes:
-    """An embedding as it is stored; none is no bytes.
+    """Convert an embedding to its stored form; ``None`` becomes empty bytes.
 
     Raises:
-        InvalidInput: it is not a list of finite numbers.
-        LimitExceeded: it has more dimensions than ``embedding_floats``.
+        InvalidInput: the embedding is not a list of finite numbers.
+        LimitExceeded: the embedding has more dimensions than ``embedding_floats``.
     """
     if embedding is None:
         return b""
     if isinstance(embedding, (str, bytes)) or not isinstance(embedding, Sequence):
-        raise InvalidInput("an embedding is a list of numbers")
+        raise InvalidInput("embedding must be a list of numbers", field="embedding")
     limits.check("embedding_floats", len(embedding), "embedding")
     try:
         packed = struct.pack(f"<{len(embedding)}f", *embedding)
     except (struct.error, OverflowError):
-        raise InvalidInput("an embedding is a list of numbers that fit into 32 bits") from None
+        raise InvalidInput("embedding must be a list of numbers that fit into 32 bits", field="embedding") from None
     if not all(map(math.isfinite, unpack(packed))):
-        raise InvalidInput("an embedding is a list of finite numbers")
+        raise InvalidInput("embedding must be a list of finite numbers", field="embedding")
     return packed
 
 
 def unpack(packed: bytes) -> list[float]:
-    """The numbers of an embedding."""
+    """Convert a stored embedding to its numbers."""
     return list(struct.unpack(f"<{len(packed) // 4}f", packed))
 
 
 def slice_rows(query: bytes) -> int:
-    """How many embeddings of as many dimensions make a slice."""
+    """Return the number of embeddings per slice, for embeddings of the size of ``query``."""
     return max(1, min(SLICE_ROWS, SLICE_BYTES // max(1, len(query))))
 
 
-async def ranked(
+async def rank_best(
     engine: Engine,
     query: bytes,
     part: Sequence[Row],
@@ -73,56 +73,56 @@ async def ranked(
     least: float = -1.0,
     fits: Callable[[Row], bool] | None = None,
 ) -> Scored:
-    """The best of those found so far and of one more slice: rows that begin with an id and an embedding.
+    """Merge the best results so far with those of one more slice: rows that begin with an id and an embedding.
 
     Args:
-        least: lower scores count as this one.
-        fits: which rows count at all.
+        least: lower scores are raised to this one.
+        fits: a filter for the rows.
     """
 
     def rank() -> Scored:
         rows = part if fits is None else [row for row in part if fits(row)]
         scores = cosines(query, [bytes(row[1]) for row in rows])
-        alike = [(max(least, score), row[0]) for score, row in zip(scores, rows, strict=True)]
-        alike = [each for each in alike if each[0] >= min_score]
-        return heapq.nsmallest(limit, [*best, *alike], key=lambda pair: (-pair[0], pair[1]))
+        scored = [(max(least, score), row[0]) for score, row in zip(scores, rows, strict=True)]
+        scored = [pair for pair in scored if pair[0] >= min_score]
+        return heapq.nsmallest(limit, [*best, *scored], key=lambda pair: (-pair[0], pair[1]))
 
-    # Only what is less than a slice, and so the last: many of them in a row must leave the event loop in between.
+    # Only an incomplete slice, which is the last one, is computed inline: many slices in a row would block the event loop.
     is_quick = fits is None and len(part) < slice_rows(query) and len(part) * len(query) <= INLINE_BYTES
     return rank() if is_quick else await work(engine, rank)
 
 
 def cosines(query: bytes, others: Sequence[bytes]) -> list[float]:
-    """How alike each of these embeddings is to one of as many dimensions; 0 where one of the two points nowhere."""
+    """Return the cosine of ``query`` with each of these embeddings of the same size; 0 if one of the two is a zero vector."""
     numpy = _numpy()
-    return _in_python(query, others) if numpy is None else _in_numpy(numpy, query, others)
+    return _cosines_in_python(query, others) if numpy is None else _cosines_in_numpy(numpy, query, others)
 
 
-def _in_python(query: bytes, others: Sequence[bytes]) -> list[float]:
-    wanted = unpack(query)
-    length = math.sqrt(sum(map(mul, wanted, wanted)))
-    found = []
+def _cosines_in_python(query: bytes, others: Sequence[bytes]) -> list[float]:
+    numbers = unpack(query)
+    length = math.sqrt(sum(map(mul, numbers, numbers)))
+    cosines = []
     for other in map(unpack, others):
         lengths = length * math.sqrt(sum(map(mul, other, other)))
-        found.append(_bounded(sum(map(mul, wanted, other)) / lengths) if lengths else 0.0)
-    return found
+        cosines.append(_clamp(sum(map(mul, numbers, other)) / lengths) if lengths else 0.0)
+    return cosines
 
 
-def _in_numpy(numpy: Any, query: bytes, others: Sequence[bytes]) -> list[float]:
+def _cosines_in_numpy(numpy: Any, query: bytes, others: Sequence[bytes]) -> list[float]:
     if not others:
         return []
-    wanted = numpy.frombuffer(query, "<f4").astype("f8")
-    rows = numpy.frombuffer(b"".join(others), "<f4").reshape(len(others), len(wanted)).astype("f8")
-    lengths = numpy.sqrt((rows * rows).sum(axis=1)) * math.sqrt(float(wanted @ wanted))
-    dots = rows @ wanted
-    return [_bounded(float(dot) / float(size)) if size else 0.0 for dot, size in zip(dots, lengths, strict=True)]
+    numbers = numpy.frombuffer(query, "<f4").astype("f8")
+    rows = numpy.frombuffer(b"".join(others), "<f4").reshape(len(others), len(numbers)).astype("f8")
+    lengths = numpy.sqrt((rows * rows).sum(axis=1)) * math.sqrt(float(numbers @ numbers))
+    dots = rows @ numbers
+    return [_clamp(float(dot) / float(size)) if size else 0.0 for dot, size in zip(dots, lengths, strict=True)]
 
 
-def _bounded(cosine: float) -> float:
+def _clamp(cosine: float) -> float:
     return max(-1.0, min(1.0, cosine))
 
 
 @cache
 def _numpy() -> Any:
-    """numpy, if it is there; looked for when it is first needed, because it takes long to import."""
+    """Return the module numpy, or ``None`` if it is not installed. Imported at first use, because importing it is slow."""
     return import_module("numpy") if find_spec("numpy") else None

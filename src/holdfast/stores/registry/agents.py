@@ -1,7 +1,7 @@
-"""Agents: who acts in a session and how, as it was defined.
+"""Agents: their definitions, such as name, model, system prompt and tools.
 
-An agent has an id, which is any name of the caller's choosing, and a version, which rises with every change. Its runs and
-sessions name it by its id and need no definition; its core blocks of memory do, and are deleted with it.
+An agent has an id, which is any name that the caller chooses, and a version, which every change increases. Runs and sessions
+refer to an agent by its id and do not require a definition. Core blocks do, and are deleted with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...errors import NotFound
 
 
 class Agent(Struct, frozen=True):
-    """A definition. ``model`` and ``system`` are empty where it has none of its own."""
+    """The definition of an agent. ``model`` and ``system`` are empty if it has none of its own."""
 
     id: Annotated[str, Key(), Limited("name_bytes", empty=False)]
     name: Annotated[str, Limited("name_bytes", empty=False), Filterable(), Searchable()]
@@ -37,7 +37,7 @@ class Agent(Struct, frozen=True):
 
 
 class NewAgent(Struct, frozen=True):
-    """An agent to define. Without an id it gets one."""
+    """An agent to create. Without an id, a new one is assigned."""
 
     name: str
     id: str | UnsetType = UNSET
@@ -51,7 +51,7 @@ class NewAgent(Struct, frozen=True):
 
 
 class AgentChange(Struct, frozen=True):
-    """What to change of an agent; an empty text takes a model or a prompt away."""
+    """A change of an agent. An empty string removes the model or the system prompt."""
 
     name: str | UnsetType = UNSET
     agent_type: str | UnsetType = UNSET
@@ -80,15 +80,16 @@ class Agents(Records[Agent, NewAgent, AgentChange]):
 
 
 async def has_agent(connection: Connection, params: Mapping[str, Any]) -> bool:
-    """Whether there is an agent with this ``id``; for other stores."""
+    """Return whether an agent with this ``id`` exists."""
     return await AsyncAgents.queries.get.one(connection, params) is not None
 
 
 async def lock_agent(connection: Connection, params: Mapping[str, Any]) -> None:
-    """Lock an agent until the transaction ends: what belongs to it is changed by one call at a time.
+    """Lock an agent until the transaction ends, so that its blocks are changed by one call at a time.
 
     Raises:
-        NotFound: there is no such agent.
+        NotFound: the agent does not exist.
     """
     if not await AsyncAgents.queries.lock.all(connection, params):
-        raise NotFound(f"there is no agent {text.unescape(params['id'])!r}")
+        agent_id = text.unescape(params["id"])
+        raise NotFound(f"agent {agent_id!r} does not exist", noun="agent", key=agent_id)

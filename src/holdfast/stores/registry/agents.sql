@@ -1,3 +1,3 @@
 -- name: delete_blocks
--- In so many words, because a caller's own SQLite connection may have foreign keys switched off.
+-- Delete explicitly: a caller's own SQLite connection may have foreign keys switched off.
 DELETE FROM core_blocks WHERE tenant_id = :tenant_id AND agent_id = :id;

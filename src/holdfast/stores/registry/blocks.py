@@ -1,8 +1,7 @@
-"""Core blocks: the few texts an agent has before its eyes at every turn, such as ``persona`` and ``human``.
+"""Core blocks: the short texts that are part of an agent's prompt at every turn, such as ``persona`` and ``human``.
 
-They are kept for an agent, saved and loaded as a whole or one by one. Each has a version that rises with every change, and a
-size of its own that it cannot outgrow. Whoever changes the blocks of an agent holds the agent, so two changes at once happen
-one after the other: nothing that was appended is lost.
+The blocks of an agent are saved and loaded together or one by one. Each has a version, which every change increases, and a size
+limit of its own. Every change locks the agent, so concurrent changes run one after the other and no append is lost.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Block(Struct, frozen=True):
 
 
 class NewBlock(Struct, frozen=True, kw_only=True):
-    """A block to save; without ``limit_bytes`` it may grow to ``Limits.block_bytes``."""
+    """A block to save. Without ``limit_bytes``, its limit is ``Limits.block_bytes``."""
 
     label: str
     value: str = ""
@@ -56,32 +55,32 @@ class AsyncBlocks(TenantStore):
 
     @reads
     async def list(self, connection: Connection, agent_id: str) -> Sequence[Block]:
-        """All blocks of an agent, in their order.
+        """List the blocks of an agent in their order.
 
         Raises:
-            NotFound: there is no such agent.
+            NotFound: the agent does not exist.
         """
         params = self._params(agent_id)
         blocks = await _list(connection, params)
         if not blocks and not await has_agent(connection, params):
-            raise NotFound(f"there is no agent {agent_id!r} here")
+            raise NotFound(f"agent {agent_id!r} does not exist", noun="agent", key=agent_id)
         return blocks
 
     @reads
     async def get(self, connection: Connection, agent_id: str, label: str) -> Block:
-        """One block.
+        """Return one block.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the agent or the block does not exist.
         """
-        found = await _find(connection, self._params(agent_id, label))
-        if found is None:
+        block = await _find(connection, self._params(agent_id, label))
+        if block is None:
             raise _missing(agent_id, label)
-        return found
+        return block
 
     @reads
     async def find(self, connection: Connection, agent_id: str, label: str) -> Block | None:
-        """One block, or ``None``."""
+        """Return one block, or ``None``."""
         return await _find(connection, self._params(agent_id, label))
 
     @writes
@@ -93,30 +92,29 @@ class AsyncBlocks(TenantStore):
         *,
         expected: Sequence[Block] | None = None,
     ) -> Sequence[Block]:
-        """Make these all the blocks of an agent, in this order; others are removed, and one that stays as it is keeps its
-        version.
+        """Replace all blocks of an agent by these, in this order. Other blocks are deleted; unchanged ones keep their version.
 
-        With ``expected``, only if its blocks are still those.
+        With ``expected``, only if the agent's blocks still have these versions.
 
         Raises:
-            NotFound: there is no such agent.
-            Conflict: its blocks are no longer as ``expected``.
-            LimitExceeded: there are too many, or one is larger than it may be.
+            NotFound: the agent does not exist.
+            Conflict: the agent's blocks are not those of ``expected``.
+            LimitExceeded: there are too many blocks, or one is over its size limit.
         """
-        stored = [self._stored(block) for block in _listed(blocks)]
-        self._scope.limits.check("blocks", len(stored), "blocks")
-        if len({block["label"] for block in stored}) < len(stored):
-            raise InvalidInput("two blocks have the same label")
-        params = self._at_now(agent_id)
+        rows = [self._row(row) for row in _check_list(blocks)]
+        self._scope.limits.check("blocks", len(rows), "blocks")
+        if len({row["label"] for row in rows}) < len(rows):
+            raise InvalidInput("two blocks have the same label", field="blocks")
+        params = self._params_now(agent_id)
         await lock_agent(connection, params)
-        there = {block.label: block for block in await _list(connection, params)}
-        if expected is not None and _versions(there.values()) != _versions(_listed(expected, Block)):
-            raise Conflict(f"the blocks of agent {agent_id!r} have been changed since; read them again")
-        for label in there.keys() - {text.unescape(block["label"]) for block in stored}:
+        existing = {row.label: row for row in await _list(connection, params)}
+        if expected is not None and _versions(existing.values()) != _versions(_check_list(expected, Block)):
+            raise Conflict(f"the blocks of agent {agent_id!r} were changed after they were read; read them again")
+        for label in existing.keys() - {text.unescape(row["label"]) for row in rows}:
             await queries.delete.all(connection, {**params, "label": text.escape(label)})
-        for place, block in enumerate(stored, 1):
-            await _write(connection, {**params, **block}, there.get(text.unescape(block["label"])))
-            await queries.put.all(connection, {**params, **block, "place": place})
+        for position, row in enumerate(rows, 1):
+            await _write(connection, {**params, **row}, existing.get(text.unescape(row["label"])))
+            await queries.put.all(connection, {**params, **row, "place": position})
         return await _list(connection, params)
 
     @writes
@@ -131,76 +129,83 @@ class AsyncBlocks(TenantStore):
         limit_bytes: int | None = None,
         version: int | None = None,
     ) -> Block:
-        """Give a block this value; made if it is not there. What else is not given stays.
+        """Set the value of a block; create the block if it does not exist. Arguments that are not given stay unchanged.
 
-        With ``version``, only if it is still that one; 0 means that it must not be there yet.
+        With ``version``, only if the block still has this version; 0 means that it must not exist yet.
 
         Raises:
-            NotFound: there is no such agent.
-            Conflict: it has another version by now.
-            LimitExceeded: the value is larger than the block may be.
+            NotFound: the agent does not exist.
+            Conflict: the block has another version.
+            LimitExceeded: the value is over the block's size limit.
         """
-        params = self._at_now(agent_id, label)
+        params = self._params_now(agent_id, label)
         await lock_agent(connection, params)
-        there = await _find(connection, params)
-        check_version(0 if there is None else there.version, version, f"block {label!r} of agent {agent_id!r}")
-        if there is not None:
-            description = there.description if description is None else description
-            limit_bytes = there.limit_bytes if limit_bytes is None else limit_bytes
-        new = NewBlock(label=label, value=value, description=description or "", limit_bytes=limit_bytes)
-        return await self._put(connection, params, new, there)
+        existing = await _find(connection, params)
+        check_version(0 if existing is None else existing.version, version, f"block {label!r} of agent {agent_id!r}")
+        if existing is not None:
+            description = existing.description if description is None else description
+            limit_bytes = existing.limit_bytes if limit_bytes is None else limit_bytes
+        block = NewBlock(label=label, value=value, description=description or "", limit_bytes=limit_bytes)
+        return await self._save_block(connection, params, block, existing)
 
     @writes
     async def append(
         self, connection: Connection, agent_id: str, label: str, value: str, *, separator: str = "\n"
     ) -> Block:
-        """Add to the end of a block; made if it is not there. Of several at once, none is lost.
+        """Append to a block; create the block if it does not exist. No concurrent append is lost.
 
         Raises:
-            NotFound: there is no such agent.
-            LimitExceeded: the block would be larger than it may be.
+            NotFound: the agent does not exist.
+            LimitExceeded: the block would be over its size limit.
         """
         if not isinstance(value, str) or not isinstance(separator, str):
-            raise InvalidInput("what is appended to a block must be text")
-        params = self._at_now(agent_id, label)
+            raise InvalidInput("value and separator must be text", field="value")
+        params = self._params_now(agent_id, label)
         await lock_agent(connection, params)
-        there = await _find(connection, params)
-        if there is None:
-            return await self._put(connection, params, NewBlock(label=label, value=value), None)
-        whole = f"{there.value}{separator}{value}" if there.value else value
-        new = NewBlock(label=label, value=whole, description=there.description, limit_bytes=there.limit_bytes)
-        return await self._put(connection, params, new, there)
+        existing = await _find(connection, params)
+        if existing is None:
+            return await self._save_block(connection, params, NewBlock(label=label, value=value), None)
+        new_value = f"{existing.value}{separator}{value}" if existing.value else value
+        block = NewBlock(
+            label=label, value=new_value, description=existing.description, limit_bytes=existing.limit_bytes
+        )
+        return await self._save_block(connection, params, block, existing)
 
     @writes
     async def delete(self, connection: Connection, agent_id: str, label: str, *, version: int | None = None) -> None:
-        """Remove a block. With ``version``, only if it is still that one.
+        """Delete a block. With ``version``, only if the block still has this version.
 
         Raises:
-            NotFound: there is no such agent, or it has no such block.
-            Conflict: the block has another version by now.
+            NotFound: the agent or the block does not exist.
+            Conflict: the block has another version.
         """
         params = self._params(agent_id, label)
         await lock_agent(connection, params)
-        there = await _find(connection, params)
-        if there is None:
+        existing = await _find(connection, params)
+        if existing is None:
             raise _missing(agent_id, label)
-        check_version(there.version, version, f"block {label!r} of agent {agent_id!r}")
+        check_version(existing.version, version, f"block {label!r} of agent {agent_id!r}")
         await queries.delete.all(connection, params)
 
-    async def _put(self, connection: Connection, params: dict[str, Any], new: NewBlock, there: Block | None) -> Block:
-        stored = self._stored(new)
-        if there is None:
+    async def _save_block(
+        self, connection: Connection, params: dict[str, Any], block: NewBlock, existing: Block | None
+    ) -> Block:
+        row = self._row(block)
+        if existing is None:
             self._scope.limits.check("blocks", len(await _list(connection, params)) + 1, "blocks")
-        return await _write(connection, {**params, **stored}, there)
+        return await _write(connection, {**params, **row}, existing)
 
-    def _stored(self, block: NewBlock) -> dict[str, Any]:
-        """A block, checked and in the form that is stored."""
+    def _row(self, block: NewBlock) -> dict[str, Any]:
+        """Check a block and return its column values."""
         limits = self._scope.limits
-        limit_bytes = limits.block_bytes if block.limit_bytes is None else _size(block.limit_bytes, limits)
-        value = scopes.free_text(block.value, "the value of a block", limits, limit="block_bytes")
+        limit_bytes = limits.block_bytes if block.limit_bytes is None else _check_limit_bytes(block.limit_bytes, limits)
+        value = scopes.free_text(block.value, "value", limits, limit="block_bytes")
         if text.size(value) > limit_bytes:
             raise LimitExceeded(
-                f"block {block.label!r}: {text.size(value):,} bytes are over its limit_bytes = {limit_bytes:,}"
+                f"block {block.label!r}: {text.size(value):,} bytes are over its limit_bytes = {limit_bytes:,}",
+                field="value",
+                limit="limit_bytes",
+                maximum=limit_bytes,
             )
         return {
             "label": scopes.name(block.label, "label", limits),
@@ -216,7 +221,7 @@ class AsyncBlocks(TenantStore):
             params["label"] = scopes.name(label, "label", limits)
         return params
 
-    def _at_now(self, agent_id: str, label: str | None = None) -> dict[str, Any]:
+    def _params_now(self, agent_id: str, label: str | None = None) -> dict[str, Any]:
         return {**self._params(agent_id, label), "now_at": self._scope.clock.now_us()}
 
 
@@ -241,15 +246,15 @@ async def _find(connection: Connection, params: dict[str, Any]) -> Block | None:
     return None if row is None else _block(connection, row)
 
 
-async def _write(connection: Connection, params: dict[str, Any], there: Block | None) -> Block:
-    """Make a block, or change it if anything differs."""
-    if there is not None:
-        new = (text.unescape(params["value"]), text.unescape(params["description"]), params["limit_bytes"])
-        if new == (there.value, there.description, there.limit_bytes):
-            return there
-    query = queries.create if there is None else queries.update
+async def _write(connection: Connection, params: dict[str, Any], existing: Block | None) -> Block:
+    """Create a block, or update it if anything differs."""
+    if existing is not None:
+        new_values = (text.unescape(params["value"]), text.unescape(params["description"]), params["limit_bytes"])
+        if new_values == (existing.value, existing.description, existing.limit_bytes):
+            return existing
+    query = queries.create if existing is None else queries.update
     row = await query.one(connection, params)
-    assert row is not None  # its agent is held
+    assert row is not None  # its agent is locked
     return _block(connection, row)
 
 
@@ -257,19 +262,19 @@ def _versions(blocks: Any) -> list[tuple[str, int]]:
     return sorted((block.label, block.version) for block in blocks)
 
 
-def _listed(blocks: Any, kind: type[Struct] = NewBlock) -> Any:
+def _check_list(blocks: Any, kind: type[Struct] = NewBlock) -> Any:
     if (
         isinstance(blocks, (str, bytes))
         or not isinstance(blocks, Sequence)
         or not all(isinstance(block, kind) for block in blocks)
     ):
-        raise InvalidInput(f"blocks must be a list of {kind.__name__}")
+        raise InvalidInput(f"blocks must be a list of {kind.__name__}", field="blocks")
     return blocks
 
 
-def _size(limit_bytes: int, limits: Limits) -> int:
+def _check_limit_bytes(limit_bytes: int, limits: Limits) -> int:
     if not isinstance(limit_bytes, int) or isinstance(limit_bytes, bool) or limit_bytes < 1:
-        raise InvalidInput(f"limit_bytes must be a whole number from 1 on, not {limit_bytes!r}")
+        raise InvalidInput(f"limit_bytes must be a whole number from 1 on, not {limit_bytes!r}", field="limit_bytes")
     limits.check("block_bytes", limit_bytes, "limit_bytes")
     return limit_bytes
 
@@ -279,4 +284,4 @@ def _block(connection: Connection, row: Row) -> Block:
 
 
 def _missing(agent_id: str, label: str) -> NotFound:
-    return NotFound(f"agent {agent_id!r} has no block {label!r}")
+    return NotFound(f"block {label!r} of agent {agent_id!r} does not exist", noun="block", key=label)

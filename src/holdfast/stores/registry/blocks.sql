@@ -1,5 +1,5 @@
 -- name: list
--- All blocks of an agent, in the order they are shown.
+-- All blocks of an agent in their order.
 SELECT /*columns Block*/ * FROM core_blocks
 WHERE tenant_id = :tenant_id AND agent_id = :id
 ORDER BY place, label;
@@ -8,7 +8,7 @@ ORDER BY place, label;
 SELECT /*columns Block*/ * FROM core_blocks WHERE tenant_id = :tenant_id AND agent_id = :id AND label = :label;
 
 -- name: create
--- A new block comes after all others.
+-- A new block comes last.
 INSERT INTO core_blocks (tenant_id, agent_id, label, place, value, description, limit_bytes, created_at, updated_at)
 SELECT :tenant_id, :id, :label,
        COALESCE((SELECT MAX(place) FROM core_blocks WHERE tenant_id = :tenant_id AND agent_id = :id), 0) + 1,
@@ -22,7 +22,7 @@ WHERE tenant_id = :tenant_id AND agent_id = :id AND label = :label
 RETURNING /*columns Block*/ *;
 
 -- name: put
--- One block of a whole list, at its place in it.
+-- Set the position of a block.
 UPDATE core_blocks SET place = :place
 WHERE tenant_id = :tenant_id AND agent_id = :id AND label = :label;
 

@@ -45,7 +45,7 @@ class NewChannelInstance(Struct, frozen=True):
 
 
 class ChannelInstanceChange(Struct, frozen=True):
-    """What to change of a channel instance. Credentials are merged into those it has; ``None`` removes them."""
+    """A change of a channel instance. Credentials are merged into the stored ones; ``None`` removes them."""
 
     name: str | UnsetType = UNSET
     display_name: str | UnsetType = UNSET

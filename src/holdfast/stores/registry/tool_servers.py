@@ -1,7 +1,7 @@
-"""Tool servers and the tools that were discovered on them.
+"""ServerTool servers and the tools that were discovered on them.
 
-A server is known by its name and its kind. Creating or upserting it says what tools it has now, which replaces what it had.
-Deleting hides a server with its tools.
+A server is identified by its name and its kind. Creating or upserting a server replaces its list of tools. Deleting a server
+hides it and its tools.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ToolServer(Struct, frozen=True):
     updated_at: datetime
 
 
-class Tool(Struct, frozen=True):
-    """A tool, and where it is."""
+class ServerTool(Struct, frozen=True):
+    """A tool of a tool server."""
 
     name: str
     server: Annotated[str, Column("server_name")]
@@ -44,31 +44,31 @@ class Tool(Struct, frozen=True):
     updated_at: datetime
 
 
-class NewTool(Struct, frozen=True):
-    """A tool that a server has."""
+class NewServerTool(Struct, frozen=True):
+    """A tool of a server to save."""
 
     name: str
     description: str = ""
 
 
 class NewToolServer(Struct, frozen=True):
-    """A tool server with the tools it has now."""
+    """A tool server to save, with its current tools."""
 
     name: str
     kind: str = ""
     description: str = ""
     last_connected_at: datetime | UnsetType | None = UNSET
-    tools: list[NewTool] = []
+    tools: list[NewServerTool] = []
 
 
 class ToolServerChange(Struct, frozen=True):
-    """What to change of a tool server. Its tools stay."""
+    """A change of a tool server. Its tools stay unchanged."""
 
     description: str | UnsetType = UNSET
     last_connected_at: datetime | UnsetType | None = UNSET
 
 
-queries = Queries(__package__, "tool_servers.sql", Tool)
+queries = Queries(__package__, "tool_servers.sql", ServerTool)
 
 
 class AsyncToolServers(AsyncSoftRecords[ToolServer, NewToolServer, ToolServerChange]):
@@ -77,42 +77,46 @@ class AsyncToolServers(AsyncSoftRecords[ToolServer, NewToolServer, ToolServerCha
     table, noun, extra = "tool_servers", "tool server", ("tools",)
 
     @reads
-    async def tools(self, connection: Connection, *, server: str | None = None, kind: str = "") -> Sequence[Tool]:
-        """The tools of a server, or of all servers, by the names of servers and tools.
+    async def tools(self, connection: Connection, *, server: str | None = None, kind: str = "") -> Sequence[ServerTool]:
+        """List the tools of a server, or of all servers, in the order of server and tool names.
 
         Raises:
             LimitExceeded: there are more than ``list_rows``.
         """
-        most = self._scope.limits.list_rows
-        params, clause = self._scope.params(limit=most + 1), ""
+        maximum = self._scope.limits.list_rows
+        params, clause = self._scope.params(limit=maximum + 1), ""
         if server is not None:
             params |= self._at((server, kind))
             clause = "\n  AND t.server_name = :name AND t.group_kind = :group_kind"
         rows = await queries.tools.all(connection, params, clause)
-        if len(rows) > most:
-            raise LimitExceeded(f"there are more than list_rows = {most:,} tools: ask for those of one server")
-        return mapper(Tool, connection.dialect)(rows)
+        if len(rows) > maximum:
+            raise LimitExceeded(
+                f"there are more than list_rows = {maximum:,} tools: query those of one server",
+                limit="list_rows",
+                maximum=maximum,
+            )
+        return mapper(ServerTool, connection.dialect)(rows)
 
     def _prepare(self, new: NewToolServer) -> NewToolServer:
         tools: object = new.tools
-        if not isinstance(tools, (list, tuple)) or not all(isinstance(each, NewTool) for each in tools):
-            raise InvalidInput(f"tools of a tool server must be a list of NewTool, not {tools!r:.60}")
-        self._scope.limits.check("tools", len(new.tools), "tools of a tool server")
+        if not isinstance(tools, (list, tuple)) or not all(isinstance(tool, NewServerTool) for tool in tools):
+            raise InvalidInput(f"tools must be a list of NewServerTool, not {tools!r:.60}", field="tools")
+        self._scope.limits.check("tools", len(new.tools), "tools")
         return new
 
-    async def _after_save(self, connection: Connection, given: Struct, row: ToolServer) -> None:
-        if not isinstance(given, NewToolServer):
+    async def _after_save(self, connection: Connection, argument: Struct, row: ToolServer) -> None:
+        if not isinstance(argument, NewToolServer):
             return
         params = self._at((row.name, row.kind)) | {"now_at": self._scope.clock.now_us()}
-        tools = {each["tool"]: params | each for each in map(self._tool, given.tools)}
+        tools = {values["tool"]: params | values for values in map(self._tool, argument.tools)}
         names = [name for (name,) in await queries.names.all(connection, params)]
-        gone = [params | {"tool": name} for name in names if name not in tools]
-        if gone:
-            await queries.delete_tool.many(connection, gone)
+        removed = [params | {"tool": name} for name in names if name not in tools]
+        if removed:
+            await queries.delete_tool.many(connection, removed)
         if tools:
             await queries.put_tool.many(connection, [*tools.values()])
 
-    def _tool(self, tool: NewTool) -> dict[str, Any]:
+    def _tool(self, tool: NewServerTool) -> dict[str, Any]:
         limits = self._scope.limits
         return {
             "tool": scopes.name(tool.name, "name of a tool", limits, limit="key_bytes"),

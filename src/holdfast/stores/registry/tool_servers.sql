@@ -13,7 +13,7 @@ WHERE tenant_id = :tenant_id AND server_name = :name AND group_kind = :group_kin
 
 -- name: tools
 -- Tools of servers that are not deleted.
-SELECT /*columns Tool t*/ * FROM tools AS t
+SELECT /*columns ServerTool t*/ * FROM tools AS t
 JOIN tool_servers AS s ON s.tenant_id = t.tenant_id AND s.name = t.server_name AND s.group_kind = t.group_kind
 WHERE t.tenant_id = :tenant_id AND s.tenant_id = :tenant_id AND s.deleted_at IS NULL/*where*/
 ORDER BY t.server_name, t.group_kind, t.name

@@ -21,7 +21,7 @@ from ...core.scope import Scope
 from ...engines.protocol import Connection
 from ...errors import Corrupt, Stale
 from ...trees import manifests
-from ...trees.entries import Difference, Entry, Tree
+from ...trees.entries import Difference, Tree, TreeEntry
 from ..objects import objects
 from ..objects.packs import InPack, Staged
 
@@ -31,7 +31,7 @@ MAX_LOOSE = 1_000
 """Layers looked at in one transaction that may be needed no longer."""
 
 
-class Part(Struct, frozen=True):
+class LayerPart(Struct, frozen=True):
     """Objects that are written: in a pack, or, without one, to be stored in the database."""
 
     packed: Sequence[Packed]
@@ -44,7 +44,7 @@ class NewLayer(Struct, frozen=True):
     manifest: Packed
     parent_id: str | None = None
     """The layer below it."""
-    parts: Sequence[Part] = ()
+    parts: Sequence[LayerPart] = ()
     """What is new in it."""
     held: Sequence[bytes] = ()
     """Objects that are here already and that it needs, because it lies on nothing."""
@@ -52,7 +52,7 @@ class NewLayer(Struct, frozen=True):
     """Of the files below it that it replaces or removes."""
 
 
-class Added(Struct, frozen=True):
+class AddedLayer(Struct, frozen=True):
     """A layer that was added."""
 
     id: str
@@ -77,7 +77,7 @@ async def lock(connection: Connection, scope: Scope, layer_id: str) -> int:
     return int(row[0])
 
 
-async def add(connection: Connection, scope: Scope, new: NewLayer) -> Added:
+async def add(connection: Connection, scope: Scope, new: NewLayer) -> AddedLayer:
     """Add a layer and hold what it needs.
 
     Raises:
@@ -88,7 +88,7 @@ async def add(connection: Connection, scope: Scope, new: NewLayer) -> Added:
     layer_id = scope.ids.new()
     holder = holder_of(layer_id)
     stored = 0
-    for part in [*new.parts, Part([new.manifest])]:
+    for part in [*new.parts, LayerPart([new.manifest])]:
         stored += await objects.keep(connection, scope, part.packed, holder=holder, staged=part.staged)
     await objects.hold(connection, scope, new.held, holder=holder)
     params = scope.params(
@@ -101,7 +101,7 @@ async def add(connection: Connection, scope: Scope, new: NewLayer) -> Added:
         now_at=scope.clock.now_us(),
     )
     await queries.add.all(connection, params)
-    return Added(layer_id, depth, stored)
+    return AddedLayer(layer_id, depth, stored)
 
 
 async def manifests_of(connection: Connection, scope: Scope, layer_id: str) -> list[Packed | InPack]:
@@ -118,7 +118,7 @@ async def manifests_of(connection: Connection, scope: Scope, layer_id: str) -> l
 
 def tree_of(read: Sequence[bytes]) -> Tree:
     """The tree that these manifests come to."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TreeEntry] = {}
     ignore: Sequence[str] = ()
     for body in read:
         difference = manifests.read(body)
@@ -127,20 +127,22 @@ def tree_of(read: Sequence[bytes]) -> Tree:
     return Tree(entries, ignore)
 
 
-def entry_of(read: Sequence[bytes], path: str) -> Entry | None:
+def entry_of(read: Sequence[bytes], path: str) -> TreeEntry | None:
     """One entry of the tree that these manifests come to, without reading the others."""
     for body in reversed(read):
-        is_known, entry = manifests.Opened(body).find(path)
+        is_known, entry = manifests.ManifestReader(body).find(path)
         if is_known:
             return entry
     return None
 
 
-def page_of(read: Sequence[bytes], after: str | None, limit: int) -> tuple[list[Entry], Sequence[str]]:
+def page_of(read: Sequence[bytes], after: str | None, limit: int) -> tuple[list[TreeEntry], Sequence[str]]:
     """Entries of the tree that these manifests come to, from a path on in their order, and what was ignored."""
-    opened = [manifests.Opened(body) for body in reversed(read)]  # the topmost first: what it says of a path counts
+    opened = [
+        manifests.ManifestReader(body) for body in reversed(read)
+    ]  # the topmost first: what it says of a path counts
     said = merge(*(each.after(after) for each in opened), key=itemgetter(0))
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     last = None
     for path, entry in said:
         if path != last and entry is not None:

@@ -2,7 +2,7 @@
 
 * No run keeps more than its newest few (``per_run_cap``): looked at when one is captured, and by every sweep.
 * What belongs to a run that has ended goes when its grace is over (``grace_expired``). The grace can be made longer for a run, up
-  to ``checkpoint_keep_s``.
+  to ``snapshot_keep_s``.
 * All snapshots of a tenant take no more than its quota (``per_tenant_cap``): the oldest go first, whatever run they belong to,
   but never the newest one of a run. If those alone take more, the tenant is over its quota and a sweep says so.
 * A tenant that is erased keeps nothing (``erasure``).
@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from ...clock import MICROSECONDS, to_us
+from ...compatibility import USER_FIELD
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.scope import Scope
@@ -83,7 +84,7 @@ class PolicyChange(Struct, frozen=True):
     keep_s: int | None = None
 
 
-class Gone(Protocol):
+class RemovedSnapshot(Protocol):
     """A snapshot that was removed."""
 
     @property
@@ -108,21 +109,21 @@ async def policy_of(connection: Connection, scope: Scope) -> RetentionPolicy:
     assert row is not None
     per_run, grace_s, quota_mib, for_all = row
     limits = scope.limits
-    default = limits.checkpoints_per_run if for_all is None else int(for_all)
+    default = limits.snapshots_per_run if for_all is None else int(for_all)
     return RetentionPolicy(
         default if per_run is None else per_run,
-        limits.checkpoint_quota_mib if quota_mib is None else quota_mib,
-        limits.checkpoint_grace_s if grace_s is None else grace_s,
+        limits.snapshot_quota_mib if quota_mib is None else quota_mib,
+        limits.snapshot_grace_s if grace_s is None else grace_s,
     )
 
 
 def of_run(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> RetentionPolicy:
     """What holds for a run: its own number, and a grace that is never shorter than the tenant's."""
-    keep_s = min(run.keep_s or 0, scope.limits.checkpoint_keep_s)
+    keep_s = min(run.keep_s or 0, scope.limits.snapshot_keep_s)
     return RetentionPolicy(run.per_run or policy.per_run, policy.quota_mib, max(policy.grace_s, keep_s))
 
 
-def verdict(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> tuple[Reason, int] | None:
+def decide(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> tuple[Reason, int] | None:
     """How many of a run's oldest snapshots must go and why, or ``None``."""
     if run.is_held or not run.count:
         return None
@@ -132,7 +133,7 @@ def verdict(policy: RetentionPolicy, run: RunSnapshots, scope: Scope) -> tuple[R
     return ("per_run_cap", run.count - own.per_run) if run.count > own.per_run else None
 
 
-async def look(connection: Connection, scope: Scope, run_id: str) -> RunSnapshots | None:
+async def run_snapshots(connection: Connection, scope: Scope, run_id: str) -> RunSnapshots | None:
     """What decides about a run's snapshots now."""
     row = await queries.run.one(connection, scope.params(run_id=run_id))
     return None if row is None else run_of(connection, row)
@@ -206,13 +207,13 @@ async def over_cap(connection: Connection, scope: Scope, run_id: str) -> Sequenc
     if row is None or row[0] <= 1:
         return []
     policy = await policy_of(connection, scope)
-    run = await look(connection, scope, run_id)
+    run = await run_snapshots(connection, scope, run_id)
     excess = _excess(policy, run, scope)
     if run is None or excess <= 0:
         return []
     # Somebody may be placing a hold at this moment: either it is waited for and seen, or it waits for us.
     await lock(connection, scope)
-    run = await look(connection, scope, run_id)
+    run = await run_snapshots(connection, scope, run_id)
     excess = _excess(policy, run, scope)
     if run is None or run.is_held or excess <= 0:
         return []
@@ -224,22 +225,22 @@ def _excess(policy: RetentionPolicy, run: RunSnapshots | None, scope: Scope) -> 
     return 0 if run is None else run.count - of_run(policy, run, scope).per_run
 
 
-def announce(scope: Scope, gone: Sequence[Gone], reason: Reason) -> None:
+def log_removals(scope: Scope, gone: Sequence[RemovedSnapshot], reason: Reason) -> None:
     """Say of each snapshot that was removed, in a line of JSON of its own, whose it was and why it went. After the commit."""
     for each in gone:
-        say(
+        write_line(
             {
                 "event": EVENT,
                 "run_id": each.run_id,
                 "checkpoint_id": each.id,
-                "koder_user_id": scope.tenant,
+                USER_FIELD: scope.tenant,
                 "size_bytes": each.size_bytes,
                 "reason": reason,
             }
         )
 
 
-def deed(action: str, hold: Hold, actor: str, reason: str) -> NewActivity:
+def hold_deed(action: str, hold: Hold, actor: str, reason: str) -> NewActivity:
     """What was done about a hold, for the activity log."""
     details = {"run_id": hold.run_id, "session_id": hold.session_id}
     return NewActivity(
@@ -250,7 +251,7 @@ def deed(action: str, hold: Hold, actor: str, reason: str) -> NewActivity:
 async def keep_for(
     connection: Connection, scope: Scope, run_id: str, seconds: int, *, actor: str = ""
 ) -> RetentionPolicy:
-    """``keep_checkpoints_for``; for other stores, in their transaction.
+    """``keep_snapshots_for``; for other stores, in their transaction.
 
     Raises:
         InvalidInput: it is no number of seconds from 0 on.
@@ -261,10 +262,10 @@ async def keep_for(
         raise InvalidInput(f"seconds must be a whole number from 0 on, not {seconds!r}")
     if await states.queries.is_there.one(connection, scope.params(run_id=id)) is None:
         raise states.run_not_found(run_id)
-    change = PolicyChange(keep_s=min(seconds, scope.limits.checkpoint_keep_s))
+    change = PolicyChange(keep_s=min(seconds, scope.limits.snapshot_keep_s))
     await set_policy(connection, scope, change, id)
     await note_policy(connection, scope, "retention.policy_set", actor, id, change)
-    return await effective(connection, scope, id)
+    return await effective_policy(connection, scope, id)
 
 
 async def keep_end(connection: Connection, scope: Scope, run: Run, new_epoch: int) -> None:
@@ -280,7 +281,7 @@ async def keep_end(connection: Connection, scope: Scope, run: Run, new_epoch: in
     await queries.note_end.all(connection, params | {"ended_at": to_us(run.finished_at)})
 
 
-async def effective(connection: Connection, scope: Scope, run_id: str | None) -> RetentionPolicy:
+async def effective_policy(connection: Connection, scope: Scope, run_id: str | None) -> RetentionPolicy:
     """What holds for a tenant, or for one of its runs; for other stores, in their transaction.
 
     Raises:
@@ -289,7 +290,7 @@ async def effective(connection: Connection, scope: Scope, run_id: str | None) ->
     policy = await policy_of(connection, scope)
     if run_id is None:
         return policy
-    run: RunSnapshots | None = await look(connection, scope, run_id)
+    run: RunSnapshots | None = await run_snapshots(connection, scope, run_id)
     if run is None:
         raise states.run_not_found(run_id)
     return of_run(policy, run, scope)
@@ -316,11 +317,11 @@ async def note_policy(
     numbers = {} if change is None else {"per_run": change.per_run, "grace_s": change.grace_s, "keep_s": change.keep_s}
     details = {name: number for name, number in numbers.items() if number is not None}
     kind, subject = ("tenant", "") if run_id is None else ("run", run_id)
-    deed = NewActivity(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
-    await activity.record_all(connection, scope, [deed])
+    policy_deed = NewActivity(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
+    await activity.record_all(connection, scope, [policy_deed])
 
 
-def announce_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:
+def warn_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:
     """Say that a tenant takes more than its quota, and that nothing is left that may go.
 
     Not in the log of retention: that has a line for each snapshot that was removed, and nothing else.
@@ -331,7 +332,7 @@ def announce_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None
     logging.getLogger(SWEEPER).warning(words, scope.tenant, f"{used_bytes:,}", f"{quota_bytes:,}")
 
 
-def say(line: dict[str, Any], *, is_error: bool = False) -> None:
+def write_line(line: dict[str, Any], *, is_error: bool = False) -> None:
     """Write one line of JSON to the log of retention."""
     import json
     import logging  # nobody needs it until something is removed, and it takes its time to load

@@ -53,7 +53,7 @@ class Rewind(Struct, frozen=True):
         return self.status in OPEN and self.path is None and self.snapshot is not None
 
 
-class Before(Struct, frozen=True):
+class RunBefore(Struct, frozen=True):
     """A run as it was before it was taken back. Times are microseconds."""
 
     status: states.Status
@@ -68,20 +68,20 @@ class Before(Struct, frozen=True):
     finished_at: int | None
 
 
-class Stored(Struct, frozen=True):
+class StoredRewind(Struct, frozen=True):
     """A rewind with what is needed to undo it."""
 
     rewind: Rewind
     anchor: str
     """Which step ``to_step`` was."""
-    before: Before
+    before: RunBefore
     children: Sequence[tuple[str, str]]
     """Runs below that were let go, and the calls they were started for."""
 
 
-def before(run: Run) -> Before:
+def run_before(run: Run) -> RunBefore:
     """A run as it is now."""
-    return Before(
+    return RunBefore(
         run.status,
         run.iteration,
         run.attempts,
@@ -95,7 +95,7 @@ def before(run: Run) -> Before:
     )
 
 
-def changes(before: Before) -> dict[str, Any]:
+def changes(before: RunBefore) -> dict[str, Any]:
     """A run as it was, but for its status: that comes when the tree is there."""
     return {
         "iteration": before.iteration,
@@ -110,14 +110,14 @@ def changes(before: Before) -> dict[str, Any]:
     }
 
 
-def goes_back(run: Run, before: Before) -> bool:
+def regains_status(run: Run, before: RunBefore) -> bool:
     """Whether a run takes up the status it had before a rewind, now that it is redone."""
     if run.status == "waiting":
         return before.status not in ("running", "waiting")
     return before.finished_at is not None and run.finished_at is None  # it had ended: nobody drives it on
 
 
-def reason(path: str | None, snapshot: str | None) -> str:
+def pending_reason(path: str | None, snapshot: str | None) -> str:
     """Why a rewind that was just begun is pending."""
     if snapshot is None:
         return "not finished yet"
@@ -129,7 +129,7 @@ def _us(at: datetime | None) -> int | None:
     return None if at is None else to_us(at)
 
 
-def same(found: Rewind, run_id: str, step: int) -> Rewind:
+def check_same(found: Rewind, run_id: str, step: int) -> Rewind:
     """A rewind that is there already, if it is the one that is asked for again.
 
     Raises:
@@ -140,7 +140,7 @@ def same(found: Rewind, run_id: str, step: int) -> Rewind:
     return found
 
 
-def number(step: int) -> int:
+def parse_step(step: int) -> int:
     """The number of a step that the caller gave.
 
     Raises:

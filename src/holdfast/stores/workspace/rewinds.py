@@ -44,7 +44,7 @@ from ..conversation.branches import AsyncBranches, rewind_to, show_branch
 from ..execution.runs.states import Run, check_holder, lock_run, run_of, update_queue
 from . import retention_rules, snapshots
 from . import rewind_rows as rows
-from .rewind_rows import OPEN, Before, Rewind, RewindStatus, Stored
+from .rewind_rows import OPEN, Rewind, RewindStatus, RunBefore, StoredRewind
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _MAX_REASON = 1_000
@@ -83,18 +83,18 @@ class AsyncRewinds(TenantStore):
             Conflict: somebody drives the run, or another one of its session; a run below it is under way; an earlier
                 rewind is not finished; or the session no longer shows the messages of that step.
         """
-        step = rows.number(to_step)
+        step = rows.parse_step(to_step)
         run = await lock_run(connection, self._scope, run_id)
         new_id = self._scope.ids.new() if id is None else parse_id(id, "rewind id")
         found = await self._find(connection, new_id)
         if found is not None:
-            return rows.same(found.rewind, run.id, step)
+            return rows.check_same(found.rewind, run.id, step)
         new: dict[str, Any] = {
             "rewind_id": new_id,
             "to_step": step,
             "path": None if path is None else self._text(path, "path"),
             "snapshot": None if snapshot is None else self._text(snapshot, "snapshot"),
-            "pending_reason": rows.reason(path, snapshot),
+            "pending_reason": rows.pending_reason(path, snapshot),
         }
         is_for_worker = path is None and snapshot is not None
         waiting = await self._may_move(connection, run, epoch, after_waiting=is_for_worker)
@@ -152,7 +152,7 @@ class AsyncRewinds(TenantStore):
         rewind, before = found.rewind, found.before
         if rewind.status not in OPEN:
             return rewind
-        if rewind.status == "redoing" and rows.goes_back(run, before):
+        if rewind.status == "redoing" and rows.regains_status(run, before):
             await self._put(connection, run, None, **rows.changes(before), status=before.status)
         return await self._end(connection, rewind)
 
@@ -207,7 +207,7 @@ class AsyncRewinds(TenantStore):
         tokens = await queries.tokens.one(connection, params)
         assert tokens is not None
         params |= {"branch_before": branches[0], "branch_after": branches[1]}
-        params["run_before"] = text.dump({"run": structs.asdict(rows.before(run)), "children": children})
+        params["run_before"] = text.dump({"run": structs.asdict(rows.run_before(run)), "children": children})
         (row,) = await queries.create.all(connection, params)
         for query in (queries.keep_steps, queries.drop_steps, queries.keep_calls, queries.drop_calls):
             await query.all(connection, params)
@@ -254,7 +254,7 @@ class AsyncRewinds(TenantStore):
 
     # And back again
 
-    async def _last(self, connection: Connection, run: Run) -> Stored:
+    async def _last(self, connection: Connection, run: Run) -> StoredRewind:
         anchor, _ = await self._anchor(connection, run, run.iteration)
         params = self._scope.params(run_id=run.id, iteration=run.iteration, anchor=anchor)
         row = await queries.to_redo.one(connection, params)
@@ -262,7 +262,7 @@ class AsyncRewinds(TenantStore):
             raise Conflict(f"no rewind led run {run.id} to step {run.iteration}, where it is: see rewinds.list")
         return _stored(connection, row)
 
-    async def _is_there(self, connection: Connection, run: Run, found: Stored) -> None:
+    async def _is_there(self, connection: Connection, run: Run, found: StoredRewind) -> None:
         """Refuse to redo a rewind after which the run has gone on: what it did since would be lost."""
         rewind = found.rewind
         anchor, _ = await self._anchor(connection, run, run.iteration)
@@ -275,7 +275,7 @@ class AsyncRewinds(TenantStore):
             )
 
     async def _bring_back(
-        self, connection: Connection, run: Run, epoch: int | None, found: Stored, path: str | None
+        self, connection: Connection, run: Run, epoch: int | None, found: StoredRewind, path: str | None
     ) -> Rewind:
         rewind = found.rewind
         params = self._scope.params(run_id=run.id, rewind_id=rewind.id)
@@ -288,7 +288,7 @@ class AsyncRewinds(TenantStore):
         if rewind.branch_before != rewind.branch_after:
             await show_branch(connection, self._branches, run.session_id, rewind.branch_before)
         await self._put(connection, run, epoch, **rows.changes(found.before))
-        return await self._move(connection, rewind, "redoing", path, rows.reason(path, rewind.dirty))
+        return await self._move(connection, rewind, "redoing", path, rows.pending_reason(path, rewind.dirty))
 
     # What both need
 
@@ -377,11 +377,11 @@ class AsyncRewinds(TenantStore):
         )
         return mapper(Rewind, connection.dialect)(await queries.move.all(connection, params))[0]
 
-    async def _find(self, connection: Connection, rewind_id: str) -> Stored | None:
+    async def _find(self, connection: Connection, rewind_id: str) -> StoredRewind | None:
         row = await queries.find.one(connection, self._scope.params(rewind_id=parse_id(rewind_id, "rewind id")))
         return None if row is None else _stored(connection, row)
 
-    async def _get(self, connection: Connection, rewind_id: str) -> Stored:
+    async def _get(self, connection: Connection, rewind_id: str) -> StoredRewind:
         found = await self._find(connection, rewind_id)
         if found is None:
             raise NotFound(f"there is no rewind {rewind_id} here")
@@ -402,8 +402,8 @@ class Rewinds(Blocking[AsyncRewinds]):
     pending = blocking(AsyncRewinds.pending)
 
 
-def _stored(connection: Connection, row: Row) -> Stored:
+def _stored(connection: Connection, row: Row) -> StoredRewind:
     (rewind,) = mapper(Rewind, connection.dialect)([row[:-2]])
     kept = text.load(row[-1])
     children = [(child_id, call_id) for child_id, call_id in kept["children"]]
-    return Stored(rewind, row[-2], Before(**kept["run"]), children)
+    return StoredRewind(rewind, row[-2], RunBefore(**kept["run"]), children)

@@ -27,7 +27,7 @@ from ...errors import Conflict, InvalidInput, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...offload import work
-from ...trees.entries import Entry, Tree, objects_of, raw, shown
+from ...trees.entries import Tree, TreeEntry, objects_of, raw, shown
 from ..execution.runs import states
 from ..objects import activity, objects, packs
 from ..objects.activity import NewActivity
@@ -78,7 +78,7 @@ class SnapshotUsage(Struct, frozen=True):
 class TreePage(Struct, frozen=True):
     """Some of what is in a snapshot, in the order of paths."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[TreeEntry]
     ignore: Sequence[str]
     """The patterns by which other things were left out."""
     next: str | None
@@ -279,7 +279,7 @@ class AsyncSnapshots(TenantStore):
     async def _stored(self, connection: Connection, digests: Sequence[bytes]) -> Sequence[Packed | InPack]:
         return await objects.read_stored(connection, self._scope, digests)
 
-    async def _bodies(self, entry: Entry) -> dict[bytes, bytes]:
+    async def _bodies(self, entry: TreeEntry) -> dict[bytes, bytes]:
         digests = sorted(objects_of([entry]))
 
         async def read() -> Sequence[bytes]:
@@ -355,7 +355,7 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
     else:
         layer_id, depth, stored = new.layer, await layers.lock(connection, scope, new.layer), 0
     params |= {
-        "step": None if new.step is None else number(new.step),
+        "step": None if new.step is None else parse_step(new.step),
         "parent_id": new.parent_id,
         "kind": new.kind,
         "layer_id": layer_id,
@@ -397,7 +397,7 @@ def kind_of(kind: object) -> SnapshotKind:
     return cast(SnapshotKind, kind)
 
 
-def number(step: int) -> int:
+def parse_step(step: int) -> int:
     """The number of a step that the caller gave.
 
     Raises:
@@ -412,7 +412,7 @@ def _of(scope: scopes.Scope, run_id: str | None, step: int | None, kind: str | N
     if run_id is not None:
         params["run_id"] = parse_id(run_id, "run id")
     if step is not None:
-        params["step"], where = number(step), "\n  AND s.step = :step"
+        params["step"], where = parse_step(step), "\n  AND s.step = :step"
     if kind is not None:
         params["kind"], where = kind_of(kind), where + "\n  AND s.kind = :kind"
     return params, where

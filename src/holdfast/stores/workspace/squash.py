@@ -29,7 +29,7 @@ DEAD_PART = 8
 queries = Queries(__package__, "squash.sql")
 
 
-class Squashing:
+class Squasher:
     """The layers of one tenant, squashed where that frees something."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:

@@ -1,13 +1,13 @@
-"""Buffered sessions: a conversation that is kept in memory while an agent works on it, and written when told.
+"""Buffered sessions: a conversation kept in memory while an agent works on it, and written by an explicit ``save``.
 
-A durable append is safe and costs a flush of the disk. An agent loop that can afford to lose its last turn may do without: it
-adds messages, summary and token counts to a buffer, which costs next to nothing, and saves once at the end of the run. **What
-was added and not saved is lost with the process.** The durable append (``messages.append``) stays the default.
+A durable append costs a flush of the disk. An agent loop that can afford to lose its last turn can avoid that: it adds
+messages, summary and token counts to a buffer in memory, and saves once at the end of the run. **Unsaved changes are lost if
+the process ends.** The durable append (``messages.append``) is the default.
 
-``sessions.buffered(key)`` gives the same live buffer as long as the handle keeps it. A handle keeps ``buffered_sessions`` of
-them; to make room it lets go of the one used longest ago, but never of one with unsaved changes: if all have some, asking for
-one more is ``LimitExceeded`` until one is saved or discarded. Deleting a session by ``sessions.delete`` or ``purge`` drops
-its buffer too; lists and everything else always come from the database.
+``sessions.buffered(key)`` returns the same live buffer as long as the handle keeps it. A handle keeps ``buffered_sessions`` of
+them. To make room it releases the least recently used one, but never one with unsaved changes: if all have some, opening
+another raises ``LimitExceeded`` until one is saved or discarded. ``sessions.delete`` and ``purge`` of a session drop its buffer
+too. All other reads, such as lists, return only saved data.
 """
 
 from __future__ import annotations
@@ -25,87 +25,87 @@ from ....sync_runner import step
 from ..message_log import Message
 from ..messages import NewMessage
 from ..new_entries import new_entry
-from .memory import Memory
-from .saving import SessionState
+from .message_buffer import MessageBuffer
+from .persistence import SessionState
 
 _MAX_COUNT = 2**62
-"""More tokens than anybody will ever pay for, and still a number that both engines can add to."""
+"""The largest token sum: small enough that both engines can add to it without overflow."""
 
 
 class Buffer:
-    """What both kinds of buffered session have in common: everything that happens in memory."""
+    """The in-memory methods of both kinds of buffered session."""
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def __init__(self, buffer: MessageBuffer) -> None:
+        self._buffer = buffer
 
     def __repr__(self) -> str:
-        memory = self._memory
-        about = f"{memory.key!r} of {memory.user!r}, {len(memory.items)} messages"
-        return f"<{type(self).__name__} {about}{', unsaved changes' if memory.has_unsaved else ''}>"
+        buffer = self._buffer
+        description = f"{buffer.key!r} of {buffer.user!r}, {len(buffer.items)} messages"
+        return f"<{type(self).__name__} {description}{', unsaved changes' if buffer.has_unsaved else ''}>"
 
     @property
     def id(self) -> str:
-        """The session's id; of a session that was never saved, the one it will have."""
-        return self._memory.id
+        """The session's id; before the first save, the id that the session will get."""
+        return self._buffer.id
 
     @property
     def key(self) -> str:
         """The session's key."""
-        return self._memory.key
+        return self._buffer.key
 
     @property
     def user(self) -> str:
-        """The user whose session it is, or the empty string."""
-        return self._memory.user
+        """The user of the session, or the empty string."""
+        return self._buffer.user
 
     @property
     def agent(self) -> str:
         """The session's agent, or the empty string."""
-        return self._memory.agent
+        return self._buffer.agent
 
     @property
     def metadata(self) -> dict[str, Any]:
         """A copy of the session's metadata."""
-        return deepcopy(self._memory.metadata)
+        return deepcopy(self._buffer.metadata)
 
     @property
     def state(self) -> SessionState:
-        """Summary, label, model, counters and so on, as they are now."""
-        return self._memory.state
+        """Summary, label, model, counters and so on, including unsaved changes."""
+        return self._buffer.state
 
     @property
     def compaction_count(self) -> int:
-        """How often the session was compacted: by ``compactions`` and by ``increment_compaction``."""
-        mark = self._memory.known.mark
-        return self._memory.state.compaction_count + (0 if mark is None else mark.compaction_count)
+        """The number of compactions of the session: by ``compactions`` and by ``increment_compaction``."""
+        version = self._buffer.base.version
+        return self._buffer.state.compaction_count + (0 if version is None else version.compaction_count)
 
     @property
     def needs_memory_flush(self) -> bool:
         """Whether the session was compacted since ``set_memory_flush_done``."""
-        return self._memory.state.memory_flush_compaction_count != self.compaction_count
+        return self._buffer.state.memory_flush_compaction_count != self.compaction_count
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether anything was changed since it was loaded or saved."""
-        return self._memory.has_unsaved
+        """Whether anything was changed since the buffer was loaded or saved."""
+        return self._buffer.has_unsaved
 
     @property
     def compaction_due(self) -> bool:
-        """Whether the last save brought the session to the point where its policy wants it compacted.
+        """Whether the last save made the session due for a compaction under its policy.
 
-        A save does not do so by itself, as an append does: that would change the session under the buffer. Compact it at
-        the end of a run, and ``reload``.
+        Unlike an append, a save does not compact: that would change the session under the buffer. Compact at the end of a
+        run, and call ``reload``.
         """
-        return self._memory.compaction_due
+        return self._buffer.compaction_due
 
     def history(self) -> list[Message]:
-        """The messages, oldest first, unsaved ones included."""
-        return self._memory.history()
+        """Return the messages, oldest first, including unsaved ones."""
+        return self._buffer.history()
 
     def unsaved(self) -> list[Message]:
-        """The messages that were added and not saved: what would be lost with the process, or by ``reload``."""
-        unsaved = {item.id for item in self._memory.unsaved_items()}
-        return [message for message in self._memory.history() if message.id in unsaved]
+        """Return the messages that were added and not saved: ``reload`` or the end of the process would lose them."""
+        unsaved = {item.id for item in self._buffer.unsaved_items()}
+        return [message for message in self._buffer.history() if message.id in unsaved]
 
     def add_message(
         self,
@@ -124,37 +124,37 @@ class Buffer:
         With an ``id`` of the caller's the call can be repeated: the same id with the same content changes nothing.
 
         Raises:
-            InvalidInput: the role, the content or another argument is not acceptable.
-            Conflict: there is a message with this id and other content.
+            InvalidInput: the role, the content or another argument is invalid.
+            Conflict: a message with this id and other content exists already.
             LimitExceeded: there would be more than ``buffered_messages``.
         """
-        memory = self._memory
-        entry = new_entry(memory.scope, role, content, kind, metadata, token_count, is_preserved, is_summary, id)
-        return memory.add(entry, given_id=id is not None)
+        buffer = self._buffer
+        entry = new_entry(buffer.scope, role, content, kind, metadata, token_count, is_preserved, is_summary, id)
+        return buffer.add(entry, given_id=id is not None)
 
     def set_history(self, messages: Sequence[Message | NewMessage]) -> None:
         """Replace the history by these messages: some of it, new ones, or both.
 
-        Messages keep their ids as long as they follow each other as before. What comes after something new, or was
-        changed, is stored once more under a new id. What is left out is not destroyed: see ``branches``.
+        Messages keep their ids as long as they follow each other as before. A message that was changed, or that follows a
+        new one, is stored as a copy under a new id. Messages that are left out are not deleted: see ``branches``.
 
         Raises:
-            InvalidInput: a message is not acceptable.
+            InvalidInput: a message is invalid.
             Conflict: the buffer is being saved.
             LimitExceeded: there are more than ``buffered_messages``.
         """
-        self._memory.replace(messages)
+        self._buffer.replace(messages)
 
     def truncate_history(self, keep_last: int) -> None:
-        """Keep only so many of the last messages; with 0 or less, none. What goes is not destroyed: see ``branches``.
+        """Keep only the last ``keep_last`` messages; with 0 or less, none. The others are not deleted: see ``branches``.
 
         Raises:
             Conflict: the buffer is being saved.
         """
         if not isinstance(keep_last, int) or isinstance(keep_last, bool):
-            raise InvalidInput(f"keep_last must be a whole number, not {keep_last!r}")
-        items = self._memory.items
-        self._memory.rearrange(items[-keep_last:] if keep_last > 0 else [])
+            raise InvalidInput(f"keep_last must be a whole number, not {keep_last!r}", field="keep_last")
+        items = self._buffer.items
+        self._buffer.rearrange(items[-keep_last:] if keep_last > 0 else [])
 
     def reset(self) -> None:
         """Clear messages and summary. Everything else stays: token totals, counters, label, metadata.
@@ -162,16 +162,16 @@ class Buffer:
         Raises:
             Conflict: the buffer is being saved.
         """
-        self._memory.rearrange([])
-        self._memory.set(summary="")
+        self._buffer.rearrange([])
+        self._buffer.set(summary="")
 
     def set_summary(self, summary: str) -> None:
-        """What came before the messages, in short; empty for nothing."""
-        self._memory.set(summary=self._line(summary, "summary", "content_bytes"))
+        """Set the summary of earlier messages; an empty string clears it."""
+        self._buffer.set(summary=self._line(summary, "summary", "content_bytes"))
 
     def set_label(self, label: str) -> None:
-        """A name for people to read; empty for none."""
-        self._memory.set(label=self._line(label, "label"))
+        """Set a human-readable name; an empty string clears it."""
+        self._buffer.set(label=self._line(label, "label"))
 
     def set_agent_info(
         self,
@@ -181,26 +181,26 @@ class Buffer:
         provider: str | None = None,
         channel: str | None = None,
     ) -> None:
-        """Who is talking, by which model, and where. What is not given, or empty, stays."""
-        given = {"model": model, "provider": provider, "channel": channel}
-        lines: dict[str, Any] = {name: self._line(value, name) for name, value in given.items() if value}
+        """Set agent, model, provider and channel. Arguments that are ``None`` or empty change nothing."""
+        values = {"model": model, "provider": provider, "channel": channel}
+        lines: dict[str, Any] = {name: self._line(value, name) for name, value in values.items() if value}
         agent = self._line(agent, "agent") if agent else self.agent
-        self._memory.set(agent=agent, **lines)
+        self._buffer.set(agent=agent, **lines)
 
     def set_spawn_info(self, *, spawned_by: str, depth: int) -> None:
-        """Which session this one was spawned by, and how deep it is."""
-        self._memory.set(spawned_by=self._line(spawned_by, "spawned_by"), spawn_depth=_whole(depth, "depth"))
+        """Set the session that spawned this one, and the depth of this one."""
+        self._buffer.set(spawned_by=self._line(spawned_by, "spawned_by"), spawn_depth=_whole(depth, "depth"))
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add these keys to the session's metadata, or replace them; the others stay."""
-        scopes.metadata(metadata, self._memory.scope.limits)
-        merged = scopes.metadata({**self._memory.metadata, **metadata}, self._memory.scope.limits)
-        self._memory.set(metadata=text.load(merged))
+        """Set these keys of the session's metadata; the others stay."""
+        scopes.metadata(metadata, self._buffer.scope.limits)
+        merged = scopes.metadata({**self._buffer.metadata, **metadata}, self._buffer.scope.limits)
+        self._buffer.set(metadata=text.load(merged))
 
     def accumulate_tokens(self, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add what a provider reported for one call. It counts nowhere else: see ``SessionState``."""
-        state = self._memory.state
-        self._memory.set(
+        """Add the tokens that a provider reported for one call. They are not part of ``token_count``: see ``SessionState``."""
+        state = self._buffer.state
+        self._buffer.set(
             input_tokens=_whole(state.input_tokens + _whole(input_tokens, "input_tokens"), "the sum of input_tokens"),
             output_tokens=_whole(
                 state.output_tokens + _whole(output_tokens, "output_tokens"), "the sum of output_tokens"
@@ -208,108 +208,108 @@ class Buffer:
         )
 
     def increment_compaction(self) -> None:
-        """The history was summarised and truncated once more."""
-        self._memory.set(compaction_count=self._memory.state.compaction_count + 1)
+        """Count one more compaction, after the caller has summarised and truncated the history."""
+        self._buffer.set(compaction_count=self._buffer.state.compaction_count + 1)
 
     def set_memory_flush_done(self) -> None:
-        """What was to be remembered of the last compaction has been."""
-        now = from_us(self._memory.scope.clock.now_us())
-        self._memory.set(memory_flush_compaction_count=self.compaction_count, memory_flush_at=now)
+        """Note that the memories of the last compaction were stored."""
+        now = from_us(self._buffer.scope.clock.now_us())
+        self._buffer.set(memory_flush_compaction_count=self.compaction_count, memory_flush_at=now)
 
     def discard(self) -> None:
-        """Drop what was not saved, and let go of the buffer; the next one is loaded anew.
+        """Drop unsaved changes and release the buffer. ``sessions.buffered`` loads a new one.
 
         Raises:
             Conflict: the buffer is being saved.
         """
-        self._memory.forget_changes()
-        self._memory.home.let_go(self._memory)
+        self._buffer.forget_changes()
+        self._buffer.cache.release(self._buffer)
 
     def _line(self, value: str, what: str, limit: str = "name_bytes") -> str:
         if not isinstance(value, str):
-            raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
-        self._memory.scope.limits.check(limit, text.size(text.escape(value)), what)
+            raise InvalidInput(f"{what} must be a string, not {type(value).__name__}", field=what)
+        self._buffer.scope.limits.check(limit, text.size(text.escape(value)), what)
         return text.plain(value)  # type: ignore[no-any-return]
 
 
 class AsyncBufferedSession(Buffer):
-    """A session in memory, written by ``save``. **What was added and not saved is lost with the process.**
+    """A session in memory, written by ``save``. **Unsaved changes are lost if the process ends.**
 
-    It is for one task at a time. Messages may be added while a save is under way; they wait for the next.
+    For one task at a time. Messages added while a save is running are written by the next save.
     """
 
     async def save(self) -> None:
-        """Write what changed, in one transaction; durable when this returns. Makes the session if it is not there.
+        """Write all changes in one transaction; durable when this returns. Create the session if it does not exist.
 
-        On your own connection (``join``) it is durable when you commit. After a rollback, save again; where the session itself
-        was undone, that is a ``Conflict``: see ``reload``.
+        On your own connection (``join``) the changes are durable when you commit. After a rollback, save again; if the creation
+        of the session was rolled back, that raises ``Conflict``: see ``reload``.
 
-        If it raises, nothing was written and the buffer is as it was, so a save can be repeated. After ``OutcomeUnknown`` the
-        next save finds out what became of this one, and writes nothing twice.
+        If it raises, nothing was written and the buffer is unchanged, so a save can be repeated. After ``OutcomeUnknown`` the
+        next save finds out whether this one was committed, and writes nothing twice.
 
         Raises:
-            Conflict: somebody else has written to the session, or deleted it, since it was loaded or saved here; or a message
-                has an id that another one has. See ``reload``.
+            Conflict: another writer has changed or deleted the session since this buffer was loaded or saved, or the id of a
+                message is in use by another message. See ``reload``.
         """
-        await self._memory.save()
+        await self._buffer.save()
 
     async def reload(self, *, keep_unsaved: bool = False) -> None:
-        """Take what the database holds, and drop what was not saved.
+        """Load the session from the database, and drop unsaved changes.
 
-        With ``keep_unsaved``, messages that were added and not saved follow what is stored, as they were: the way on after a
-        ``Conflict``. If the session is gone, the buffer has nothing else, and a save makes a new one: what others deleted
-        does not come back.
+        With ``keep_unsaved``, unsaved messages are kept and follow the stored ones: use it to continue after a ``Conflict``. If
+        the session no longer exists, the buffer contains only these messages, and a save creates a new session: messages that
+        another writer deleted do not come back.
 
         Raises:
             Conflict: the buffer is being saved.
         """
-        await self._memory.reload(keep_unsaved=keep_unsaved)
+        await self._buffer.reload(keep_unsaved=keep_unsaved)
 
 
 class BufferedSession(Buffer):
-    """A session in memory, written by ``save``. **What was added and not saved is lost with the process.**
+    """A session in memory, written by ``save``. **Unsaved changes are lost if the process ends.**
 
-    It is for one thread at a time.
+    For one thread at a time.
     """
 
     def save(self) -> None:
-        """Write what changed, in one transaction; durable when this returns. Makes the session if it is not there.
+        """Write all changes in one transaction; durable when this returns. Create the session if it does not exist.
 
-        On your own connection (``join``) it is durable when you commit. After a rollback, save again; where the session itself
-        was undone, that is a ``Conflict``: see ``reload``.
+        On your own connection (``join``) the changes are durable when you commit. After a rollback, save again; if the creation
+        of the session was rolled back, that raises ``Conflict``: see ``reload``.
 
-        If it raises, nothing was written and the buffer is as it was, so a save can be repeated. After ``OutcomeUnknown`` the
-        next save finds out what became of this one, and writes nothing twice.
+        If it raises, nothing was written and the buffer is unchanged, so a save can be repeated. After ``OutcomeUnknown`` the
+        next save finds out whether this one was committed, and writes nothing twice.
 
         Raises:
-            Conflict: somebody else has written to the session, or deleted it, since it was loaded or saved here; or a message
-                has an id that another one has. See ``reload``.
+            Conflict: another writer has changed or deleted the session since this buffer was loaded or saved, or the id of a
+                message is in use by another message. See ``reload``.
         """
-        step(self._memory.save())
+        step(self._buffer.save())
 
     def reload(self, *, keep_unsaved: bool = False) -> None:
-        """Take what the database holds, and drop what was not saved.
+        """Load the session from the database, and drop unsaved changes.
 
-        With ``keep_unsaved``, messages that were added and not saved follow what is stored, as they were: the way on after a
-        ``Conflict``. If the session is gone, the buffer has nothing else, and a save makes a new one: what others deleted
-        does not come back.
+        With ``keep_unsaved``, unsaved messages are kept and follow the stored ones: use it to continue after a ``Conflict``. If
+        the session no longer exists, the buffer contains only these messages, and a save creates a new session: messages that
+        another writer deleted do not come back.
         """
-        step(self._memory.reload(keep_unsaved=keep_unsaved))
+        step(self._buffer.reload(keep_unsaved=keep_unsaved))
 
 
-def face_of(memory: Memory) -> AsyncBufferedSession:
-    """What callers see of a buffer; always the same object."""
-    if not isinstance(memory.face, AsyncBufferedSession):
-        memory.face = AsyncBufferedSession(memory)
-    return memory.face
+def async_session_of(buffer: MessageBuffer) -> AsyncBufferedSession:
+    """Return the asynchronous session of a buffer; always the same object."""
+    if not isinstance(buffer.async_session, AsyncBufferedSession):
+        buffer.async_session = AsyncBufferedSession(buffer)
+    return buffer.async_session
 
 
-def blocking_face_of(buffer: AsyncBufferedSession) -> BufferedSession:
-    """What synchronous callers see of a buffer; always the same object."""
-    memory = buffer._memory
-    if not isinstance(memory.blocking_face, BufferedSession):
-        memory.blocking_face = BufferedSession(memory)
-    return memory.blocking_face
+def blocking_session_of(session: AsyncBufferedSession) -> BufferedSession:
+    """Return the synchronous session of a buffer; always the same object."""
+    message_buffer = session._buffer
+    if not isinstance(message_buffer.blocking_session, BufferedSession):
+        message_buffer.blocking_session = BufferedSession(message_buffer)
+    return message_buffer.blocking_session
 
 
 def _whole(value: int, what: str) -> int:

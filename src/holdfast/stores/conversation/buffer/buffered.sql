@@ -1,25 +1,25 @@
 -- Why "(deleted_at IS NULL) IS TRUE": see sessions.sql.
 
 -- name: open
--- The live session of one user under a key, as a buffer begins with it, and what was last saved beside it.
-SELECT /*columns Head s*/ *, /*columns SessionState t*/ *, t.save_id/*pg ::text*/
+-- The live session of one user under a key, with the state and the id of its last save.
+SELECT /*columns SessionRow s*/ *, /*columns SessionState t*/ *, t.save_id/*pg ::text*/
 FROM sessions AS s/*index*/
 LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = s.id
 WHERE s.tenant_id = :tenant_id AND s.identifier = :identifier AND s.user_id = :user_id AND s.identifier_rank = '~'
   AND s.deleted_at IS NULL;
 
 -- name: lock
--- One live session, held until the transaction ends, to compare before it is saved.
-SELECT /*columns Head*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
+-- Lock one live session until the transaction ends, and read it for comparison.
+SELECT /*columns SessionRow*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE*/;
 
 -- name: last_save
--- Who wrote the state of a session; asked once the session is held, so that nobody can write it meanwhile.
+-- The id of the save that wrote a session's state; read under the session's lock, so that no other save can change it.
 SELECT save_id/*pg ::text*/ FROM session_state WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: create
--- A session that is not there yet, with what it begins with; nothing, where the user's key or the id is taken. What became of it
--- is asked for afterwards: to return it, SQLite would build a table. SELECT and "WHERE TRUE": see sessions.sql.
+-- Create a session with its first values; do nothing if the user's key or the id is taken. The row is read by a second query: for
+-- RETURNING, SQLite would build a table. SELECT and "WHERE TRUE": see sessions.sql.
 INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
                       next_seq, message_count, token_count, compact_from)
 SELECT :tenant_id, :id /*pg ::uuid*/, :identifier, :user_id, :agent_id, :metadata /*pg ::jsonb*/,
@@ -31,7 +31,7 @@ WHERE TRUE
 ON CONFLICT DO NOTHING /*pg RETURNING 1*/;
 
 -- name: touch
--- What a save changes in a session that is held.
+-- Update a locked session with the changes of a save.
 UPDATE sessions SET
     agent_id = :agent_id,
     compact_from = CASE WHEN :agent_id = agent_id THEN compact_from ELSE
@@ -49,7 +49,7 @@ UPDATE sessions SET
 WHERE tenant_id = :tenant_id AND id = :id;
 
 -- name: touch_this_minute @sqlite
--- The same where agent and minute stay what they are; why they are not named then: see advance_this_minute in messages.sql.
+-- The same if agent and minute are unchanged; why they are not named then: see advance_this_minute in message_log.sql.
 UPDATE sessions SET
     metadata = :metadata,
     next_seq = next_seq + :rows,
@@ -60,12 +60,12 @@ UPDATE sessions SET
 WHERE tenant_id = :tenant_id AND id = :id;
 
 -- name: mark
--- What the session looks like then, which is what the next save compares with; and whether it is to be compacted now.
-SELECT /*columns Head*/ *, (token_count >= compact_from) IS TRUE FROM sessions
+-- The session row after the save, with which the next save compares, and whether a compaction is due.
+SELECT /*columns SessionRow*/ *, (token_count >= compact_from) IS TRUE FROM sessions
 WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: save
--- What is kept beside the messages, made if it is not there.
+-- Insert or update the state beside the messages.
 INSERT INTO session_state (tenant_id, session_id, summary, label, model, provider, channel, input_tokens, output_tokens,
                            compaction_count, memory_flush_compaction_count, memory_flush_at, spawned_by, spawn_depth,
                            save_id, created_at, updated_at)

@@ -1,4 +1,4 @@
-"""Automatic compaction: what happens when an append has made a session due."""
+"""Automatic compaction, run when an append has made a session due."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ if TYPE_CHECKING:
 
 
 async def compact_if_attached(engine: Engine, scope: Scope, session_id: str) -> None:
-    """Compact a session that an append has made due, if this process knows how. Never raises what went wrong: it is logged."""
-    here = attachments.of(scope)
-    if engine.joined or not here.may_concern(scope, session_id) or not here.begin(scope, session_id):
+    """Compact a session that an append has made due, if this process has functions attached for it. Log errors, never raise."""
+    registry = attachments.of(scope)
+    if engine.joined or not registry.may_apply_to(scope, session_id) or not registry.begin(scope, session_id):
         return
     try:
-        await _compact(engine, scope, session_id, here)
+        await _compact(engine, scope, session_id, registry)
     except Exception as error:
-        await _failed(engine, scope, session_id, error)
+        await _log_and_postpone(engine, scope, session_id, error)
     finally:
-        here.end(scope, session_id)
+        registry.end(scope, session_id)
 
 
-async def _compact(engine: Engine, scope: Scope, session_id: str, here: Attachments) -> None:
+async def _compact(engine: Engine, scope: Scope, session_id: str, registry: Attachments) -> None:
     params = scope.params(session_id=session_id)
     attached = await engine.read(lambda connection: attachments.find(connection, params))
-    attachment = None if attached is None else here.find(scope, attached)
-    if attached is not None and attachment is not None:
+    functions = None if attached is None else registry.find(scope, attached)
+    if attached is not None and functions is not None:
         await AsyncCompactions(engine, scope).compact(
-            session_id, attached.policy, summarize=attachment.summarize, strategy=attachment.strategy
+            session_id, attached.policy, summarize=functions.summarize, strategy=functions.strategy
         )
 
 
-async def _failed(engine: Engine, scope: Scope, session_id: str, error: Exception) -> None:
-    """Say so, and let the session grow a little before the next try."""
+async def _log_and_postpone(engine: Engine, scope: Scope, session_id: str, error: Exception) -> None:
+    """Log the error, and let the session grow by a sixteenth of its threshold before the next attempt."""
     log = _log()
-    log.warning("session %s was not compacted by itself: %s: %s", session_id, type(error).__name__, error)
+    log.warning("automatic compaction of session %s failed: %s: %s", session_id, type(error).__name__, error)
     params = scope.params(session_id=session_id)
     try:
         await engine.write(lambda connection: queries.postpone.all(connection, params))
     except Exception as second:
-        log.warning("and its next compaction was not put off: %s: %s", type(second).__name__, second)
+        log.warning(
+            "postponing the next compaction of session %s failed: %s: %s", session_id, type(second).__name__, second
+        )
 
 
 def _log() -> Logger:
-    import logging  # nobody else here needs it, and it takes its time to load
+    import logging  # imported only when needed: it is slow to load
 
     return logging.getLogger("holdfast")

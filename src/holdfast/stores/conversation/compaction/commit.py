@@ -1,9 +1,9 @@
-"""Carrying out a plan: one transaction that archives, removes, rewrites and puts the summary in its place.
+"""Execution of a compaction plan: one transaction archives and removes messages, rewrites others and inserts the summary.
 
-Where nobody else shows what is covered, messages really leave the log and are rewritten where they stand. Where another branch
-shows any of it, or a compaction on another branch would need it to be undone, nothing is touched: the summary and rewritten
-copies go into a block of their own, and only what this branch shows is changed (``views`` says how). The originals are in the
-archive either way.
+If no other branch uses the covered messages, they are deleted from the log and rewritten in place. If another branch shows one
+of them, or a compaction on another branch would need one for its rollback, the log rows stay unchanged: the summary and the
+rewritten copies go into a new block, and only this branch's view changes (see ``views``). The originals are archived in both
+cases.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from .. import views
 from ..branches import Head, lock_head, shared_places, take_block
 from ..contents import stored_content
 from ..message_log import Entry, insert
-from ..search.index import forget, reconsider
+from ..search.index import remove_deleted, requeue
 from ..tokens import counter_of, tokens_of
 from ..tool_pairs import Pairs, results_in
 from .events import CompactionEvent, events_of, queries
 from .plan import (
-    Plan,
-    Snapshot,
+    CompactionPlan,
+    SessionRows,
     created_at_of,
     entry_of,
-    given_tokens,
     id_of,
     kind_of,
     messages_of,
-    place_of,
-    take_snapshot,
+    position_of,
+    read_session_rows,
+    stored_tokens_of,
 )
 
 SUMMARY_ROLE = "user"
-"""The role of a summary: a conversation may begin with a user's message, and with no other."""
+"""The role of a summary message: a conversation may only begin with a message of this role."""
 
 
-class Order(Struct, frozen=True, kw_only=True):
-    """A plan to carry out, and what belongs to it. The ids are chosen beforehand, so that it can be tried again.
+class CommitRequest(Struct, frozen=True, kw_only=True):
+    """A plan to execute with its summary. The ids are chosen beforehand, so that the commit can be retried.
 
-    ``model`` is in the form that is stored.
+    ``model`` is escaped for storage.
     """
 
-    plan: Plan
+    plan: CompactionPlan
     event_id: str
     summary: str | None
     summary_id: str
@@ -60,8 +60,8 @@ class Order(Struct, frozen=True, kw_only=True):
     started_us: int
 
 
-class _Accounts(Struct, frozen=True):
-    """The numbers before and after."""
+class _TokenTotals(Struct, frozen=True):
+    """Tokens before and after the compaction, and the counts that the session row gets."""
 
     tokens_before: int
     tokens_after: int
@@ -69,230 +69,250 @@ class _Accounts(Struct, frozen=True):
     stored_tokens: int
 
 
-async def commit(connection: Connection, scope: Scope, order: Order) -> CompactionEvent:
-    """Do what a plan says, in the transaction that is open.
+async def commit(connection: Connection, scope: Scope, request: CommitRequest) -> CompactionEvent:
+    """Execute a plan in the open transaction.
+
+    If an event with this id exists already, return it and change nothing.
 
     Raises:
-        NotFound: there is no such live session.
-        Conflict: what it covers is no longer as it was when the plan was made.
+        NotFound: the session does not exist or is deleted.
+        Conflict: a covered message, the branch or the compactions changed after the plan was made.
         NothingToCompact: the session would not have fewer tokens afterwards.
     """
-    plan, now = order.plan, scope.clock.now_us()
+    plan, now = request.plan, scope.clock.now_us()
     params = scope.params(session_id=plan.session_id, now_at=now, now_minute=now // MINUTE_US)
     head = await lock_head(connection, params)
-    there = await queries.get.one(connection, {**params, "id": order.event_id})
-    if there is not None:
-        return _repeated(events_of(connection, [there])[0], plan)
-    snapshot = await take_snapshot(connection, queries, params, head, scope.limits)
-    covered = snapshot.rows_of([*plan.removed, *(each.message_id for each in plan.rewritten)])
-    if snapshot.fingerprint(covered) != plan.fingerprint:
+    row = await queries.get.one(connection, {**params, "id": request.event_id})
+    if row is not None:
+        return _check_same_session(events_of(connection, [row])[0], plan)
+    session_rows = await read_session_rows(connection, queries, params, head, scope.limits)
+    covered = session_rows.rows_of([*plan.removed, *(rewritten.message_id for rewritten in plan.rewritten)])
+    if session_rows.fingerprint(covered) != plan.fingerprint:
         raise Conflict(
-            f"session {plan.session_id} was compacted, rolled back, switched or changed meanwhile where this compaction"
-            " covers it; nothing was changed, plan it again"
+            f"session {plan.session_id} was compacted, rolled back or switched, or a covered message was changed, after"
+            " the plan was made; nothing was changed, make a new plan"
         )
-    _check_late_results(snapshot, plan, connection)
-    accounts = _account(snapshot, covered, order, scope, connection)
-    return await _Writing(connection, params, scope, order, head).run(snapshot, covered, accounts)
+    _check_late_results(session_rows, plan, connection)
+    totals = _count_totals(session_rows, covered, request, scope, connection)
+    return await _CommitWriter(connection, params, scope, request, head).run(session_rows, covered, totals)
 
 
-class _Writing:
-    """The writing half of a commit."""
+class _CommitWriter:
+    """Writes one compaction, under the session's lock."""
 
-    def __init__(self, connection: Connection, params: dict[str, Any], scope: Scope, order: Order, head: Head) -> None:
+    def __init__(
+        self, connection: Connection, params: dict[str, Any], scope: Scope, request: CommitRequest, head: Head
+    ) -> None:
         self._connection, self._params, self._scope = connection, params, scope
-        self._order, self._plan, self._head = order, order.plan, head
+        self._request, self._plan, self._head = request, request.plan, head
 
-    async def run(self, snapshot: Snapshot, covered: Sequence[Row], accounts: _Accounts) -> CompactionEvent:
-        removed = [place_of(row) for row in snapshot.rows_of(self._plan.removed)]
-        places = [place_of(row) for row in covered]
-        rewrites = self._rewrites(covered)
-        await queries.hold.one(self._connection, {**self._params, "places": self._listed(places)})
-        shared = await needed_elsewhere(self._connection, self._params, self._head, places)
+    async def run(self, session_rows: SessionRows, covered: Sequence[Row], totals: _TokenTotals) -> CompactionEvent:
+        removed = [position_of(row) for row in session_rows.rows_of(self._plan.removed)]
+        positions = [position_of(row) for row in covered]
+        rewrites = self._rewritten_entries(covered)
+        await queries.hold.one(self._connection, {**self._params, "places": self._position_list(positions)})
+        shared = await needed_elsewhere(self._connection, self._params, self._head, positions)
         block = await take_block(self._connection, self._params) if shared else None
-        event = await self._event(snapshot, accounts, block)
-        await self._archive(places, rewrites)
+        event = await self._create_event(session_rows, totals, block)
+        await self._archive(positions, rewrites)
         view = self._head.view
-        summary_place = removed[-1] if removed else 0
+        summary_position = removed[-1] if removed else 0
         if block is None:
-            await self._in_place(removed, rewrites)
+            await self._change_in_place(removed, rewrites)
         else:
             start = views.first_of(block)
-            summary_place = start + views.seq_of(summary_place)
-            added = await self._beside(start, rewrites)
-            added += [summary_place] if self._order.summary is not None else []
-            view = views.including(views.without(view, places), added)
-        await self._summarise(summary_place)
-        await self._settle(view, accounts)
-        await forget(self._connection, self._params)
-        await reconsider(
-            self._connection, self._params, [] if shared else [each.message_id for each in self._plan.rewritten]
+            summary_position = start + views.seq_of(summary_position)
+            new_positions = await self._insert_copies(start, rewrites)
+            new_positions += [summary_position] if self._request.summary is not None else []
+            view = views.including(views.without(view, positions), new_positions)
+        await self._insert_summary(summary_position)
+        await self._update_session(view, totals)
+        await remove_deleted(self._connection, self._params)
+        await requeue(
+            self._connection,
+            self._params,
+            [] if shared else [rewritten.message_id for rewritten in self._plan.rewritten],
         )
         return event
 
-    def _rewrites(self, covered: Sequence[Row]) -> list[tuple[Row, Entry]]:
-        """The rows of messages that get another content, and the entries with it."""
+    def _rewritten_entries(self, covered: Sequence[Row]) -> list[tuple[Row, Entry]]:
+        """Return the rows of rewritten messages, each with its new entry."""
         by_id = {id_of(row): row for row in covered}
-        found = []
-        for each in self._plan.rewritten:
-            row = by_id[each.message_id]
-            # A plan may come from outside of this process, so its contents are checked like all others.
-            content = stored_content(each.content, kind_of(row), self._scope.limits)
-            # A message that came without a token count stays without one.
-            found.append((row, entry_of(row, content=content, token_count=each.tokens if given_tokens(row) else 0)))
-        return found
+        entries = []
+        for rewritten in self._plan.rewritten:
+            row = by_id[rewritten.message_id]
+            # A plan may come from another process, so its contents are checked like those of an append.
+            content = stored_content(rewritten.content, kind_of(row), self._scope.limits)
+            # A message that was appended without a token count stays without one.
+            entries.append(
+                (row, entry_of(row, content=content, token_count=rewritten.tokens if stored_tokens_of(row) else 0))
+            )
+        return entries
 
-    async def _event(self, snapshot: Snapshot, accounts: _Accounts, block: int | None) -> CompactionEvent:
-        order, plan = self._order, self._plan
+    async def _create_event(
+        self, session_rows: SessionRows, totals: _TokenTotals, block: int | None
+    ) -> CompactionEvent:
+        request, plan = self._request, self._plan
         row = await queries.create.one(
             self._connection,
             {
                 **self._params,
-                "id": order.event_id,
-                "number": snapshot.compactions[1] + 1,
+                "id": request.event_id,
+                "number": session_rows.compactions[1] + 1,
                 "branch": self._head.branch,
                 "strategy": text.escape(plan.strategy),
-                "original_tokens": accounts.tokens_before,
-                "compacted_tokens": accounts.tokens_after,
+                "original_tokens": totals.tokens_before,
+                "compacted_tokens": totals.tokens_after,
                 "messages_removed": len(plan.removed),
                 "messages_rewritten": len(plan.rewritten),
-                "summary_content": None if order.summary is None else text.escape(order.summary),
-                "summary_message_id": None if order.summary is None else order.summary_id,
-                "preserved_message_ids": text.dump([each.message_id for each in plan.protected]),
-                "model_used": order.model,
-                "duration_ms": max(0, self._params["now_at"] - order.started_us) // 1000,
+                "summary_content": None if request.summary is None else text.escape(request.summary),
+                "summary_message_id": None if request.summary is None else request.summary_id,
+                "preserved_message_ids": text.dump([message.message_id for message in plan.protected]),
+                "model_used": request.model,
+                "duration_ms": max(0, self._params["now_at"] - request.started_us) // 1000,
                 "block": block,
             },
         )
         assert row is not None
         return events_of(self._connection, [row])[0]
 
-    async def _archive(self, places: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
-        rewritten = [place_of(row) for row, _ in rewrites]
-        lists = {"places": self._listed(places), "rewritten": self._listed(rewritten)}
-        await queries.archive.all(self._connection, {**self._params, "event_id": self._order.event_id, **lists})
+    async def _archive(self, positions: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
+        rewritten = [position_of(row) for row, _ in rewrites]
+        lists = {"places": self._position_list(positions), "rewritten": self._position_list(rewritten)}
+        await queries.archive.all(self._connection, {**self._params, "event_id": self._request.event_id, **lists})
 
-    async def _in_place(self, removed: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
+    async def _change_in_place(self, removed: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
         if removed:
-            gone = {**self._params, "places": self._listed(removed)}
-            await queries.remove_feedback.all(self._connection, gone)
-            await queries.remove.all(self._connection, gone)
+            removed_params = {**self._params, "places": self._position_list(removed)}
+            await queries.remove_feedback.all(self._connection, removed_params)
+            await queries.remove.all(self._connection, removed_params)
         now = self._params["now_at"]
-        await overwrite(self._connection, self._params, [(place_of(row), entry, now) for row, entry in rewrites])
+        await overwrite(self._connection, self._params, [(position_of(row), entry, now) for row, entry in rewrites])
 
-    async def _beside(self, start: int, rewrites: Sequence[tuple[Row, Entry]]) -> list[int]:
-        """Insert rewritten copies into a block of their own, which begins at ``start``; their places."""
+    async def _insert_copies(self, start: int, rewrites: Sequence[tuple[Row, Entry]]) -> list[int]:
+        """Insert rewritten copies into the block that begins at ``start``, and return their positions."""
         now, native = self._params["now_at"], self._connection.dialect.native_time
         copies = [
             (
-                start + views.seq_of(place_of(row)),
+                start + views.seq_of(position_of(row)),
                 structs.replace(entry, id=id),
                 to_us(created_at_of(row)) if native else created_at_of(row),
                 now,
             )
-            for (row, entry), id in zip(rewrites, self._order.copy_ids, strict=False)
+            for (row, entry), id in zip(rewrites, self._request.copy_ids, strict=False)
         ]
         await insert(self._connection, self._params["tenant_id"], self._params["session_id"], copies)
-        return [place for place, *_ in copies]
+        return [position for position, *_ in copies]
 
-    async def _summarise(self, place: int) -> None:
-        order = self._order
-        if order.summary is None:
+    async def _insert_summary(self, position: int) -> None:
+        request = self._request
+        if request.summary is None:
             return
-        await insert_summary(self._connection, self._scope, self._params, place, order.summary_id, order.summary)
+        await insert_summary(self._connection, self._scope, self._params, position, request.summary_id, request.summary)
 
-    async def _settle(self, view: views.View, accounts: _Accounts) -> None:
-        settled = {
+    async def _update_session(self, view: views.View, totals: _TokenTotals) -> None:
+        values = {
             "view": views.dump(view),
-            "message_count": accounts.message_count,
-            "tokens": accounts.stored_tokens,
+            "message_count": totals.message_count,
+            "tokens": totals.stored_tokens,
             "more_compactions": 1,
         }
-        await queries.settle.all(self._connection, {**self._params, **settled})
+        await queries.settle.all(self._connection, {**self._params, **values})
 
-    def _listed(self, places: Sequence[int]) -> Any:
-        return number_list(places, self._connection.dialect)
+    def _position_list(self, positions: Sequence[int]) -> Any:
+        return number_list(positions, self._connection.dialect)
 
 
 async def insert_summary(
-    connection: Connection, scope: Scope, params: Mapping[str, Any], place: int, id: str, summary: str
+    connection: Connection, scope: Scope, params: Mapping[str, Any], position: int, id: str, summary: str
 ) -> None:
-    """Insert the message that stands for what a compaction took out."""
+    """Insert the summary message of a compaction."""
     content, now = summary_content(summary), params["now_at"]
     entry = Entry(id, "message", SUMMARY_ROLE, text.dump(content), counter_of(scope)(content), "{}", False, True)
-    await insert(connection, params["tenant_id"], params["session_id"], [(place, entry, now, now)])
+    await insert(connection, params["tenant_id"], params["session_id"], [(position, entry, now, now)])
 
 
 async def overwrite(
     connection: Connection, params: Mapping[str, Any], messages: Sequence[tuple[int, Entry, int]]
 ) -> None:
-    """Replace messages at their places. Each comes with the time in microseconds when it was updated."""
+    """Overwrite messages at their positions. Each entry comes with its ``updated_at`` in microseconds."""
     if messages:
-        rows = [{**params, "seq": place, **structs.asdict(entry), "updated_at": at} for place, entry, at in messages]
+        rows = [
+            {**params, "seq": position, **structs.asdict(entry), "updated_at": updated_us}
+            for position, entry, updated_us in messages
+        ]
         await queries.overwrite.many(connection, rows)
 
 
 def summary_content(summary: str) -> list[dict[str, str]]:
-    """The content of the message that a summary becomes."""
+    """Return the content of the summary message."""
     return [{"type": "text", "text": summary}]
 
 
 def number_list(numbers: Sequence[int], dialect: Dialect) -> Any:
-    """Numbers as the one argument that a query takes."""
+    """Return numbers as one query parameter."""
     return _json(numbers) if dialect is Dialect.SQLITE else list(numbers)
 
 
-async def needed_elsewhere(connection: Connection, params: dict[str, Any], head: Head, places: Sequence[int]) -> bool:
-    """Whether another branch shows one of these places, or would need it to undo a compaction of its own."""
-    if head.blocks == 1 or not places:
+async def needed_elsewhere(
+    connection: Connection, params: dict[str, Any], head: Head, positions: Sequence[int]
+) -> bool:
+    """Return whether another branch shows one of these positions, or would need it to roll back a compaction."""
+    if head.blocks == 1 or not positions:
         return False
     for view in await shared_places(connection, params, head.branch):
-        if any(views.shows(view, place) for place in places):
+        if any(views.shows(view, position) for position in positions):
             return True
-    asked = {**params, "branch": head.branch, "places": number_list(places, connection.dialect)}
-    return await queries.needed.one(connection, asked) is not None
+    needed_params = {**params, "branch": head.branch, "places": number_list(positions, connection.dialect)}
+    return await queries.needed.one(connection, needed_params) is not None
 
 
-def _repeated(there: CompactionEvent, plan: Plan) -> CompactionEvent:
-    if there.session_id != plan.session_id:
-        raise Conflict(f"there is a compaction of another session with the id {there.id}")
-    return there
+def _check_same_session(event: CompactionEvent, plan: CompactionPlan) -> CompactionEvent:
+    if event.session_id != plan.session_id:
+        raise Conflict(f"a compaction of another session has the id {event.id} already")
+    return event
 
 
-def _check_late_results(snapshot: Snapshot, plan: Plan, connection: Connection) -> None:
-    """Refuse to remove a call for which something was appended since the plan was made."""
-    late = messages_of([row for row in snapshot.rows if views.seq_of(place_of(row)) > plan.last_seq], connection)
-    if not any(map(results_in, late)):
+def _check_late_results(session_rows: SessionRows, plan: CompactionPlan, connection: Connection) -> None:
+    """Raise if the plan removes a tool call whose result was appended after the plan was made."""
+    late_messages = messages_of(
+        [row for row in session_rows.rows if views.seq_of(position_of(row)) > plan.last_seq], connection
+    )
+    if not any(map(results_in, late_messages)):
         return
-    if Pairs(snapshot.messages(connection)).bound_to(each.id for each in late) & set(plan.removed):
-        raise Conflict("a tool call that this compaction covers got another result meanwhile; plan it again")
+    if Pairs(session_rows.messages(connection)).bound_to(message.id for message in late_messages) & set(plan.removed):
+        raise Conflict(
+            f"a tool call that this compaction of session {plan.session_id} removes got a result after the plan was made;"
+            " make a new plan"
+        )
 
 
-def _account(
-    snapshot: Snapshot, covered: Sequence[Row], order: Order, scope: Scope, connection: Connection
-) -> _Accounts:
-    """Everything counted anew, what was appended since the plan was made included.
+def _count_totals(
+    session_rows: SessionRows, covered: Sequence[Row], request: CommitRequest, scope: Scope, connection: Connection
+) -> _TokenTotals:
+    """Count tokens and messages before and after, including messages appended after the plan was made.
 
     Raises:
-        NothingToCompact: there would not be fewer tokens.
+        NothingToCompact: the session would not have fewer tokens.
     """
-    plan, count = order.plan, counter_of(scope)
-    gone = {id_of(row) for row in covered}
-    staying = [row for row in snapshot.rows if id_of(row) not in gone]
-    uncounted = messages_of([row for row in staying if not given_tokens(row)], connection)
-    stored = sum(map(given_tokens, staying))
-    before = stored + sum(tokens_of(each, count) for each in uncounted) + plan.covered_tokens
-    added = 0 if order.summary is None else count(summary_content(order.summary))
-    if added >= plan.saved_tokens:
+    plan, count = request.plan, counter_of(scope)
+    covered_ids = {id_of(row) for row in covered}
+    staying = [row for row in session_rows.rows if id_of(row) not in covered_ids]
+    uncounted = messages_of([row for row in staying if not stored_tokens_of(row)], connection)
+    stored_tokens = sum(map(stored_tokens_of, staying))
+    before = stored_tokens + sum(tokens_of(message, count) for message in uncounted) + plan.covered_tokens
+    summary_tokens = 0 if request.summary is None else count(summary_content(request.summary))
+    if summary_tokens >= plan.saved_tokens:
         raise NothingToCompact(
-            f"the summary has {added:,} tokens, and what it would stand for has {plan.saved_tokens:,}: nothing was changed"
+            f"the summary has {summary_tokens:,} tokens and would only save {plan.saved_tokens:,}; nothing was changed"
         )
-    counted = {id_of(row) for row in covered if given_tokens(row)}
-    rewritten = sum(each.tokens for each in plan.rewritten if each.message_id in counted)
-    return _Accounts(
+    counted_ids = {id_of(row) for row in covered if stored_tokens_of(row)}
+    rewritten = sum(message.tokens for message in plan.rewritten if message.message_id in counted_ids)
+    return _TokenTotals(
         tokens_before=before,
-        tokens_after=before - plan.saved_tokens + added,
-        message_count=len(snapshot.rows) - len(plan.removed) + (order.summary is not None),
-        stored_tokens=stored + rewritten + added,
+        tokens_after=before - plan.saved_tokens + summary_tokens,
+        message_count=len(session_rows.rows) - len(plan.removed) + (request.summary is not None),
+        stored_tokens=stored_tokens + rewritten + summary_tokens,
     )
 
 

@@ -1,17 +1,18 @@
-"""Compactions: keeping a session inside its model's window, in a way that can be undone.
+"""Compactions: keep a session inside its model's context window, reversibly.
 
-A compaction takes old messages out of a session, or shortens them, and puts a summary in their place. It has three parts::
+A compaction removes or shortens old messages of a session and inserts a summary in their place. It has three phases::
 
-    read     what the session shows; a strategy chooses what goes                     plan
-    think    the caller's function is given those messages and answers a summary      outside of any transaction
-    write    originals into the archive, messages out, summary in, one commit         only if nothing it covers has changed
+    plan        read the session's messages; a strategy chooses which go         one read transaction
+    summarize   call the caller's function with the messages to summarise        no transaction is open
+    commit      archive the originals, remove, rewrite, insert the summary       one write transaction; if a covered
+                                                                                 message changed, it raises Conflict
 
-Messages that are appended meanwhile stay, after the summary. Nothing is lost: the original of everything that was removed or
-rewritten is in the archive, in the same commit, and ``rollback`` puts it back byte for byte.
+Messages appended during a compaction stay, after the summary. No data is lost: the originals of all removed and rewritten
+messages are archived in the same transaction, and ``rollback`` restores them byte for byte.
 
-What is preserved, of the role ``system``, among the last messages or the last tokens is not touched, and no call of a tool is
-separated from its result (``strategies``). Tokens are the counts that came with the messages, and where there are
-none, those of the counter (``tokens``).
+Messages that are preserved, have the role ``system``, or are among the last messages or the last tokens are protected, and no
+tool call is separated from its result (``strategies``). Token counts are those stored with the messages; messages without
+one are counted by the token counter (``tokens``).
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from ..branches import find_head
 from ..log_reading import view_of
 from ..tokens import MAX_TOKENS, counter_of
 from . import archive, attachments, recording, rollback, strategies
-from .commit import Order, commit, summary_content
+from .commit import CommitRequest, commit, summary_content
 from .events import ArchivedMessage, CompactionEvent, events_of, queries
-from .plan import Plan, check_plan, make_plan, take_snapshot
-from .policy import CompactionPolicy, checked
+from .plan import CompactionPlan, check_plan, make_plan, read_session_rows
+from .policy import CompactionPolicy, policy_or_default
 from .strategies import Strategy, Summarizer
 from .summaries import check_function, summary_of
 
@@ -54,15 +55,15 @@ class AsyncCompactions(TenantStore):
         policy: CompactionPolicy | None = None,
         *,
         strategy: Strategy | None = None,
-    ) -> Plan:
-        """What a compaction would do now: what goes, what is rewritten, what is protected and why. Nothing is changed.
+    ) -> CompactionPlan:
+        """Plan a compaction: which messages would be removed, rewritten or protected, and why. Nothing is changed.
 
         Raises:
-            NotFound: there is no such live session.
-            InvalidInput: there is no such strategy, it chose what it may not touch, or a new content cannot be stored.
+            NotFound: the session does not exist or is deleted.
+            InvalidInput: the strategy does not exist, it chose a protected message, or a new content cannot be stored.
             LimitExceeded: the session has more than ``compaction_rows`` messages.
         """
-        return await self._plan(connection, session_id, checked(policy), strategy)
+        return await self._plan(connection, session_id, policy_or_default(policy), strategy)
 
     async def compact(
         self,
@@ -72,37 +73,37 @@ class AsyncCompactions(TenantStore):
         summarize: Summarizer | None = None,
         summary: str | None = None,
         strategy: Strategy | None = None,
-        plan: Plan | None = None,
+        plan: CompactionPlan | None = None,
         model: str | None = None,
         id: str | None = None,
     ) -> CompactionEvent:
-        """Compact a session now, whether it is due or not. Done, with everything that belongs to it, when this returns.
+        """Compact a session now, whether it is due or not, and commit before returning.
 
-        ``summarize`` is called with the messages that a summary has to stand for, while no transaction is open; a synchronous
-        function blocks the event loop while it runs. Whoever has a ``summary`` already gives that, best together with the
-        ``plan`` it was made for: then exactly that plan is carried out. ``model`` is noted in the event. With an ``id`` of
-        the caller's the call can be repeated: the event that is there under this id is returned.
+        ``summarize`` is called with the messages that the summary must replace, while no transaction is open; a synchronous
+        function blocks the event loop while it runs. A caller that has a ``summary`` already passes it instead, best together
+        with the ``plan`` it was made for: then exactly that plan is executed. ``model`` is recorded in the event. With an
+        ``id`` of the caller's the call can be repeated: if an event with this id exists, it is returned.
 
         Raises:
-            NotFound: there is no such live session.
-            NothingToCompact: it would not have fewer tokens afterwards.
-            Conflict: what is covered was changed, or the session compacted, meanwhile.
-            InvalidInput: a summary is needed and there is none, or it is empty; or a function was given inside a transaction.
+            NotFound: the session does not exist or is deleted.
+            NothingToCompact: the session would not have fewer tokens afterwards.
+            Conflict: a covered message was changed, or the session was compacted, after the plan was made.
+            InvalidInput: a summary is needed and is missing or empty; or a function was given inside a transaction.
             LimitExceeded: the summary is over the policy's ``summary_tokens``.
-            OutcomeUnknown: the answer to the commit was lost; ask again with its ``id``.
+            OutcomeUnknown: the answer to the commit was lost; repeat the call with the error's ``id``.
         """
         session, started = parse_id(session_id, "session id"), self._scope.clock.now_us()
-        self._check_ways(policy, strategy, plan, summarize, summary)
+        self._check_arguments(policy, strategy, plan, summarize, summary)
         event_id = self._scope.ids.new() if id is None else parse_id(id, "event id")
-        if id is not None and (there := await self._find(event_id)) is not None and there.session_id == session:
-            return there
+        if id is not None and (event := await self._find(event_id)) is not None and event.session_id == session:
+            return event
         if plan is None:
             plan = await self.plan(session, policy, strategy=strategy)
         elif plan.session_id != session:
-            raise InvalidInput(f"the plan is for the session {plan.session_id}, not for {session}")
+            raise InvalidInput(f"the plan is for session {plan.session_id}, not for session {session}", field="plan")
         if not plan.shrinks:
-            raise NothingToCompact(_why_nothing(plan))
-        order = Order(
+            raise NothingToCompact(_nothing_to_compact_reason(plan))
+        request = CommitRequest(
             plan=plan,
             event_id=event_id,
             summary=await summary_of(self._engine, self._scope, plan, summarize, summary),
@@ -112,7 +113,7 @@ class AsyncCompactions(TenantStore):
             started_us=started,
         )
         try:
-            return await self._engine.write(lambda connection: commit(connection, self._scope, order))
+            return await self._engine.write(lambda connection: commit(connection, self._scope, request))
         except OutcomeUnknown as error:
             error.id = event_id
             raise
@@ -133,22 +134,22 @@ class AsyncCompactions(TenantStore):
         duration_ms: int = 0,
         id: str | None = None,
     ) -> CompactionEvent:
-        """Keep the event of a compaction that the caller has thought out, and take the ``removed`` messages out of the session.
+        """Record a compaction that the caller has computed, and remove the ``removed`` messages from the session.
 
-        Their originals are in the archive, the ``summary`` stands in the place of the last of them, and ``rollback`` undoes it,
-        as with any other compaction. Which messages go is the caller's decision: a call of a tool should go with its result.
+        As with any other compaction, the originals are archived, the ``summary`` takes the position of the last of them, and
+        ``rollback`` undoes it. The caller decides which messages are removed: a tool call should go with its result.
         Token counts that are not given are those of the session before and after. With an ``id`` of the caller's the call
-        can be repeated. A summary of a compaction that has removed nothing yet waits for ``archive``.
+        can be repeated. If nothing is removed yet, the summary message is inserted by the first ``archive``.
 
         Raises:
-            NotFound: there is no such live session, or it does not show one of the messages.
-            InvalidInput: a name or a number is not acceptable, or the summary is empty.
+            NotFound: the session does not exist or is deleted, or it does not show one of the messages.
+            InvalidInput: a name or a number is invalid, or the summary is empty.
         """
         limits = self._scope.limits
         if summary is not None and (not isinstance(summary, str) or not summary.strip()):
-            raise InvalidInput("the summary is empty or no text; nothing was changed")
-        limits.check("content_bytes", text.size(text.dump(summary_content(summary or ""))), "the summary")
-        given = recording.Record(
+            raise InvalidInput("summary must be a non-empty string; nothing was changed", field="summary")
+        limits.check("content_bytes", text.size(text.dump(summary_content(summary or ""))), "summary")
+        compaction = recording.RecordedCompaction(
             session_id=parse_id(session_id, "session id"),
             event_id=self._scope.ids.new() if id is None else parse_id(id, "event id"),
             strategy=scopes.name(strategy, "strategy", limits),
@@ -165,16 +166,17 @@ class AsyncCompactions(TenantStore):
             if compacted_tokens is None
             else whole_number(compacted_tokens, "compacted_tokens", most=MAX_TOKENS),
         )
-        return await recording.record(connection, self._scope, given)
+        return await recording.record(connection, self._scope, compaction)
 
     @writes
     async def archive(self, connection: Connection, event_id: Id, message_ids: Sequence[Id]) -> CompactionEvent:
-        """Take more messages out of a session, into the archive of a compaction that was recorded before; a rollback brings all
-        of them back. Its token counts stay what they were.
+        """Remove more messages from a session into the archive of a compaction that was recorded before.
+
+        A rollback restores all of them. The token counts of the event do not change.
 
         Raises:
-            NotFound: there is no such event of a live session, or the session does not show one of the messages.
-            Conflict: the event was rolled back, is not the newest of the branch that the session shows, or another branch
+            NotFound: the event does not exist, its session is deleted, or the session does not show one of the messages.
+            Conflict: the event was rolled back, is not the newest of the session's current branch, or another branch
                 shows some of the messages.
         """
         ids = self._ids(message_ids, "message_ids")
@@ -183,23 +185,23 @@ class AsyncCompactions(TenantStore):
 
     @writes
     async def rollback(self, connection: Connection, event_id: Id) -> CompactionEvent:
-        """Undo a compaction: contents, flags, order and counts are what they were, and what was appended since stays.
+        """Roll back a compaction: restore contents, flags, order and counts. Messages appended since then stay.
 
-        The newest of a branch is undone first. Afterwards the session can be compacted again.
+        The newest compaction of a branch must be rolled back first. Afterwards the session can be compacted again.
 
         Raises:
-            NotFound: there is no such event of a live session.
-            Conflict: it was undone before, a newer one must be undone first, the session shows another branch, or its
-                originals are no longer in the archive.
+            NotFound: the event does not exist, or its session is deleted.
+            Conflict: the compaction was rolled back before, a newer one must be rolled back first, the session is on another
+                branch, or originals are missing from the archive.
         """
         return await rollback.roll_back(connection, self._scope, parse_id(event_id, "event id"))
 
     @reads
     async def get(self, connection: Connection, event_id: Id) -> CompactionEvent:
-        """One compaction, undone or not.
+        """Return one compaction event, rolled back or not.
 
         Raises:
-            NotFound: there is no such event of a live session.
+            NotFound: the event does not exist, or its session is deleted.
         """
         return await rollback.find_event(connection, self._scope, parse_id(event_id, "event id"))
 
@@ -207,15 +209,15 @@ class AsyncCompactions(TenantStore):
     async def history(
         self, connection: Connection, session_id: Id, *, limit: int | None = None, cursor: str | None = None
     ) -> Page[CompactionEvent]:
-        """The compactions of a session, newest first, undone ones too. With ``limit``, a page.
+        """List the compactions of a session, newest first, including those rolled back. With ``limit``, return a page.
 
         Raises:
-            NotFound: there is no such live session.
-            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+            NotFound: the session does not exist or is deleted.
+            LimitExceeded: ``limit`` is not given and there are more than ``list_rows``.
         """
         limits = self._scope.limits
         before = _MAX_NUMBER if cursor is None else decode_cursor(cursor, "compactions", int)[0]
-        params = self._of(session_id, before=before, limit=rows_to_read(limit, limits))
+        params = self._params(session_id, before=before, limit=rows_to_read(limit, limits))
         rows = await queries.history.all(connection, params)
         if not rows:
             await view_of(connection, params)
@@ -232,11 +234,13 @@ class AsyncCompactions(TenantStore):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ArchivedMessage]:
-        """The originals of what live compactions removed or rewrote, of a whole session or of one event, oldest event first.
+        """List the originals of removed and rewritten messages, of a whole session or of one event, oldest event first.
+
+        Compactions that were rolled back have none.
 
         Raises:
-            NotFound: there is no such live session, or no such event.
-            InvalidInput: neither or both were given.
+            NotFound: the session or the event does not exist, or the session is deleted.
+            InvalidInput: neither or both of ``session_id`` and ``event_id`` were given.
         """
         return await archive.list_originals(connection, self._scope, session_id, event_id, limit, cursor)
 
@@ -250,13 +254,13 @@ class AsyncCompactions(TenantStore):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ArchivedMessage]:
-        """The archived messages of a session whose words contain a text, in whatever case it is written.
+        """Search the archived messages of a session for a substring, ignoring case.
 
-        All characters mean themselves. Searched is what a message says: text, the inputs and outputs of tools; of other kinds,
-        all texts in their JSON.
+        There are no wildcards. The search covers text and the inputs and outputs of tools; of other kinds of messages, all
+        strings in their JSON.
 
         Raises:
-            NotFound: there is no such live session.
+            NotFound: the session does not exist or is deleted.
             InvalidInput: the text is empty.
         """
         return await archive.search_originals(connection, self._scope, session_id, text, limit, cursor)
@@ -270,67 +274,67 @@ class AsyncCompactions(TenantStore):
         summarize: Summarizer | None = None,
         strategy: Strategy | None = None,
     ) -> None:
-        """From now on, compact a session, or every session of an agent, whenever an append makes it due.
+        """Compact a session, or every session of an agent, automatically whenever an append makes it due.
 
         The policy is stored. The function and the strategy are not: they belong to this Holdfast and all its handles, so each
-        process that is to compact attaches its own. The append that makes a session due compacts it before it returns, and
-        succeeds whether that works or not; what went wrong is logged under ``holdfast``. A session's own policy comes before its
-        agent's. Attaching again replaces what was there.
+        process that is to compact must attach its own. The append that makes a session due compacts it before it returns, and
+        succeeds even if the compaction fails; errors are logged under ``holdfast``. A session's own policy takes precedence
+        over its agent's. Attaching again replaces the policy and the functions.
 
-        A message that was stored with a count of 0 weighs nothing here. Such messages of a session are counted when something is
-        attached to the session, which a buffer that was loaded before takes for the change that it is; those of an agent's
-        sessions are not: attach to such a session, or compact it by hand.
+        Messages stored with a token count of 0 do not make a session due. Attaching to a session counts its messages, which
+        a buffer loaded before sees as a change of the session. Attaching to an agent does not count the messages of
+        its sessions: attach to such a session, or call ``compact``.
 
         Raises:
-            NotFound: there is no such live session.
-            InvalidInput: neither or both were named, or the policy or the function cannot be used.
+            NotFound: the session does not exist or is deleted.
+            InvalidInput: neither or both of ``session_id`` and ``agent`` were given, or the policy or the function is invalid.
         """
-        policy = checked(policy)
+        policy = policy_or_default(policy)
         strategies.find(policy, strategy)
         if summarize is not None:
             check_function(self._engine, summarize)
-        scope, name = self._target(session_id, agent)
-        await self._engine.write(lambda connection: attachments.store(connection, self._scope, scope, name, policy))
-        mine = attachments.Attachment(summarize, strategy, policy)
-        attachments.of(self._scope).put(self._scope, scope, name, mine, beside=self._engine.joined)
+        target, name = self._target(session_id, agent)
+        await self._engine.write(lambda connection: attachments.store(connection, self._scope, target, name, policy))
+        functions = attachments.AttachedFunctions(summarize, strategy, policy)
+        attachments.of(self._scope).put(self._scope, target, name, functions, keep_others=self._engine.joined)
 
     async def detach(self, *, session_id: Id | None = None, agent: str | None = None) -> None:
-        """No longer compact a session, or the sessions of an agent, by itself.
+        """Stop compacting a session, or the sessions of an agent, automatically.
 
-        Inside your own transaction, this process keeps the function, which is not called without a policy, and if the
-        transaction is rolled back everything is as it was.
+        Inside your own transaction, this process keeps the function, so that a rollback restores the attachment. Without a
+        policy the function is not called.
 
         Raises:
-            NotFound: nothing was attached to it.
-            InvalidInput: neither or both were named.
+            NotFound: no policy is attached.
+            InvalidInput: neither or both of ``session_id`` and ``agent`` were given.
         """
-        scope, name = self._target(session_id, agent)
-        await self._engine.write(lambda connection: attachments.remove(connection, self._scope, scope, name))
+        target, name = self._target(session_id, agent)
+        await self._engine.write(lambda connection: attachments.remove(connection, self._scope, target, name))
         if not self._engine.joined:
-            attachments.of(self._scope).take(self._scope, scope, name)
+            attachments.of(self._scope).take(self._scope, target, name)
 
     @reads
     async def attached(self, connection: Connection, session_id: Id) -> CompactionPolicy | None:
-        """The policy by which a session is compacted by itself: its own, else its agent's, else ``None``.
+        """Return the policy of a session's automatic compaction: its own, else its agent's, else ``None``.
 
         Raises:
-            NotFound: there is no such live session.
+            NotFound: the session does not exist or is deleted.
         """
-        params = self._of(session_id)
+        params = self._params(session_id)
         await view_of(connection, params)
-        found = await attachments.find(connection, params)
-        return None if found is None else found.policy
+        attached = await attachments.find(connection, params)
+        return None if attached is None else attached.policy
 
     async def _plan(
         self, connection: Connection, session_id: str, policy: CompactionPolicy, strategy: Strategy | None
-    ) -> Plan:
+    ) -> CompactionPlan:
         chosen = strategies.find(policy, strategy)
-        params = self._of(session_id)
+        params = self._params(session_id)
         head = await find_head(connection, params)
-        snapshot = await take_snapshot(connection, queries, params, head, self._scope.limits)
-        messages = snapshot.messages(connection)
+        session_rows = await read_session_rows(connection, queries, params, head, self._scope.limits)
+        messages = session_rows.messages(connection)
         count, limits = counter_of(self._scope), self._scope.limits
-        return make_plan(snapshot, messages, params["session_id"], policy, chosen, count, limits)
+        return make_plan(session_rows, messages, params["session_id"], policy, chosen, count, limits)
 
     async def _find(self, event_id: str) -> CompactionEvent | None:
         try:
@@ -341,36 +345,39 @@ class AsyncCompactions(TenantStore):
     def _ids(self, ids: Sequence[str], what: str) -> list[str]:
         return [*dict.fromkeys(id_batch(ids, what, self._scope.limits))]
 
-    def _check_ways(
+    def _check_arguments(
         self,
         policy: CompactionPolicy | None,
         strategy: Strategy | None,
-        plan: Plan | None,
+        plan: CompactionPlan | None,
         summarize: Summarizer | None,
         summary: str | None,
     ) -> None:
         if plan is not None:
             check_plan(plan)
         if plan is not None and (policy is not None or strategy is not None):
-            raise InvalidInput("a plan has a policy and a strategy already: give the plan or those")
+            raise InvalidInput(
+                "plan= includes a policy and a strategy: give either plan=, or policy= and strategy=", field="plan"
+            )
         if summarize is not None and summary is not None:
-            raise InvalidInput("give summarize= or summary=, not both")
+            raise InvalidInput("give summarize= or summary=, not both", field="summary")
         if summarize is not None:
             check_function(self._engine, summarize)
             if self._engine.joined:
                 raise InvalidInput(
-                    "a function cannot be called inside your transaction, which would stay open for as long as it thinks:"
-                    " call plan(), summarise, then compact(plan=..., summary=...)"
+                    "summarize= cannot be used inside your own transaction, which would stay open while it runs:"
+                    " call plan(), summarise, then call compact(plan=..., summary=...)",
+                    field="summarize",
                 )
 
     def _target(self, session_id: str | None, agent: str | None) -> tuple[attachments.Target, str]:
         if (session_id is None) == (agent is None):
-            raise InvalidInput("say to what: session_id= or agent=")
+            raise InvalidInput("give either session_id= or agent=", field="session_id")
         if session_id is not None:
             return "session", parse_id(session_id, "session id")
         return "agent", scopes.name(agent, "agent", self._scope.limits)
 
-    def _of(self, session_id: str, **values: Any) -> dict[str, Any]:
+    def _params(self, session_id: str, **values: Any) -> dict[str, Any]:
         return self._scope.params(session_id=parse_id(session_id, "session id"), **values)
 
 
@@ -391,10 +398,10 @@ class Compactions(Blocking[AsyncCompactions]):
     attached = blocking(AsyncCompactions.attached)
 
 
-def _why_nothing(plan: Plan) -> str:
+def _nothing_to_compact_reason(plan: CompactionPlan) -> str:
     if plan.removed or plan.rewritten:
-        return "what could go has too few tokens for a summary to be shorter; nothing was changed"
-    stays = f"{len(plan.protected)} messages are protected"
+        return "the removable messages have too few tokens for a summary to be shorter; nothing was changed"
     return (
-        f"there is nothing to compact: {stays} (see plan().protected), and nothing else would make the session smaller"
+        f"nothing to compact: {len(plan.protected)} messages are protected (see plan().protected), and no other change"
+        " would make the session smaller"
     )

@@ -1,14 +1,14 @@
 -- Why "(deleted_at IS NULL) IS TRUE": see sessions.sql.
 
 -- name: counts
--- The live compactions of a session, and the number of the newest one there ever was.
+-- The number of a session's live compactions, and the highest number of any of its compactions.
 SELECT s.compaction_count,
        COALESCE((SELECT MAX(e.number) FROM compaction_events AS e
                  WHERE e.tenant_id = :tenant_id AND e.session_id = :session_id), 0)
 FROM sessions AS s WHERE s.tenant_id = :tenant_id AND s.id = :session_id;
 
 -- name: span @sqlite
--- All messages in some ranges of a session's log, in any order, each with its place.
+-- All messages in some ranges of a session's log, in any order, each with its position.
 SELECT /*columns Message m*/ *, m.seq FROM json_each(:ranges) AS r
 CROSS JOIN messages AS m
 WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id
@@ -26,7 +26,7 @@ CROSS JOIN LATERAL (
 LIMIT :limit;
 
 -- name: hold
--- Lock messages until the transaction ends, so that feedback that is being added to one of them is archived too.
+-- Lock messages until the transaction ends, so that feedback added concurrently is archived too.
 SELECT COUNT(*) FROM (
     SELECT 1 FROM messages
     WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq /*in places bigint*/
@@ -34,7 +34,7 @@ SELECT COUNT(*) FROM (
 ) AS held;
 
 -- name: needed
--- Whether rolling back a compaction on another branch needs one of these places: it left them in the log, because branches share it.
+-- Whether the rollback of a compaction on another branch needs one of these positions: it left them in the log for shared branches.
 SELECT 1 FROM compaction_events AS e
 CROSS JOIN message_archive AS a
 WHERE a.tenant_id = e.tenant_id AND a.compaction_event_id = e.id
@@ -52,7 +52,7 @@ VALUES (:tenant_id, :id, :session_id, :number, :branch, :strategy, :original_tok
 RETURNING /*columns CompactionEvent*/ *;
 
 -- name: archive
--- The messages at some places, each with the feedback on it.
+-- The messages at some positions, each with its feedback.
 INSERT INTO message_archive (tenant_id, compaction_event_id, seq, id, session_id, is_rewritten, original_message, archived_at)
 SELECT m.tenant_id, :event_id/*pg ::uuid*/, m.seq, m.id, m.session_id, m.seq /*in rewritten bigint*/,
     /*part original*/, :now_at/*pg ::timestamptz*/
@@ -60,8 +60,8 @@ FROM messages AS m
 WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.seq /*in places bigint*/;
 
 -- name: remove_feedback @sqlite
--- What hangs on messages, said in so many words: a caller's own SQLite connection may have foreign keys switched off. The plus
--- keeps SQLite from looking for the feedback of each message.
+-- Delete feedback explicitly: a caller's own SQLite connection may have foreign keys switched off. The plus keeps SQLite from
+-- looking up the feedback of each message.
 DELETE FROM feedback WHERE tenant_id = :tenant_id AND session_id = :session_id AND +message_id IN (
     SELECT id FROM messages
     WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq IN (SELECT value FROM json_each(:places)));
@@ -75,7 +75,7 @@ DELETE FROM feedback WHERE tenant_id = :tenant_id AND message_id IN (
 DELETE FROM messages WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq /*in places bigint*/;
 
 -- name: overwrite
--- Another content for a message, or its original again. A message that was deleted since stays deleted.
+-- Replace the content of a message, or restore its original. A message deleted since then stays deleted.
 UPDATE messages SET
     kind = :kind,
     role = :role,
@@ -88,8 +88,8 @@ UPDATE messages SET
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq = :seq AND id = :id;
 
 -- name: settle
--- What the session shows and how much that is, after a compaction or its rollback. The next automatic one is due when the policy
--- says so, or, if the session is there already, when it has grown by a sixteenth of that.
+-- The session's view and counts after a compaction or its rollback. The next automatic compaction is due at the policy's
+-- threshold, or, if the session is over it already, when it has grown by a sixteenth of the threshold.
 UPDATE sessions SET
     view = :view,
     message_count = :message_count,
@@ -113,7 +113,7 @@ JOIN sessions AS s ON s.tenant_id = e.tenant_id AND s.id = e.session_id
 WHERE e.tenant_id = :tenant_id AND e.id = :id AND s.tenant_id = :tenant_id AND (s.deleted_at IS NULL) IS TRUE;
 
 -- name: internals
--- Of one event: the block its messages are in, if branches shared what it covered, and how many originals are in the archive.
+-- Of one event: the block of its new messages, if branches shared the covered ones, and the number of archived originals.
 SELECT e.block, (SELECT COUNT(*) FROM message_archive AS a
                  WHERE a.tenant_id = :tenant_id AND a.compaction_event_id = e.id)
 FROM compaction_events AS e
@@ -135,18 +135,18 @@ ORDER BY number DESC
 LIMIT :limit;
 
 -- name: drop_feedback
--- What hangs on one message, before it goes.
+-- Delete the feedback on one message, before the message is deleted.
 DELETE FROM feedback WHERE tenant_id = :tenant_id AND message_id = :message_id;
 
 -- name: drop
 DELETE FROM messages WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = :message_id;
 
 -- name: place
--- Where a message stands in the log.
+-- The position of a message in the log.
 SELECT seq FROM messages WHERE tenant_id = :tenant_id AND session_id = :session_id AND id = :message_id;
 
 -- name: archived_places
--- The places of an event's originals, and which of them are still in the log with another content.
+-- The positions of an event's originals, and which of them are still in the log with another content.
 SELECT seq, id/*pg ::text*/, is_rewritten FROM message_archive
 WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id;
 
@@ -155,24 +155,24 @@ SELECT seq, is_rewritten, original_message/*pg ::text*/ FROM message_archive
 WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id;
 
 -- name: still_rewritten
--- The places of rewritten messages that were not deleted since.
+-- The positions of rewritten messages that were not deleted since.
 SELECT a.seq FROM message_archive AS a
 JOIN messages AS m ON m.tenant_id = a.tenant_id AND m.id = a.id
 WHERE a.tenant_id = :tenant_id AND m.tenant_id = :tenant_id AND a.compaction_event_id = :event_id AND a.is_rewritten IS TRUE;
 
 -- name: block
--- What is in a block of the log.
+-- The positions of all messages in a block of the log.
 SELECT seq FROM messages
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq >= :first_place AND seq <= :last_place;
 
 -- name: forget_originals
--- Messages that are deleted leave the archive too.
+-- Delete the originals of deleted messages.
 DELETE FROM message_archive
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND id /*in ids uuid*/
 RETURNING id/*pg ::text*/, compaction_event_id/*pg ::text*/, is_rewritten;
 
 -- name: file
--- What a compaction that was recorded has taken out since.
+-- Count further messages that a recorded compaction has removed.
 UPDATE compaction_events SET
     messages_removed = messages_removed + :more_removed,
     summary_message_id = :summary_message_id,
@@ -183,7 +183,7 @@ WHERE tenant_id = :tenant_id AND id = :event_id
 RETURNING /*columns CompactionEvent*/ *;
 
 -- name: discount
--- So many originals of an event fewer, which are then no longer missed.
+-- Lower the counts of an event by its deleted originals, so that a rollback does not expect them.
 UPDATE compaction_events SET
     messages_removed = messages_removed - :fewer_removed,
     messages_rewritten = messages_rewritten - :fewer_rewritten,
@@ -191,7 +191,7 @@ UPDATE compaction_events SET
 WHERE tenant_id = :tenant_id AND id = :event_id;
 
 -- name: empty_archive
--- The originals are in the log again.
+-- Delete the archive of an event whose originals are in the log again.
 DELETE FROM message_archive WHERE tenant_id = :tenant_id AND compaction_event_id = :event_id;
 
 -- name: mark_rolled_back
@@ -200,7 +200,7 @@ WHERE tenant_id = :tenant_id AND id = :id
 RETURNING /*columns CompactionEvent*/ *;
 
 -- name: archived
--- Originals, in the order they were archived and then of the log; of one event, or of all of a live session.
+-- Originals of one event or of all events of a live session, in the order of the events and then of the log.
 SELECT a.session_id/*pg ::text*/, a.seq & 1099511627775, a.original_message/*pg ::text*/,
        a.compaction_event_id/*pg ::text*/, a.is_rewritten, a.archived_at, e.number
 FROM compaction_events AS e
@@ -213,7 +213,7 @@ ORDER BY e.number, a.seq & 1099511627775
 LIMIT :limit;
 
 -- name: attach
--- A policy that compacts by itself, for one session or for all of an agent.
+-- Set the policy of automatic compactions, of one session or of all sessions of an agent.
 INSERT INTO compaction_policies (tenant_id, scope, name, policy, compact_from, created_at, updated_at)
 VALUES (:tenant_id, :scope, :name, :policy, :compact_from, :now_at, :now_at)
 ON CONFLICT (tenant_id, scope, name) DO UPDATE SET
@@ -234,7 +234,7 @@ JOIN compaction_policies AS p ON p.tenant_id = s.tenant_id AND p.scope = 'agent'
 WHERE s.tenant_id = :tenant_id AND p.tenant_id = :tenant_id AND s.id = :session_id AND (s.deleted_at IS NULL) IS TRUE;
 
 -- name: follow_session
--- Let a session follow the policy that holds for it now.
+-- Set the threshold of a session from the policy that applies to it now.
 UPDATE sessions SET compact_from = COALESCE(
     (SELECT compact_from FROM compaction_policies
      WHERE tenant_id = :tenant_id AND scope = 'session' AND name = CAST(sessions.id AS TEXT)),
@@ -253,6 +253,6 @@ UPDATE sessions/*index*/ SET compact_from = COALESCE(
 WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND deleted_at IS NULL;
 
 -- name: postpone
--- A compaction by itself did not work out: the next try is made when the session has grown.
+-- Postpone the next automatic compaction after a failure, until the session has grown by a sixteenth of its threshold.
 UPDATE sessions SET compact_from = token_count + compact_from / 16 + 1
 WHERE tenant_id = :tenant_id AND id = :session_id AND token_count >= compact_from;

@@ -1,4 +1,4 @@
-"""What a compaction leaves behind: the event that says what it did, and the originals of all it removed or rewrote."""
+"""Row types of compactions: the event, and the archived originals of removed and rewritten messages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..message_log import Message
 
 
 class CompactionEvent(Struct, frozen=True):
-    """One compaction. ``original_tokens`` and ``compacted_tokens`` are of all the session showed before and after.
+    """One compaction. ``original_tokens`` and ``compacted_tokens`` count the whole session before and after it.
 
-    ``preserved_message_ids`` are the messages that were protected, and ``rolled_back_at`` is when it was undone.
+    ``preserved_message_ids`` are the messages that were protected, and ``rolled_back_at`` is when it was rolled back.
     """
 
     id: Id
@@ -49,8 +49,8 @@ class ArchivedMessage(Struct, frozen=True):
     archived_at: datetime
 
 
-class _Filing(Struct, frozen=True):
-    """What the archive says about an original."""
+class _ArchiveEntry(Struct, frozen=True):
+    """The archive's columns about one original."""
 
     event_id: Id
     is_rewritten: bool
@@ -61,19 +61,19 @@ queries = Queries(__package__, "compactions.sql", Message, CompactionEvent, part
 
 
 def events_of(connection: Connection, rows: list[Row] | tuple[Row, ...]) -> list[CompactionEvent]:
-    """Rows as events."""
+    """Convert rows to events."""
     return mapper(CompactionEvent, connection.dialect)(rows)
 
 
-def archived_of(connection: Connection, rows: Sequence[Row]) -> list[ArchivedMessage]:
-    """Rows of ``archived`` as archived messages."""
-    filings = mapper(_Filing, connection.dialect)([row[3:6] for row in rows])
+def archived_messages_of(connection: Connection, rows: Sequence[Row]) -> list[ArchivedMessage]:
+    """Convert rows of the query ``archived`` to archived messages."""
+    entries = mapper(_ArchiveEntry, connection.dialect)([row[3:6] for row in rows])
     return [
         ArchivedMessage(
-            filing.event_id,
-            originals.load(stored, connection.dialect).message(session_id, seq),
-            filing.is_rewritten,
-            filing.archived_at,
+            entry.event_id,
+            originals.load(original, connection.dialect).message(session_id, seq),
+            entry.is_rewritten,
+            entry.archived_at,
         )
-        for (session_id, seq, stored, *_), filing in zip(rows, filings, strict=True)
+        for (session_id, seq, original, *_), entry in zip(rows, entries, strict=True)
     ]

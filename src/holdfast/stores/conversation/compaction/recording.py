@@ -1,6 +1,6 @@
-"""Compactions that a program did by itself: the event is kept, and the messages it took out go into the archive.
+"""Compactions computed by the caller: record the event, and move the removed messages into the archive.
 
-What goes is the caller's decision. What is kept of it, and how it is rolled back, is the same as for every other compaction.
+The caller decides which messages are removed. The event, the archive and the rollback are those of every other compaction.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ....errors import Conflict, NotFound
 from .. import views
 from ..branches import Head, lock_head, take_block
 from ..log_reading import count_view
-from ..search.index import forget, reconsider
+from ..search.index import remove_deleted, requeue
 from .commit import insert_summary, needed_elsewhere, number_list
 from .events import CompactionEvent, events_of, queries
-from .plan import place_of, take_snapshot
+from .plan import position_of, read_session_rows
 from .rollback import check_newest, find_event
 
 
-class Record(Struct, frozen=True, kw_only=True):
-    """What a program says about its compaction; texts are in the form that is stored."""
+class RecordedCompaction(Struct, frozen=True, kw_only=True):
+    """A compaction computed by the caller; texts are escaped for storage."""
 
     session_id: str
     event_id: str
@@ -40,71 +40,73 @@ class Record(Struct, frozen=True, kw_only=True):
     compacted_tokens: int | None
 
 
-async def record(connection: Connection, scope: Scope, given: Record) -> CompactionEvent:
-    """Keep the event of a compaction, and take out what it removed, in the transaction that is open.
+async def record(connection: Connection, scope: Scope, compaction: RecordedCompaction) -> CompactionEvent:
+    """Record the event of a compaction and remove its messages, in the open transaction.
+
+    If the session has an event with this id already, return it and change nothing.
 
     Raises:
-        NotFound: there is no such live session, or it does not show a message that was removed.
-        Conflict: there is a compaction of another session with this id.
+        NotFound: the session does not exist or is deleted, or it does not show one of the removed messages.
+        Conflict: a compaction of another session has this id.
     """
-    params = _params(scope, given.session_id, given.event_id)
+    params = _params(scope, compaction.session_id, compaction.event_id)
     head = await lock_head(connection, params)
-    there = await queries.get.one(connection, params)
-    if there is not None:
-        event = events_of(connection, [there])[0]
-        if event.session_id != given.session_id:
-            raise Conflict(f"there is a compaction of another session with the id {event.id}")
+    row = await queries.get.one(connection, params)
+    if row is not None:
+        event = events_of(connection, [row])[0]
+        if event.session_id != compaction.session_id:
+            raise Conflict(f"a compaction of another session has the id {event.id} already")
         return event
     counts = await queries.counts.one(connection, params)
     assert counts is not None
     messages, tokens = await count_view(connection, params, head.view)
-    new = {
+    values = {
         "number": int(counts[1]) + 1,
         "branch": head.branch,
-        "strategy": given.strategy,
-        "original_tokens": tokens if given.original_tokens is None else given.original_tokens,
-        "compacted_tokens": tokens if given.compacted_tokens is None else given.compacted_tokens,
+        "strategy": compaction.strategy,
+        "original_tokens": tokens if compaction.original_tokens is None else compaction.original_tokens,
+        "compacted_tokens": tokens if compaction.compacted_tokens is None else compaction.compacted_tokens,
         "messages_removed": 0,
         "messages_rewritten": 0,
-        "summary_content": None if given.summary is None else text.escape(given.summary),
+        "summary_content": None if compaction.summary is None else text.escape(compaction.summary),
         "summary_message_id": None,
-        "preserved_message_ids": text.dump([*given.preserved]),
-        "model_used": given.model,
-        "duration_ms": given.duration_ms,
+        "preserved_message_ids": text.dump([*compaction.preserved]),
+        "model_used": compaction.model,
+        "duration_ms": compaction.duration_ms,
         "block": None,
     }
-    row = await queries.create.one(connection, {**params, **new})
+    row = await queries.create.one(connection, {**params, **values})
     assert row is not None
     event = events_of(connection, [row])[0]
-    await _settle(connection, params, head.view, (messages, tokens), more_compactions=1)
-    if not given.removed:
+    await _update_session(connection, params, head.view, (messages, tokens), more_compactions=1)
+    if not compaction.removed:
         return event
-    taking = _Taking(connection, scope, params, head, event)
-    return await taking.run(given.removed, given.summary_id, recount=given.compacted_tokens is None)
+    removal = _MessageRemoval(connection, scope, params, head, event)
+    return await removal.run(compaction.removed, compaction.summary_id, recount=compaction.compacted_tokens is None)
 
 
 async def archive(
     connection: Connection, scope: Scope, event_id: str, ids: Sequence[str], summary_id: str
 ) -> CompactionEvent:
-    """Take messages out of a session, into the archive of a compaction that was recorded before.
+    """Move messages of a session into the archive of a compaction that was recorded before.
 
     Raises:
-        NotFound: there is no such event of a live session, or the session does not show one of the messages.
-        Conflict: the event was rolled back or is not the newest of the branch that is shown, or another branch shows the
-            messages.
+        NotFound: the event does not exist, its session is deleted, or the session does not show one of the messages.
+        Conflict: the event was rolled back or is not the newest of the session's current branch, or another branch shows
+            the messages.
     """
     event = await find_event(connection, scope, event_id)
     params = _params(scope, event.session_id, event.id)
     head = await lock_head(connection, params)
-    event = await find_event(connection, scope, event_id)  # as it is now that nobody else can change it
+    event = await find_event(connection, scope, event_id)  # read again under the lock
     await check_newest(connection, params, event, head)
     if not ids:
         return event
-    return await _Taking(connection, scope, params, head, event).run(ids, summary_id, recount=False)
+    return await _MessageRemoval(connection, scope, params, head, event).run(ids, summary_id, recount=False)
 
 
-class _Taking:
-    """Taking messages out for a compaction that is recorded, under the session's lock."""
+class _MessageRemoval:
+    """Removes messages for a recorded compaction, under the session's lock."""
 
     def __init__(
         self, connection: Connection, scope: Scope, params: dict[str, Any], head: Head, event: CompactionEvent
@@ -113,78 +115,86 @@ class _Taking:
         self._head, self._event = head, event
 
     async def run(self, ids: Sequence[str], summary_id: str, *, recount: bool) -> CompactionEvent:
-        places = await self._places(ids)
-        listed = {**self._params, "places": number_list(places, self._connection.dialect)}
-        await queries.hold.one(self._connection, listed)
-        block = await self._block(places)
-        none = number_list([], self._connection.dialect)
-        await queries.archive.all(self._connection, {**listed, "rewritten": none})
+        positions = await self._positions(ids)
+        position_params = {**self._params, "places": number_list(positions, self._connection.dialect)}
+        await queries.hold.one(self._connection, position_params)
+        block = await self._block(positions)
+        no_positions = number_list([], self._connection.dialect)
+        await queries.archive.all(self._connection, {**position_params, "rewritten": no_positions})
         view = self._head.view
         if block is None:
-            await queries.remove_feedback.all(self._connection, listed)
-            await queries.remove.all(self._connection, listed)
+            await queries.remove_feedback.all(self._connection, position_params)
+            await queries.remove.all(self._connection, position_params)
         else:
-            view = views.without(view, places)
+            view = views.without(view, positions)
         has_summary = self._event.summary_content is not None and self._event.summary_message_id is None
         if has_summary:
-            place = places[-1] if block is None else views.first_of(block) + views.seq_of(places[-1])
-            view = view if block is None else views.including(view, [place])
-            await self._summarise(place, summary_id)
-        counted = await count_view(self._connection, self._params, view)
-        await _settle(self._connection, self._params, view, counted, more_compactions=0)
-        await forget(self._connection, self._params)
-        await reconsider(self._connection, self._params, [])
-        filed = {
-            "more_removed": len(places),
+            summary_position = positions[-1] if block is None else views.first_of(block) + views.seq_of(positions[-1])
+            view = view if block is None else views.including(view, [summary_position])
+            await self._insert_summary(summary_position, summary_id)
+        totals = await count_view(self._connection, self._params, view)
+        await _update_session(self._connection, self._params, view, totals, more_compactions=0)
+        await remove_deleted(self._connection, self._params)
+        await requeue(self._connection, self._params, [])
+        values = {
+            "more_removed": len(positions),
             "summary_message_id": summary_id if has_summary else self._event.summary_message_id,
             "block": block,
-            "compacted_tokens": counted[1] if recount else self._event.compacted_tokens,
+            "compacted_tokens": totals[1] if recount else self._event.compacted_tokens,
         }
-        row = await queries.file.one(self._connection, {**self._params, **filed})
+        row = await queries.file.one(self._connection, {**self._params, **values})
         assert row is not None
         return events_of(self._connection, [row])[0]
 
-    async def _places(self, ids: Sequence[str]) -> list[int]:
-        """Where the messages stand, in the order of the log."""
+    async def _positions(self, ids: Sequence[str]) -> list[int]:
+        """Return the positions of the messages, in the order of the log."""
         limits = self._scope.limits
-        snapshot = await take_snapshot(self._connection, queries, self._params, self._head, limits)
-        rows = snapshot.rows_of(ids)
+        session_rows = await read_session_rows(self._connection, queries, self._params, self._head, limits)
+        rows = session_rows.rows_of(ids)
         missing = set(ids) - {row[0] for row in rows}
         if missing:
-            raise NotFound(f"session {self._event.session_id} shows no message {min(missing)}; nothing was changed")
-        return [place_of(row) for row in rows]
+            raise NotFound(
+                f"session {self._event.session_id} does not show message {min(missing)}; nothing was changed",
+                noun="message",
+                key=min(missing),
+            )
+        return [position_of(row) for row in rows]
 
-    async def _block(self, places: Sequence[int]) -> int | None:
-        """The block of the event: one of its own where another branch shows any of the messages, so that they stay in the log."""
+    async def _block(self, positions: Sequence[int]) -> int | None:
+        """Return the block of the event; a new one if another branch uses the messages, so that they must stay in the log.
+
+        Raises:
+            Conflict: another branch uses the messages, and the event has removed others from the log already.
+        """
         internals = await queries.internals.one(self._connection, self._params)
         assert internals is not None
         block, archived = internals
         if block is not None:
             return int(block)
-        if not await needed_elsewhere(self._connection, self._params, self._head, places):
+        if not await needed_elsewhere(self._connection, self._params, self._head, positions):
             return None
         if archived:
             raise Conflict(
-                f"another branch shows some of these messages, and what compaction {self._event.id} took out so far is in no"
-                " other branch: record another compaction for them"
+                f"another branch shows some of these messages, but not those that compaction {self._event.id} has removed so"
+                " far: record another compaction for them"
             )
         return await take_block(self._connection, self._params)
 
-    async def _summarise(self, place: int, summary_id: str) -> None:
+    async def _insert_summary(self, position: int, summary_id: str) -> None:
         summary = str(self._event.summary_content)
-        await insert_summary(self._connection, self._scope, self._params, place, summary_id, summary)
+        await insert_summary(self._connection, self._scope, self._params, position, summary_id, summary)
 
 
-async def _settle(
-    connection: Connection, params: dict[str, Any], view: views.View, counted: tuple[int, int], *, more_compactions: int
+async def _update_session(
+    connection: Connection, params: dict[str, Any], view: views.View, totals: tuple[int, int], *, more_compactions: int
 ) -> None:
-    settled = {
+    values = {
         "view": views.dump(view),
-        "message_count": counted[0],
-        "tokens": counted[1],
+        "message_count": totals[0],
+        "tokens": totals[1],
         "more_compactions": more_compactions,
     }
-    await queries.settle.all(connection, {**params, **settled})
+    await queries.settle.all(connection, {**params, **values})
 
 
 def _params(scope: Scope, session_id: str, event_id: str) -> dict[str, Any]:

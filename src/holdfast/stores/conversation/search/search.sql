@@ -1,5 +1,5 @@
 -- name: behind @sqlite
--- Whether anything is not indexed yet, or has not left the index yet.
+-- Whether any message is not indexed yet, or not removed from the index yet.
 SELECT 1 WHERE EXISTS (SELECT 1 FROM sessions/*index*/
                        WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL/*where*/)
             OR EXISTS (SELECT 1 FROM message_index_removed WHERE tenant_id = :tenant_id);
@@ -8,8 +8,8 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM sessions/*index*/
 SELECT 1 FROM sessions WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL/*where*/ LIMIT 1;
 
 -- name: lock_behind
--- Sessions with messages that are not indexed, the newest first, held until the transaction ends. Those that somebody else holds,
--- to append to them or to index them, are left out: nobody waits, and several processes index different sessions.
+-- Lock sessions with messages that are not indexed, newest first. Sessions locked by another transaction, which appends to them or
+-- indexes them, are skipped: no process waits, and several processes index different sessions.
 SELECT id/*pg ::text*/, blocks FROM sessions/*index*/
 WHERE tenant_id = :tenant_id AND search_behind AND deleted_at IS NULL/*where*/
 ORDER BY id DESC
@@ -17,19 +17,19 @@ LIMIT :limit
 /*pg FOR UPDATE SKIP LOCKED*/;
 
 -- name: list_behind
--- The same for a search, which only reads them, with what says whether their messages are found.
+-- The same for a search, without locks, with the views of the sessions.
 SELECT s.id/*pg ::text*/, s.blocks, s.view/*pg ::text*/ FROM sessions AS s/*index*/
 WHERE s.tenant_id = :tenant_id AND s.search_behind AND s.deleted_at IS NULL/*where*/
 ORDER BY s.id DESC
 LIMIT :limit;
 
 -- name: progress
--- How far they are:
+-- The last indexed positions of sessions, by block.
 SELECT session_id/*pg ::text*/, block, seq FROM search_progress
 WHERE tenant_id = :tenant_id AND session_id /*in ids uuid*/;
 
 -- name: places @sqlite
--- The messages of several stretches of the log, in the order of these, and whether each is indexed.
+-- The messages of several ranges of the log, in the order of the ranges, and whether each is indexed.
 SELECT r.key, m.seq, m.id, t.number IS NOT NULL
 FROM json_each(:stretches) AS r
 CROSS JOIN messages AS m ON m.tenant_id = :tenant_id AND m.session_id = r.value ->> 0
@@ -50,16 +50,16 @@ ORDER BY r.place, m.seq
 LIMIT :limit;
 
 -- name: contents
--- Messages by their ids, and their places in the log.
+-- Messages by their ids, with their positions in the log.
 SELECT /*columns Message m*/ *, m.seq FROM messages AS m
 WHERE m.tenant_id = :tenant_id AND m.id /*in ids uuid*/;
 
 -- name: taken
--- Which of these numbers other messages have.
+-- The numbers that are taken by other messages.
 SELECT number FROM message_texts WHERE tenant_id = :tenant_id AND number /*in numbers bigint*/;
 
 -- name: add @sqlite
--- A message is indexed from now on. Only PostgreSQL keeps its words beside it.
+-- Mark a message as indexed. Only PostgreSQL stores its words here.
 INSERT INTO message_texts (tenant_id, number, message_id, session_id, seq)
 VALUES (:tenant_id, :number, :message_id, :session_id, :seq);
 
@@ -68,22 +68,22 @@ INSERT INTO message_texts (tenant_id, number, message_id, session_id, seq, words
 VALUES (:tenant_id, :number, :message_id, :session_id, :seq, :words::text::tsvector);
 
 -- name: drop @postgres
--- These messages are not indexed any more. On SQLite a trigger sees to it.
+-- Mark messages as not indexed. On SQLite a trigger does this.
 DELETE FROM message_texts WHERE tenant_id = :tenant_id AND message_id = ANY(:ids::uuid[]);
 
 -- name: index @sqlite
--- The words of a message enter SQLite's index, each with its tenant's tag in front.
+-- Add the words of a message to SQLite's index, each prefixed with its tenant's tag.
 INSERT INTO message_index (rowid, words) VALUES (:number, :words);
 
 -- name: to_remove @sqlite
--- What has to leave the index, in the order in which it was removed.
+-- Entries to remove from the index, in the order in which their messages were deleted or changed.
 SELECT rowid, number, session_id, kind, content FROM message_index_removed
 WHERE tenant_id = :tenant_id
 ORDER BY rowid
 LIMIT :limit;
 
 -- name: remove @sqlite
--- The words of a message leave SQLite's index, which must be told the words it held.
+-- Remove a message from SQLite's index, which needs exactly the words that were added.
 INSERT INTO message_index (message_index, rowid, words) VALUES ('delete', :number, :words);
 
 -- name: removed @sqlite
@@ -107,19 +107,19 @@ WHERE tenant_id = :tenant_id AND id /*in ids uuid*/;
 SELECT seq FROM messages WHERE tenant_id = :tenant_id AND id /*in ids uuid*/;
 
 -- name: lower
--- A block is looked at again from a place on.
+-- Index a block again from a position on.
 UPDATE search_progress SET seq = :seq
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND block = :block AND seq > :seq;
 
 -- name: restart
--- All blocks of a session are looked at again.
+-- Index all blocks of a session again.
 DELETE FROM search_progress WHERE tenant_id = :tenant_id AND session_id = :session_id;
 
 -- name: mark_behind
 UPDATE sessions SET search_behind = TRUE WHERE tenant_id = :tenant_id AND id = :session_id;
 
 -- name: find @sqlite
--- Messages that match, newest first, from live sessions; whether a session that has a view shows them is for the caller to see.
+-- Matching messages of live sessions, newest first. The caller checks whether a session with a view shows them.
 SELECT /*columns Message m*/ *, t.number, s.view, t.seq
 FROM message_index AS f
 CROSS JOIN message_texts AS t ON t.tenant_id = :tenant_id AND t.number = f.rowid
@@ -131,9 +131,9 @@ ORDER BY f.rowid DESC
 LIMIT :limit;
 
 -- name: find @postgres
--- First among the newest messages, read as they come: words that many have are found there, and PostgreSQL, which plans for any
--- word, would collect all messages that have them. The rest comes from the index over words and from no other: "+ 0" keeps the
--- index over numbers from being read backwards, which for a word that no message has means to read all of it.
+-- Search the newest messages first, in order: frequent words are found there, while PostgreSQL, which plans the same for all
+-- words, would collect all messages with them. The rest comes from the index over words only: "+ 0" keeps PostgreSQL from reading
+-- the index over numbers backwards, which for a word in no message would read all of it.
 WITH newest AS MATERIALIZED (
     SELECT number, message_id, session_id, seq, words FROM message_texts
     WHERE tenant_id = :tenant_id AND number < :before_number

@@ -1,12 +1,13 @@
-"""What words a message has, and how a piece of it is shown.
+"""The searchable words of a message, and the snippet of it that a search result shows.
 
-Words are made here and not by a database, so that both engines find exactly the same messages. A word is a run of letters and
-digits of any script, in one case and without diacritics: ``Café`` and ``CAFE`` are the same word. In scripts that are written
-without spaces (Chinese, Japanese, Thai ...) every character is a word of its own, and what is typed as one word is looked for
-as a phrase; an emoji is a word as well.
+Words are split here and not by a database, so that both engines find exactly the same messages. A word is a run of letters and
+digits of any script, case-folded and without diacritics: ``Café`` and ``CAFE`` are the same word. In scripts written without
+spaces (Chinese, Japanese, Thai ...) every character is a word, and a query word is searched as a phrase. An emoji is a word as
+well.
 
-Of a message, the text, the names and inputs of tool calls and the results of tools can be found; of other kinds, all texts in
-their JSON. Metadata, ids and binary data cannot. Of a very long message, the beginning can be found: see the numbers below.
+Searchable are the text of a message, the names and inputs of tool calls and the results of tools; of other kinds of messages, all
+strings in their JSON. Metadata, ids and binary data are not. Of a very long message, only the beginning is searchable: see the
+limits below.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from unicodedata import category, combining, normalize
 from msgspec import Struct
 
 MAX_CHARS = 200_000
-"""Characters of a message that can be found, from its beginning."""
+"""Searchable characters of a message, from its beginning."""
 MAX_WORDS = 10_000
-"""Words of a message that can be found, from its beginning. PostgreSQL counts places up to 16,383."""
+"""Searchable words of a message, from its beginning. PostgreSQL stores positions up to 16,383."""
 MAX_WORDS_BYTES = 200_000
-"""Bytes of the words of a message. PostgreSQL keeps at most a megabyte of them with all that belongs to them."""
+"""Bytes of the words of a message. A tsvector of PostgreSQL has at max_chars a megabyte, including its overhead."""
 WORD_CHARS = 64
-"""Characters of a word that count. What is longer is a number or a key, and found by its beginning."""
+"""Indexed characters of a word. Longer words are numbers or keys, and are found by their beginning."""
 SNIPPET_CHARS = 160
-"""About how much of a message is shown with a hit."""
+"""Approximate length of a snippet."""
 LEAD_CHARS = 40
-"""About how much of that comes before the first word that was found."""
+"""Approximate length of a snippet before the first matching word."""
 MAX_SPANS = 500
-"""Places of found words in a message that are looked at to choose what is shown."""
+"""Matches in a message that are considered in choosing the snippet."""
 
 BREAK = "\x01"
-"""Stands between the texts of a message, as a word that nobody can type, so that no phrase reaches across."""
-_SILENT = frozenset(
+"""A word that cannot be typed, put between the texts of a message so that no phrase matches across them."""
+_UNSEARCHED_KEYS = frozenset(
     {"type", "id", "role", "data", "signature", "encrypted_content", "media_type", "status", "cache_control"}
 )
-"""Keys whose texts are no part of what was said."""
+"""Keys whose strings are not part of the conversation."""
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -54,13 +55,13 @@ _PICTURES = ((0x2600, 0x27BF), (0x1F000, 0x1FAFF))
 
 
 class _Folding(dict[int, str]):
-    """What each character counts as; worked out when it is first seen. For ``str.translate``."""
+    """The folded form of each character, computed at first use. For ``str.translate``."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
         folded = normalize("NFKD", normalize("NFKD", char).casefold()).casefold()
-        self[code] = found = "".join(map(_as_part_of_a_word, folded))
-        return found
+        self[code] = replacement = "".join(map(_as_part_of_a_word, folded))
+        return replacement
 
 
 def _as_part_of_a_word(char: str) -> str:
@@ -77,7 +78,7 @@ def _as_part_of_a_word(char: str) -> str:
 
 
 def _is_diacritic(char: str) -> bool:
-    """Marks that a reader can do without: accents, and the vowel points of Hebrew and Arabic."""
+    """Return whether a mark can be ignored: accents, and the vowel points of Hebrew and Arabic."""
     kind = combining(char)
     return 10 <= kind <= 35 or kind >= 200
 
@@ -86,7 +87,7 @@ _FOLDING = _Folding({code: _as_part_of_a_word(chr(code).casefold()) for code in 
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in order, each as often as it is there."""
+    """Return the words of a text in order, including repetitions."""
     words = text[:MAX_CHARS].translate(_FOLDING).split()[:MAX_WORDS]
     if max(map(len, words), default=0) > WORD_CHARS:
         words = [word[:WORD_CHARS] for word in words]
@@ -96,31 +97,31 @@ def words_of(text: str) -> list[str]:
     return words
 
 
-def text_of(kind: str, content: Any, *, most: int | None = None) -> str:
-    """The text of a message; with ``most``, as many of its pieces as are needed to have so many characters."""
-    pieces: list[str] = []
-    for piece in _said(content) if kind == "message" else _texts(content):
-        if piece:
-            pieces.append(piece.replace(BREAK, " "))
-            if most is not None and (most := most - len(piece)) <= 0:
+def text_of(kind: str, content: Any, *, max_chars: int | None = None) -> str:
+    """Return the text of a message; with ``max_chars``, only as many of its strings as reach that length."""
+    texts: list[str] = []
+    for text in _block_texts(content) if kind == "message" else _texts(content):
+        if text:
+            texts.append(text.replace(BREAK, " "))
+            if max_chars is not None and (max_chars := max_chars - len(text)) <= 0:
                 break
-    return f" {BREAK} ".join(pieces)
+    return f" {BREAK} ".join(texts)
 
 
 def searchable(kind: str, content: Any) -> str:
-    """The part of a message's text that can be found: its beginning, if it is very long."""
-    return text_of(kind, content, most=MAX_CHARS)[:MAX_CHARS]
+    """Return the searchable part of a message's text: all of it, or its beginning if it is very long."""
+    return text_of(kind, content, max_chars=MAX_CHARS)[:MAX_CHARS]
 
 
-def _said(blocks: Any) -> Iterator[str]:
-    """The texts of content blocks."""
+def _block_texts(blocks: Any) -> Iterator[str]:
+    """Yield the strings of content blocks."""
     for block in blocks if isinstance(blocks, list) else [blocks]:
         if not isinstance(block, dict):
             yield from _texts(block)
         elif block.get("type") == "text":
             yield from _texts(block.get("text"))
         elif block.get("type") == "tool_result":
-            yield from _said(block.get("content"))
+            yield from _block_texts(block.get("content"))
         elif block.get("type") == "tool_use":
             yield from _texts(block.get("name"))
             yield from _texts(block.get("input"), every=True)
@@ -129,7 +130,7 @@ def _said(blocks: Any) -> Iterator[str]:
 
 
 def _texts(value: Any, *, every: bool = False) -> Iterator[str]:
-    """The texts in a JSON value that are part of what was said; or ``every`` one."""
+    """Yield the strings in a JSON value that are part of the conversation; with ``every``, all strings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -137,25 +138,25 @@ def _texts(value: Any, *, every: bool = False) -> Iterator[str]:
             yield from _texts(item, every=every)
     elif isinstance(value, dict):
         for key, item in value.items():
-            if every or (key not in _SILENT and not key.endswith("_id")):
+            if every or (key not in _UNSEARCHED_KEYS and not key.endswith("_id")):
                 yield from _texts(item, every=every)
 
 
 Span = tuple[int, int, int]
-"""Where something was found: where it starts, where it ends, and which terms begin there, as bits."""
+"""A match: its start, its end, and the terms that begin there, as bits."""
 
 
 class Term(Struct, frozen=True):
-    """Words that stand next to each other; the last may be only the beginning of one."""
+    """Adjacent words. With ``prefix``, the last is the beginning of a word."""
 
     words: tuple[str, ...]
     prefix: bool = False
 
 
 class Marker:
-    """Shows the part of a text in which most of the terms are, with marks around what was found.
+    """Makes the snippet of a text with max_chars of the terms, with marks around the matches.
 
-    Each distinct word of a text is looked up once, so the time grows with the text and not with the number of terms.
+    Each distinct word of a text is looked up once, so the time depends on the length of the text and not on the number of terms.
     """
 
     def __init__(self, terms: Sequence[Term], start: str, end: str) -> None:
@@ -168,116 +169,116 @@ class Marker:
             if len(term.words) > 1:
                 self._phrases.setdefault(first, []).append((bit, term))
             else:
-                same = self._beginnings.setdefault(len(first), {}) if term.prefix else self._words
-                same[first] = same.get(first, 0) | bit
+                terms_by_word = self._beginnings.setdefault(len(first), {}) if term.prefix else self._words
+                terms_by_word[first] = terms_by_word.get(first, 0) | bit
 
     def snippet(self, text: str) -> str:
-        """A piece of the text on one line, cut between words where possible, with an ellipsis where it was cut."""
+        """Return a part of the text on one line, cut between words where possible, with an ellipsis at each cut."""
         text = text[:MAX_CHARS]
         spans = self._spans(text)
         first, last = _window(text, _densest(spans))
-        shown: list[str] = []
+        parts: list[str] = []
         at = first
         for start, end, _ in spans:
             if start >= at and end <= last:
-                shown += (text[at:start], self._marks[0], text[start:end], self._marks[1])
+                parts += (text[at:start], self._marks[0], text[start:end], self._marks[1])
                 at = end
-        shown.append(text[at:last])
+        parts.append(text[at:last])
         window = text[first:last]
         if "  " in window or not window.isprintable():
-            shown[::2] = [_SPACES.sub(" ", part) for part in shown[::2]]  # the others are the marks
-        return f"{'…' if first else ''}{''.join(shown).strip()}{'…' if last < len(text) else ''}"
+            parts[::2] = [_SPACES.sub(" ", part) for part in parts[::2]]  # the others are the marks
+        return f"{'…' if first else ''}{''.join(parts).strip()}{'…' if last < len(text) else ''}"
 
     def _spans(self, text: str) -> list[Span]:
-        """Where in the text something was found, in order: for each place, the longest term that begins there."""
-        folded, places = _folded(text)
+        """Return the matches in the text in order; for each start, the longest term that begins there."""
+        folded, source_indexes = _folded(text)
         words = folded.split(None, MAX_WORDS)[:MAX_WORDS]
         kept = words if max(map(len, words), default=0) <= WORD_CHARS else [word[:WORD_CHARS] for word in words]
-        terms = {word: found for word in {*kept} if (found := self._terms_of(word)) or word in self._phrases}
+        terms = {word: bits for word in {*kept} if (bits := self._terms_of(word)) or word in self._phrases}
         spans: list[Span] = []
-        padded, at = f" {folded} ", 0
-        for place, word in enumerate(kept):
+        padded, search_from = f" {folded} ", 0
+        for position, word in enumerate(kept):
             if word not in terms:
                 continue
-            found, count = terms[word], 1
+            bits, count = terms[word], 1
             for bit, phrase in self._phrases.get(word, ()):
-                if is_at(kept, place, phrase):
-                    found, count = found | bit, max(count, len(phrase.words))
-            if not found:
+                if is_at(kept, position, phrase):
+                    bits, count = bits | bit, max(count, len(phrase.words))
+            if not bits:
                 continue
-            at = start = padded.find(f" {words[place]} ", at)
-            end = start + len(words[place])
-            for follower in words[place + 1 : place + count]:
+            search_from = start = padded.find(f" {words[position]} ", search_from)
+            end = start + len(words[position])
+            for follower in words[position + 1 : position + count]:
                 end = folded.index(follower, end) + len(follower)
-            if places is not None:
-                start, end = places[start], _between(text, places[end - 1] + 1)
-            spans.append((start, end, found))
+            if source_indexes is not None:
+                start, end = source_indexes[start], _between(text, source_indexes[end - 1] + 1)
+            spans.append((start, end, bits))
             if len(spans) == MAX_SPANS:
                 break
-            at += len(words[place])
+            search_from += len(words[position])
         return spans
 
     def _terms_of(self, word: str) -> int:
-        """The terms of one word that this word is, as bits."""
-        found = self._words.get(word, 0)
+        """Return the single-word terms that match a word, as bits."""
+        bits = self._words.get(word, 0)
         for length, beginnings in self._beginnings.items():
             if length <= len(word):
-                found |= beginnings.get(word[:length], 0)
-        return found
+                bits |= beginnings.get(word[:length], 0)
+        return bits
 
 
-def is_at(words: Sequence[str], place: int, phrase: Term) -> bool:
-    """Whether the words from a place on are those of a phrase."""
+def is_at(words: Sequence[str], position: int, phrase: Term) -> bool:
+    """Return whether a phrase matches the words from ``position`` on."""
     *whole, last = phrase.words
-    after = place + len(whole)
-    if after >= len(words) or [*words[place:after]] != whole:
+    after = position + len(whole)
+    if after >= len(words) or [*words[position:after]] != whole:
         return False
     return words[after].startswith(last) if phrase.prefix else words[after] == last
 
 
 def _folded(text: str) -> tuple[str, list[int] | None]:
-    """The text as it counts, and for each character of that where it comes from; nothing, where that is the same place."""
+    """Return the folded text, and the index in the text of each of its characters; ``None`` if the indexes are the same."""
     if text.isascii():
         return text.translate(_FOLDING), None
     parts = [_FOLDING[ord(char)] for char in text]
-    return "".join(parts), [place for place, part in enumerate(parts) for _ in part]
+    return "".join(parts), [index for index, part in enumerate(parts) for _ in part]
 
 
 def _densest(spans: Sequence[Span]) -> int:
-    """Where the stretch begins that has most of the terms; among equals, the one with most words, then the first."""
+    """Return the start of the range with the most distinct terms; among equals, with the most matches; else the first."""
     if len(spans) < 2:
         return spans[0][0] if spans else 0
-    best, best_at, last = (0, 0), 0, 0
-    for place, (start, _, _) in enumerate(spans):
+    best, best_start, last = (0, 0), 0, 0
+    for index, (start, _, _) in enumerate(spans):
         while last < len(spans) and spans[last][1] <= start + SNIPPET_CHARS - LEAD_CHARS:
             last += 1
-        within = spans[place : max(last, place + 1)]
+        within = spans[index : max(last, index + 1)]
         terms = 0
-        for _, _, found in within:
-            terms |= found
+        for _, _, term_bits in within:
+            terms |= term_bits
         count = (terms.bit_count(), len(within))
         if count > best:
-            best, best_at = count, start
-    return best_at
+            best, best_start = count, start
+    return best_start
 
 
-def _window(text: str, found: int) -> tuple[int, int]:
-    """What is shown around a place: whole words, if they are not too long."""
+def _window(text: str, match_start: int) -> tuple[int, int]:
+    """Return the range to show around a match: whole words, if they are not too long."""
     if len(text) <= SNIPPET_CHARS:
         return 0, len(text)
-    first = max(0, min(found - LEAD_CHARS, len(text) - SNIPPET_CHARS))
+    first = max(0, min(match_start - LEAD_CHARS, len(text) - SNIPPET_CHARS))
     if first:
-        space = text.find(" ", first, found)
+        space = text.find(" ", first, match_start)
         first = _between(text, first) if space < 0 else space + 1
     last = min(len(text), first + SNIPPET_CHARS)
     if last < len(text):
         space = text.rfind(" ", last - LEAD_CHARS, last)
-        last = _between(text, last) if space <= found else space
+        last = _between(text, last) if space <= match_start else space
     return first, last
 
 
-def _between(text: str, place: int) -> int:
-    """The next place that does not tear a mark from its letter."""
-    while place < len(text) and category(text[place])[0] == "M":
-        place += 1
-    return place
+def _between(text: str, index: int) -> int:
+    """Return the next index that does not separate a combining mark from its letter."""
+    while index < len(text) and category(text[index])[0] == "M":
+        index += 1
+    return index

@@ -33,10 +33,10 @@ Place = tuple[int, str]
 """When a snapshot was taken, in microseconds, and its id: its place among all."""
 _END: Place = (253_402_300_799_999_999, "ffffffff-ffff-ffff-ffff-ffffffffffff")
 
-queries = Queries(__package__, "retention_worker.sql", Hold)
+queries = Queries(__package__, "retention.sql", Hold)
 
 
-class Found(Struct, frozen=True):
+class QuotaUsage(Struct, frozen=True):
     """What stays takes so much; what is not newer than ``cut`` and may go must."""
 
     used_bytes: int
@@ -57,7 +57,7 @@ class _Seen(Struct, frozen=True):
     stays: bool
 
 
-async def needed(engine: Engine, scope: Scope, *, without: Sequence[str] = ()) -> Found | None:
+async def measure(engine: Engine, scope: Scope, *, without: Sequence[str] = ()) -> QuotaUsage | None:
     """How much a tenant's snapshots take when it fits into the quota, and what must go for it; without some that went.
 
     ``None`` if all objects of the tenant together fit, so that nothing had to be looked at.
@@ -68,10 +68,10 @@ async def needed(engine: Engine, scope: Scope, *, without: Sequence[str] = ()) -
     needs = _Needs(engine, scope)
     await needs.take_all(without)
     cut = await needs.take_newest(without, quota)
-    return Found(needs.total, cut, quota)
+    return QuotaUsage(needs.total, cut, quota)
 
 
-async def up_to(
+async def removable(
     engine: Engine, scope: Scope, cut: Place, limit: int, *, without: Sequence[str] = ()
 ) -> Sequence[tuple[str, int]]:
     """Some of what may go and is not newer, the oldest first, as ids and sizes."""

@@ -20,9 +20,9 @@ from ...execution.runs import states
 from ...objects import activity
 from ...workspace import retention_rules as rules
 from ...workspace.retention_rules import Hold, PolicyChange, RetentionPolicy
-from .plans import Plan
+from .plans import RetentionPlan
 from .quota import queries
-from .sweeps import Sweep, Swept
+from .sweeps import Sweep, SweepResult
 
 _MAX_NUMBER = 2**31
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
@@ -62,7 +62,7 @@ class AsyncRetention(TenantStore):
         if change == PolicyChange():
             raise InvalidInput("say what is to be kept: per_run= or grace_s=")
         if run_id is not None and grace_s is not None:
-            raise InvalidInput("the grace of one run is made longer with keep_checkpoints_for")
+            raise InvalidInput("the grace of one run is made longer with keep_snapshots_for")
         return await self._change(connection, acting, change, run_id)
 
     @writes_acting
@@ -82,7 +82,7 @@ class AsyncRetention(TenantStore):
         return await self._effective(connection, id)
 
     @writes_acting
-    async def keep_checkpoints_for(
+    async def keep_snapshots_for(
         self, connection: Connection, acting: Acting, run_id: Id, *, seconds: int
     ) -> RetentionPolicy:
         """Keep a run's snapshots for so long after its end, if that is longer than the grace; 90 days at most, more is cut down.
@@ -170,12 +170,12 @@ class AsyncRetention(TenantStore):
         return page(found, limit, limits, "holds", lambda last: encode_cursor("holds", last.id))
 
     @only_reads
-    async def plan(self) -> Swept:
+    async def plan(self) -> SweepResult:
         """What a sweep would do now, counted exactly. Nothing is changed."""
-        return await Plan(self._engine, self._scope).make()
+        return await RetentionPlan(self._engine, self._scope).make()
 
     @in_steps
-    async def sweep(self, *, holder: str | None = None, idle_s: int = 0) -> Swept:
+    async def sweep(self, *, holder: str | None = None, idle_s: int = 0) -> SweepResult:
         """Remove what must go by the rules, in small transactions. One that was broken off is gone on with by the next.
 
         Raises:
@@ -187,7 +187,7 @@ class AsyncRetention(TenantStore):
         """
         _number(idle_s, "idle_s", 0)
         if await self._engine.read(self._is_nobody):
-            return Swept()
+            return SweepResult()
         sweep = Sweep(self._engine, self._scope)
         await sweep.claim(f"sweep {self._scope.ids.new()}" if holder is None else holder, idle_s=idle_s)
         try:
@@ -209,7 +209,7 @@ class AsyncRetention(TenantStore):
         return await self._effective(connection, id)
 
     async def _effective(self, connection: Connection, run_id: str | None) -> RetentionPolicy:
-        return await rules.effective(connection, self._scope, run_id)
+        return await rules.effective_policy(connection, self._scope, run_id)
 
     async def _must_be_there(self, connection: Connection, run_id: str | None, session_id: str | None = None) -> None:
         params = self._scope.params(run_id=run_id, session_id=session_id)
@@ -236,7 +236,7 @@ class AsyncRetention(TenantStore):
     async def _note_hold(
         self, connection: Connection, action: str, hold: Hold, actor: str, reason: str | None = None
     ) -> None:
-        deed = rules.deed(action, hold, actor, hold.reason if reason is None else reason)
+        deed = rules.hold_deed(action, hold, actor, hold.reason if reason is None else reason)
         await activity.record_all(connection, self._scope, [deed])
 
 
@@ -246,7 +246,7 @@ class Retention(Blocking[AsyncRetention]):
     policy = blocking(AsyncRetention.policy)
     set_policy = blocking(AsyncRetention.set_policy)
     clear_policy = blocking(AsyncRetention.clear_policy)
-    keep_checkpoints_for = blocking(AsyncRetention.keep_checkpoints_for)
+    keep_snapshots_for = blocking(AsyncRetention.keep_snapshots_for)
     hold = blocking(AsyncRetention.hold)
     release = blocking(AsyncRetention.release)
     holds = blocking(AsyncRetention.holds)

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from ....clock import MICROSECONDS, to_us
+from ....compatibility import USER_FIELD
 from ....core import scope as scopes
 from ....core.registration import register_tenant
 from ....core.rows import mapper
@@ -26,7 +27,7 @@ from ...workspace import layers, snapshots
 from ...workspace import retention_rules as rules
 from ...workspace.retention_rules import Hold, Reason, RetentionPolicy, RunSnapshots
 from ...workspace.snapshots import Snapshot
-from ...workspace.squash import Squashing
+from ...workspace.squash import Squasher
 from . import quota
 from .quota import queries
 
@@ -41,25 +42,25 @@ Choice = Callable[[Connection], Coroutine[Any, Any, Sequence[str]]]
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 
-class Tally(Struct, frozen=True):
+class SweepCounts(Struct, frozen=True):
     """Some snapshots."""
 
     count: int = 0
     size_bytes: int = 0
     """What was stored for them when they were captured."""
 
-    def plus(self, count: int, size_bytes: int) -> Tally:
+    def plus(self, count: int, size_bytes: int) -> SweepCounts:
         """These and some more."""
-        return Tally(self.count + count, self.size_bytes + size_bytes)
+        return SweepCounts(self.count + count, self.size_bytes + size_bytes)
 
 
-class Swept(Struct, frozen=True, kw_only=True):
+class SweepResult(Struct, frozen=True, kw_only=True):
     """What a sweep has done, or, as a plan, would do now."""
 
-    per_run_cap: Tally = Tally()
-    grace_expired: Tally = Tally()
-    per_tenant_cap: Tally = Tally()
-    erasure: Tally = Tally()
+    per_run_cap: SweepCounts = SweepCounts()
+    grace_expired: SweepCounts = SweepCounts()
+    per_tenant_cap: SweepCounts = SweepCounts()
+    erasure: SweepCounts = SweepCounts()
     used_bytes: int | None = None
     """What the content of the snapshots that stay takes, each body once; looked at only where it may be over the quota."""
     over_bytes: int = 0
@@ -72,9 +73,9 @@ class Swept(Struct, frozen=True, kw_only=True):
         """Snapshots removed."""
         return sum(each.count for each in (self.per_run_cap, self.grace_expired, self.per_tenant_cap, self.erasure))
 
-    def noting(self, reason: Reason, count: int, size_bytes: int) -> Swept:
+    def noting(self, reason: Reason, count: int, size_bytes: int) -> SweepResult:
         """The same with some more snapshots gone."""
-        tally: Tally = getattr(self, reason)
+        tally: SweepCounts = getattr(self, reason)
         return structs.replace(self, **{reason: tally.plus(count, size_bytes)})
 
 
@@ -84,7 +85,7 @@ class Sweep:
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._epoch = 0
-        self._done = Swept()
+        self._done = SweepResult()
 
     async def claim(self, holder: str, *, idle_s: int = 0) -> None:
         """Become the only one who sweeps this tenant.
@@ -100,7 +101,7 @@ class Sweep:
         params = self._scope.params(epoch=self._epoch, now_at=self._scope.clock.now_us())
         await self._engine.write(lambda connection: queries.let_go.all(connection, params))
 
-    async def carry_out(self) -> Swept:
+    async def carry_out(self) -> SweepResult:
         """Remove what must go by the rules.
 
         Raises:
@@ -113,10 +114,10 @@ class Sweep:
                 await self._look_at(run, policy)
             after = next_page(page)
         await self._make_room()
-        await Squashing(self._engine, self._scope).all()
+        await Squasher(self._engine, self._scope).all()
         return await self._finished()
 
-    async def erase(self) -> Swept:
+    async def erase(self) -> SweepResult:
         """Remove every snapshot of the tenant that is not held, and everything that only snapshots needed, at once.
 
         Holds that the tenant's own key has placed are released first.
@@ -128,10 +129,10 @@ class Sweep:
         while await self._removed("erasure", self._any_batch):
             pass
         # What is held may lie on what is not; nothing of that may stay.
-        await Squashing(self._engine, self._scope).all(always=True)
+        await Squasher(self._engine, self._scope).all(always=True)
         return await self._finished(grace_s=0)
 
-    async def _finished(self, grace_s: int = GRACE_S) -> Swept:
+    async def _finished(self, grace_s: int = GRACE_S) -> SweepResult:
         while await self._engine.write(self._collect):
             pass
         await self._prune(grace_s)
@@ -141,14 +142,14 @@ class Sweep:
         try:
             await AsyncObjects(self._engine, self._scope).prune(grace_s=grace_s)
         except CrossTenant as error:
-            line = {"koder_user_id": error.tenant, "path": error.path, "reason": "cross_tenant"}
-            rules.say({"event": "checkpoint.delete_refused", **line}, is_error=True)
+            line = {USER_FIELD: error.tenant, "path": error.path, "reason": "cross_tenant"}
+            rules.write_line({"event": "checkpoint.delete_refused", **line}, is_error=True)
             raise
 
     async def _look_at(self, run: RunSnapshots, policy: RetentionPolicy) -> None:
         if run.is_held:
             self._done = structs.replace(self._done, held_runs=self._done.held_runs + 1)
-        elif rules.verdict(policy, run, self._scope) is not None:
+        elif rules.decide(policy, run, self._scope) is not None:
             while await self._removed_of_run(run.run_id):
                 pass
 
@@ -164,9 +165,9 @@ class Sweep:
         """Remove some of what must go of a run, by how things stand now."""
         released.clear()
         await self._renew(connection)
-        run = await rules.look(connection, self._scope, run_id)
+        run = await rules.run_snapshots(connection, self._scope, run_id)
         policy = await rules.policy_of(connection, self._scope)
-        found = None if run is None else rules.verdict(policy, run, self._scope)
+        found = None if run is None else rules.decide(policy, run, self._scope)
         if found is None:
             return "per_run_cap", []
         reason, excess = found
@@ -176,14 +177,14 @@ class Sweep:
 
     async def _make_room(self) -> None:
         """Remove the oldest until what is left fits."""
-        found = await quota.needed(self._engine, self._scope)
+        found = await quota.measure(self._engine, self._scope)
         if found is None:
             return
         self._done = structs.replace(self._done, used_bytes=found.used_bytes, over_bytes=found.over_bytes)
         if found.over_bytes:
-            rules.announce_over_quota(self._scope, found.used_bytes, found.quota_bytes)
+            rules.warn_over_quota(self._scope, found.used_bytes, found.quota_bytes)
         while found.cut is not None:
-            ids = [id for id, _ in await quota.up_to(self._engine, self._scope, found.cut, BATCH)]
+            ids = [id for id, _ in await quota.removable(self._engine, self._scope, found.cut, BATCH)]
             if not ids or not await self._removed("per_tenant_cap", self._still_movable(ids)):
                 break
 
@@ -203,7 +204,7 @@ class Sweep:
         rows = await queries.release_own.all(connection, self._scope.params())
         released = mapper(Hold, connection.dialect)(rows)
         await activity.record_all(
-            connection, self._scope, [rules.deed("hold.released", each, "", "erasure") for each in released]
+            connection, self._scope, [rules.hold_deed("hold.released", each, "", "erasure") for each in released]
         )
 
     async def _any_batch(self, connection: Connection) -> list[str]:
@@ -226,7 +227,7 @@ class Sweep:
         return len(gone)
 
     async def _note(self, reason: Reason, gone: Sequence[Snapshot], released: set[bytes]) -> None:
-        rules.announce(self._scope, gone, reason)
+        rules.log_removals(self._scope, gone, reason)
         await removal.remove_unheld(self._engine, self._scope, released)
         self._done = self._done.noting(reason, len(gone), sum(each.size_bytes for each in gone))
 

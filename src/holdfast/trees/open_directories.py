@@ -15,7 +15,7 @@ MAX_HANDLES = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class OpenFolders:
+class OpenDirectories:
     """Directories below a root, by handles; the ones used last stay open."""
 
     def __init__(self, root: str) -> None:
