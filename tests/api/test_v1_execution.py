@@ -195,7 +195,7 @@ def test_steps_come_in_order_and_each_is_committed_once(here: Here) -> None:
     for number in (1, 2, 3):
         assert here.step(run, epoch, number) == here.step(run, epoch, number)
     other = {"epoch": epoch, "iteration": 3, "state": {"n": "other"}}
-    assert "another content" in here.bad("POST", f"/runs/{run}/steps", other, 409)["detail"]
+    assert f"step 3 of run {run}" in here.bad("POST", f"/runs/{run}/steps", other, 409)["detail"]
     here.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 5, "state": {}}, 409)
     here.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 0, "state": {}})
     assert [each["iteration"] for each in pages(here, f"/runs/{run}/steps?newest_first=true", 2)] == [3, 2, 1]

@@ -136,7 +136,11 @@ def test_what_people_read_says_it_in_words(place: tuple[Path, str]) -> None:
         (["retention", "hold", "--reason", ""], 1, "reason must not be empty"),
         (["retention", "release", "--hold", "7"], 1, "must be a UUID"),
         (["retention", "policy", "--per-run", "0"], 2, "--per-run"),
-        (["retention", "policy", "--run", "01900000-0000-7000-8000-000000000000"], 1, "there is no run"),
+        (
+            ["retention", "policy", "--run", "01900000-0000-7000-8000-000000000000"],
+            1,
+            "01900000-0000-7000-8000-000000000000",
+        ),
         (["retention", "run", "--every", "0"], 2, "--every"),
         (["retention", "plan", "--packs", "ftp://nowhere"], 1, "packs are kept in a directory"),
         (["doctor", "--database", "nowhere/none.db"], 1, "none.db"),

@@ -82,7 +82,7 @@ def test_what_is_lost_is_named_and_left_as_it_is(local: Bench, tmp_path: Path) -
     step(engine.write(lambda connection: _run(connection, gone, params)))
     found = acme.diagnostics.look()
     assert found.dangling_refs == 1
-    assert "there is no object" in found.damaged_snapshots[0].reason
+    assert "does not exist" in found.damaged_snapshots[0].reason
 
 
 async def _run(connection: object, sql: str, params: dict[str, object]) -> list[tuple[object, ...]]:
